@@ -104,10 +104,13 @@ fn limits(store: &impl Store, path: String) -> Result<RateLimitLayer, ConfigErro
 
 /// Handlers find the decision in the extensions.
 async fn what_is_left(Extension(decision): Extension<Decision>) -> String {
-    let limit = decision.limits().first();
-    let left = limit.and_then(|limit| Some((limit.name(), limit.remaining()?, limit.permits())));
+    let limit = decision.limits().next();
+    let left = limit.and_then(|limit| Some((limit.remaining()?, limit)));
     match left {
-        Some((name, left, of)) => format!("{name}: {left} of {of} permits left\n"),
+        Some((left, limit)) => {
+            let (name, of) = (limit.name(), limit.permits());
+            format!("{name}: {left} of {of} permits left\n")
+        }
         // The store did not answer, and the failure policy let the request pass.
         None => "not counted\n".to_owned(),
     }

@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let response = attempt(&app, [192, 0, 2, 1], "12345").await?;
         let rest = match Decision::of(&response) {
             Decision::Allow(grant) => {
-                let left = grant.limits().first().and_then(|limit| limit.remaining());
+                let left = grant.limits().next().and_then(|limit| limit.remaining());
                 format!("{} more", left.unwrap_or(0))
             }
             Decision::Deny(refusal) => {

@@ -6,15 +6,19 @@ use std::{
     panic::catch_unwind,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-
-#[cfg(feature = "redis")]
-use std::task;
 
 use tokio::runtime::{Handle, Id};
 
 use crate::error::{Error, ErrorKind};
+
+#[cfg(any(test, feature = "test-util"))]
+pub use manual::ManualClock;
+
+#[cfg(any(test, feature = "test-util"))]
+mod manual;
 
 /// Milliseconds since the Unix epoch: the scores of a log in Redis.
 pub(crate) type Millis = u64;
@@ -118,7 +122,6 @@ pub(crate) fn runtime() -> Option<Handle> {
 /// # Errors
 ///
 /// [`ErrorKind::Unavailable`], which says so.
-#[cfg(feature = "redis")]
 pub(crate) fn check_timer() -> Result<(), Error> {
     runtime().map_or_else(|| Err(no_timer()), |_| Ok(()))
 }
@@ -162,7 +165,6 @@ fn has_timer(present: Id) -> bool {
 }
 
 /// Returns the clock's time in the unit of a log in Redis.
-#[cfg(feature = "redis")]
 pub(crate) fn millis(clock: &dyn Clock) -> Millis {
     u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX)
 }
@@ -227,7 +229,6 @@ impl Now {
     }
 
     /// Returns the instant of a millisecond, as Redis counts: it is rounded down for scores, too.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn millis(tick: i64) -> Self {
         Self {
             tick,
@@ -239,7 +240,7 @@ impl Now {
 
     /// Returns the same instant as a caller's clock, which proves nothing about scores by other
     /// clocks.
-    #[cfg(all(test, feature = "redis"))]
+    #[cfg(test)]
     pub(crate) fn given(self) -> Self {
         Self {
             is_own: false,
@@ -304,37 +305,8 @@ impl Now {
 }
 
 /// Returns a moment to compare with others of this process; it does not jump.
-#[cfg(feature = "redis")]
 pub(crate) fn moment() -> Instant {
     Instant::now()
-}
-
-/// A point in time by two clocks of this process, so that the time since then is never too short.
-#[cfg(feature = "redis")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Since {
-    moment: Instant,
-    wall: Duration,
-}
-
-#[cfg(feature = "redis")]
-impl Since {
-    pub(crate) fn now() -> Self {
-        Self {
-            moment: moment(),
-            wall: SystemClock.now(),
-        }
-    }
-
-    /// Returns the time since then, including the time in which the machine slept.
-    ///
-    /// The clock that never jumps stands still meanwhile, and the time of day does not; but that
-    /// may be set. The longer of both is too short only if the time of day was set back and the
-    /// machine slept.
-    pub(crate) fn elapsed(&self) -> Duration {
-        let wall = SystemClock.now().saturating_sub(self.wall);
-        moment().duration_since(self.moment).max(wall)
-    }
 }
 
 /// Waits for `future` no longer than `max_wait`; `None` if it took longer.
@@ -344,14 +316,12 @@ impl Since {
 /// # Cancel safety
 ///
 /// Dropping it drops `future`.
-#[cfg(feature = "redis")]
 pub(crate) fn within<F: Future>(max_wait: Duration, future: F) -> Within<F> {
     Within {
         timed: runtime().map(|_| tokio::time::timeout(max_wait, future)),
     }
 }
 
-#[cfg(feature = "redis")]
 pin_project_lite::pin_project! {
     /// The future of [`within`]. An `async fn` would store `future` twice, as its argument and as
     /// what it awaits.
@@ -361,7 +331,6 @@ pin_project_lite::pin_project! {
     }
 }
 
-#[cfg(feature = "redis")]
 impl<F: Future> Future for Within<F> {
     type Output = Option<F::Output>;
 
@@ -370,158 +339,5 @@ impl<F: Future> Future for Within<F> {
             Some(timed) => timed.poll(cx).map(Result::ok),
             None => task::Poll::Ready(None),
         }
-    }
-}
-
-#[cfg(any(test, feature = "test-util"))]
-pub use manual::ManualClock;
-
-#[cfg(any(test, feature = "test-util"))]
-mod manual {
-    use std::{
-        fmt,
-        future::poll_fn,
-        pin::Pin,
-        sync::{Arc, Mutex, MutexGuard, PoisonError},
-        task::{Poll, Waker},
-        time::Duration,
-    };
-
-    use super::Clock;
-
-    /// A clock that stands still until it is moved, and then wakes the sleepers of that time.
-    /// Clones are the same clock.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_ratelimit::{Clock, ManualClock};
-    ///
-    /// let clock = ManualClock::new();
-    /// let before = clock.now();
-    /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!(clock.now() - before, Duration::from_secs(60));
-    /// ```
-    #[derive(Clone)]
-    pub struct ManualClock(Arc<Mutex<Shown>>);
-
-    struct Shown {
-        time: Duration,
-        sleepers: Vec<Waker>,
-    }
-
-    impl ManualClock {
-        /// Returns a clock that shows the second of January 2024, UTC.
-        #[must_use]
-        pub fn new() -> Self {
-            Self::starting_at(Duration::from_secs(1_704_153_600))
-        }
-
-        /// Returns a clock that shows `time` since the Unix epoch.
-        #[must_use]
-        pub fn starting_at(time: Duration) -> Self {
-            Self(Arc::new(Mutex::new(Shown {
-                time,
-                sleepers: Vec::new(),
-            })))
-        }
-
-        /// Moves the clock forward.
-        pub fn advance(&self, by: Duration) {
-            let time = self.now() + by;
-            self.set(time);
-        }
-
-        /// Sets the clock, also back.
-        pub fn set(&self, time: Duration) {
-            let sleepers = {
-                let mut shown = self.shown();
-                shown.time = time;
-                std::mem::take(&mut shown.sleepers)
-            };
-            sleepers.into_iter().for_each(Waker::wake);
-        }
-
-        /// Returns how many callers wait for a time that is not yet shown, including those that
-        /// gave up since the clock was last moved.
-        #[must_use]
-        pub fn sleepers(&self) -> usize {
-            self.shown().sleepers.len()
-        }
-
-        fn shown(&self) -> MutexGuard<'_, Shown> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-    }
-
-    impl Default for ManualClock {
-        fn default() -> Self {
-            Self::new()
-        }
-    }
-
-    impl Clock for ManualClock {
-        fn now(&self) -> Duration {
-            self.shown().time
-        }
-
-        fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-            let clock = self.clone();
-            Box::pin(poll_fn(move |cx| {
-                let mut shown = clock.shown();
-                if shown.time >= time {
-                    return Poll::Ready(());
-                }
-                if !shown
-                    .sleepers
-                    .iter()
-                    .any(|waker| waker.will_wake(cx.waker()))
-                {
-                    shown.sleepers.push(cx.waker().clone());
-                }
-                Poll::Pending
-            }))
-        }
-
-        fn can_sleep(&self) -> bool {
-            true
-        }
-    }
-
-    impl fmt::Debug for ManualClock {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("ManualClock")
-                .field("now", &self.now())
-                .finish_non_exhaustive()
-        }
-    }
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_that_the_machine_slept_through_is_not_too_short() {
-        let hour = Duration::from_secs(3600);
-        let now = Since::now();
-        // By one clock it is an hour ago: the other one stood still, or was set.
-        let slept = Since {
-            wall: now.wall - hour,
-            ..now
-        };
-        assert!(slept.elapsed() >= hour);
-        let set_back = Since {
-            wall: now.wall + hour,
-            ..now
-        };
-        assert!(set_back.elapsed() < hour);
-        let tick = Duration::from_millis(1);
-        let set_back = Since {
-            moment: now.moment.checked_sub(tick).unwrap(),
-            wall: now.wall + hour,
-        };
-        assert!(set_back.elapsed() >= tick);
     }
 }

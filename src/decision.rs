@@ -1,4 +1,4 @@
-//! Whether there was room, and how much is left.
+//! The answer of a store: [`Decision`], with a [`Grant`] or a [`Refusal`].
 
 mod limit_state;
 
@@ -14,10 +14,10 @@ use crate::{
 
 /// The answer to a request for permits.
 ///
-/// Handlers find it in the request's extensions, outer layers in the response's. Where several layers decided, the
-/// extensions hold [`Decisions`].
+/// Handlers find it in the request's extensions, outer layers in the response's. If several layers
+/// decided, the extensions also have [`Decisions`].
 ///
-/// A refusal is no error, so `?` lets it pass. The compiler warns where a decision is ignored:
+/// A refusal is no error, so `?` lets it pass. The compiler warns if a decision is ignored:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -52,25 +52,26 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether it says to go ahead.
-    #[must_use]
+    /// Returns whether permits were granted.
     pub fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
 
-    /// The limits that were met, the one closest to exhaustion first.
+    /// Returns the limits that applied, the one closest to exhaustion first.
     ///
-    /// Empty where no store answered: see [`source`](Self::source).
-    #[must_use]
-    pub fn limits(&self) -> &[LimitState] {
+    /// Empty if no store answered: see [`source`](Self::source).
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
+        self.states().iter().cloned()
+    }
+
+    pub(crate) fn states(&self) -> &[LimitState] {
         match self {
-            Self::Allow(grant) => grant.limits(),
-            Self::Deny(refusal) => refusal.limits(),
+            Self::Allow(grant) => grant.states(),
+            Self::Deny(refusal) => refusal.states(),
         }
     }
 
-    /// Who decided.
-    #[must_use]
+    /// Returns where the decision was made.
     pub fn source(&self) -> Source {
         match self {
             Self::Allow(grant) => grant.source(),
@@ -79,27 +80,28 @@ impl Decision {
     }
 }
 
-/// Who made a [`Decision`].
+/// Where a [`Decision`] was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// The store
+    /// In the store
     Store,
-    /// The store, by what a key took at most: it is full, and has no place for that key. The
-    /// permits left are a lower bound then, and waits may be longer by an eighth of the interval.
-    /// See [`MemoryStore`](crate::MemoryStore#bounds)
+    /// In the store, by an upper bound of what the key has taken: the store is full, and has no
+    /// place for that key. The permits left are a lower bound then, and waits may be longer by an
+    /// eighth of the interval. See [`MemoryStore`](crate::MemoryStore#bounds)
     Estimate,
-    /// The store, a moment ago: a refusal that still stands is told again. See
+    /// In the store, a moment ago: a refusal that still stands is repeated. See
     /// [`deny_cache`](crate::RedisStoreBuilder::deny_cache)
     Cache,
-    /// This process, out of permits that it took ahead: see [`Rule::lease`](crate::Rule::lease)
+    /// In this process, from permits fetched ahead: see [`Rule::lease`](crate::Rule::lease)
     Lease,
-    /// This process, by a share of the limit, because the store could not: see
+    /// In this process, by a share of the limit, because the store could not: see
     /// [`FailurePolicy::local`](crate::FailurePolicy::local)
     Local,
-    /// The rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
+    /// By the rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
-    /// The layer, without asking the store: a request without the key that a rule wants, or one that a list denies
+    /// In the layer, without asking the store: the request lacks the key of a rule, or a list
+    /// denies it
     Layer,
 }
 
@@ -116,21 +118,21 @@ impl Source {
 
 /// Permits that were taken.
 ///
-/// Cloning is cheap: a request, its charge and its answer share one.
+/// Cloning is cheap: a request, its charge and its response share one.
 #[derive(Clone)]
 pub struct Grant(Arc<Given>);
 
-/// What was granted.
+/// The content of a grant.
 struct Given {
     limits: List<LimitState>,
     receipts: List<Receipt>,
     source: Source,
-    /// What is to be charged in the end, where a layer lets a request pass by it.
+    /// The corrections of the charge, if a layer lets a request pass by this grant.
     ledger: Ledger,
 }
 
 impl Clone for Given {
-    /// Of what no layer has yet.
+    /// Copies a grant that no layer has used yet.
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
@@ -142,14 +144,16 @@ impl Clone for Given {
 }
 
 impl Grant {
-    /// The limits that were met, the one closest to exhaustion first.
-    #[must_use]
-    pub fn limits(&self) -> &[LimitState] {
+    /// Returns the limits that applied, the one closest to exhaustion first.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
+        self.states().iter().cloned()
+    }
+
+    pub(crate) fn states(&self) -> &[LimitState] {
         &self.0.limits
     }
 
-    /// What was taken, one receipt for each limiter.
-    #[must_use]
+    /// Returns what was taken, one receipt per limiter.
     pub fn receipts(&self) -> &[Receipt] {
         &self.0.receipts
     }
@@ -163,34 +167,32 @@ impl Grant {
         }))
     }
 
-    /// A grant that took nothing.
+    /// Returns a grant that took nothing.
     pub(crate) fn by_policy() -> Self {
-        Self::new(List::EMPTY, List::EMPTY, Source::FailurePolicy)
+        Self::new(List::new(), List::new(), Source::FailurePolicy)
     }
 
     pub(crate) fn source(&self) -> Source {
         self.0.source
     }
 
-    /// Where is kept what is to be charged in the end.
+    /// Returns the corrections of the charge.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }
 
-    /// The limits, to tell otherwise of them. To be done before anybody else has it, as it is copied then.
-    #[cfg(feature = "redis")]
+    /// Returns the limits, to change them. The grant is copied if it is shared already.
     pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
         &mut Arc::make_mut(&mut self.0).limits
     }
 
-    /// The receipts, to note where else permits were taken. To be done before anybody else has it,
-    /// as it is copied then.
-    #[cfg(feature = "redis")]
+    /// Returns the receipts, to record where else permits were taken. The grant is copied if it is
+    /// shared already.
     pub(crate) fn receipts_mut(&mut self) -> &mut [Receipt] {
         &mut Arc::make_mut(&mut self.0).receipts
     }
 
-    /// The receipts alone, for whoever gives back.
+    /// Returns the receipts alone, to give them back.
     pub(crate) fn into_receipts(self) -> List<Receipt> {
         Arc::unwrap_or_clone(self.0).receipts
     }
@@ -213,13 +215,10 @@ pub struct Refusal {
     pub(crate) limits: List<LimitState>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) source: Source,
-    pub(crate) missing: Option<Missing>,
+    /// Boxed, because most refusals are by limits.
+    pub(crate) missing: Option<Box<Missing>>,
     pub(crate) error: Option<Error>,
-    /// Whether the wait counts callers that wait before this one.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "a store in memory keeps no refusals")
-    )]
+    /// Set if the wait counts callers that wait before this one.
     pub(crate) behind: bool,
 }
 
@@ -229,57 +228,56 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// Too many were taken within the interval
     OverLimit,
-    /// More were asked for than the limit ever allows: waiting does not help
+    /// More were requested than the limit ever allows: waiting does not help
     AboveRate,
-    /// The request does not say who it is from
+    /// The request lacks the key of a rule
     MissingKey,
-    /// A header is longer than the rule's key takes: see
+    /// A header is longer than the rule's key accepts: see
     /// [`FromHeader::max_len`](crate::key::FromHeader::max_len)
     KeyTooLong,
     /// A list denies it: see [`Rules::deny`](crate::Rules::deny)
     Blocked,
-    /// Too many wait for permits already: see [`Rule::queue`](crate::Rule::queue)
+    /// Too many requests wait for permits already: see [`Rule::queue`](crate::Rule::queue)
     QueueFull,
-    /// The limiter itself cannot tell
+    /// The limiter could not decide
     Unavailable,
 }
 
 impl Refusal {
-    /// Why it was refused.
-    #[must_use]
+    /// Returns why permits were refused.
     pub fn kind(&self) -> RefusalKind {
         self.kind
     }
 
-    /// How long until the same request finds room, if nobody else takes it: exact, in Redis to the
-    /// millisecond.
+    /// Returns how long it takes until the same request finds room, if no other takes it: exact, in
+    /// Redis to the millisecond.
     ///
-    /// `None` where waiting does not help or nobody knows.
-    #[must_use]
+    /// `None` if waiting does not help, or if it is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The limits that were met, the one closest to exhaustion first.
-    #[must_use]
-    pub fn limits(&self) -> &[LimitState] {
+    /// Returns the limits that applied, the one closest to exhaustion first.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
+        self.states().iter().cloned()
+    }
+
+    pub(crate) fn states(&self) -> &[LimitState] {
         &self.limits
     }
 
-    /// What the request lacks, where the kind is [`MissingKey`](RefusalKind::MissingKey), or what
-    /// is too long, where it is [`KeyTooLong`](RefusalKind::KeyTooLong).
-    #[must_use]
+    /// Returns what the request lacks, if the kind is [`MissingKey`](RefusalKind::MissingKey), or
+    /// what is too long, if it is [`KeyTooLong`](RefusalKind::KeyTooLong).
     pub fn missing(&self) -> Option<&'static str> {
-        self.missing.map(|missing| missing.what)
+        self.missing.as_ref().map(|missing| missing.what)
     }
 
-    /// What went wrong, where the kind is [`Unavailable`](RefusalKind::Unavailable).
-    #[must_use]
+    /// Returns what went wrong, if the kind is [`Unavailable`](RefusalKind::Unavailable).
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
 
-    /// The same refusal with another wait, for a caller that others wait before.
+    /// Returns the same refusal with another wait, for a caller behind others.
     pub(crate) fn later(&self, wait: Duration) -> Self {
         Self {
             retry_after: Some(wait),
@@ -291,7 +289,7 @@ impl Refusal {
     fn new(kind: RefusalKind, source: Source) -> Self {
         Self {
             kind,
-            limits: List::EMPTY,
+            limits: List::new(),
             retry_after: None,
             source,
             missing: None,
@@ -335,13 +333,13 @@ impl Refusal {
             Fault::Caller | Fault::Ambiguous | Fault::Server => RefusalKind::MissingKey,
         };
         Self {
-            missing: Some(missing),
+            missing: Some(Box::new(missing)),
             ..Self::new(kind, Source::Layer)
         }
     }
 }
 
-/// What a request lacks, or has too much of.
+/// A key that a request lacks, repeats, or makes too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub(crate) what: &'static str,
@@ -349,28 +347,28 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// What it is, as the caller is told.
-    #[must_use]
+    /// Returns its name, as shown to the caller.
     pub fn what(&self) -> &'static str {
         self.what
     }
 }
 
-/// Whose fault it is that something is missing.
+/// The side that is at fault for a missing key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Caller,
-    /// The caller's, who says it twice: not excused, as it would else choose to be nobody
+    /// The caller sends it twice. Not excused, or callers could choose to have no key
     Ambiguous,
-    /// The caller's, who sends more than so many bytes: not excused either
+    /// The caller sends more than this many bytes: not excused either
     TooLong {
         most: usize,
     },
-    /// The server's: it was set up without what notes the peer's address
+    /// The server was set up without the part that records the peer's address
     Server,
 }
 
-/// All decisions made on one request, in the order they were made. In the extensions beside the last [`Decision`].
+/// All decisions made on one request, in the order they were made. In the extensions beside the
+/// last [`Decision`].
 #[derive(Clone, Debug, Default)]
 pub struct Decisions(Vec<Decision>);
 
@@ -383,7 +381,7 @@ impl Decisions {
         self.0.insert(0, decision);
     }
 
-    /// The decisions, the outermost layer's first.
+    /// Returns the decisions, the outermost layer's first.
     pub fn as_slice(&self) -> &[Decision] {
         &self.0
     }

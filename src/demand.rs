@@ -1,5 +1,6 @@
-//! What a store is asked for.
+//! The question to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
 
+use std::hash::BuildHasher;
 use std::{
     any::Any,
     fmt::{self, Debug},
@@ -11,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::name::BuildSpread;
 use crate::{
     error::Error,
     failure_policy::FailurePolicy,
@@ -20,32 +22,28 @@ use crate::{
     receipt::{PermitId, Receipt},
 };
 
-/// What is asked for: a list of charges, never empty, granted together or not at all.
+/// A list of charges, never empty, granted together or not at all.
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
     pub(crate) first: Charge,
     /// The others, each of another limiter.
     pub(crate) rest: Vec<Charge>,
-    /// What to answer when the store cannot; `None` hands the error to the caller.
+    /// The answer if the store cannot decide; `None` hands the error to the caller.
     pub(crate) on_failure: Option<FailurePolicy>,
-    /// Whether somebody reads how much is left.
+    /// Set if the permits left are to be counted.
     pub(crate) remaining: bool,
-    /// How long it waits for permits; `None` takes a refusal for an answer.
+    /// The longest wait in a queue for permits; `None` waits for none.
     pub(crate) patience: Option<MaxWait>,
-    /// Since when its caller waits for the store; `None` until that is asked.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "a store in memory answers at once")
-    )]
+    /// The time since which its caller waits for the store; `None` until that is asked.
     pub(crate) asked: Option<Instant>,
 }
 
-/// How long a caller waits for permits.
+/// The longest time that a caller waits for permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MaxWait {
-    /// Without end if there is none.
+    /// `None` waits without end.
     pub(crate) longest: Option<Duration>,
-    /// Only if fewer than so many wait already.
+    /// The number of callers that may wait already; more turn it away.
     pub(crate) queue: Option<usize>,
 }
 
@@ -64,11 +62,23 @@ impl MaxWait {
 }
 
 impl Acquire {
+    /// Returns what a limiter without HTTP asks for.
+    pub(crate) fn new(first: Charge, rest: Vec<Charge>, max_wait: Option<MaxWait>) -> Self {
+        Self {
+            first,
+            rest,
+            on_failure: None,
+            remaining: true,
+            patience: max_wait,
+            asked: None,
+        }
+    }
+
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    /// Checks that its limits, as far as the caller has them, can be counted by.
+    /// Checks that the limits that come from the caller can be counted.
     pub(crate) fn check(&self) -> Result<(), Error> {
         for charge in self.charges() {
             if let Some(limit) = charge.limit().given() {
@@ -82,27 +92,26 @@ impl Acquire {
         self.charges().map(Charge::receipt).collect()
     }
 
-    /// Gives it an id that no other acquire has: one for all, as each limiter has a log of its own.
+    /// Gives it an id that no other acquire has: one for all limiters, as each has its own log.
     pub(crate) fn identify(&mut self, id: PermitId) {
         for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
             charge.id = id;
         }
     }
 
-    /// Shares its limiters, as those do who hold it on its way: it is copied, and leaves receipts.
-    #[cfg(feature = "redis")]
+    /// Shares its limiters, because on its way it is copied and leaves receipts.
     pub(crate) fn share(&mut self) {
         for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
             charge.limiter = Target::Shared(charge.limiter.share());
         }
     }
 
-    /// Whether nothing in it can refuse.
+    /// Returns whether all of it is shadow, so that nothing can refuse.
     pub(crate) fn is_trial(&self) -> bool {
         self.charges().all(|charge| charge.shadow)
     }
 
-    /// The same without what is only tried out, where that makes a difference and leaves something.
+    /// Returns the same without shadow charges, if that makes a difference and leaves something.
     pub(crate) fn without_trials(&self) -> Option<Self> {
         if self.is_trial() || self.charges().all(|charge| !charge.shadow) {
             return None;
@@ -116,17 +125,17 @@ impl Acquire {
     }
 }
 
-/// One limiter as a demand names it: what is counted where, and by whose limit. Nothing that is
-/// counted stands in it, and nothing of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
+/// It has no counts, and nothing of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Limiter {
     pub(crate) name: Name,
     pub(crate) limit: LimitSource,
 }
 
 impl Limiter {
-    /// Whether the other, of the same name in the store, is counted in the same way by the same
-    /// limit.
+    /// Returns whether the other, of the same name in the store, is counted in the same way and by
+    /// the same limit.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
         self.limit == other.limit
             && self.name.algorithm() == other.name.algorithm()
@@ -136,8 +145,8 @@ impl Limiter {
 
 /// The limiter that a charge is for.
 ///
-/// A request names it in place, on the stack. Whoever keeps it shares it: a store in memory hands
-/// out the one that it has, so that a hot key allocates none.
+/// A request names it in place, on the stack. Code that keeps it shares it: a store in memory
+/// returns the one that it has, so that a hot key allocates none.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -175,31 +184,26 @@ pub(crate) struct Charge {
     pub(crate) limiter: Target,
     pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u32,
-    /// Of no meaning until the store has given it one.
+    /// Without a meaning until the store has given it one.
     pub(crate) id: PermitId,
-    /// Whether it is taken if there is room, and no reason to refuse if there is none.
+    /// Set if it is taken when there is room, and refuses nothing when there is none.
     pub(crate) shadow: bool,
-    /// By how many milliseconds it is scored ahead: taken for callers that are still to come, see `guard/lease.rs`.
+    /// The score offset in milliseconds of permits that are fetched ahead: see `guard/lease.rs`.
     pub(crate) lead: i64,
-    /// For how long permits are taken ahead with these, for callers that are still to come.
+    /// The time for which permits are fetched ahead with these, for later callers.
     pub(crate) lease: Option<Duration>,
-    /// Whether it passes uncounted while the store fails.
+    /// Set if it passes uncounted while the store fails.
     pub(crate) passes: bool,
-    /// Whether callers cannot make up keys of its rule.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(dead_code, reason = "a store in memory asks all limiters at once")
-    )]
+    /// Set if callers cannot make up keys of its rule.
     pub(crate) bounded: bool,
 }
 
-/// The policy of a rule as answers first gave it, in their own form: it seldom is another, and each
-/// answer has it.
+/// The policy field of a rule as responses render it. It seldom changes, and each response has it.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
 
 impl PolicyField {
-    /// Returns the field for a limit, made by `render` where it is not known yet.
+    /// Returns the field for a limit, made by `render` if it is not known yet.
     pub(crate) fn of<T: Any + Clone + Send + Sync>(
         &self,
         permits: u64,
@@ -218,35 +222,34 @@ impl PolicyField {
     }
 }
 
-/// How answers and logs call a limit: made once for each rule, and shared by all that is said of it.
+/// The name of a limit in responses and logs: made once per rule, and shared by all its decisions.
 pub(crate) struct Labels {
-    /// What answers call it; of a `RateLimiter`, its own name.
+    /// The name in responses; for a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
-    /// Whether there is a rule: the name of a `RateLimiter` may be somebody's.
+    /// Set if there is a rule: the name of a `RateLimiter` may hold an identity.
     is_rule: bool,
-    /// Whether answers do not show its limit.
+    /// Set if responses do not show its limit.
     pub(crate) hidden: bool,
-    /// What each request costs, where it is the same for all: a layer within compares it.
+    /// The cost of each request, if it is the same for all: an inner layer compares it.
     pub(crate) fixed_cost: Option<u32>,
-    /// The policy that answers give for its limit.
+    /// The hash of what answers have of it.
+    pub(crate) answer_hash: u64,
+    /// The policy field for its limit.
     pub(crate) policy: PolicyField,
     /// The warnings that were given, each a bit.
     warned: AtomicU8,
 }
 
-/// What is said once of each rule.
+/// The warnings that are logged once per rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warning {
     /// Its limit was never set
     Unset = 1,
     /// Another process has stored another limit
-    #[cfg(feature = "redis")]
     Rewritten = 2,
     /// A wrong clock takes part
-    #[cfg(feature = "redis")]
     Repaired = 4,
     /// Only the store knows its limit, and fails
-    #[cfg(feature = "redis")]
     Unknown = 8,
 }
 
@@ -266,18 +269,18 @@ impl Labels {
             is_rule,
             hidden,
             fixed_cost,
+            answer_hash: BuildSpread::new().hash_one((name, hidden)),
             policy: PolicyField::default(),
             warned: AtomicU8::new(0),
         })
     }
 
-    /// Whether answers name and show the one as the other.
-    #[cfg(feature = "redis")]
+    /// Returns whether responses name and show both alike.
     pub(crate) fn answers_like(&self, other: &Self) -> bool {
         self.name == other.name && self.hidden == other.hidden
     }
 
-    /// Whether this is still to be said; true once.
+    /// Returns whether this is still to be logged; true once.
     pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
         let bit = of as u8;
         // The plain load keeps the cache line shared where nothing changes.
@@ -327,8 +330,7 @@ impl Charge {
         Self::new(Target::Named(Limiter { name, limit }), labels, permits)
     }
 
-    /// The same permits of this limiter, by another limit.
-    #[cfg(any(test, feature = "redis"))]
+    /// Returns the same permits of this limiter, by another limit.
     pub(crate) fn by(self, limit: LimitSource) -> Self {
         let name = self.name().clone();
         Self {
@@ -337,7 +339,7 @@ impl Charge {
         }
     }
 
-    /// The same permits of another limiter.
+    /// Returns the same permits of another limiter.
     #[cfg(test)]
     pub(crate) fn of(self, name: Name) -> Self {
         let limit = self.limit();
@@ -355,15 +357,9 @@ impl Charge {
         self.limiter.limit
     }
 
-    /// The receipt of a call that is still to be sent.
-    #[cfg(feature = "redis")]
+    /// Returns the receipt of a call that is still to be sent.
     pub(crate) fn receipt(&self) -> Receipt {
         self.receipt_made(Some(crate::clock::moment()))
-    }
-
-    #[cfg(not(feature = "redis"))]
-    pub(crate) fn receipt(&self) -> Receipt {
-        self.receipt_made(None)
     }
 
     /// Returns the receipt of a call that was made then.
@@ -371,25 +367,17 @@ impl Charge {
         self.receipt_of(self.limiter.share(), made)
     }
 
-    /// Returns the receipt of a call that was made then, by the limiter as others hold it.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(unused_variables, reason = "only what is sent can be under way")
-    )]
+    /// Returns the receipt of a call that was made then, with the limiter as it is shared.
     pub(crate) fn receipt_of(&self, limiter: Arc<Limiter>, made: Option<Instant>) -> Receipt {
         Receipt {
             limiter,
             labels: Arc::clone(&self.labels),
             id: self.id,
             permits: self.permits,
-            #[cfg(feature = "redis")]
             interval: Duration::ZERO,
-            #[cfg(feature = "redis")]
             made,
             once: None,
-            #[cfg(feature = "redis")]
             lease: None,
-            #[cfg(feature = "redis")]
             place: crate::receipt::Place::Store,
         }
     }
@@ -397,7 +385,7 @@ impl Charge {
 
 #[cfg(test)]
 impl Acquire {
-    /// Returns one caller of a call, who stands in line or not.
+    /// Returns one caller of a call, which waits in a queue or not.
     pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
         let mut charges = charges.into_iter();
         Self {

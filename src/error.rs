@@ -15,6 +15,13 @@ use std::{fmt, sync::Arc};
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
+    /// Behind a pointer, because every decision has room for an error, and few have one.
+    about: Option<Arc<About>>,
+}
+
+/// What is known of an error beside its kind.
+#[derive(Clone, Default)]
+struct About {
     detail: Option<Arc<str>>,
     /// The server's, without user and password
     address: Option<Arc<str>>,
@@ -59,51 +66,46 @@ pub enum ErrorKind {
 
 impl Error {
     /// Returns the kind of error.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// Returns whether no reply came in time.
-    #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.kind == ErrorKind::Timeout
     }
 
     /// Returns whether the limiter has no limit yet; `try_set_rate` sets one.
-    #[must_use]
     pub fn is_not_initialized(&self) -> bool {
         self.kind == ErrorKind::NotInitialized
     }
 
     /// Returns the innermost cause, for a log line.
-    #[cfg(feature = "redis")]
     pub(crate) fn cause(&self) -> String {
-        self.source
-            .as_ref()
-            .map_or_else(String::new, ToString::to_string)
+        std::error::Error::source(self).map_or_else(String::new, ToString::to_string)
     }
 
     #[cold]
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self {
-            kind,
-            detail: None,
-            address: None,
-            source: None,
-        }
+        Self { kind, about: None }
+    }
+
+    fn about(&mut self) -> &mut About {
+        Arc::make_mut(self.about.get_or_insert_default())
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<Arc<str>>) -> Self {
-        self.detail = Some(detail.into());
+        self.about().detail = Some(detail.into());
         self
     }
 
     /// Adds the server's address, if the error is about the server and not about the call.
     pub(crate) fn of(mut self, address: Option<&Arc<str>>) -> Self {
         use ErrorKind::{Rejected, Timeout, Tls, Unavailable};
-        if matches!(self.kind, Rejected | Timeout | Tls | Unavailable) {
-            self.address = address.cloned();
+        let known = self.about.as_ref().and_then(|it| it.address.as_ref());
+        // An error that is shared is not copied for an address that it has.
+        if matches!(self.kind, Rejected | Timeout | Tls | Unavailable) && known != address {
+            self.about().address = address.cloned();
         }
         self
     }
@@ -112,7 +114,7 @@ impl Error {
         mut self,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        self.source = Some(Arc::new(source));
+        self.about().source = Some(Arc::new(source));
         self
     }
 }
@@ -140,10 +142,13 @@ impl fmt::Display for Error {
             ErrorKind::Full => "the store holds as many limiters as it may",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
-        if let Some(address) = &self.address {
+        let Some(about) = &self.about else {
+            return Ok(());
+        };
+        if let Some(address) = &about.address {
             write!(f, " ({address})")?;
         }
-        match &self.detail {
+        match &about.detail {
             Some(detail) => write!(f, ": {detail}"),
             None => Ok(()),
         }
@@ -155,7 +160,7 @@ impl fmt::Debug for Error {
         write!(f, "{self} (")?;
         f.debug_struct("Error")
             .field("kind", &self.kind)
-            .field("source", &self.source)
+            .field("source", &std::error::Error::source(self))
             .finish()?;
         f.write_str(")")
     }
@@ -163,9 +168,8 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source
-            .as_ref()
-            .map(|source| &**source as &(dyn std::error::Error + 'static))
+        let source = self.about.as_ref()?.source.as_ref()?;
+        Some(&**source)
     }
 }
 
@@ -226,21 +230,34 @@ impl ConfigErrorKind {
     }
 }
 
+/// Makes a [`ConfigError`] of a kind: `config_error!(Name: "{name:?} is ..")`.
+macro_rules! config_error {
+    ($kind:ident: $($reason:tt)*) => {
+        $crate::error::ConfigErrorKind::$kind.error(format!($($reason)*))
+    };
+}
+
+/// Returns early with such an error.
+macro_rules! bail {
+    ($($error:tt)*) => {
+        return Err($crate::error::config_error!($($error)*))
+    };
+}
+
+pub(crate) use {bail, config_error};
+
 impl ConfigError {
     /// Returns the kind of error.
-    #[must_use]
     pub fn kind(&self) -> ConfigErrorKind {
         self.0.kind
     }
 
     /// Returns the line and the field of a rules file, as in `line 7, rules.login.rate`.
-    #[must_use]
     pub fn place(&self) -> Option<&str> {
         self.0.place.as_deref()
     }
 
     /// Returns what is wrong, without the place.
-    #[must_use]
     pub fn reason(&self) -> &str {
         &self.0.reason
     }

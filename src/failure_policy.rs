@@ -1,21 +1,19 @@
 //! The user's choice for when the store cannot decide.
 
-use std::fmt;
-
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, bail};
 
 /// Decides requests while the store cannot.
 ///
 /// It is a security decision: a login should not become unlimited because Redis is slow. Default:
 /// [`local(1.0)`](Self::local), by which each process keeps the limit by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FailurePolicy {
     /// Lets it pass: the limiter is never the outage, and while the store fails there is no limit
     Allow,
-    /// Decides in this process, by the limit or a part of it: see [`local`](Self::local). The
-    /// default, with all of it
-    Local(Local),
+    /// Decides in this process, by this share of the limit: see [`local`](Self::local). The default
+    /// is all of it
+    Local(f64),
     /// Refuses it as unavailable: 503, or UNAVAILABLE in gRPC
     Deny,
 }
@@ -36,9 +34,9 @@ impl FailurePolicy {
     /// but if all requests of a caller reach one process, it is refused beyond its share, and N has
     /// to be known.
     ///
-    /// The share is above 0, and 1 at most; of the permits that it leaves, fractions are dropped, but there is one at least.
-    /// What this process was granted within the last interval counts, so that an outage does not free whoever has used up
-    /// its limit, and takes nothing from whoever has not.
+    /// The share is above 0, and 1 at most. Fractions of a permit are dropped, but at least one is
+    /// left. What this process was granted within the last interval counts, so that an outage gives
+    /// nothing to callers that have used up their limit, and takes nothing from others.
     ///
     /// A refusal is 429 with the wait until this process has room again. Such decisions have
     /// [`Source::Local`](crate::Source::Local), and no request [waits](crate::Rule::wait) in a
@@ -66,17 +64,14 @@ impl FailurePolicy {
     /// ```
     #[must_use]
     pub fn local(share: f64) -> Self {
-        Self::Local(Local(share.to_bits()))
+        Self::Local(share)
     }
 
     /// Returns the stricter of two policies.
     pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
             (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
-            (Self::Local(one), Self::Local(other)) if one.share() > other.share() => {
-                Self::Local(other)
-            }
-            (Self::Local(one), Self::Local(_)) => Self::Local(one),
+            (Self::Local(one), Self::Local(other)) => Self::Local(one.min(other)),
             (local @ Self::Local(_), Self::Allow) | (Self::Allow, local @ Self::Local(_)) => local,
             (Self::Allow, Self::Allow) => Self::Allow,
         }
@@ -86,54 +81,31 @@ impl FailurePolicy {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](ConfigErrorKind::Rule) for a share out of range.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) for a share out of range.
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
-            Self::Local(local) if !(local.share() > 0.0 && local.share() <= 1.0) => {
-                Err(ConfigErrorKind::Rule.error(format!(
-                    "the rule {rule:?} decides by {} of its limit when the store fails: it must \
-                     be above 0 and 1 at most, one divided by the number of instances",
-                    local.share()
-                )))
+            Self::Local(share) if !(share > 0.0 && share <= 1.0) => {
+                bail!(Rule: "the rule {rule:?} decides by {share:?} of its limit when the store \
+                    fails: it must be above 0 and 1 at most, one divided by the number of \
+                    instances")
             }
             _ => Ok(()),
         }
     }
 }
 
-/// The share of a limit by which this process decides while the store cannot: see
-/// [`FailurePolicy::local`].
-// By its bits, as numbers with fractions are not equal to themselves.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Local(u64);
-
-impl Local {
-    fn share(self) -> f64 {
-        f64::from_bits(self.0)
-    }
-
-    /// Returns the share of a limit's permits.
-    #[cfg(feature = "redis")]
-    pub(crate) fn of(self, permits: u64) -> u64 {
-        // Limits have 53 bits at most, and so has what is left of them.
-        let part = permits as f64 * self.share();
-        let nearest = part.round();
-        // One divided by the number of instances is seldom exact, which must not cost a whole
-        // permit.
-        let is_whole = (part - nearest).abs() <= 2.0 * f64::EPSILON * nearest;
-        let part = if is_whole { nearest } else { part.floor() };
-        (part as u64).clamp(1, permits.max(1))
-    }
-}
-
-impl fmt::Debug for Local {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.share().fmt(f)
-    }
+/// Returns the share of a limit's permits: of fractions, the whole part, and at least one.
+pub(crate) fn part(share: f64, permits: u64) -> u64 {
+    // Limits have 53 bits at most, and so has what is left of them.
+    let part = permits as f64 * share;
+    let nearest = part.round();
+    // One divided by the number of instances is seldom exact, which must not cost a whole permit.
+    let is_whole = (part - nearest).abs() <= 2.0 * f64::EPSILON * nearest;
+    let part = if is_whole { nearest } else { part.floor() };
+    (part as u64).clamp(1, permits.max(1))
 }
 
 #[cfg(test)]
-#[cfg(feature = "redis")]
 mod tests {
     use proptest::prelude::*;
 
@@ -149,15 +121,11 @@ mod tests {
         ]
     }
 
-    fn share(share: f64) -> Local {
-        Local(share.to_bits())
-    }
-
     /// How little passes: nothing, a share, all.
     fn passes(policy: FailurePolicy) -> u64 {
         match policy {
             FailurePolicy::Allow => u64::MAX,
-            FailurePolicy::Local(local) => local.of(100),
+            FailurePolicy::Local(share) => part(share, 100),
             FailurePolicy::Deny => 0,
         }
     }
@@ -173,8 +141,11 @@ mod tests {
 
         /// All instances together have at most the limit, plus less than one permit each.
         #[test]
-        fn shares_of_all_instances_are_no_more_than_the_limit(instances in 1..1000_u64, permits in 1..1_u64 << 40) {
-            let each = share(1.0 / instances as f64).of(permits);
+        fn shares_of_all_instances_are_no_more_than_the_limit(
+            instances in 1..1000_u64,
+            permits in 1..1_u64 << 40,
+        ) {
+            let each = part(1.0 / instances as f64, permits);
             prop_assert!(each >= 1);
             prop_assert!(each * instances <= permits.max(instances), "{each}");
             prop_assert!(each >= permits / instances || instances > permits);
@@ -183,8 +154,8 @@ mod tests {
         /// A share that divides the limit loses nothing, although one divided by N is seldom exact.
         #[test]
         fn no_permit_is_lost_to_a_fraction(instances in 1..1000_u64, each in 1..1_u64 << 40) {
-            let share = share(1.0 / instances as f64);
-            prop_assert_eq!(share.of(each * instances), each);
+            let share = 1.0 / instances as f64;
+            prop_assert_eq!(part(share, each * instances), each);
         }
     }
 
@@ -205,7 +176,7 @@ mod tests {
             (0.7, 10, 7),
             (1.0 / 49.0, 98, 2),
         ] {
-            assert_eq!(self::share(share).of(permits), expected, "{share}");
+            assert_eq!(part(share, permits), expected, "{share}");
             let policy = FailurePolicy::local(share);
             assert_eq!(policy.check("login"), Ok(()), "{share}");
         }

@@ -9,7 +9,7 @@ pub use self::algorithm::Algorithm;
 pub(crate) use self::{algorithm::emission, slots::Slots};
 use crate::{
     clock::Millis,
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail, config_error},
 };
 
 /// The most permits that a script can count exactly.
@@ -90,12 +90,10 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](ConfigErrorKind::Limit), with the value, if one is out of range.
+    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit), with the value, if one is out of range.
     pub fn try_new(permits: u64, interval: Duration) -> Result<Self, ConfigError> {
         if !(1..=MOST_PERMITS).contains(&permits) {
-            return Err(ConfigErrorKind::Limit.error(format!(
-                "a limit takes 1 to 2^53 - 1 permits, not {permits}"
-            )));
+            bail!(Limit: "a limit takes 1 to 2^53 - 1 permits, not {permits}");
         }
         checked_millis(interval)?;
         Ok(Self::new(permits, interval))
@@ -154,40 +152,34 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](ConfigErrorKind::Limit) if it is shorter than the interval, as in
+    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is shorter than the interval, as in
     /// Redisson, or not in whole milliseconds.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
         let millis = checked_millis(keep_alive)?;
         if millis < self.interval {
-            return Err(ConfigErrorKind::Limit.error(format!(
-                "a keep-alive time of {keep_alive:?} is shorter than the interval of {:?}",
-                self.interval()
-            )));
+            bail!(Limit: "a keep-alive time of {keep_alive:?} is shorter than the interval of \
+                {:?}", self.interval());
         }
         self.keep_alive = Some(millis);
         Ok(self)
     }
 
     /// Returns the permits of one interval.
-    #[must_use]
     pub const fn permits(&self) -> u64 {
         self.permits
     }
 
     /// Returns the length of the interval.
-    #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }
 
     /// Returns which clients share the limit.
-    #[must_use]
     pub const fn rate_type(&self) -> RateType {
         self.rate_type
     }
 
     /// Returns how long an unused limiter stays, if that was set.
-    #[must_use]
     pub fn keep_alive_time(&self) -> Option<Duration> {
         self.keep_alive.map(Duration::from_millis)
     }
@@ -200,7 +192,6 @@ impl Limit {
     }
 
     /// Returns the same limit with other permits, at least one and at most the maximum.
-    #[cfg(feature = "redis")]
     pub(crate) fn with_permits(self, permits: u64) -> Self {
         Self { permits, ..self }
     }
@@ -264,7 +255,7 @@ impl StoredLimit {
 ///
 /// # Errors
 ///
-/// Of kind [`Limit`](ConfigErrorKind::Limit), with the lease and what is wrong with it.
+/// Of kind [`Limit`](crate::ConfigErrorKind::Limit), with the lease and what is wrong with it.
 pub(crate) fn check_lease(
     owner: &str,
     lease: Duration,
@@ -288,17 +279,13 @@ pub(crate) fn check_lease(
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
         }
     };
-    Err(ConfigErrorKind::Limit.error(format!(
-        "{owner:?} cannot lease permits for {lease:?}: {reason}"
-    )))
+    bail!(Limit: "{owner:?} cannot lease permits for {lease:?}: {reason}")
 }
 
 fn checked_millis(interval: Duration) -> Result<Millis, ConfigError> {
     whole_millis(interval).ok_or_else(|| {
-        ConfigErrorKind::Limit.error(format!(
-            "an interval is of whole milliseconds, at least one and at most a century, not \
-             {interval:?}"
-        ))
+        config_error!(Limit: "an interval is of whole milliseconds, at least one and at most a \
+            century, not {interval:?}")
     })
 }
 
@@ -331,7 +318,7 @@ mod tests {
     fn bad_numbers_are_named() {
         let refused = |limit: Result<Limit, ConfigError>| {
             let error = limit.unwrap_err();
-            assert_eq!(error.kind(), ConfigErrorKind::Limit);
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Limit);
             error.to_string()
         };
         for permits in [0, 1 << 53] {

@@ -15,8 +15,6 @@ macro_rules! detail {
     };
 }
 
-// Used only for changes of servers and files.
-#[cfg(any(feature = "redis", feature = "config"))]
 macro_rules! notice {
     ($($arg:tt)*) => {
         tracing::info!(target: "tower_ratelimit", $($arg)*)
@@ -24,7 +22,6 @@ macro_rules! notice {
 }
 
 pub(crate) use detail;
-#[cfg(any(feature = "redis", feature = "config"))]
 pub(crate) use notice;
 pub(crate) use warning;
 

@@ -4,6 +4,7 @@
 //! because another spelling would reset every limit. `docs/keys.md` is the contract.
 
 mod identity;
+mod short;
 mod text;
 
 use std::{
@@ -14,11 +15,11 @@ use std::{
 
 pub(crate) use self::{
     identity::Identity,
+    short::Short,
     text::{BuildSpread, Text},
 };
 use crate::{
-    draft::Draft,
-    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
+    error::{ConfigError, Error, ErrorKind, bail, config_error},
     limit::{Algorithm, Slots, StoredLimit},
 };
 
@@ -27,6 +28,13 @@ const LONGEST_IDENTITY: usize = 128;
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
+/// How grants are counted: by an algorithm, and in slots or one by one.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counting {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) slots: Option<Slots>,
+}
+
 /// The Redis key of a limiter's hash, from which its other keys are derived, and how they are
 /// counted.
 ///
@@ -34,13 +42,12 @@ const PLACEHOLDER: &str = "<key>";
 #[derive(Clone)]
 pub(crate) struct Name {
     text: Text,
-    algorithm: Algorithm,
-    slots: Option<Slots>,
+    counting: Counting,
 }
 
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text && self.algorithm == other.algorithm
+        self.text == other.text && self.algorithm() == other.algorithm()
     }
 }
 
@@ -49,7 +56,7 @@ impl Eq for Name {}
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);
-        self.algorithm.hash(state);
+        self.algorithm().hash(state);
     }
 }
 
@@ -58,47 +65,47 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](ConfigErrorKind::Name) if its keys would be in different hash slots of a
-    /// Cluster, or be another limiter's.
+    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if its keys would be in different hash slots
+    /// of a Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         check_exact(name).map_err(|reason| refused(name, reason))?;
         Ok(Self {
             text: name.into(),
-            algorithm: Algorithm::default(),
-            slots: None,
+            counting: Counting::default(),
         })
     }
 
     /// Returns the same name, counted by this algorithm.
-    pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
-        Self { algorithm, ..self }
+    pub(crate) fn counted_by(mut self, algorithm: Algorithm) -> Self {
+        self.counting.algorithm = algorithm;
+        self
     }
 
     /// Returns the same name, with grants merged in slots, or else one by one.
-    pub(crate) fn noted_in(self, slots: Option<Slots>) -> Self {
-        Self { slots, ..self }
+    pub(crate) fn noted_in(mut self, slots: Option<Slots>) -> Self {
+        self.counting.slots = slots;
+        self
     }
 
     pub(crate) fn algorithm(&self) -> Algorithm {
-        self.algorithm
+        self.counting.algorithm
     }
 
     /// Checks that this name's algorithm can count by this limit.
     pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
-        let checked = self.algorithm.check(limit.rate, limit.interval);
+        let checked = self.algorithm().check(limit.rate, limit.interval);
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
 
     /// Returns the slots, which only a log has.
     pub(crate) fn slots(&self) -> Option<Slots> {
-        self.slots
-            .filter(|_| self.algorithm == Algorithm::SlidingLog)
+        let Counting { algorithm, slots } = self.counting;
+        slots.filter(|_| algorithm == Algorithm::SlidingLog)
     }
 
     /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn tells_grants_apart(&self) -> bool {
-        self.algorithm == Algorithm::SlidingLog && self.slots.is_none()
+        self.algorithm() == Algorithm::SlidingLog && self.counting.slots.is_none()
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -118,114 +125,92 @@ impl fmt::Debug for Name {
 }
 
 /// The way a rule makes a name from an identity.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) struct Naming {
-    spelling: Spelling,
-    algorithm: Algorithm,
-    slots: Option<Slots>,
+    kind: Kind,
+    /// The name up to the identity, with its punctuation.
+    before: Arc<str>,
+    after: Arc<str>,
+    pub(crate) counting: Counting,
 }
 
-#[derive(Clone, PartialEq, Eq)]
-enum Spelling {
-    /// `<prefix>:{<identity>}:<rule>`; the two outer parts, with their punctuation
-    Derived { before: Arc<str>, after: Arc<str> },
-    /// Always the same
-    Exact(Name),
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `<prefix>:{<identity>}:<rule>`
+    Derived,
     /// The user's text around the identity
-    Template { before: Arc<str>, after: Arc<str> },
-}
-
-impl From<Spelling> for Naming {
-    fn from(spelling: Spelling) -> Self {
-        Self {
-            spelling,
-            algorithm: Algorithm::default(),
-            slots: None,
-        }
-    }
+    Template,
+    /// Always the same: no identity, and nothing after it
+    Exact,
 }
 
 impl Naming {
     pub(crate) fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
         check_prefix(prefix)?;
         check_rule_name(rule)?;
-        let spelling = Spelling::Derived {
-            before: format!("{prefix}:{{").into(),
-            after: format!("}}:{rule}").into(),
-        };
-        Ok(spelling.into())
+        let (before, after) = (format!("{prefix}:{{"), format!("}}:{rule}"));
+        Ok(Self::new(Kind::Derived, &before, &after))
     }
 
     pub(crate) fn shared(name: &str) -> Result<Self, ConfigError> {
         let Some((before, after)) = name.split_once(PLACEHOLDER) else {
-            return Ok(Spelling::Exact(Name::exact(name)?).into());
+            check_exact(name).map_err(|reason| refused(name, reason))?;
+            return Ok(Self::new(Kind::Exact, name, ""));
         };
         if after.contains(PLACEHOLDER) {
             return Err(refused(name, "it may contain `<key>` only once"));
         }
         // An identity has no braces and is never empty, so one sample stands for all.
         check_exact(&format!("{before}x{after}")).map_err(|reason| refused(name, reason))?;
-        let spelling = Spelling::Template {
+        Ok(Self::new(Kind::Template, before, after))
+    }
+
+    fn new(kind: Kind, before: &str, after: &str) -> Self {
+        Self {
+            kind,
             before: before.into(),
             after: after.into(),
-        };
-        Ok(spelling.into())
+            counting: Counting::default(),
+        }
     }
 
-    /// Returns the same names, counted by this algorithm.
-    pub(crate) fn counted_by(self, algorithm: Algorithm) -> Self {
-        Self { algorithm, ..self }
-    }
-
-    /// Returns the same names, with grants merged in slots, or else one by one.
-    pub(crate) fn noted_in(self, slots: Option<Slots>) -> Self {
-        Self { slots, ..self }
-    }
-
-    pub(crate) fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
-    pub(crate) fn slots(&self) -> Option<Slots> {
-        self.slots
+    /// Returns the same names, counted in this way.
+    pub(crate) fn counted(self, counting: Counting) -> Self {
+        Self { counting, ..self }
     }
 
     /// Returns whether the identity alone is the hash tag.
     pub(crate) fn is_derived(&self) -> bool {
-        matches!(self.spelling, Spelling::Derived { .. })
+        self.kind == Kind::Derived
     }
 
     /// Returns whether names differ by identity.
     pub(crate) fn takes_identity(&self) -> bool {
-        !matches!(self.spelling, Spelling::Exact(_))
+        self.kind != Kind::Exact
     }
 
     pub(crate) fn name(&self, identity: &Identity) -> Name {
-        match &self.spelling {
-            Spelling::Exact(name) => name.clone().counted_by(self.algorithm).noted_in(self.slots),
-            Spelling::Derived { before, after } | Spelling::Template { before, after } => {
-                let mut name = Draft::default();
-                name.push(before);
-                identity.spell(&mut name);
-                name.push(after);
-                Name {
-                    text: name.into(),
-                    algorithm: self.algorithm,
-                    slots: self.slots,
-                }
-            }
+        let mut text = Short::default();
+        text.push(self.before.as_bytes());
+        if self.takes_identity() {
+            identity.spell(&mut text);
+        }
+        text.push(self.after.as_bytes());
+        Name {
+            text: Text::new(text),
+            counting: self.counting,
         }
     }
 }
 
 impl fmt::Display for Naming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.spelling {
-            Spelling::Exact(name) => f.write_str(name.as_str()),
-            Spelling::Derived { before, after } | Spelling::Template { before, after } => {
-                write!(f, "{before}{PLACEHOLDER}{after}")
-            }
-        }
+        let placeholder = if self.takes_identity() {
+            PLACEHOLDER
+        } else {
+            ""
+        };
+        write!(f, "{}{placeholder}{}", self.before, self.after)
     }
 }
 
@@ -253,7 +238,7 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
 }
 
 fn refused(name: &str, reason: &str) -> ConfigError {
-    ConfigErrorKind::Name.error(format!("{name:?} cannot name a limiter: {reason}"))
+    config_error!(Name: "{name:?} cannot name a limiter: {reason}")
 }
 
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
@@ -269,9 +254,7 @@ pub(crate) fn check_word(what: &str, text: &str) -> Result<(), ConfigError> {
     if is_word(text) {
         return Ok(());
     }
-    Err(ConfigErrorKind::Name.error(format!(
-        "{what} has one or more of A-Z a-z 0-9 . _ -, not {text:?}"
-    )))
+    bail!(Name: "{what} has one or more of A-Z a-z 0-9 . _ -, not {text:?}")
 }
 
 /// Returns whether the text is a label: one or more of `A-Z a-z 0-9 . _ -`.
@@ -347,21 +330,26 @@ mod tests {
         let counted = |naming: Result<Naming, _>| {
             let naming: Naming = naming.unwrap();
             let name = naming.name(&identity(&[b"a"]));
-            let counted = naming.counted_by(Algorithm::FixedWindow);
+            let counted = naming.counted(Counting {
+                algorithm: Algorithm::FixedWindow,
+                slots: None,
+            });
             let windowed = counted.name(&identity(&[b"a"]));
             assert_eq!(name.algorithm(), Algorithm::SlidingLog);
             assert_eq!(windowed.algorithm(), Algorithm::FixedWindow);
             assert_eq!(name.as_str(), windowed.as_str());
             assert!(name != windowed);
-            assert_eq!(counted.algorithm(), Algorithm::FixedWindow);
             assert!(name.tells_grants_apart() && !windowed.tells_grants_apart());
         };
         let slots = Slots::try_new(10, "a", std::iter::empty()).unwrap();
         let slotted = |naming: Result<Naming, _>| {
             let naming: Naming = naming.unwrap();
             let name = naming.name(&identity(&[b"a"]));
-            let naming = naming.noted_in(Some(slots));
-            assert_eq!(naming.slots(), Some(slots));
+            let slots_of_10 = Counting {
+                slots: Some(slots),
+                ..naming.counting
+            };
+            let naming = naming.counted(slots_of_10);
             let slotted = naming.name(&identity(&[b"a"]));
             assert_eq!((name.slots(), slotted.slots()), (None, Some(slots)));
             assert!(!slotted.tells_grants_apart());
@@ -402,7 +390,7 @@ mod tests {
             "{a}:permits",
         ] {
             let error = Name::exact(name).unwrap_err();
-            assert_eq!(error.kind(), ConfigErrorKind::Name, "{name}");
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Name, "{name}");
             let said = format!("{name:?} cannot name a limiter: ");
             assert!(error.to_string().starts_with(&said), "{error}");
         }
@@ -430,7 +418,7 @@ mod tests {
                 ("a rule's name", check_rule_name(bad)),
             ] {
                 let error = checked.unwrap_err();
-                assert_eq!(error.kind(), ConfigErrorKind::Name);
+                assert_eq!(error.kind(), crate::ConfigErrorKind::Name);
                 let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
                 assert_eq!(error.to_string(), said);
             }

@@ -1,6 +1,5 @@
 //! Proof of what was taken: [`Receipt`].
 
-#[cfg(feature = "redis")]
 use std::time::Instant;
 use std::{
     fmt,
@@ -23,10 +22,11 @@ use crate::{
 pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
 impl PermitId {
-    /// Of what is not known to a store yet.
+    /// The id before a store has given one.
     pub(crate) const NONE: Self = Self([0; 16]);
 
-    /// The id of what is charged in addition. Ids are random, or count in their second half: no other is the same.
+    /// Returns the id of an extra charge. Ids are random, or count in their second half, so that no
+    /// other is the same.
     pub(crate) fn for_more(self) -> Self {
         let mut id = self.0;
         id[8] ^= 0x80;
@@ -40,20 +40,19 @@ impl PermitId {
         Self(id)
     }
 
-    /// The id of what one call takes ahead beside this.
-    #[cfg(feature = "redis")]
+    /// Returns the id of the permits that the same call fetches ahead.
     pub(crate) fn for_ahead(self) -> Self {
         let mut id = self.0;
         id[8] ^= 0x40;
         Self(id)
     }
 
-    /// The id of a grant out of what has this id: one of so many, counted from 1.
-    #[cfg(feature = "redis")]
+    /// Returns the id of a grant from the lease with this id, numbered from 1.
     pub(crate) fn for_grant(self, number: u64) -> Self {
         let mut id = self.0;
         let number = number.to_be_bytes();
-        // Not the byte by which the ids above differ; a lease is over long before the others have counted up.
+        // Not the byte by which the ids above differ; a lease is over long before the others have
+        // counted up.
         for (byte, counted) in id.iter_mut().skip(9).zip(number.iter().skip(1)) {
             *byte ^= counted;
         }
@@ -61,98 +60,119 @@ impl PermitId {
     }
 }
 
-/// Proof of what one acquire took, with which exactly that can be given back.
+/// Proof of what one acquire took, to give back exactly that.
 ///
-/// It is made before the acquire is sent, so that whoever stops waiting for an answer can give back all the same. That of
-/// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) is of use only once the grant was heard, and while its window
-/// is open, or the [slot](crate::RateLimiter::slots) counts; that of an [`Algorithm::Gcra`](crate::Algorithm::Gcra) only once it
-/// was heard, and while its permits lie ahead. The clones of these give back once together.
+/// It is made before the acquire is sent, so that a caller that stops waiting for the answer can
+/// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
+/// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
+/// is open, with [slots](crate::RateLimiter::slots) while the slot counts, and with
+/// [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. All clones of such a
+/// receipt give back once together.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) labels: Arc<Labels>,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
-    /// For how long an extra charge is known to count, and so may be sent again. Zero until the acquire was answered.
-    #[cfg(feature = "redis")]
+    /// The time for which an extra charge counts at least, and so may be sent again. Zero until the
+    /// acquire was answered.
     pub(crate) interval: Duration,
-    /// When it was made, unless the acquire was answered by then: nothing of it is under way any more.
-    #[cfg(feature = "redis")]
+    /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
+    /// under way any more.
     pub(crate) made: Option<Instant>,
-    /// Where it was taken from, where no entry of its own says so. Known only once the grant was heard.
+    /// The source of the permits, if the grant has no entry of its own. Known only after the grant
+    /// was received.
     pub(crate) once: Option<Once>,
-    /// What it was taken out of, where that is no entry of its own.
-    #[cfg(feature = "redis")]
-    pub(crate) lease: Option<Arc<dyn TakenAhead>>,
-    /// Where it was taken.
-    #[cfg(feature = "redis")]
+    /// The lease that the permits are from, if the grant has no entry of its own.
+    pub(crate) lease: Option<OfLease>,
+    /// The place where they were taken.
     pub(crate) place: Place,
 }
 
-/// When all that was taken is through, as one grant left it.
+/// The theoretical arrival time after one grant: by then all that was taken has flowed off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tat {
     /// In us since the epoch
     pub(crate) at: i64,
-    /// By how much it was moved back up to now, in us: a receipt tells by it what was given back since
+    /// The sum of all moves back so far, in us: a receipt finds by it what was given back since
     pub(crate) given: i64,
 }
 
-/// Permits that were fetched ahead, out of which others are granted.
-#[cfg(feature = "redis")]
+/// Permits that were fetched ahead, from which others are granted.
 pub(crate) trait TakenAhead: Send + Sync {
     /// Takes back `permits` of one grant, and settles with the store what they change there.
     ///
     /// `settle` must neither wait nor come back here.
-    fn give_back(&self, grant: PermitId, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
+    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
 }
 
-/// Where permits were taken.
-#[cfg(feature = "redis")]
+/// What a grant out of permits that were fetched ahead is settled by.
+#[derive(Clone)]
+pub(crate) struct OfLease {
+    taken_ahead: Arc<dyn TakenAhead>,
+    settled: Settled,
+}
+
+impl OfLease {
+    /// Gives `permits` back, for the first of all copies of a receipt that does.
+    pub(crate) fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+        if permits > 0 && self.settled.is_first() {
+            self.taken_ahead.give_back(permits, settle);
+        }
+    }
+}
+
+/// The place where permits were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the store
     Store,
-    /// In this process while the store failed, which knows nothing of it
+    /// In this process while the store failed. The store knows nothing of them
     Here,
     /// In this process, and perhaps in the store by a call that was sent after this moment and
     /// given up
     Both(Option<Instant>),
 }
 
-/// What a receipt can be settled by where a grant has no entry of its own.
+/// The source of a grant that has no entry of its own, to settle it by.
+#[derive(Clone)]
 pub(crate) struct Once {
     taken: Taken,
-    /// Whether the grant was given back. No entry says so, as none is made: the copies of the
-    /// receipt share it. Made with the first copy: most grants are never settled.
-    settled: OnceLock<Arc<AtomicBool>>,
+    settled: Settled,
 }
 
-impl Once {
-    fn settled(&self) -> &Arc<AtomicBool> {
-        self.settled.get_or_init(Arc::default)
+/// Whether a grant was given back. No entry says so, as none is made: the copies of the receipt
+/// share it. Made with the first copy: most grants are never settled.
+#[derive(Default)]
+struct Settled(OnceLock<Arc<AtomicBool>>);
+
+impl Settled {
+    fn is_first(&self) -> bool {
+        !self.shared().swap(true, Ordering::Relaxed)
+    }
+
+    fn shared(&self) -> &Arc<AtomicBool> {
+        self.0.get_or_init(Arc::default)
     }
 }
 
-impl Clone for Once {
+impl Clone for Settled {
     fn clone(&self) -> Self {
-        Self {
-            taken: self.taken,
-            settled: Arc::clone(self.settled()).into(),
-        }
+        Self(Arc::clone(self.shared()).into())
     }
 }
 
-/// What a grant knows of where it was taken from.
+/// The source of a grant, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
     Window(i64),
-    /// When all that was taken is through
+    /// The theoretical arrival time
     Tat(Tat),
-    /// From a part of a log's interval, which ends then, in ticks since the epoch
+    /// The end of the slot, in ticks since the epoch
     Slot(i64),
-    /// From an estimate: what it took cannot be told from what others did, and is not given back
+    /// An estimate: what it took cannot be distinguished from what others took, and is not given
+    /// back
     Estimate,
 }
 
@@ -166,31 +186,18 @@ impl Receipt {
         self.limiter.limit
     }
 
-    /// The receipt of an acquire that was granted, by a limit of this interval.
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(
-            unused_mut,
-            unused_variables,
-            reason = "only what is sent is sent again"
-        )
-    )]
+    /// Returns the receipt of an acquire that was granted by a limit of this interval.
     pub(crate) fn granted(mut self, interval: Duration) -> Self {
-        #[cfg(feature = "redis")]
-        {
-            self.interval = interval;
-        }
+        self.interval = interval;
         self
     }
 
-    /// Whether a grant was heard.
-    #[cfg(feature = "redis")]
+    /// Returns whether the grant was received.
     pub(crate) fn was_granted(&self) -> bool {
         !self.interval.is_zero()
     }
 
-    /// The part of it that is to be settled with the store, if any.
-    #[cfg(feature = "redis")]
+    /// Returns the part that is to be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
         match self.place {
             Place::Store => Some(self),
@@ -205,38 +212,40 @@ impl Receipt {
         }
     }
 
-    /// The receipt of a grant out of a lease.
-    #[cfg(feature = "redis")]
-    pub(crate) fn leased(self, account: Arc<dyn TakenAhead>) -> Self {
+    /// Returns the receipt of a grant from a lease.
+    pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
+        let settled = Settled::default();
         Self {
-            lease: Some(account),
+            lease: Some(OfLease {
+                taken_ahead,
+                settled,
+            }),
             ..self
         }
     }
 
-    /// The permits that were asked for.
-    #[must_use]
+    /// Returns the permits that were requested.
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
-    /// The receipt of a grant that was taken from there.
+    /// Returns the receipt of a grant from this source.
     pub(crate) fn taken(self, taken: Taken) -> Self {
-        let settled = OnceLock::new();
+        let settled = Settled::default();
         Self {
             once: Some(Once { taken, settled }),
             ..self
         }
     }
 
-    /// Where it was taken from, for whoever asks first of all who hold the receipt: that one gives back.
+    /// Returns the source, to settle by it, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let once = self.once.as_ref()?;
-        (!once.settled().swap(true, Ordering::Relaxed)).then_some(once.taken)
+        once.settled.is_first().then_some(once.taken)
     }
 }
 
-// Names hold identities, and an id is as good as its permits.
+// Names hold identities, and who knows an id can give back its permits.
 impl fmt::Debug for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receipt")
@@ -251,39 +260,37 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// What is to be charged in the end for each receipt of a grant, from when a request passes by it
-/// until its answer is over.
+/// The charges of a grant's receipts, open for corrections from when a request passes until its
+/// response is over.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Option<Corrections>>);
+pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
 
-#[derive(Debug)]
-pub(crate) struct Corrections {
-    /// By the answer, for all receipts
-    pub(crate) cost: Option<u32>,
-    /// One for each receipt
-    pub(crate) entries: List<Correction>,
-}
+/// The permits to charge for one receipt, and the party that decided it.
+pub(crate) type Correction = (By, u32);
 
-/// What is to be charged for one rule in the place of what was taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Correction {
-    /// By the handler
-    pub(crate) said: Option<u32>,
-    /// By the rule
-    pub(crate) judged: Option<u32>,
+/// The party that decides on a charge. A later one of these takes precedence over an earlier one,
+/// in whatever order they do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum By {
+    /// The request, by what it took
+    Taken,
+    /// The rule, by the response
+    Rule,
+    /// The response, for all receipts
+    Cost,
+    /// The handler
+    Handler,
 }
 
 impl Ledger {
-    /// Opens it for a grant of so many receipts.
-    pub(crate) fn open(&self, receipts: usize) {
-        *self.lock() = Some(Corrections {
-            cost: None,
-            entries: (0..receipts).map(|_| Correction::default()).collect(),
-        });
+    /// Opens it with what the receipts took.
+    pub(crate) fn open(&self, receipts: &[Receipt]) {
+        let taken = receipts.iter().map(|receipt| (By::Taken, receipt.permits));
+        *self.lock() = Some(taken.collect());
     }
 
-    /// Ends it, and returns what was written; `None` if it is not open.
-    pub(crate) fn close(&self) -> Option<Corrections> {
+    /// Closes it, and returns one entry per receipt; `None` if it is not open.
+    pub(crate) fn close(&self) -> Option<List<Correction>> {
         self.lock().take()
     }
 
@@ -291,12 +298,28 @@ impl Ledger {
         self.lock().is_some()
     }
 
-    /// Writes into it while it is open. `write` must not come back here.
-    pub(crate) fn write<R>(&self, write: impl FnOnce(&mut Corrections) -> R) -> Option<R> {
-        self.lock().as_mut().map(write)
+    /// Corrects the receipts for which `permits` returns a number. It is called with the place and
+    /// the correction so far, and must not come back here. Returns false if it is not open.
+    pub(crate) fn correct(
+        &self,
+        by: By,
+        permits: impl Fn(usize, Correction) -> Option<u32>,
+    ) -> bool {
+        let mut open = self.lock();
+        let Some(entries) = open.as_mut() else {
+            return false;
+        };
+        for (place, entry) in entries.iter_mut().enumerate() {
+            if entry.0 <= by
+                && let Some(permits) = permits(place, *entry)
+            {
+                *entry = (by, permits);
+            }
+        }
+        true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Corrections>> {
+    fn lock(&self) -> MutexGuard<'_, Option<List<Correction>>> {
         // What is behind the lock is whole between any two statements, so a panic elsewhere does
         // not spoil it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -162,7 +162,7 @@ impl Decision {
     /// If another number is left, or it was not counted, with the decision.
     #[track_caller]
     pub fn assert_remaining(&self, permits: u64) -> &Self {
-        let left = self.limits().first().and_then(|limit| limit.remaining());
+        let left = self.limits().next().and_then(|limit| limit.remaining());
         let is_that = left == Some(permits);
         assert!(
             is_that,
@@ -232,7 +232,7 @@ mod tests {
     };
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {
-        List::one(LimitState {
+        List::from([LimitState {
             labels: Labels::unnamed("login"),
             permits: 5,
             interval: Duration::from_secs(60),
@@ -242,11 +242,11 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
-        })
+        }])
     }
 
     fn allowed(remaining: Option<u64>) -> Decision {
-        Decision::Allow(Grant::new(limit(remaining), List::EMPTY, Source::Store))
+        Decision::Allow(Grant::new(limit(remaining), List::new(), Source::Store))
     }
 
     fn refused(wait: Duration) -> Decision {

@@ -68,7 +68,7 @@ impl OrdersServer {
     /// Handlers find the decision in the extensions, with what is left of the limit.
     fn receipt<T>(number: u64, request: &Request<T>) -> Response<Receipt> {
         let decision = request.extensions().get::<Decision>();
-        let limit = decision.and_then(|decision| decision.limits().first());
+        let limit = decision.and_then(|decision| decision.limits().next());
         Response::new(Receipt {
             number,
             calls_left: limit.and_then(|limit| limit.remaining()),

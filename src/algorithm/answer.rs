@@ -1,4 +1,4 @@
-//! What a store answers to one charge, in the terms of its algorithm.
+//! The answer of a store to one charge, in the terms of its algorithm.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,8 @@ use crate::{
     receipt::{Receipt, Taken, Tat},
 };
 
-/// What a store answers to one charge, whichever store it is, and whatever it answers to the others of the list.
+/// The answer of a store to one charge, whichever store it is, and whatever it answers to the
+/// others of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
@@ -23,14 +24,14 @@ pub(crate) struct Answer {
     pub(crate) next: i64,
     /// Ticks until all permits are free.
     pub(crate) reset: i64,
-    /// The time that was used; the epoch where a sliding log in Redis did not tell it.
+    /// The time that was used; the epoch where a sliding log in Redis did not return it.
     pub(crate) now: Now,
     pub(crate) rate: i64,
     pub(crate) interval: i64,
     pub(crate) changed: Changed,
     /// Scores that were set back because a wrong clock had made them.
     pub(crate) repaired: i64,
-    /// What the receipt of a grant is to know, where permits have a theoretical arrival time.
+    /// The theoretical arrival time that a grant left, for its receipt.
     pub(crate) tat: Option<Tat>,
     /// Whether it is a stranger's, for which a store in memory has no place.
     pub(crate) estimated: bool,
@@ -44,7 +45,7 @@ pub(crate) enum Verdict {
     AboveRate,
 }
 
-/// What an acquire did to the stored limit.
+/// The change of the stored limit by an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Nothing,
@@ -71,7 +72,7 @@ impl Answer {
         }
     }
 
-    /// Returns the same for one of the callers. To a refused one the wait says what `next` would.
+    /// Returns the same for one of the callers. The wait tells a refused one what `next` would.
     pub(crate) fn for_caller(self, verdict: Verdict, wait: i64) -> Self {
         let next = if verdict == Verdict::Granted {
             self.next
@@ -86,7 +87,7 @@ impl Answer {
         }
     }
 
-    /// The receipt of a grant by this limiter.
+    /// Returns the receipt of a grant by this limiter.
     fn receipt(&self, charge: &Charge, limiter: Arc<Limiter>) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
         let receipt = charge.receipt_of(limiter, None).granted(interval);
@@ -112,7 +113,7 @@ impl Answer {
         }
     }
 
-    /// The limit as this answer leaves it.
+    /// Returns the limit as this answer leaves it.
     pub(crate) fn state(&self, charge: &Charge, counted: bool) -> LimitState {
         LimitState {
             labels: Arc::clone(&charge.labels),
@@ -138,11 +139,11 @@ impl Acquire {
         let charge = &self.first;
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
         let counted = self.remaining || answer.verdict == Verdict::Refused;
-        let limits = List::one(answer.state(charge, counted && !above_rate));
+        let limits = List::from([answer.state(charge, counted && !above_rate)]);
         let source = Source::of_store(answer.estimated);
         if answer.verdict == Verdict::Granted || charge.shadow {
-            let receipts = limiter.map_or(List::EMPTY, |limiter| {
-                List::one(answer.receipt(charge, limiter))
+            let receipts = limiter.map_or(List::new(), |limiter| {
+                List::from([answer.receipt(charge, limiter)])
             });
             return Decision::Allow(Grant::new(limits, receipts, source));
         }
@@ -159,7 +160,7 @@ impl Acquire {
             refused |= answer.verdict == Verdict::Refused;
             wait = answer.now.until(answer.wait).max(wait);
         }
-        let mut limits = List::EMPTY;
+        let mut limits = List::new();
         for (charge, answer) in answered() {
             let counted = self.remaining || answer.verdict == Verdict::Refused;
             limits.push(answer.state(charge, counted && !above_rate));

@@ -1,24 +1,25 @@
-//! The fixed window as pure functions of state and now: what `lua/fixed_window` does, in Rust.
+//! The fixed window: what `lua/fixed_window` does, in Rust.
 //!
-//! A [`Limiter`] can lack each of its parts, as the keys in Redis can. A window is open through the millisecond of its end,
-//! because Redis keeps a key for as long.
+//! A window is open through the millisecond of its end, because Redis keeps a key for as long.
 
 use super::{
-    answer::{Answer, Changed},
-    call::{Counts, Needs},
+    answer::Answer,
+    limiter::{Algorithm, Call, Needs},
 };
-use crate::{clock::Now, error::ErrorKind, limit::StoredLimit, receipt::PermitId};
+use crate::{
+    clock::Now,
+    error::ErrorKind,
+    limit::{self, StoredLimit},
+    receipt::{PermitId, Receipt, Taken},
+};
 
-/// By how much the end of one window may seem to differ between two calls, in ms: Redis tells the time and what is left
-/// of a key one after the other.
+/// By how much the end of one window may seem to differ between two calls, in ms: Redis returns the
+/// time and what is left of a key one after the other.
 const SLACK: i64 = 10;
 
-/// One limiter's state: the hash, and the value with its end.
+/// The window of one limiter: the value, and its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limiter {
-    pub(crate) limit: Option<StoredLimit>,
-    pub(crate) window: Option<Window>,
-}
+pub(crate) struct FixedWindow(pub(crate) Option<Window>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -28,47 +29,32 @@ pub(crate) struct Window {
     pub(crate) end: Option<i64>,
 }
 
-/// The last tick of a window of so many milliseconds that begins now: it is open through the
-/// millisecond of its end.
-pub(crate) fn last_tick(now: Now, interval: i64) -> i64 {
+/// Returns the last tick of a window of so many milliseconds that begins now: it is open through
+/// the millisecond of its end.
+fn last_tick(now: Now, interval: i64) -> i64 {
     now.score() + now.ticks(interval.saturating_add(1)) - 1
 }
 
-impl Counts for Limiter {
-    fn limit(&self) -> Option<StoredLimit> {
-        self.limit
+impl Algorithm for FixedWindow {
+    fn kind(&self) -> limit::Algorithm {
+        limit::Algorithm::FixedWindow
     }
 
-    fn begin(
-        &mut self,
-        limit: StoredLimit,
-        changed: Changed,
-        _wanted: i64,
-        _exact: bool,
-        now: Now,
-        _id: PermitId,
-    ) -> i64 {
-        if let (Changed::Rewritten, Some(before), Some(window)) =
-            (changed, self.limit, &mut self.window)
-        {
-            // A lowered rate holds at once.
-            window.value += limit.rate - before.rate;
+    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+        if let (Some(before), Some(window)) = (&call.rewritten, &mut self.0) {
+            window.value += call.limit.rate - before.rate;
         }
-        self.limit = Some(limit);
-        let open = self.open(limit.rate, limit.interval, now);
-        open.map_or(limit.rate, |(value, _)| value)
+        self.left(&call.limit, call.now)
     }
 
-    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
-        let (value, now) = (answer.remaining, answer.now);
-        let (rate, interval) = self
-            .limit
-            .map_or((0, 0), |limit| (limit.rate, limit.interval));
-        let open = self.window.and_then(|window| window.end);
+    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+        let (value, now) = (answer.remaining, call.now);
+        let StoredLimit { rate, interval, .. } = call.limit;
+        let open = self.0.and_then(|window| window.end);
         let end = open.unwrap_or_else(|| last_tick(now, interval));
-        // Nobody opens a window without taking something.
+        // A call that takes nothing opens no window.
         if open.is_some() || value < rate {
-            self.window = Some(Window {
+            self.0 = Some(Window {
                 value,
                 end: Some(end),
             });
@@ -82,120 +68,130 @@ impl Counts for Limiter {
         answer.reset = if value < rate { end + 1 - now.tick } else { 0 };
         answer.next = answer.reset;
     }
-}
 
-impl Limiter {
-    /// Counts the free permits.
-    pub(crate) fn available(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
-        Ok(self
-            .open(rate, interval, now)
-            .map_or(rate, |(value, _)| value))
+    fn available(
+        &mut self,
+        limit: &StoredLimit,
+        now: Now,
+        _id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        Ok(self.left(limit, now))
     }
 
-    /// Gives back permits taken from the window that ended, or ends, at `end`, if that is still open; below zero it charges
-    /// them, whatever window is, and against the limit `given` where there is none. How many were credited.
-    pub(crate) fn settle(
+    fn release(
         &mut self,
-        permits: i64,
-        end: i64,
-        given: Option<StoredLimit>,
+        limit: &StoredLimit,
+        wanted: i64,
+        now: Now,
+        _id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        let open = self.open(limit, now);
+        Ok(open.map_or(0, |window| window.credit(wanted, limit.rate)))
+    }
+
+    /// Gives back permits of the window that ends at the tick in the receipt, if it is still open.
+    fn give_back(
+        &mut self,
+        limit: Option<&StoredLimit>,
+        grant: &Receipt,
+        taken: Option<Taken>,
+        keep: u32,
         now: Now,
     ) -> Result<i64, ErrorKind> {
-        let given = given.filter(|_| permits < 0);
-        let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
-        self.limit = Some(limit);
-        let StoredLimit { rate, interval, .. } = limit;
-        if permits < 0 {
-            let (value, end) = self
-                .open(rate, interval, now)
-                .unwrap_or_else(|| (rate, last_tick(now, interval)));
-            self.window = Some(Window {
-                value: value + permits,
-                end: Some(end),
-            });
-            return Ok(permits);
-        }
-        let Some(window) = &mut self.window else {
+        let limit = limit.ok_or(ErrorKind::NotInitialized)?;
+        let (Some(window), Some(Taken::Window(end))) = (&mut self.0, taken) else {
             return Ok(0);
         };
         let Some(live) = window.end.filter(|live| *live >= now.tick) else {
             return Ok(0);
         };
         let apart = live.abs_diff(end).cast_signed();
-        if apart > now.ticks(SLACK) || 2 * apart >= now.ticks(interval) {
+        if apart > now.ticks(SLACK) || 2 * apart >= now.ticks(limit.interval) {
             return Ok(0);
         }
-        Ok(window.credit(permits, rate))
+        let less = grant.permits.saturating_sub(keep);
+        Ok(window.credit(less.into(), limit.rate))
     }
 
-    /// Stores a limit where there is none.
-    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        let unset = self.limit.is_none();
-        self.limit.get_or_insert(limit);
-        unset
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, _id: PermitId, now: Now) -> i64 {
+        let new = Window {
+            value: limit.rate,
+            end: Some(last_tick(now, limit.interval)),
+        };
+        let open = self.open(limit, now).copied();
+        let window = self.0.insert(open.unwrap_or(new));
+        window.value -= i64::from(permits);
+        permits.into()
     }
 
-    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
-        let stored = self.limit.replace(limit);
-        match (stored, &mut self.window) {
-            (Some(stored), Some(window)) if keep && stored.rate_type == limit.rate_type => {
-                window.value += limit.rate - stored.rate;
-                self.open(limit.rate, limit.interval, now);
-            }
-            _ => self.window = None,
-        }
-    }
-
-    /// Gives back up to `wanted` permits of the open window, and tells how many.
-    pub(crate) fn release(&mut self, wanted: i64, now: Now) -> Result<i64, ErrorKind> {
-        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
-        self.open(rate, interval, now);
-        Ok(self
-            .window
-            .as_mut()
-            .map_or(0, |window| window.credit(wanted, rate)))
-    }
-
-    /// Makes sure that the window ends, and that no more than the rate is left; how many permits had been lost: never more
-    /// than none.
-    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        let StoredLimit { rate, interval, .. } = self.limit.ok_or(ErrorKind::NotInitialized)?;
-        let stored = self.window;
-        let open = self.open(rate, interval, now);
+    /// Makes sure that the window ends, and that no more than the rate is left: never more permits
+    /// than none were lost.
+    fn repair(&mut self, limit: &StoredLimit, now: Now) -> Result<i64, ErrorKind> {
+        let stored = self.0;
+        let open = self.open(limit, now);
         Ok(match (stored, open) {
-            (Some(stored), Some((value, _))) => value - stored.value,
+            (Some(stored), Some(open)) => open.value - stored.value,
             _ => 0,
         })
     }
 
-    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they
-    /// are.
-    pub(crate) fn full_at(&self) -> Option<i64> {
-        let rate = self.limit?.rate;
-        let window = self.window.filter(|window| window.value < rate)?;
+    fn change_limit(&mut self, before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
+        let (Some(before), Some(window)) = (before, &mut self.0) else {
+            return self.forget();
+        };
+        window.value += limit.rate - before.rate;
+        self.open(limit, now);
+    }
+
+    fn forget(&mut self) {
+        self.0 = None;
+    }
+
+    fn value(&self, now: Now) -> Option<i64> {
+        let open = self
+            .0
+            .filter(|window| window.end.is_none_or(|end| end >= now.tick));
+        open.map(|window| window.value)
+    }
+
+    fn resume(&mut self, limit: &StoredLimit, value: i64, now: Now) {
+        let end = Some(last_tick(now, limit.interval));
+        self.0 = Some(Window { value, end });
+    }
+
+    fn full_at(&self, limit: &StoredLimit) -> Option<i64> {
+        let window = self.0.filter(|window| window.value < limit.rate)?;
         Some(window.end.map_or(i64::MAX, |end| end + 1))
     }
 
-    /// The permits left in the open window, and its end. It ends no later than one interval from now, and has no more
-    /// than the rate: what says otherwise was a sliding log, or lost its end, or was changed by hand.
-    fn open(&mut self, rate: i64, interval: i64, now: Now) -> Option<(i64, i64)> {
-        let window = self.window.as_mut()?;
-        if window.end.is_some_and(|end| end < now.tick) {
-            self.window = None;
-            return None;
+    fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64 {
+        last_tick(now, limit.interval) + 1
+    }
+}
+
+impl FixedWindow {
+    /// Returns the permits left.
+    fn left(&mut self, limit: &StoredLimit, now: Now) -> i64 {
+        let open = self.open(limit, now);
+        open.map_or(limit.rate, |window| window.value)
+    }
+
+    /// Returns the open window. It ends no later than one interval from now, and has no more than
+    /// the rate: what says otherwise was a sliding log, or lost its end, or was changed by hand.
+    fn open(&mut self, limit: &StoredLimit, now: Now) -> Option<&mut Window> {
+        if self.0?.end.is_some_and(|end| end < now.tick) {
+            self.0 = None;
         }
-        let latest = last_tick(now, interval);
-        let end = window.end.map_or(latest, |end| end.min(latest));
-        window.end = Some(end);
-        window.value = window.value.min(rate);
-        Some((window.value, end))
+        let window = self.0.as_mut()?;
+        let latest = last_tick(now, limit.interval);
+        window.end = Some(window.end.map_or(latest, |end| end.min(latest)));
+        window.value = window.value.min(limit.rate);
+        Some(window)
     }
 }
 
 impl Window {
-    /// How many permits there was room for.
+    /// Gives back permits, as far as there is room for them. Returns how many.
     fn credit(&mut self, permits: i64, rate: i64) -> i64 {
         let before = self.value;
         self.value = rate.min(before.saturating_add(permits));
@@ -213,13 +209,17 @@ mod tests {
     use crate::{
         algorithm::{
             answer::{Answer, Verdict},
-            call::{Terms, acquire},
+            call::acquire,
+            limiter::{LimiterState, Terms},
         },
         demand::{Acquire, Charge},
         limit::{Limit, LimitSource},
         list::List,
     };
 
+    type Limiter = LimiterState<FixedWindow>;
+
+    const ID: PermitId = PermitId::NONE;
     const START: i64 = 1_700_000_000_000;
 
     fn at(now: i64) -> Now {
@@ -233,30 +233,47 @@ mod tests {
     fn fresh(rate: u64, millis: u64) -> Limiter {
         Limiter {
             limit: Some(limit(rate, millis).stored()),
-            window: None,
+            ..Limiter::default()
         }
     }
 
     /// With a window in which so many permits are left.
     fn with_window(rate: u64, millis: u64, value: i64, end: Option<i64>) -> Limiter {
         Limiter {
-            window: Some(Window { value, end }),
+            state: FixedWindow(Some(Window { value, end })),
             ..fresh(rate, millis)
         }
     }
 
-    /// What callers that wait in line are answered, each by what it asks.
+    /// Settles a grant of so many permits from the window that ends at `end`.
+    fn settle(
+        limiter: &mut Limiter,
+        limit: LimitSource,
+        (permits, keep): (u32, u32),
+        end: i64,
+        now: i64,
+    ) -> Result<i64, ErrorKind> {
+        let charge = Charge::plain(limit, permits, ID);
+        let name = charge
+            .name()
+            .clone()
+            .counted_by(limit::Algorithm::FixedWindow);
+        let receipt = charge.of(name).receipt();
+        limiter.settle(&receipt, Some(Taken::Window(end)), keep, at(now))
+    }
+
+    /// Returns the answers to callers that wait in line, each by what it asks.
     fn ask(limiter: &mut Limiter, limit: LimitSource, permits: &[u32], now: i64) -> List<Answer> {
         let terms = Terms {
             rewrite: false,
             ..Terms::HERE
         };
-        let charge = |permits: &u32| Charge::plain(limit, *permits, PermitId::NONE);
+        let charge = |permits: &u32| Charge::plain(limit, *permits, ID);
         let callers = permits
             .iter()
             .map(|permits| Acquire::of([charge(permits)], true));
         let callers: Vec<_> = callers.collect();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
+        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
         acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 
@@ -281,7 +298,8 @@ mod tests {
             let now = START + pause.min(interval.cast_signed());
             let answers = ask(&mut limiter, LimitSource::Store, &callers, now);
             for (answer, permits) in answers.iter().zip(callers) {
-                prop_assert_eq!((answer.verdict, answer.reset), (Verdict::Refused, answers[0].wait));
+                prop_assert_eq!(answer.verdict, Verdict::Refused);
+                prop_assert_eq!(answer.reset, answers[0].wait);
                 let at = now + answer.wait;
                 let early = take(&mut limiter, permits, at - 1);
                 prop_assert_eq!((early.verdict, early.wait), (Verdict::Refused, 1));
@@ -297,9 +315,9 @@ mod tests {
         assert_eq!((first.remaining, first.reset), (2, 1001));
         let last = take(&mut limiter, 1, START + 1000);
         assert_eq!((last.remaining, last.reset), (1, 1));
-        assert_eq!(limiter.available(at(START + 1000)), Ok(1));
+        assert_eq!(limiter.available(at(START + 1000), ID), Ok(1));
         assert_eq!(limiter.full_at(), Some(START + 1001));
-        assert_eq!(limiter.available(at(START + 1001)), Ok(5));
+        assert_eq!(limiter.available(at(START + 1001), ID), Ok(5));
         assert_eq!(limiter.full_at(), None);
     }
 
@@ -317,15 +335,15 @@ mod tests {
         let end = START + 1000;
         let given_back = |limiter: &Limiter, ends, now| {
             let mut limiter = limiter.clone();
-            let credited = limiter.settle(2, ends, None, at(now)).unwrap();
-            let value = |limiter: &Limiter| limiter.window.map_or(0, |window| window.value);
+            let credited = settle(&mut limiter, LimitSource::Store, (2, 0), ends, now).unwrap();
+            let value = |limiter: &Limiter| limiter.state.0.map_or(0, |window| window.value);
             (credited, value(&limiter))
         };
         let limiter = with_window(5, 1000, 1, Some(end));
         assert_eq!(given_back(&limiter, end, START), (2, 3));
         assert_eq!(given_back(&limiter, end, end), (2, 3));
         assert_eq!(given_back(&limiter, end, end + 1), (0, 1));
-        // Its end is told by two clocks, one after the other.
+        // Its end is read from two clocks, one after the other.
         for (apart, credited) in [(-11, 0), (-10, 2), (10, 2), (11, 0)] {
             assert_eq!(
                 given_back(&limiter, end + apart, START).0,
@@ -357,29 +375,34 @@ mod tests {
 
     #[test]
     fn only_a_charge_makes_a_limiter() {
-        let given = Some(limit(5, 1000).stored());
+        let given = LimitSource::Code(limit(5, 1000));
         let mut limiter = Limiter::default();
-        assert_eq!(
-            limiter.settle(1, START, given, at(START)),
-            Err(ErrorKind::NotInitialized)
-        );
-        assert_eq!(
-            limiter.settle(-1, START, None, at(START)),
-            Err(ErrorKind::NotInitialized)
-        );
-        assert_eq!(limiter, Limiter::default());
-        let nothing = limiter.settle(0, START, given, at(START));
-        assert_eq!(nothing, Err(ErrorKind::NotInitialized));
-        assert_eq!(limiter, Limiter::default());
+        for (limit, settled) in [
+            (given, (1, 0)),
+            (LimitSource::Store, (1, 2)),
+            (given, (1, 1)),
+        ] {
+            assert_eq!(
+                settle(&mut limiter, limit, settled, START, START),
+                Err(ErrorKind::NotInitialized)
+            );
+            assert_eq!(limiter, Limiter::default());
+        }
         let mut unused = fresh(5, 1000);
-        assert_eq!(unused.settle(0, START, None, at(START)), Ok(0));
+        assert_eq!(settle(&mut unused, given, (1, 1), START, START), Ok(0));
         assert_eq!(unused, fresh(5, 1000));
-        assert_eq!(limiter.settle(-7, START, given, at(START)), Ok(-7));
-        assert_eq!(limiter, with_window(5, 1000, -2, Some(START + 1000)));
-        assert_eq!(limiter.settle(-1, START, None, at(START + 1000)), Ok(-1));
-        assert_eq!(limiter, with_window(5, 1000, -3, Some(START + 1000)));
-        assert_eq!(limiter.settle(-1, START, None, at(START + 1001)), Ok(-1));
-        assert_eq!(limiter, with_window(5, 1000, 4, Some(START + 2001)));
+        let mut charge = |limit, more, now| {
+            let charged = settle(&mut limiter, limit, (0, more), START, now);
+            assert_eq!(charged, Ok(-i64::from(more)));
+            limiter.clone()
+        };
+        let charged = charge(given, 7, START);
+        assert_eq!(charged, with_window(5, 1000, -2, Some(START + 1000)));
+        let stored = LimitSource::Store;
+        let charged = charge(stored, 1, START + 1000);
+        assert_eq!(charged, with_window(5, 1000, -3, Some(START + 1000)));
+        let charged = charge(stored, 1, START + 1001);
+        assert_eq!(charged, with_window(5, 1000, 4, Some(START + 2001)));
     }
 
     #[test]
@@ -389,7 +412,7 @@ mod tests {
             let mut limiter = with_window(5, 1000, 2, Some(end));
             limiter.set_rate(new.stored(), keep, at(START));
             assert_eq!(limiter.limit, Some(new.stored()));
-            limiter.window
+            limiter.state.0
         };
         let window = |value, end| {
             Some(Window {
@@ -407,12 +430,12 @@ mod tests {
     #[test]
     fn no_more_is_given_back_than_is_in_use() {
         let mut limiter = with_window(5, 1000, 1, Some(START));
-        assert_eq!(limiter.release(3, at(START)), Ok(3));
-        assert_eq!(limiter.release(3, at(START)), Ok(1));
+        assert_eq!(limiter.release(3, at(START), ID), Ok(3));
+        assert_eq!(limiter.release(3, at(START), ID), Ok(1));
         assert_eq!(limiter.full_at(), None);
-        assert_eq!(limiter.release(3, at(START + 1)), Ok(0));
+        assert_eq!(limiter.release(3, at(START + 1), ID), Ok(0));
         assert_eq!(
-            Limiter::default().release(3, at(START)),
+            Limiter::default().release(3, at(START), ID),
             Err(ErrorKind::NotInitialized)
         );
     }

@@ -1,4 +1,4 @@
-//! GCRA as pure functions of state and now: what `lua/gcra` does, in Rust.
+//! GCRA: what `lua/gcra` does, in Rust.
 //!
 //! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that
 //! were taken are through: how far it lies ahead of now says how many are in use. Microseconds,
@@ -9,24 +9,23 @@ mod pace;
 use self::pace::MOST;
 pub(crate) use self::pace::Pace;
 use super::{
-    answer::{Answer, Changed},
-    call::{Counts, Needs},
+    answer::Answer,
+    limiter::{Algorithm, Call, Needs},
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
-    limit::StoredLimit,
-    receipt::{PermitId, Tat},
+    limit::{self, StoredLimit},
+    receipt::{PermitId, Receipt, Taken, Tat},
 };
 
 /// Where the sum of what was given back begins anew.
 const WRAP: i64 = 1 << 52;
 
-/// One limiter's state: the limit, and what is in use.
+/// What is in use of one limiter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limiter {
-    pub(crate) limit: Option<StoredLimit>,
-    pub(crate) state: Option<State>,
+pub(crate) struct Gcra {
+    pub(crate) stored: Option<State>,
     /// No TAT that it held is later: until then receipts must find what was given back.
     pub(crate) ends: i64,
     /// When it was last begun with nothing in use, rounded up: what is in use is counted from then,
@@ -34,7 +33,7 @@ pub(crate) struct Limiter {
     pub(crate) since: i64,
 }
 
-/// What is in use, and by which limit it was counted.
+/// The number that Redis stores: what is in use, and the limit by which it was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) tat: Tat,
@@ -43,41 +42,30 @@ pub(crate) struct State {
     pub(crate) interval: i64,
 }
 
-impl Counts for Limiter {
-    fn limit(&self) -> Option<StoredLimit> {
-        self.limit
+impl Algorithm for Gcra {
+    fn kind(&self) -> limit::Algorithm {
+        limit::Algorithm::Gcra
     }
 
     fn check(&self, limit: &StoredLimit) -> Result<(), ErrorKind> {
         pace(limit).map(drop)
     }
 
-    fn begin(
-        &mut self,
-        limit: StoredLimit,
-        _changed: Changed,
-        _wanted: i64,
-        _exact: bool,
-        now: Now,
-        _id: PermitId,
-    ) -> i64 {
-        self.limit = Some(limit);
-        let Ok(pace) = pace(&limit) else {
-            return 0;
-        };
-        pace.left(self.count_by(&pace, now))
+    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+        // It was checked.
+        pace(&call.limit).map_or(0, |pace| pace.left(self.count_by(&pace, call.now)))
     }
 
-    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
-        let now = answer.now;
-        let Ok(pace) = self.pace() else {
+    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+        let now = call.now;
+        let Ok(pace) = pace(&call.limit) else {
             // Never: it was checked.
             let never = now.ticks_of_micros(MOST);
             return needs.iter_mut().for_each(|needs| needs.wait = never);
         };
         let mut backlog = self.backlog(&pace, now);
         let taken = pace.left(backlog) - answer.remaining;
-        // Nobody makes a state without taking something.
+        // A call that takes nothing makes no state.
         if taken > 0 {
             backlog = self.write(&pace, backlog, pace.cost(taken), now);
         }
@@ -92,70 +80,27 @@ impl Counts for Limiter {
         }
         answer.next = now.ticks_of_micros(next);
         answer.reset = now.ticks_of_micros(backlog);
-        answer.tat = self.state.map(|state| state.tat);
+        answer.tat = self.stored.map(|state| state.tat);
     }
-}
 
-impl Limiter {
-    /// Counts the free permits.
-    pub(crate) fn available(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        let pace = self.pace()?;
+    fn available(
+        &mut self,
+        limit: &StoredLimit,
+        now: Now,
+        _id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        let pace = pace(limit)?;
         Ok(pace.left(self.set_back(&pace, now)))
     }
 
-    /// Gives back what still lies ahead of permits that a grant took when it left `tat`; below zero it charges them, against
-    /// the limit `given` where there is none. How many were credited.
-    pub(crate) fn settle(
+    fn release(
         &mut self,
-        permits: i64,
-        tat: Tat,
-        given: Option<StoredLimit>,
+        limit: &StoredLimit,
+        wanted: i64,
         now: Now,
+        _id: PermitId,
     ) -> Result<i64, ErrorKind> {
-        let given = given.filter(|_| permits < 0);
-        let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
-        let pace = pace(&limit)?;
-        self.limit = Some(limit);
-        let backlog = self.backlog(&pace, now);
-        if permits < 0 {
-            self.write(&pace, backlog, pace.cost(-permits), now);
-            return Ok(permits);
-        }
-        let Some(state) = self.state else {
-            return Ok(0);
-        };
-        // What was given back since may have been before it, and has brought it forward by as much; so has a greater limit.
-        let since = (state.tat.given - tat.given).rem_euclid(WRAP)
-            + (state.tat.at - self.from(now) - backlog).max(0);
-        let ahead = (tat.at - since - now.micros_up()).min(backlog);
-        let moved = pace.cost(permits).min(ahead);
-        if moved <= 0 {
-            return Ok(0);
-        }
-        self.write(&pace, backlog - moved, 0, now);
-        Ok(pace.used(moved))
-    }
-
-    /// Stores a limit where there is none.
-    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        let unset = self.limit.is_none();
-        self.limit.get_or_insert(limit);
-        unset
-    }
-
-    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
-        let stored = self.limit.replace(limit);
-        if !keep || stored.is_some_and(|stored| stored.rate_type != limit.rate_type) {
-            self.state = None;
-        } else if let Ok(pace) = pace(&limit) {
-            self.count_by(&pace, now);
-        }
-    }
-
-    /// Gives back up to `wanted` permits, and tells how many.
-    pub(crate) fn release(&mut self, wanted: i64, now: Now) -> Result<i64, ErrorKind> {
-        let pace = self.pace()?;
+        let pace = pace(limit)?;
         let backlog = self.backlog(&pace, now);
         let released = pace.used(backlog).min(wanted);
         if released > 0 {
@@ -165,13 +110,49 @@ impl Limiter {
         Ok(released)
     }
 
-    /// Forgets what is in use beyond the whole limit, by any clock. Returns how many permits it
-    /// was.
-    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        let pace = self.pace()?;
+    /// Gives back what still lies ahead of permits that a grant took when it left the TAT in its
+    /// receipt.
+    fn give_back(
+        &mut self,
+        limit: Option<&StoredLimit>,
+        grant: &Receipt,
+        taken: Option<Taken>,
+        keep: u32,
+        now: Now,
+    ) -> Result<i64, ErrorKind> {
+        let pace = pace(limit.ok_or(ErrorKind::NotInitialized)?)?;
+        let (Some(state), Some(Taken::Tat(tat))) = (self.stored, taken) else {
+            return Ok(0);
+        };
+        let backlog = self.backlog(&pace, now);
+        // What was given back since may have been before it, and has brought it forward by as much;
+        // so has a greater limit.
+        let since = (state.tat.given - tat.given).rem_euclid(WRAP)
+            + (state.tat.at - self.from(now) - backlog).max(0);
+        let ahead = (tat.at - since - now.micros_up()).min(backlog);
+        let less = grant.permits.saturating_sub(keep);
+        let moved = pace.cost(less.into()).min(ahead);
+        if moved <= 0 {
+            return Ok(0);
+        }
+        self.write(&pace, backlog - moved, 0, now);
+        Ok(pace.used(moved))
+    }
+
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, _id: PermitId, now: Now) -> i64 {
+        if let Ok(pace) = pace(limit) {
+            let backlog = self.backlog(&pace, now);
+            self.write(&pace, backlog, pace.cost(permits.into()), now);
+        }
+        permits.into()
+    }
+
+    /// Forgets what is in use beyond the whole limit, by any clock.
+    fn repair(&mut self, limit: &StoredLimit, now: Now) -> Result<i64, ErrorKind> {
+        let pace = pace(limit)?;
         let backlog = self.ahead(&pace, now, false);
         if self
-            .state
+            .stored
             .is_some_and(|state| state.tat.at > self.from(now))
         {
             // Far off, maybe, by a wrong clock.
@@ -181,21 +162,31 @@ impl Limiter {
         Ok((pace.used(backlog) - pace.rate).max(0))
     }
 
-    /// When all permits are free again, in us, if none is taken meanwhile, and no receipt can give
-    /// back any more; `None` if none was ever in use.
-    pub(crate) fn full_at(&self) -> Option<i64> {
-        self.state.map(|_| self.ends)
+    fn change_limit(&mut self, _before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
+        if let Ok(pace) = pace(limit) {
+            self.count_by(&pace, now);
+        }
     }
 
-    fn pace(&self) -> Result<Pace, ErrorKind> {
-        pace(&self.limit.ok_or(ErrorKind::NotInitialized)?)
+    fn forget(&mut self) {
+        self.stored = None;
     }
 
-    /// Counts what is in use by this limit from now on. How far TAT lies ahead.
+    fn full_at(&self, _limit: &StoredLimit) -> Option<i64> {
+        self.stored.map(|_| self.ends)
+    }
+
+    fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64 {
+        self.full_at(limit).unwrap_or(now.tick)
+    }
+}
+
+impl Gcra {
+    /// Counts what is in use by this limit from now on. Returns how far TAT lies ahead.
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.set_back(pace, now);
         let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
-        if self.state.as_ref().is_some_and(differs) {
+        if self.stored.as_ref().is_some_and(differs) {
             self.write(pace, backlog, 0, now);
         }
         backlog
@@ -206,7 +197,7 @@ impl Limiter {
     fn set_back(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
         let is_by = |state: &State| (state.rate, state.interval) == (pace.rate, pace.interval);
-        if let Some(state) = self.state.filter(is_by)
+        if let Some(state) = self.stored.filter(is_by)
             && state.tat.at > self.from(now).saturating_add(backlog)
         {
             self.write(pace, backlog, 0, now);
@@ -214,9 +205,9 @@ impl Limiter {
         backlog
     }
 
-    /// How far TAT lies ahead by this limit: by the store's own clock no further than all permits
-    /// take, as more than those was never in use. By a caller's, which may be slow, that proves
-    /// nothing.
+    /// Returns how far TAT lies ahead by this limit: by the store's own clock no further than all
+    /// permits take, as more than those was never in use. By a caller's, which may be slow, that
+    /// proves nothing.
     fn backlog(&self, pace: &Pace, now: Now) -> i64 {
         self.ahead(pace, now, now.is_own)
     }
@@ -224,7 +215,7 @@ impl Limiter {
     /// The same, `cut` to what all permits take or not. What was counted by another limit is the
     /// same permits at the pace of this one, as far as that goes.
     fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
-        let Some(state) = self.state else {
+        let Some(state) = self.stored else {
             return 0;
         };
         let from = self.from(now);
@@ -239,8 +230,8 @@ impl Limiter {
         }
     }
 
-    /// From when on what is in use counts, in us: from now, rounded down; in the microsecond in
-    /// which the first of it was taken, from when that was.
+    /// Returns the time from which what is in use counts, in us: now, rounded down; in the
+    /// microsecond in which the first of it was taken, the time of that.
     fn from(&self, now: Now) -> i64 {
         if self.since == now.micros_up() {
             self.since
@@ -249,23 +240,23 @@ impl Limiter {
         }
     }
 
-    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, as far
-    /// as the whole limit goes: a debt lasts no longer. What is not kept was given back, as far as
-    /// receipts are concerned. How much it is.
+    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, up to
+    /// the whole limit: a debt lasts no longer. For receipts, what is not kept was given back.
+    /// Returns how much it is.
     fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
-        if kept == 0 && added > 0 && self.state.is_none_or(|state| state.tat.at <= now.micros()) {
+        if kept == 0 && added > 0 && self.stored.is_none_or(|state| state.tat.at <= now.micros()) {
             // Rounded up, as any grant is.
             self.since = now.micros_up();
         }
         let from = self.from(now);
-        let given = self.state.map_or(0, |State { tat, .. }| {
+        let given = self.stored.map_or(0, |State { tat, .. }| {
             (tat.given + (tat.at - from - kept).max(0)).rem_euclid(WRAP)
         });
         let most = pace.whole().max(kept).min(MOST - from);
         let backlog = kept.saturating_add(added).min(most);
         let at = from + backlog;
         self.ends = self.ends.max(at);
-        self.state = Some(State {
+        self.stored = Some(State {
             tat: Tat { at, given },
             rate: pace.rate,
             interval: pace.interval,
@@ -286,7 +277,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        algorithm::call::{Terms, acquire_one},
+        algorithm::limiter::{LimiterState, Terms},
         demand::Charge,
         limit::{Limit, LimitSource},
     };
@@ -295,6 +286,10 @@ mod tests {
     const START: i64 = 1_700_000_000_000_000;
     const NOW: Now = Now::at(START);
 
+    const ID: PermitId = PermitId::NONE;
+
+    type Limiter = LimiterState<Gcra>;
+
     fn fresh(rate: u64, millis: u64) -> Limiter {
         Limiter {
             limit: Some(Limit::new(rate, Duration::from_millis(millis)).stored()),
@@ -302,14 +297,28 @@ mod tests {
         }
     }
 
+    /// Settles a grant of so many permits by the limit of the receipt.
+    fn settle(
+        limiter: &mut Limiter,
+        limit: LimitSource,
+        (permits, keep): (u32, u32),
+        tat: Tat,
+    ) -> Result<i64, ErrorKind> {
+        let charge = Charge::plain(limit, permits, ID);
+        let name = charge.name().clone().counted_by(limit::Algorithm::Gcra);
+        limiter.settle(&charge.of(name).receipt(), Some(Taken::Tat(tat)), keep, NOW)
+    }
+
+    fn give_back(limiter: &mut Limiter, permits: u32, tat: Tat) -> Result<i64, ErrorKind> {
+        settle(limiter, LimitSource::Store, (permits, 0), tat)
+    }
+
     /// Takes permits as a charge does, whatever is left.
-    fn take(limiter: &mut Limiter, permits: i64, now: i64) -> Tat {
-        let tat = Tat { at: 0, given: 0 };
-        assert_eq!(
-            limiter.settle(-permits, tat, None, Now::at(now)),
-            Ok(-permits)
-        );
-        limiter.state.unwrap().tat
+    fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Tat {
+        let limit = limiter.limit.unwrap();
+        let charged = limiter.state.charge(&limit, permits, ID, Now::at(now));
+        assert_eq!(charged, i64::from(permits));
+        limiter.state.stored.unwrap().tat
     }
 
     proptest! {
@@ -318,7 +327,7 @@ mod tests {
         fn there_is_room_when_the_wait_is_over_and_none_before(
             rate in 1i64..5000,
             interval in prop::sample::select(vec![5i64, 7, 1000, 60_000]),
-            used in 1i64..6000,
+            used in 1u32..6000,
             wanted in 0i64..5000,
             pause in 0i64..10_000_000,
         ) {
@@ -327,18 +336,18 @@ mod tests {
             let mut limiter = fresh(rate.unsigned_abs(), interval.unsigned_abs());
             take(&mut limiter, used, START);
             let now = START + pause;
-            let backlog = limiter.backlog(&pace, Now::at(now));
+            let backlog = limiter.state.backlog(&pace, Now::at(now));
             // A debt, too.
             prop_assert!(backlog <= pace.whole());
             let wait = pace.wait(backlog, wanted);
-            let mut left = |now| limiter.available(Now::at(now)).unwrap();
+            let mut left = |now| limiter.available(Now::at(now), ID).unwrap();
             if left(now) >= wanted {
                 prop_assert!(wait <= 0);
             } else {
                 prop_assert!(left(now + wait) >= wanted);
                 prop_assert!(left(now + wait - 1) < wanted);
             }
-            // All of them are free when that is told, and not before.
+            // All of them are free after that time, and not before.
             prop_assert_eq!(left(now + backlog), rate);
             if backlog > 0 {
                 prop_assert!(left(now + backlog - 1) < rate);
@@ -356,16 +365,16 @@ mod tests {
             limit: Some(foreign),
             ..Limiter::default()
         };
-        let charge = Charge::plain(LimitSource::Store, 1, PermitId::NONE);
-        let answer = acquire_one(&mut limiter, &charge, Terms::HERE, false, NOW);
+        let charge = Charge::plain(LimitSource::Store, 1, ID);
+        let answer = limiter.acquire_one(&charge, Terms::HERE, false, NOW);
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };
-        for permits in [1, -1] {
-            let settled = limiter.settle(permits, given, None, NOW);
+        for settled in [(1, 0), (1, 2)] {
+            let settled = settle(&mut limiter, LimitSource::Store, settled, given);
             assert_eq!(settled, Err(ErrorKind::ForeignState));
         }
-        assert_eq!(limiter.available(NOW), Err(ErrorKind::ForeignState));
-        assert_eq!((limiter.limit, limiter.state), (Some(foreign), None));
+        assert_eq!(limiter.available(NOW, ID), Err(ErrorKind::ForeignState));
+        assert_eq!((limiter.limit, limiter.state.stored), (Some(foreign), None));
     }
 
     #[test]
@@ -375,14 +384,14 @@ mod tests {
         let tat = take(&mut limiter, 4, START);
         let until = START + 400_000;
         assert_eq!(limiter.full_at(), Some(until));
-        assert_eq!(limiter.settle(4, tat, None, NOW), Ok(4));
-        assert_eq!(limiter.available(NOW), Ok(10));
+        assert_eq!(give_back(&mut limiter, 4, tat), Ok(4));
+        assert_eq!(limiter.available(NOW, ID), Ok(10));
         assert_eq!(limiter.repair(NOW), Ok(0));
         assert_eq!(limiter.full_at(), Some(until));
         // What is charged beyond the whole limit is forgotten at once.
         take(&mut limiter, 50, START);
         assert_eq!(limiter.full_at(), Some(START + 1_000_000));
-        assert_eq!(limiter.available(NOW), Ok(0));
+        assert_eq!(limiter.available(NOW, ID), Ok(0));
         assert_eq!(limiter.repair(NOW), Ok(0));
     }
 
@@ -398,9 +407,9 @@ mod tests {
         };
         for permits in [1, 10, 50] {
             let mut limiter = fast(permits);
-            assert_eq!(limiter.available(NOW), Ok(0));
-            assert_eq!(limiter.available(Now::at(START + 300_000)), Ok(3));
-            assert_eq!(limiter.available(Now::at(START + 1_000_000)), Ok(10));
+            assert_eq!(limiter.available(NOW, ID), Ok(0));
+            assert_eq!(limiter.available(Now::at(START + 300_000), ID), Ok(3));
+            assert_eq!(limiter.available(Now::at(START + 1_000_000), ID), Ok(10));
         }
         // The lost permits are those in use beyond the limit: the whole hour's.
         assert_eq!(fast(1).repair(NOW), Ok(10 * 3600 + 1 - 10));
@@ -408,33 +417,32 @@ mod tests {
         let mut limiter = fast(10);
         let faster = fresh(20, 1000).limit.unwrap();
         limiter.set_rate(faster, true, NOW);
-        assert_eq!(limiter.available(NOW), Ok(10));
+        assert_eq!(limiter.available(NOW, ID), Ok(10));
         // A caller's clock proves nothing: nothing is set back by it.
-        #[cfg(feature = "redis")]
         {
             let mut limiter = fast(1);
             let slow = NOW.given();
-            assert_eq!(limiter.available(slow), Ok(10 - 36_001));
-            assert_eq!(limiter.state, fast(1).state);
+            assert_eq!(limiter.available(slow, ID), Ok(10 - 36_001));
+            assert_eq!(limiter.state.stored, fast(1).state.stored);
         }
     }
 
     #[test]
     fn only_a_charge_makes_a_limiter() {
-        let given = fresh(10, 1000).limit;
+        let given = LimitSource::Code(Limit::per_second(10));
         let none = Tat { at: 0, given: 0 };
         let mut limiter = Limiter::default();
-        for permits in [0, 1] {
-            let settled = limiter.settle(permits, none, given, NOW);
+        for settled in [(1, 1), (1, 0)] {
+            let settled = settle(&mut limiter, given, settled, none);
             assert_eq!(settled, Err(ErrorKind::NotInitialized));
         }
         assert_eq!(limiter, Limiter::default());
         let mut unused = fresh(10, 1000);
-        assert_eq!(unused.settle(0, none, None, NOW), Ok(0));
+        assert_eq!(settle(&mut unused, given, (1, 1), none), Ok(0));
         assert_eq!(unused, fresh(10, 1000));
-        assert_eq!(limiter.settle(-12, none, given, NOW), Ok(-12));
+        assert_eq!(settle(&mut limiter, given, (1, 13), none), Ok(-12));
         // As much of it as all permits are.
-        assert_eq!(limiter.available(NOW), Ok(0));
+        assert_eq!(limiter.available(NOW, ID), Ok(0));
         assert_eq!(limiter.full_at(), Some(START + 1_000_000));
     }
 
@@ -442,7 +450,7 @@ mod tests {
     fn no_tat_is_later_than_a_script_can_count() {
         let mut limiter = fresh(1, 60_000);
         for _ in 0..2 {
-            let tat = take(&mut limiter, 1 << 53, MOST - 1000);
+            let tat = take(&mut limiter, u32::MAX, MOST - 1000);
             assert_eq!(tat.at, MOST);
         }
     }
@@ -452,19 +460,20 @@ mod tests {
         let mut limiter = fresh(10, 1000);
         let first = take(&mut limiter, 1, START);
         let given = WRAP - 150_000;
-        let state = limiter.state.unwrap();
-        limiter.state = Some(State {
+        let state = limiter.state.stored.unwrap();
+        limiter.state.stored = Some(State {
             tat: Tat { given, ..first },
             ..state
         });
         let early = Tat { given, ..first };
         let [second, third] = [3, 2].map(|permits| take(&mut limiter, permits, START));
         assert_eq!((second.given, third.given), (given, given));
-        assert_eq!(limiter.settle(3, second, None, NOW), Ok(3));
-        assert_eq!(limiter.state.unwrap().tat.given, 150_000);
-        // What was given back since counts, also beyond the end of the sum: a late receipt takes no more than its own.
-        assert_eq!(limiter.settle(1, early, None, NOW), Ok(0));
-        assert_eq!(limiter.settle(2, third, None, NOW), Ok(2));
-        assert_eq!(limiter.available(NOW), Ok(9));
+        assert_eq!(give_back(&mut limiter, 3, second), Ok(3));
+        assert_eq!(limiter.state.stored.unwrap().tat.given, 150_000);
+        // What was given back since counts, also beyond the end of the sum: a late receipt takes no
+        // more than its own.
+        assert_eq!(give_back(&mut limiter, 1, early), Ok(0));
+        assert_eq!(give_back(&mut limiter, 2, third), Ok(2));
+        assert_eq!(limiter.available(NOW, ID), Ok(9));
     }
 }

@@ -1,10 +1,42 @@
-//! How permits are counted: a state, an instant, and what is left.
+//! The algorithms that count permits: a state, an instant, and what is left.
+//!
+//! [`limiter::Algorithm`] is the one interface. A new algorithm implements it in a file of its own,
+//! with its scripts in a folder of the same name in `lua/`, and [`new`] makes it.
 
 pub(crate) mod answer;
 pub(crate) mod call;
-pub(crate) mod counted;
 pub(crate) mod fixed_window;
 pub(crate) mod gcra;
+pub(crate) mod limiter;
 #[cfg(test)]
 mod rounding;
 pub(crate) mod sliding_log;
+
+use self::{fixed_window::FixedWindow, gcra::Gcra, limiter::LimiterState, sliding_log::SlidingLog};
+use crate::{clock::Now, limit::Algorithm, name::Name};
+
+/// Returns a limiter without a limit, counted by this algorithm.
+pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
+    match algorithm {
+        Algorithm::SlidingLog => Box::<LimiterState<SlidingLog>>::default(),
+        Algorithm::FixedWindow => Box::<LimiterState<FixedWindow>>::default(),
+        Algorithm::Gcra => Box::<LimiterState<Gcra>>::default(),
+    }
+}
+
+/// Counts a limiter as this name says from now on.
+///
+/// What was counted by another algorithm stays in use, as it does in Redis, where logs and windows
+/// read the same keys: by the first call of a sliding log as if granted now, in a window until one
+/// interval from now. GCRA, which keeps another number there, takes over nothing, and leaves
+/// nothing.
+pub(crate) fn count_by(limiter: &mut Box<LimiterState>, name: &Name, now: Now) {
+    if limiter.state.kind() != name.algorithm() {
+        let before = std::mem::replace(limiter, new(name.algorithm()));
+        limiter.limit = before.limit;
+        if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
+            limiter.state.resume(&limit, value, now);
+        }
+    }
+    limiter.state.set_slots(name.slots());
+}

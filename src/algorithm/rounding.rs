@@ -10,13 +10,12 @@ use proptest::prelude::*;
 
 use super::{
     answer::{Answer, Verdict},
-    call::{Counts, Terms, acquire_one},
-    fixed_window, gcra, sliding_log,
+    limiter::{LimiterState, Terms},
 };
 use crate::{
     clock::{Now, TICKS},
     demand::Charge,
-    limit::{Limit, LimitSource, Slots},
+    limit::{Algorithm, Limit, LimitSource, Slots},
     receipt::PermitId,
 };
 
@@ -67,7 +66,7 @@ fn histories() -> impl Strategy<Value = (u64, u64, Counted, i64, Vec<Request>)> 
 }
 
 struct Subject {
-    limiter: Box<dyn Counts>,
+    limiter: Box<LimiterState>,
     limit: Limit,
     per_ms: i64,
     now: u64,
@@ -76,18 +75,18 @@ struct Subject {
 
 impl Subject {
     fn new(rate: u64, millis: u64, counted: Counted, per_ms: i64) -> Self {
-        let log = |slots| {
-            let mut log = sliding_log::Limiter::default();
-            log.note_in(slots);
-            Box::new(log)
+        let algorithm = match counted {
+            Counted::Log | Counted::Slots => Algorithm::SlidingLog,
+            Counted::Window => Algorithm::FixedWindow,
+            Counted::Gcra => Algorithm::Gcra,
         };
+        let mut limiter = super::new(algorithm);
+        if counted == Counted::Slots {
+            let slots = Slots::try_new(10, "law", iter::empty());
+            limiter.state.set_slots(slots.ok());
+        }
         Self {
-            limiter: match counted {
-                Counted::Log => log(None),
-                Counted::Slots => log(Slots::try_new(10, "law", iter::empty()).ok()),
-                Counted::Window => Box::new(fixed_window::Limiter::default()),
-                Counted::Gcra => Box::new(gcra::Limiter::default()),
-            },
+            limiter,
             limit: Limit::new(rate, Duration::from_millis(millis)),
             per_ms,
             now: START,
@@ -102,7 +101,9 @@ impl Subject {
         let exact = self.last_id.is_multiple_of(2);
         let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
         let now = Now::of(Duration::from_nanos(self.now), self.per_ms);
-        let answer = acquire_one(&mut *self.limiter, &charge, Terms::HERE, exact, now).unwrap();
+        let answer = (self.limiter)
+            .acquire_one(&charge, Terms::HERE, exact, now)
+            .unwrap();
         assert_eq!(answer.repaired, 0);
         answer
     }

@@ -1,105 +1,87 @@
-//! The sliding log as pure functions of state and now: what the scripts do, in Rust. Who gets what in a call, `call.rs` says.
-//!
-//! `MemoryStore` counts with them, and the tests hold the script against them, lost keys and resent calls included. So a
-//! [`Limiter`] can lack each of its parts, as the keys in Redis can.
+//! The sliding log: what `lua/sliding_log` and `lua/slots` do, in Rust.
 
 mod log;
-mod settle;
 mod slots;
 
 pub(crate) use self::log::{Entry, Log};
-use self::slots::Noting;
+use self::slots::Bucket;
 use super::{
-    answer::{Answer, Changed},
-    call::{Counts, Needs},
+    answer::Answer,
+    limiter::{Algorithm, Call, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
     demand::Charge,
     error::ErrorKind,
-    limit::{StoredLimit, ahead_of},
-    receipt::PermitId,
+    limit::{self, Slots, StoredLimit, ahead_of},
+    receipt::{PermitId, Receipt, Taken},
 };
 
-/// Entries beyond those it needs that an acquire removes when somebody reads the permits left.
+/// Entries beyond those it needs that an acquire removes if the permits left are read.
 const PAGE: i64 = 100;
 
-/// One limiter's state: the hash, the value and the log.
+/// What is in use of one limiter: the value and the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limiter {
-    pub(crate) limit: Option<StoredLimit>,
+pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
-    /// Where the present call notes its grants, unless each is an entry of its own.
-    pub(crate) noting: Option<Noting>,
+    /// Where the present call records its grants, unless each is an entry of its own.
+    bucket: Option<Bucket>,
 }
 
-impl Counts for Limiter {
-    fn limit(&self) -> Option<StoredLimit> {
-        self.limit
+impl Algorithm for SlidingLog {
+    fn kind(&self) -> limit::Algorithm {
+        limit::Algorithm::SlidingLog
     }
 
-    fn begin(
-        &mut self,
-        limit: StoredLimit,
-        changed: Changed,
-        wanted: i64,
-        exact: bool,
-        now: Now,
-        id: PermitId,
-    ) -> i64 {
-        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        if changed == Changed::Rewritten
-            && let Some(before) = self.limit
-        {
-            self.value = match self.value {
-                // O(1), and a lowered rate holds at once: value may fall below zero.
-                Some(value) if limit.interval == before.interval => {
-                    Some(value + rate - before.rate)
-                }
-                _ => None,
-            };
+    fn set_slots(&mut self, slots: Option<Slots>) {
+        self.bucket = slots.map(Bucket::new);
+    }
+
+    fn begin(&mut self, call: &Call, wanted: i64) -> i64 {
+        let StoredLimit { rate, interval, .. } = call.limit;
+        if let Some(before) = &call.rewritten {
+            // O(1): the value may fall below zero.
+            let kept = self.value.filter(|_| interval == before.interval);
+            self.value = kept.map(|value| value + rate - before.rate);
         }
-        self.limit = Some(limit);
         let value = match self.value {
-            // Enough is left, and the books agree by the number of entries: no entry is looked at.
-            Some(value) if !exact && value >= wanted && self.has_single_entries(value) => value,
-            _ => self.count(limit, wanted, exact, now, id),
+            // Enough is left, and value and log agree by the number of entries: no entry is read.
+            Some(value)
+                if !call.exact && value >= wanted && self.has_single_entries(rate - value) =>
+            {
+                value
+            }
+            _ => self.count(call, wanted),
         };
-        // Where nothing is left, nothing will be noted.
-        if value > 0 {
-            self.open_slot(value, rate, interval, now)
+        // Where nothing is left, nothing will be taken.
+        if value > 0 && self.bucket.is_some() {
+            self.open_bucket(value, rate, call.now.ticks(interval), call.now)
         } else {
             value
         }
-    }
-
-    fn is_unused(&self, value: i64) -> bool {
-        let whole = self.limit.is_some_and(|limit| limit.rate == value);
-        whole && self.value.is_none() && self.log.newest().is_none()
-    }
-
-    fn unmake(&mut self) {
-        self.limit = None;
-        self.value = None;
     }
 
     fn holds(&self, charge: &Charge) -> bool {
         self.log.holds(charge.id, charge.permits)
     }
 
-    fn note(&mut self, charge: &Charge, score: i64) {
+    fn take(&mut self, charge: &Charge, score: i64) {
         let Charge { permits, id, .. } = *charge;
-        if !self.note_in_slot(permits, id) {
+        if self.bucket.is_some() {
+            self.add_to_bucket(permits, id);
+        } else {
             self.log.insert(Entry { score, permits, id });
         }
     }
 
-    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], exact: bool) {
-        let (value, now) = (answer.remaining, answer.now);
-        self.write_slot();
+    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+        let (value, now) = (answer.remaining, call.now);
+        let interval = now.ticks(call.limit.interval);
+        if self.bucket.is_some() {
+            self.write_bucket();
+        }
         self.value = Some(value);
-        let interval = self.limit.map_or(0, |limit| now.ticks(limit.interval));
         let mut newest = self.log.newest();
         if !needs.is_empty() {
             let latest = if now.is_own {
@@ -116,76 +98,41 @@ impl Counts for Limiter {
         }
         // In debt, one more is not free yet; where very much expired at once, what is left is not
         // all.
-        let oldest = self.log.oldest().filter(|_| exact && value >= 0);
+        let oldest = self.log.oldest().filter(|_| call.exact && value >= 0);
         answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
         answer.reset = match newest {
-            Some(newest) if exact => newest + interval - now.tick,
+            Some(newest) if call.exact => newest + interval - now.tick,
             Some(_) => now.score() + interval - now.tick,
             None => 0,
         };
     }
-}
 
-impl Limiter {
-    /// Counts the free permits exactly. `id` marks entries that a repair adds.
-    pub(crate) fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
-        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+    fn is_unused(&self) -> bool {
+        self.value.is_none() && self.log.is_empty()
+    }
+
+    fn available(&mut self, limit: &StoredLimit, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
         let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         let mut value = self.agree(rate, interval, now, id);
-        // Where nothing is in use, nothing needs to be noted.
-        let counted = self.value.is_some() || !self.log.is_empty();
-        if !self.log.is_empty() {
-            value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
-        }
-        if counted {
+        // Where nothing is in use, nothing needs to be stored.
+        if !self.is_unused() {
+            value = self.sweep_all(value, rate, interval, now);
             self.value = Some(value);
         }
         Ok(value)
     }
 
-    /// Stores a limit where there is none.
-    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        let unset = self.limit.is_none();
-        self.limit.get_or_insert(limit);
-        unset
-    }
-
-    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
-    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
-        let stored = self.limit.replace(limit);
-        let kept = match (stored, self.value) {
-            (Some(stored), _) if !keep || stored.rate_type != limit.rate_type => None,
-            (Some(stored), Some(value)) if stored.interval == limit.interval => {
-                // Below zero if more is in use than the new rate allows: so it holds at once.
-                Some(value + limit.rate - stored.rate)
-            }
-            _ if keep => {
-                let live = self.log.live_permits(now.tick - now.ticks(limit.interval));
-                (live > 0).then(|| limit.rate - live)
-            }
-            _ => None,
-        };
-        self.value = kept;
-        if kept.is_none() {
-            self.log.clear();
-        }
-    }
-
-    /// Gives back up to `wanted` permits, the oldest that are in use, and tells how many. `id` marks entries that a repair
-    /// adds.
-    pub(crate) fn release(
+    fn release(
         &mut self,
+        limit: &StoredLimit,
         wanted: i64,
         now: Now,
         id: PermitId,
     ) -> Result<i64, ErrorKind> {
-        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
         let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        let mut value = self.agree(rate, interval, now, id);
-        if !self.log.is_empty() {
-            // What has expired is not in use.
-            value = self.sweep(value, rate, interval, now, i64::MAX, i64::MAX);
-        }
+        let value = self.agree(rate, interval, now, id);
+        // What has expired is not in use.
+        let value = self.sweep_all(value, rate, interval, now);
         let given = self.log.shrink(wanted);
         self.value = Some(if self.log.is_empty() {
             rate
@@ -195,47 +142,141 @@ impl Limiter {
         Ok(given)
     }
 
-    /// Counts the permits left from the log, whatever `value` says, and tells how many had been lost; below zero: how many
-    /// were counted twice.
-    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+    /// Gives back what one grant took: from its own entry, or from that of a bucket.
+    fn give_back(
+        &mut self,
+        limit: Option<&StoredLimit>,
+        grant: &Receipt,
+        taken: Option<Taken>,
+        keep: u32,
+        now: Now,
+    ) -> Result<i64, ErrorKind> {
+        let (id, permits) = (grant.id, grant.permits);
+        let less = permits.saturating_sub(keep);
+        let held = match (self.bucket, taken) {
+            _ if less == 0 => None,
+            (None, _) => self.log.remove(id, permits),
+            (Some(_), Some(Taken::Slot(end))) => self.remove_bucket(end),
+            (Some(_), _) => None,
+        };
+        let Some(held) = held else {
+            return Ok(0);
+        };
+        // Others may have released by number what was taken from this bucket.
+        let mut credited = less.min(held.permits);
+        let rest = Entry {
+            permits: held.permits - credited,
+            ..held
+        };
+        if rest.permits > 0 {
+            if !self.log.holds(rest.id, rest.permits) {
+                self.log.insert(rest);
+            } else if self.bucket.is_some() {
+                self.insert_own(Entry { id, ..rest });
+            } else {
+                // The acquire was carried out again after it was settled.
+                credited = held.permits;
+            }
+        }
+        self.credit(limit, credited.into(), now, id);
+        Ok(credited.into())
+    }
+
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64 {
         let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        if self.value.is_none() && self.log.is_empty() {
+        let mut value = self.agree(rate, interval, now, id);
+        let mut charged = i64::from(permits);
+        if self.bucket.is_some() {
+            value = self.open_bucket(value, rate, interval, now);
+            self.add_to_bucket(permits, id);
+            self.write_bucket();
+        } else if self.log.holds(id, permits) {
+            charged = 0;
+        } else {
+            let score = now.score();
+            self.log.insert(Entry { score, permits, id });
+        }
+        // Debt: it was used, so it counts also below zero.
+        self.value = Some(value - charged);
+        charged
+    }
+
+    /// Counts the permits left from the log, whatever the value says.
+    fn repair(&mut self, limit: &StoredLimit, now: Now) -> Result<i64, ErrorKind> {
+        if self.is_unused() {
             return Ok(0);
         }
         let logged = self.log.permits();
-        let live = self.log.live_permits(now.tick - interval);
-        let stored = self.value.replace(rate - live);
+        let live = self.log.live_permits(now.tick - now.ticks(limit.interval));
+        let stored = self.value.replace(limit.rate - live);
         // What has expired and was not credited yet was not lost.
-        Ok(stored.map_or(0, |stored| rate - logged - stored))
+        Ok(stored.map_or(0, |stored| limit.rate - logged - stored))
     }
 
-    /// The tick from which all permits are free again, if none is taken meanwhile; `None` if they
-    /// are. Of this process.
-    pub(crate) fn full_at(&self) -> Option<i64> {
-        let interval = self.limit.map_or(0, |limit| limit.interval * TICKS);
-        self.log.newest().map(|newest| newest + interval)
+    fn change_limit(&mut self, before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
+        self.value = match (before, self.value) {
+            // Below zero if more is in use than the new rate allows: so it holds at once.
+            (Some(before), Some(value)) if before.interval == limit.interval => {
+                Some(value + limit.rate - before.rate)
+            }
+            _ => {
+                let live = self.log.live_permits(now.tick - now.ticks(limit.interval));
+                (live > 0).then(|| limit.rate - live)
+            }
+        };
+        if self.value.is_none() {
+            self.log.clear();
+        }
     }
 
-    /// Whether books with this value agree if each entry holds one permit, as most do where grants are noted one by one.
-    fn has_single_entries(&self, value: i64) -> bool {
-        let rate = self.limit.map_or(0, |limit| limit.rate);
-        self.noting.is_none() && self.log.count() == rate - value
+    fn forget(&mut self) {
+        self.value = None;
+        self.log.clear();
     }
 
-    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much as is wanted.
-    fn count(
-        &mut self,
-        limit: StoredLimit,
-        wanted: i64,
-        exact: bool,
-        now: Now,
-        id: PermitId,
-    ) -> i64 {
-        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        let value = self.agree(rate, interval, now, id);
+    fn value(&self, _now: Now) -> Option<i64> {
+        self.value
+    }
+
+    fn resume(&mut self, _limit: &StoredLimit, value: i64, _now: Now) {
+        self.value = Some(value);
+    }
+
+    fn full_at(&self, limit: &StoredLimit) -> Option<i64> {
+        self.log
+            .newest()
+            .map(|newest| newest + limit.interval * TICKS)
+    }
+
+    fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64 {
+        let interval = now.ticks(limit.interval);
+        now.score() + interval + ahead_of(interval)
+    }
+}
+
+impl SlidingLog {
+    /// Returns whether value and log agree if each entry holds one permit, as most do where each
+    /// grant has an entry, and this many are in use.
+    fn has_single_entries(&self, in_use: i64) -> bool {
+        self.bucket.is_none() && self.log.count() == in_use
+    }
+
+    /// Credits everything that has expired.
+    fn sweep_all(&mut self, value: i64, rate: i64, interval: i64, now: Now) -> i64 {
+        if self.log.is_empty() {
+            return value;
+        }
+        self.sweep(value, rate, interval, now, i64::MAX, i64::MAX)
+    }
+
+    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much
+    /// as is wanted.
+    fn count(&mut self, call: &Call, wanted: i64) -> i64 {
+        let (rate, now) = (call.limit.rate, call.now);
+        let interval = now.ticks(call.limit.interval);
+        let value = self.agree(rate, interval, now, call.id);
         let budget = wanted + (-value).max(0) + 1;
-        if exact {
+        if call.exact {
             let budget = budget.max(wanted + PAGE);
             self.sweep(value, rate, interval, now, i64::MAX, budget)
         } else {
@@ -243,12 +284,24 @@ impl Limiter {
         }
     }
 
+    /// Counts permits as left that are no longer in the log.
+    fn credit(&mut self, limit: Option<&StoredLimit>, credited: i64, now: Now, id: PermitId) {
+        self.value = match limit {
+            None => self.value.map(|value| value + credited),
+            Some(limit) if self.log.is_empty() => Some(limit.rate),
+            Some(limit) => {
+                self.value = self.value.map(|value| value + credited);
+                Some(self.agree(limit.rate, now.ticks(limit.interval), now, id))
+            }
+        };
+    }
+
     /// Brings permits left and log into agreement, and returns the permits left.
     fn agree(&mut self, rate: i64, interval: i64, now: Now, id: PermitId) -> i64 {
         let Some(newest) = self.log.newest() else {
             return match self.value {
                 Some(value) => {
-                    // Permits are in use though nobody knows since when: as if granted now.
+                    // Permits are in use, and it is not known since when: as if granted now.
                     self.log.restore(now.score(), rate - value, id);
                     value.min(rate)
                 }
@@ -265,7 +318,8 @@ impl Limiter {
         }
     }
 
-    /// Credits expired permits, oldest first, until `wanted` are left or `budget` entries that hold permits are gone.
+    /// Credits expired permits, oldest first, until `wanted` are left or `budget` entries that hold
+    /// permits are gone.
     fn sweep(
         &mut self,
         mut value: i64,
@@ -302,7 +356,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Limit;
+    use crate::{algorithm::limiter::LimiterState, limit::Limit};
+
+    type Limiter = LimiterState<SlidingLog>;
 
     fn limiter(entries: &[(i64, u32)]) -> Limiter {
         let mut limiter = Limiter {
@@ -310,7 +366,7 @@ mod tests {
             ..Limiter::default()
         };
         for (id, (score, permits)) in (0..).zip(entries) {
-            limiter.log.insert(Entry {
+            limiter.state.log.insert(Entry {
                 score: *score,
                 permits: *permits,
                 id: PermitId([id; 16]),
@@ -321,7 +377,8 @@ mod tests {
 
     const ID: PermitId = PermitId([0; 16]);
 
-    /// The rest is held against the scripts: `tests/inside/model`. They forget nothing that can still be asked for.
+    /// The rest is held against the scripts: `tests/inside/model`. They forget nothing that can
+    /// still be asked for.
     #[test]
     fn it_is_full_an_interval_after_the_newest_entry() {
         assert_eq!(limiter(&[]).full_at(), None);
@@ -336,12 +393,17 @@ mod tests {
     fn where_more_than_the_rate_would_be_left_what_is_live_is_counted() {
         let entries = [(5_000, 6), (5_001, 1), (5_002, 1), (5_003, 1), (5_900, 1)];
         let mut limiter = limiter(&entries);
-        limiter.value = Some(0);
-        let stored = limiter.limit.unwrap();
+        limiter.state.value = Some(0);
         // It looks at two, and the others have expired, too.
-        let now = Now::millis(6_000);
-        let left = limiter.begin(stored, Changed::Nothing, 1, false, now, ID);
+        let call = Call {
+            limit: limiter.limit.unwrap(),
+            rewritten: None,
+            exact: false,
+            now: Now::millis(6_000),
+            id: ID,
+        };
+        let left = limiter.state.begin(&call, 1);
         assert_eq!(left, 4);
-        assert_eq!(limiter.log.permits(), 1);
+        assert_eq!(limiter.state.log.permits(), 1);
     }
 }

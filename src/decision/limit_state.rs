@@ -4,7 +4,7 @@ use std::{cmp, fmt, sync::Arc, time::Duration};
 
 use crate::demand::Labels;
 
-/// One limit as a decision left it.
+/// The state of one limit after a decision.
 #[derive(Clone)]
 pub struct LimitState {
     pub(crate) labels: Arc<Labels>,
@@ -19,33 +19,28 @@ pub struct LimitState {
 }
 
 impl LimitState {
-    /// The rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
-    #[must_use]
+    /// Returns the rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &str {
         &self.labels.name
     }
 
-    /// The permits of one interval, as stored: another process may have changed them.
-    #[must_use]
+    /// Returns the permits of one interval, as stored: another process may have changed them.
     pub fn permits(&self) -> u64 {
         self.permits
     }
 
-    /// The length of the interval, as stored.
-    #[must_use]
+    /// Returns the length of the interval, as stored.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Permits left after the decision, if they were counted.
+    /// Returns the permits left after the decision, if they were counted.
     ///
-    /// Exact, except right after very many permits expired at once, and of a
-    /// [`Source::Estimate`](crate::Source::Estimate): a lower bound there. A refusal that is told
-    /// again has it as it was when the store was asked, see
-    /// [`Source::Cache`](crate::Source::Cache). Out of a [`Source::Lease`](crate::Source::Lease) it
-    /// is as it was when that was taken, less what was granted since. Callers that one call decided
-    /// for are all told how it is after that call.
-    #[must_use]
+    /// Exact, except that it is a lower bound right after very many permits expired at once, and
+    /// with [`Source::Estimate`](crate::Source::Estimate). A repeated refusal, of
+    /// [`Source::Cache`](crate::Source::Cache), has the number of the original. With
+    /// [`Source::Lease`](crate::Source::Lease) it is the number at the time of the lease, less what
+    /// was granted since. Callers that share one call all get the number after that call.
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
     }
@@ -54,53 +49,47 @@ impl LimitState {
     /// meanwhile: exact to the millisecond.
     ///
     /// The sliding log frees permits as its oldest entry expires, with slots as the oldest slot
-    /// does; GCRA one after the other, the fixed window all at its end. `None` where this limit
-    /// refused, as [`retry_after`](Self::retry_after) says it, where all permits are free, and
-    /// where it is not known: the permits left were not counted, or the grant came out of a
+    /// does; GCRA one after the other, the fixed window all at its end. `None` if this limit
+    /// refused, see [`retry_after`](Self::retry_after), if all permits are free, and if it is
+    /// unknown: the permits left were not counted, or the grant is from a
     /// [`Source::Lease`](crate::Source::Lease).
-    #[must_use]
     pub fn next_after(&self) -> Option<Duration> {
         self.next_after
     }
 
-    /// How long until all permits are free again, if none is taken meanwhile.
+    /// Returns how long it takes until all permits are free again, if none is taken meanwhile.
     ///
-    /// Exact where the permits left were counted, as they are by default. Otherwise the whole
+    /// Exact if the permits left were counted, as they are by default. Otherwise the whole
     /// interval while any permit is in use: after a grant that is the same, after a refusal it may
     /// be too long.
-    #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after
     }
 
-    /// Whether this limit had no room. Where a request met several, those of a refusal that had are
-    /// told apart by it.
-    #[must_use]
+    /// Returns whether this limit had no room. Of several limits of a refusal, some may have had.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// How long until this limit has room, where it had none: exact, in Redis to the millisecond.
-    /// `None` where it had, or where more was asked for than it ever allows.
-    #[must_use]
+    /// Returns how long it takes until this limit has room, if it had none: exact, in Redis to the
+    /// millisecond. `None` if it had room, or if more was requested than it ever allows.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// Whether this limit is only tried out: it is counted, but refuses nobody. See
+    /// Returns whether this limit is only a shadow: it is counted, but refuses no request. See
     /// [`Rule::shadow`](crate::Rule::shadow).
-    #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// Whether answers do not show it. A limit that is only tried out is for its owner to see.
+    /// Returns whether responses leave it out. A shadow limit is shown to its owner alone.
     pub(crate) fn is_hidden(&self) -> bool {
         self.labels.hidden || self.shadow
     }
 
-    /// Those that refuse come first, the longest wait before others; then those of which the
-    /// smallest part is left. Limits that are only tried out come last.
+    /// Orders limits: first those that refuse, the longest wait first, then the others, the
+    /// smallest remaining part first. Shadow limits come last.
     pub(crate) fn by_tightness(&self, other: &Self) -> cmp::Ordering {
         let refusal = |limit: &Self| {
             let wait = limit.retry_after.unwrap_or(Duration::MAX);

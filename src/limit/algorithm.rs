@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, bail};
 
 /// The algorithm that counts the permits in use.
 ///
@@ -105,10 +105,8 @@ impl Algorithm {
                 // A Java peer may have stored a negative one.
                 let interval = Duration::from_millis(u64::try_from(interval).unwrap_or(0));
                 let permits = permits.max(0);
-                Err(ConfigErrorKind::Limit.error(format!(
-                    "{permits} permits in {interval:?} are more than one in each microsecond, the \
-                     most that `Algorithm::Gcra` counts"
-                )))
+                bail!(Limit: "{permits} permits in {interval:?} are more than one in each \
+                    microsecond, the most that `Algorithm::Gcra` counts")
             }
             Self::SlidingLog | Self::FixedWindow | Self::Gcra => Ok(()),
         }
@@ -133,7 +131,7 @@ mod tests {
     fn only_gcra_counts_no_faster_than_microseconds() {
         assert_eq!(Algorithm::Gcra.check(3000, 3), Ok(()));
         let too_fast = Algorithm::Gcra.check(3001, 3).unwrap_err();
-        assert_eq!(too_fast.kind(), ConfigErrorKind::Limit);
+        assert_eq!(too_fast.kind(), crate::ConfigErrorKind::Limit);
         assert!(too_fast.reason().starts_with("3001 permits in 3ms are"));
         for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
             assert_eq!(algorithm.check(3001, 3), Ok(()));

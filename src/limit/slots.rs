@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, config_error};
 
 /// The most slots: with more, there would be as many entries as grants.
 const MOST_SLOTS: u32 = 10_000;
@@ -34,10 +34,9 @@ impl Slots {
 
     /// Returns the error of a number of slots that this limiter or rule cannot have.
     pub(crate) fn refused(slots: u32, name: &str, reason: &str) -> ConfigError {
-        ConfigErrorKind::Limit.error(format!("{name:?} cannot have {slots} slots: {reason}"))
+        config_error!(Limit: "{name:?} cannot have {slots} slots: {reason}")
     }
 
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn count(self) -> u32 {
         self.0
     }

@@ -2,20 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{RateLimiter, ask, heard};
+use super::{RateLimiter, acknowledged};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, MaxWait},
-    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
+    error::{ConfigError, Error, ErrorKind, bail},
     store::take,
 };
 
-/// Several limiters of which permits are taken together: of all or of none. Made by [`RateLimiter::all`].
+/// Several limiters whose permits are taken together: from all or from none. Made by
+/// [`RateLimiter::all`].
 ///
-/// One call decides. Where one limiter refuses, nothing is taken of the others, and the refusal's wait is the longest of
-/// theirs. On a Redis Cluster that holds for limiters whose names have the same hash tag, `{shop}a` and `{shop}b`; others are
-/// asked one slot after the other, and what was taken is given back when a later one refuses. It then stands for as long as
-/// that lasts, or for one interval if this process dies in between.
+/// One call decides. If one limiter refuses, nothing is taken from the others, and the refusal's
+/// wait is the longest of theirs. On a Redis Cluster that holds for limiters whose names have the
+/// same hash tag, such as `{shop}a` and `{shop}b`. Others are asked one hash slot after the other,
+/// and what was taken is given back when a later one refuses. Until then these permits are in use,
+/// or for one interval if this process dies in between.
 ///
 /// # Example
 ///
@@ -25,7 +27,8 @@ use crate::{
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
-/// let (second, hour) = (RateLimiter::new(&store, "{mail}:s")?, RateLimiter::new(&store, "{mail}:h")?);
+/// let second = RateLimiter::new(&store, "{mail}:s")?;
+/// let hour = RateLimiter::new(&store, "{mail}:h")?;
 /// second.try_set_rate(Limit::per_second(10)).await?;
 /// hour.try_set_rate(Limit::per_hour(10)).await?;
 ///
@@ -44,12 +47,12 @@ pub struct AllOf {
 }
 
 impl RateLimiter {
-    /// Several limiters, of which permits are taken together: of all or of none.
+    /// Combines several limiters, to take permits from all of them or from none.
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](ConfigErrorKind::Rule) if there are none, one of them twice, or some of
-    /// another store handle.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, if one is there twice, or
+    /// if they are of different store handles.
     pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
         AllOf::new(limiters.into_iter().cloned())
     }
@@ -59,11 +62,8 @@ impl AllOf {
     pub(crate) fn new(
         mut limiters: impl Iterator<Item = RateLimiter>,
     ) -> Result<Self, ConfigError> {
-        let refuse = |reason| {
-            Err(ConfigErrorKind::Rule.error(format!(
-                "permits of these limiters cannot be taken together: {reason}"
-            )))
-        };
+        let refuse =
+            |reason| bail!(Rule: "permits of these limiters cannot be taken together: {reason}");
         let Some(first) = limiters.next() else {
             return refuse("there are none");
         };
@@ -83,7 +83,7 @@ impl AllOf {
         Ok(all)
     }
 
-    /// Takes one permit of each limiter if all have one now.
+    /// Takes one permit from each limiter if all have one now.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl AllOf {
         self.try_acquire_many(1).await
     }
 
-    /// Takes `permits` of each limiter if all have as many now.
+    /// Takes `permits` from each limiter if all have as many now.
     ///
     /// # Errors
     ///
@@ -110,24 +110,25 @@ impl AllOf {
             .await
     }
 
-    /// Takes of each limiter as many permits as are said for it, in their order, if all have as many now.
+    /// Takes from each limiter its own number of permits, in their order, if all have as many now.
     ///
     /// # Errors
     ///
-    /// As [`RateLimiter::try_acquire_many`], and of kind [`Permits`](ErrorKind::Permits) if there are not as many numbers as
-    /// limiters.
+    /// As [`RateLimiter::try_acquire_many`], and of kind [`Permits`](ErrorKind::Permits) if there
+    /// are not as many numbers as limiters.
     ///
     /// # Cancel safety
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_each(&self, permits: &[u32]) -> Result<Decision, Error> {
-        heard(self.first.store(), self.ask(permits, None)?).await
+        acknowledged(self.first.store(), self.ask(permits, None)?).await
     }
 
-    /// Takes `permits` of each limiter, waiting for them no longer than `timeout`.
+    /// Takes `permits` from each limiter, waiting for them no longer than `timeout`.
     ///
-    /// Those who wait for the same limiters, in the same order, stand in one line. Those who wait for one of these
-    /// limiters alone stand in another, and neither line knows of the other.
+    /// Callers that wait for the same limiters, in the same order, share one queue. Callers that
+    /// wait for one of these limiters alone share another, and the two queues have no order with
+    /// each other.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl AllOf {
         self.wait(permits, MaxWait::of(timeout)).await
     }
 
-    /// Takes one permit of each limiter, waiting for them as long as it takes.
+    /// Takes one permit from each limiter, waiting for them as long as it takes.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl AllOf {
         self.acquire_many(1).await
     }
 
-    /// Takes `permits` of each limiter, waiting for them as long as it takes.
+    /// Takes `permits` from each limiter, waiting for them as long as it takes.
     ///
     /// In the order of [`try_acquire_for`](Self::try_acquire_for).
     ///
@@ -174,12 +175,12 @@ impl AllOf {
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         match self.wait(permits, MaxWait::ENDLESS).await? {
             Decision::Allow(grant) => Ok(grant),
-            // Who waits without end is refused for no other reason.
+            // A wait without end is refused for no other reason.
             Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
         }
     }
 
-    /// Gives back, whole, what a grant took of these limiters.
+    /// Gives back, whole, what a grant took from these limiters.
     ///
     /// As [`RateLimiter::give_back`].
     pub fn give_back(&self, grant: &Grant) {
@@ -203,7 +204,11 @@ impl AllOf {
         let first = self.first.charge(*first)?;
         let rest = self.rest.iter().zip(rest);
         let rest = rest.map(|(limiter, permits)| limiter.charge(*permits));
-        Ok(ask(first, rest.collect::<Result<_, _>>()?, max_wait))
+        Ok(Acquire::new(
+            first,
+            rest.collect::<Result<_, _>>()?,
+            max_wait,
+        ))
     }
 
     fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {

@@ -1,9 +1,8 @@
-//! Whether a limiter is there, for how long, and under which name.
+//! The existence of a limiter: how long it lasts, and its name.
 
 use std::{sync::Arc, time::Duration};
 
-use super::stored;
-use super::{RateLimiter, mismatch};
+use super::{RateLimiter, mismatch, stored};
 use crate::{
     demand::Labels,
     error::{Error, ErrorKind},
@@ -12,7 +11,7 @@ use crate::{
 };
 
 impl RateLimiter {
-    /// Whether there is such a limiter. Redisson: `isExists`.
+    /// Returns whether the limiter exists. Redisson: `isExists`.
     ///
     /// # Errors
     ///
@@ -25,7 +24,7 @@ impl RateLimiter {
         Ok(self.time_to_live().await? != TimeToLive::Missing)
     }
 
-    /// When the limiter vanishes. Redisson: `remainTimeToLive`.
+    /// Returns when the limiter vanishes. Redisson: `remainTimeToLive`.
     ///
     /// # Errors
     ///
@@ -41,9 +40,10 @@ impl RateLimiter {
         }
     }
 
-    /// Lets the limiter vanish after `time`, in whole milliseconds. Whether there is one. Redisson: `expire`.
+    /// Lets the limiter vanish after `time`, in whole milliseconds. Returns whether it exists.
+    /// Redisson: `expire`.
     ///
-    /// With a keep-alive time the next acquire puts that in its place.
+    /// With a keep-alive time, the next acquire replaces it by that.
     ///
     /// # Errors
     ///
@@ -56,9 +56,9 @@ impl RateLimiter {
         self.expire_when(time, ExpireWhen::Always).await
     }
 
-    /// Lets the limiter vanish after `time` if `when` says so. Whether it did.
+    /// Lets the limiter vanish after `time` if `when` applies. Returns whether it did.
     ///
-    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    /// Sent once more after a lost connection, it may return `false` for its own change.
     ///
     /// # Errors
     ///
@@ -68,18 +68,18 @@ impl RateLimiter {
     ///
     /// Dropping it may leave it done or not.
     pub async fn expire_when(&self, time: Duration, when: ExpireWhen) -> Result<bool, Error> {
-        // The longest that Redis can add to the time.
+        // The longest time that Redis can add to the present one.
         let millis = u64::try_from(time.as_millis())
             .unwrap_or(u64::MAX)
             .min(1 << 52);
         self.manage_changed(Op::Expire(millis, when)).await
     }
 
-    /// Lets the limiter stay. Whether it would have vanished. Redisson: `clearExpire`.
+    /// Lets the limiter stay. Returns whether it would have vanished. Redisson: `clearExpire`.
     ///
-    /// A keep-alive time stays: the next acquire acts by it again.
+    /// A keep-alive time is kept: the next acquire applies it again.
     ///
-    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    /// Sent once more after a lost connection, it may return `false` for its own change.
     ///
     /// # Errors
     ///
@@ -92,11 +92,11 @@ impl RateLimiter {
         self.manage_changed(Op::ClearExpire).await
     }
 
-    /// Removes the limiter, its limit included. Whether there was one. Redisson: `delete`.
+    /// Removes the limiter with its limit. Returns whether there was one. Redisson: `delete`.
     ///
-    /// Of a limit per client only this client's part goes; other clients' ids are not known.
+    /// Of a limit per client only this client's part is removed: other clients' ids are not known.
     ///
-    /// Sent once more after a lost connection, it may say `false` of what it did itself.
+    /// Sent once more after a lost connection, it may return `false` for its own change.
     ///
     /// # Errors
     ///
@@ -109,17 +109,18 @@ impl RateLimiter {
         self.manage_changed(Op::Delete).await
     }
 
-    /// Gives the limiter another name, with its limit and what is in use; a limiter that had that name is lost. Redisson:
-    /// `rename`, which leaves behind what is in use.
+    /// Gives the limiter another name, with its limit and what is in use. A limiter that had that
+    /// name is lost. Redisson: `rename`, which leaves behind what is in use.
     ///
-    /// Of a limit per client only this client's part moves. It is never sent twice: after a lost connection nobody knows
-    /// whether it was carried out.
+    /// Of a limit per client only this client's part moves. It is never sent twice: after a lost
+    /// connection it is unknown whether it was carried out.
     ///
     /// # Errors
     ///
-    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none, [`Name`](ErrorKind::Name) if `name` cannot name
-    /// a limiter, [`OtherSlot`](ErrorKind::OtherSlot) if the two names are in different slots of a Cluster, and those of a
-    /// store that cannot be asked.
+    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none,
+    /// [`Name`](ErrorKind::Name) if `name` cannot name a limiter,
+    /// [`OtherSlot`](ErrorKind::OtherSlot) if the two names are in different hash slots of a
+    /// Cluster, and those of a store that cannot be asked.
     ///
     /// # Cancel safety
     ///

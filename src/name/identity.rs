@@ -2,15 +2,16 @@
 
 use std::{
     fmt::{self, Display, Write},
-    hash::{Hash, Hasher},
+    str,
 };
 
-use super::{LONGEST_IDENTITY, push_hex};
-use crate::draft::Draft;
+use percent_encoding::percent_encode_byte;
+
+use super::{LONGEST_IDENTITY, Short, push_hex};
 
 /// The identity of a caller: one or more components, encoded.
-#[derive(Clone, Default)]
-pub(crate) struct Identity(Draft);
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Identity(Short);
 
 impl Identity {
     /// Adds a component of any bytes. All but `A-Z a-z 0-9 . _ ~ -` is percent-encoded, so that no
@@ -19,7 +20,7 @@ impl Identity {
         self.separate();
         if component.is_empty() {
             // Alone, `%` is no encoded byte: so an empty component still differs from none.
-            self.0.push("%");
+            self.0.push(b"%");
         }
         self.encode(component);
     }
@@ -35,8 +36,9 @@ impl Identity {
     /// components are of.
     pub(crate) fn mark(&mut self, alternative: usize) {
         self.separate();
-        // Writing to it cannot fail.
-        let _ = write!(self.0, "+{alternative}");
+        self.0.push(b"+");
+        let mut number = itoa::Buffer::new();
+        self.0.push(number.format(alternative).as_bytes());
     }
 
     /// Returns where the next component begins.
@@ -50,12 +52,12 @@ impl Identity {
 
     /// Returns whether a marker begins what was added since `end`.
     pub(crate) fn is_marked_from(&self, end: usize) -> bool {
-        self.since(end).starts_with('+')
+        self.since(end).starts_with(b"+")
     }
 
     /// Inserts a marker before what was added since `end`.
     pub(crate) fn mark_from(&mut self, end: usize, alternative: usize) {
-        let added = self.since(end).to_owned();
+        let added = self.since(end).to_vec();
         self.truncate(end);
         self.mark(alternative);
         self.separate();
@@ -68,60 +70,39 @@ impl Identity {
 
     /// Returns the components as a name contains them, however long.
     pub(crate) fn as_str(&self) -> &str {
-        self.0.as_str()
+        // It is encoded, so it is ASCII.
+        str::from_utf8(&self.0).unwrap_or_default()
     }
 
     /// Adds the identity to a name: whole, or digested if it is too long.
-    pub(super) fn spell(&self, name: &mut Draft) {
+    pub(super) fn spell(&self, name: &mut Short) {
         if self.0.len() > LONGEST_IDENTITY {
-            name.push(&digested(self.as_str()));
+            name.push(digested(&self.0).as_bytes());
         } else {
-            // It is encoded, so it is ASCII.
-            name.push_ascii(self.0.as_bytes());
+            name.push(&self.0);
         }
     }
 
     /// Returns the components that were added since `end`.
-    fn since(&self, end: usize) -> &str {
-        let added = self.as_str().get(end..).unwrap_or_default();
-        added.trim_start_matches(',')
+    fn since(&self, end: usize) -> &[u8] {
+        let added = self.0.get(end..).unwrap_or_default();
+        added.strip_prefix(b",").unwrap_or(added)
     }
 
     fn encode(&mut self, component: &[u8]) {
         let mut rest = component;
-        while !rest.is_empty() {
-            let special = rest.iter().position(|byte| !is_plain(*byte));
-            let (plain, after) = rest.split_at(special.unwrap_or(rest.len()));
-            self.0.push_ascii(plain);
-            let Some((special, after)) = after.split_first() else {
-                return;
-            };
-            const HEX: [u8; 16] = *b"0123456789ABCDEF";
-            let digit = |nibble: u8| HEX[usize::from(nibble)];
-            self.0
-                .push_ascii(&[b'%', digit(special >> 4), digit(special & 15)]);
-            rest = after;
+        while let Some(special) = rest.iter().position(|byte| !is_plain(*byte)) {
+            self.0.push(&rest[..special]);
+            self.0.push(percent_encode_byte(rest[special]).as_bytes());
+            rest = &rest[special + 1..];
         }
+        self.0.push(rest);
     }
 
     fn separate(&mut self) {
         if !self.is_empty() {
-            self.0.push(",");
+            self.0.push(b",");
         }
-    }
-}
-
-impl PartialEq for Identity {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for Identity {}
-
-impl Hash for Identity {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
     }
 }
 
@@ -151,8 +132,8 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// Returns `!`, with which no encoding begins, and the first 128 bits of SHA-256 in hexadecimal.
-fn digested(identity: &str) -> String {
-    let hash = hmac_sha256::Hash::hash(identity.as_bytes());
+fn digested(identity: &[u8]) -> String {
+    let hash = hmac_sha256::Hash::hash(identity);
     let mut digest = String::with_capacity(33);
     digest.push('!');
     push_hex(&mut digest, &hash[..16]);

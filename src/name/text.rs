@@ -2,44 +2,35 @@
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
-    sync::{Arc, LazyLock},
+    str,
+    sync::LazyLock,
 };
 
-use crate::draft::{Draft, Short};
+use super::Short;
 
 /// The secret of this process: no outsider can choose texts that collide in its tables.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// A finished text with its hash, which is computed once for all tables.
-///
-/// A clone copies some bytes, or increments the reference count of a long text.
 #[derive(Clone)]
 pub(crate) struct Text {
     hash: u64,
-    held: Held,
-}
-
-#[derive(Clone)]
-enum Held {
-    Short(Short),
-    Long(Arc<str>),
+    bytes: Short,
 }
 
 impl Text {
-    fn new(held: Held) -> Self {
+    /// Creates the text of these bytes, which are UTF-8.
+    pub(super) fn new(bytes: Short) -> Self {
         let mut hasher = SEED.build_hasher();
-        hasher.write(held.as_bytes());
+        hasher.write(&bytes);
         Self {
             hash: hasher.finish(),
-            held,
+            bytes,
         }
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        match &self.held {
-            Held::Short(short) => short.as_str(),
-            Held::Long(long) => long,
-        }
+        str::from_utf8(&self.bytes).unwrap_or_default()
     }
 
     /// Returns its hash, in which every bit counts as much as any other.
@@ -48,18 +39,9 @@ impl Text {
     }
 }
 
-impl Held {
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Short(short) => short.as_bytes(),
-            Self::Long(long) => long.as_bytes(),
-        }
-    }
-}
-
 impl PartialEq for Text {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.held.as_bytes() == other.held.as_bytes()
+        self.hash == other.hash && self.bytes == other.bytes
     }
 }
 
@@ -71,20 +53,11 @@ impl Hash for Text {
     }
 }
 
-impl From<Draft> for Text {
-    fn from(draft: Draft) -> Self {
-        Self::new(match draft {
-            Draft::Short(short) => Held::Short(short),
-            Draft::Long(long) => Held::Long(long.into()),
-        })
-    }
-}
-
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        let mut draft = Draft::default();
-        draft.push(text);
-        draft.into()
+        let mut bytes = Short::default();
+        bytes.push(text.as_bytes());
+        Self::new(bytes)
     }
 }
 
@@ -106,6 +79,10 @@ impl Hasher for Spread {
         self.write_u64(number.into());
     }
 
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
     fn write_u64(&mut self, number: u64) {
         // An odd number with as many ones as zeros. Both halves of the product count, so that all
         // bits of one affect all bits of the other.
@@ -121,42 +98,40 @@ impl Hasher for Spread {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write;
-
     use proptest::prelude::*;
 
     use super::*;
-    use crate::draft::SHORT;
 
     proptest! {
-        /// However a text was built, it equals the `String` of the same contents, in place up to
-        /// the last byte.
+        /// However a text was built, it equals the `String` of the same contents, and so does its
+        /// clone, in place up to the last byte.
         #[test]
-        fn a_draft_is_a_string(
+        fn a_text_is_a_string(
             steps in prop::collection::vec(
                 ("[a-z%é]{0,40}", any::<prop::sample::Index>(), any::<bool>()),
                 0..8,
             ),
         ) {
-            let (mut draft, mut string) = (Draft::default(), String::new());
+            let (mut bytes, mut string) = (Short::default(), String::new());
             for (text, cut, cuts) in steps {
                 let end = cut.index(string.len() + 1);
                 if cuts && string.is_char_boundary(end) {
-                    draft.truncate(end);
+                    bytes.truncate(end);
                     string.truncate(end);
                 } else {
-                    write!(draft, "{text}").unwrap();
+                    bytes.push(text.as_bytes());
                     string.push_str(&text);
                 }
-                prop_assert_eq!(draft.as_str(), &string);
-                prop_assert_eq!(draft.len(), string.len());
             }
-            let text = Text::from(draft);
+            let text = Text::new(bytes);
             prop_assert_eq!(text.as_str(), &string);
             let whole = Text::from(&*string);
-            prop_assert!(whole == text, "cut and whole");
-            prop_assert_eq!(whole.seeded_hash(), text.seeded_hash());
-            prop_assert_eq!(matches!(whole.held, Held::Short(_)), string.len() <= SHORT);
+            for same in [whole.clone(), text.clone(), whole] {
+                prop_assert!(same == text, "cut and whole");
+                prop_assert_eq!(same.seeded_hash(), text.seeded_hash());
+            }
+            let is_inline = matches!(Text::from(&*string).bytes, Short::Inline(..));
+            prop_assert_eq!(is_inline, string.len() <= 70);
         }
     }
 }

@@ -11,7 +11,7 @@
 //! while a listener is called. Few are held at the same time, and then in this order:
 //!
 //! - The queue: table of queues (one shard) > one queue > the callers that left a call in flight.
-//! - Leases: lease table (one shard) > one lease. The keeper's list of ends is locked alone.
+//! - Leases: lease table (one shard) > what is known of one limiter > the balance of one lease.
 //! - The share of a limit in an outage: what is known of one limiter > the store in memory.
 //! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers
 //!   that are counted by an estimate.

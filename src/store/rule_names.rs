@@ -29,7 +29,6 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// The rules that take the place of this one's.
-    #[cfg(feature = "config")]
     pub(crate) fn successor(&self) -> Self {
         Self {
             token: Arc::default(),

@@ -154,7 +154,7 @@ impl<S: Decide> Exit<S> {
         acquire: &Acquire,
         decision: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        policy::settle(acquire, decision.map_err(|error| self.named(error)))
+        decision.or_else(|error| policy::settle(acquire, self.named(error)))
     }
 
     fn named(&self, error: Error) -> Error {
@@ -164,8 +164,12 @@ impl<S: Decide> Exit<S> {
 
 impl<S: Decide> Decide for Exit<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let decision = self.inner.decide_at_once(acquire)?;
-        Some(self.leaves(acquire, decision))
+        let decision = self.inner.decide_at_once(acquire);
+        match &decision {
+            Some(Err(error)) => Some(self.leaves(acquire, Err(error.clone()))),
+            // A decision is large, and not moved where there is nothing to change.
+            _ => decision,
+        }
     }
 
     /// # Cancel safety

@@ -1,7 +1,8 @@
-//! What a request is charged in the end: [`Charge`], [`Cost`], [`Outcome`].
+//! The charge of a request, corrected until its response is over: [`Charge`], [`Cost`],
+//! [`Outcome`].
 //!
-//! What was taken before the request stays taken unless something is said before its answer is over. So the last word is
-//! had by whatever is dropped last: the answer's body, or the future that never got that far.
+//! What was taken before the request stays taken unless it is corrected in time. The correction is
+//! settled by the last value to be dropped: the response's body, or the future that never had one.
 
 use std::{
     fmt, mem,
@@ -11,30 +12,34 @@ use std::{
     },
 };
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
 
+use super::{answer::Fields, request::grpc_subtype};
 use crate::{
     decision::Grant,
     demand::{self, Labels},
     list::List,
-    receipt::Receipt,
+    receipt::{By, Receipt},
     store::AnyStore,
 };
 
-/// The charge of a request, to be corrected until its answer is over.
+/// Corrects the charge of a request until its response is over.
 ///
-/// In the extensions of each request that a layer let pass; requests that no rule concerns have none. It counts until the
-/// answer's body has ended or was dropped, so that what a streamed answer really used can be charged: tokens, rows, bytes.
-/// The last word counts, and goes before a [`Cost`] and before [`Rule::charge_if`](crate::Rule::charge_if). It also counts
-/// if the caller hangs up, or the inner service fails.
+/// It is in the extensions of each request that a layer let pass and that a rule applied to. It has
+/// an effect until the response's body has ended or was dropped, so that a streamed response can be
+/// charged by what it really used: tokens, rows, bytes. The last call counts, and takes precedence
+/// over a [`Cost`] and over [`Rule::charge_if`](crate::Rule::charge_if). It also counts if the
+/// caller disconnects, or the inner service fails.
 ///
-/// Fewer permits than the request took before it began are given back, as far as they still count. More are debt: they count
-/// from when the answer is over, also beyond the limit, are never refused, and nobody is admitted until enough of them have
-/// left the interval. A limiter in Redis is told in the background: what it cannot be told within nine tenths of the interval, or a minute, is lost, and
-/// [counted](crate::RedisStore::lost_charges).
+/// If a request is charged less than it took, the rest is given back while it is still in use. If
+/// it is charged more, the rest is debt: it counts from the end of the response, also beyond the
+/// limit, is never refused, and no caller is admitted until enough of it has left the interval. A
+/// limiter in Redis learns of it in the background. What cannot be sent within nine tenths of the
+/// interval, or a minute, is lost, and [counted](crate::RedisStore::lost_charges).
 ///
-/// Where several rules met the request, a value is meant for each of them; [`rule`](Self::rule) chooses one. Where several
-/// layers did, it is meant for the rules of the innermost.
+/// If several rules applied to the request, a number is meant for each of them;
+/// [`rule`](Self::rule) chooses one. If several layers let it pass, it is meant for the rules of
+/// the innermost.
 ///
 /// # Example
 ///
@@ -55,16 +60,16 @@ use crate::{
 pub struct Charge {
     /// One for each layer, the innermost last.
     charged: List<Charged>,
-    /// Which rule of all layers it is about; all rules of the innermost without it.
+    /// A rule of any layer; `None` stands for all rules of the innermost.
     rule: Option<Arc<str>>,
 }
 
-/// What one layer charged.
+/// The charge of one layer.
 #[derive(Clone)]
 struct Charged {
     grant: Grant,
     layer: LayerId,
-    /// Where the store is that has charged it. While the ledger is open, that store is there.
+    /// The address of the store, which lives while the ledger is open.
     store: usize,
 }
 
@@ -72,7 +77,7 @@ fn address(store: &Arc<dyn AnyStore>) -> usize {
     Arc::as_ptr(store).addr()
 }
 
-/// Tells a layer, with its clones, from all others of the process, also when it is gone.
+/// Identifies a layer and its clones in this process, also after they are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerId(u64);
 
@@ -84,24 +89,27 @@ impl LayerId {
 }
 
 impl Charge {
-    /// Charges `permits` in all, whatever was taken or said before. `false` if the answer is over: then it has no effect.
+    /// Charges `permits` in all, whatever was taken or charged before. Returns false, and has no
+    /// effect, if the response is over.
     pub fn set(&self, permits: u32) -> bool {
-        self.say(|_| permits)
+        self.correct(|_| permits)
     }
 
-    /// Charges `permits` more than was taken or said before, up to 2^32 - 1 in all. `false` if the answer is over: then it
-    /// has no effect.
+    /// Charges `permits` more than was taken or set before, up to 2^32 - 1 in all. Returns false,
+    /// and has no effect, if the response is over.
     pub fn add(&self, permits: u32) -> bool {
-        self.say(|charged| charged.saturating_add(permits))
+        self.correct(|charged| charged.saturating_add(permits))
     }
 
-    /// Charges nothing, so that all that was taken is given back. `false` if the answer is over: then it has no effect.
+    /// Charges nothing, so that all that was taken is given back. Returns false, and has no effect,
+    /// if the response is over.
     pub fn refund(&self) -> bool {
         self.set(0)
     }
 
-    /// The charge of one rule, by the name that [`LimitState::name`](crate::LimitState::name) tells; with tiers that is
-    /// `<rule>.<tier>`. Rules of outer layers are found, too. `None` if no such rule met the request, or the answer is over.
+    /// Returns the charge of one rule, also of an outer layer's, by its
+    /// [`LimitState::name`](crate::LimitState::name); with tiers that is `<rule>.<tier>`. `None` if
+    /// no such rule applied to the request, or the response is over.
     ///
     /// # Example
     ///
@@ -122,18 +130,19 @@ impl Charge {
         })
     }
 
-    /// Whether the limiter was charged already as its rule would again, for an answer that is not over.
+    /// Returns whether an outer layer has charged the limiter as this charge would again, for a
+    /// response that is not over.
     pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
         let mut charged = self.charged.iter();
         charged.any(|charged| charged.has_charged(store, again))
     }
 
-    fn say(&self, charge: impl Fn(u32) -> u32) -> bool {
+    fn correct(&self, charge: impl Fn(u32) -> u32) -> bool {
         let innermost = self.charged.len().saturating_sub(1);
         let mut counts = false;
         for (place, charged) in self.charged.iter().enumerate() {
             if self.rule.is_some() || place == innermost {
-                counts |= charged.say(self.rule.as_deref(), &charge);
+                counts |= charged.correct(self.rule.as_deref(), &charge);
             }
         }
         counts
@@ -148,10 +157,10 @@ impl fmt::Debug for Charge {
     }
 }
 
-/// What a request cost, in permits: a handler puts it into the response's extensions.
+/// Sets the cost of a request, in permits: a handler puts it into the response's extensions.
 ///
-/// It is taken out by the innermost layer that had let the request pass, and goes before
-/// [`Rule::charge_if`](crate::Rule::charge_if). It is meant for each of the layer's rules, as a plain value of [`Charge`].
+/// The innermost layer that let the request pass takes it out. It takes precedence over
+/// [`Rule::charge_if`](crate::Rule::charge_if), and is meant for each of the layer's rules.
 ///
 /// # Example
 ///
@@ -167,7 +176,7 @@ impl fmt::Debug for Charge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cost(pub u32);
 
-/// How a request was answered, in HTTP or gRPC.
+/// The outcome of a request, in HTTP or gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     status: StatusCode,
@@ -175,30 +184,27 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The status; of gRPC nearly always 200.
-    #[must_use]
+    /// Returns the HTTP status; for gRPC it is nearly always 200.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The gRPC status code, 0 for success; `None` for an answer that is not gRPC.
-    #[must_use]
+    /// Returns the gRPC status code, 0 for success; `None` if the response is not gRPC.
     pub fn grpc_status(&self) -> Option<u32> {
         self.grpc_status
     }
 
-    /// Whether it is neither an error of HTTP, 4xx or 5xx, nor of gRPC.
-    #[must_use]
+    /// Returns whether it is no error of HTTP, 4xx or 5xx, and none of gRPC.
     pub fn is_success(&self) -> bool {
         let error = self.status.is_client_error() || self.status.is_server_error();
         !error && self.grpc_status.is_none_or(|status| status == 0)
     }
 }
 
-/// Which answers a rule charges.
+/// Decides by the response whether a rule charges the request.
 pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 
-/// Whether this layer has decided on the request already.
+/// Returns whether this layer has let the request pass already.
 pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     extensions.get::<Charge>().is_some_and(|charge| {
         let mut charged = charge.charged.iter();
@@ -206,34 +212,37 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     })
 }
 
-/// The rules of a grant that judge by the answer, if any.
-/// Rules are known by their names: two of one list never share one.
+/// The rules of a grant that charge by the response. Labels identify them: no two rules of a
+/// request share them.
 pub(crate) type Judges = List<(Arc<Labels>, ChargeIf)>;
 
 /// Settles a grant when it is dropped.
 pub(crate) struct Settling {
-    grant: Grant,
+    pub(crate) grant: Grant,
     store: Arc<dyn AnyStore>,
     judges: Judges,
-    /// The status of an answer whose gRPC status is still to come.
+    /// The header fields of the response; `None` if it has none.
+    pub(crate) fields: Option<Fields>,
+    /// The status of a response whose gRPC status comes in the trailers.
     awaits: Option<StatusCode>,
 }
 
 impl Settling {
-    /// Leaves the charge of a grant where handlers look for it.
+    /// Puts the charge of a grant where handlers look for it.
     pub(crate) fn new(
         layer: LayerId,
         store: &Arc<dyn AnyStore>,
         grant: Grant,
         judges: Judges,
+        fields: Option<Fields>,
         extensions: &mut Extensions,
     ) -> Self {
-        grant.ledger().open(grant.receipts().len());
-        let charged = List::one(Charged {
+        grant.ledger().open(grant.receipts());
+        let charged = List::from([Charged {
             grant: grant.clone(),
             layer,
             store: address(store),
-        });
+        }]);
         let rule = None;
         if let Some(outer) = extensions.insert(Charge { charged, rule })
             && let Some(charge) = extensions.get_mut::<Charge>()
@@ -245,21 +254,16 @@ impl Settling {
             grant,
             store: Arc::clone(store),
             judges,
+            fields,
             awaits: None,
         }
     }
 
-    /// What it settles.
-    pub(crate) fn grant(&self) -> &Grant {
-        &self.grant
-    }
-
-    /// Hears the head of the answer.
+    /// Reads the head of the response.
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            self.grant
-                .ledger()
-                .write(|corrections| corrections.cost = Some(permits));
+            let ledger = self.grant.ledger();
+            ledger.correct(By::Cost, |_, _| Some(permits));
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
@@ -272,10 +276,11 @@ impl Settling {
         }
     }
 
-    /// Hears the trailers of the answer.
+    /// Reads the trailers of the response.
     pub(crate) fn trailers(&mut self, trailers: &HeaderMap) {
         if let Some(status) = self.awaits.take() {
-            // PROTOCOL-HTTP2.md has a status in all trailers; without one clients read it as UNKNOWN.
+            // PROTOCOL-HTTP2.md has a status in all trailers; clients read a missing one as
+            // UNKNOWN.
             let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
             self.judge(&Outcome {
                 status,
@@ -287,18 +292,15 @@ impl Settling {
     fn judge(&self, outcome: &Outcome) {
         let grant = &self.grant;
         for (rule, charge_if) in self.judges.iter() {
-            // The user's code is called without the lock, and not while something is dropped.
+            // The user's code runs without the lock, and not while something is dropped.
             if charge_if(outcome) {
                 continue;
             }
             let is_judged = |receipt: &Receipt| Arc::ptr_eq(&receipt.labels, rule);
-            if let Some(place) = grant.receipts().iter().position(is_judged) {
-                grant.ledger().write(|corrections| {
-                    if let Some(entry) = corrections.entries.get_mut(place) {
-                        entry.judged = Some(0);
-                    }
-                });
-            }
+            let judged = grant.receipts().iter().position(is_judged);
+            grant
+                .ledger()
+                .correct(By::Rule, |place, _| (judged == Some(place)).then_some(0));
         }
     }
 }
@@ -309,10 +311,9 @@ impl Drop for Settling {
         let Some(corrections) = grant.ledger().close() else {
             return;
         };
-        for (receipt, entry) in grant.receipts().iter().zip(corrections.entries.iter()) {
-            let keep = entry.said.or(corrections.cost).or(entry.judged);
-            if let Some(keep) = keep.filter(|keep| *keep != receipt.permits) {
-                store.settle(receipt.clone(), keep);
+        for (receipt, (_, permits)) in grant.receipts().iter().zip(corrections) {
+            if permits != receipt.permits {
+                store.settle(receipt.clone(), permits);
             }
         }
     }
@@ -332,16 +333,15 @@ fn code(value: &HeaderValue) -> u32 {
     code.unwrap_or(UNKNOWN)
 }
 
-/// Whether the gRPC status of an answer comes behind its body. That of gRPC-Web is a part of the body, and not looked for.
+/// Returns whether the gRPC status of a response comes in trailers. That of gRPC-Web is a part of
+/// the body, and not looked for.
 fn has_trailers(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+    grpc_subtype(headers).is_some_and(|subtype| !subtype.starts_with(b"-"))
 }
 
 impl Charged {
     fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
-        // What it cost must have been clear before the request was seen, and be the same here.
+        // The cost must not depend on the request, and be the same here.
         let same = |receipt: &Receipt| {
             let (other, rule) = (&receipt.labels, &again.labels);
             receipt.name() == again.name()
@@ -359,16 +359,21 @@ impl Charged {
         receipts.any(|receipt| is_of(receipt, rule)) && self.grant.ledger().is_open()
     }
 
-    fn say(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
-        let said = self.grant.ledger().write(|corrections| {
-            let entries = corrections.entries.iter_mut();
-            for (receipt, entry) in self.grant.receipts().iter().zip(entries) {
-                if rule.is_none_or(|rule| is_of(receipt, rule)) {
-                    entry.said = Some(charge(entry.said.unwrap_or(receipt.permits)));
-                }
-            }
-        });
-        said.is_some()
+    fn correct(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
+        let receipts = self.grant.receipts();
+        self.grant
+            .ledger()
+            .correct(By::Handler, |place, (by, permits)| {
+                let receipt = receipts.get(place)?;
+                // The handler adds to what was taken or set by itself, whatever others have set.
+                let before = if by == By::Handler {
+                    permits
+                } else {
+                    receipt.permits
+                };
+                rule.is_none_or(|rule| is_of(receipt, rule))
+                    .then(|| charge(before))
+            })
     }
 }
 
@@ -378,6 +383,8 @@ fn is_of(receipt: &Receipt, rule: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::header;
+
     use super::*;
 
     #[test]

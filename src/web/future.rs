@@ -16,12 +16,14 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    answer::{Noted, RateLimitBody},
+    answer::{Fields, Outcome},
+    body::RateLimitBody,
     charge::{Judges, Settling},
     layer::Shared,
 };
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
+    error::Error,
     macros::detail,
     store::Deciding,
 };
@@ -43,173 +45,72 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, ReqBody, S::Future>,
+        pub(super) state: State<S, ReqBody, S::Future>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, ReqBody, F> {
+    pub(super) enum State<S, ReqBody, F> {
         Deciding {
             deciding: Deciding,
-            // The service, polled ready unless the decision comes first, and its request. Taken
-            // with the decision.
+            // The service and its request, taken with the decision.
             call: Option<(S, Request<ReqBody>)>,
             judges: Judges,
             shared: Arc<Shared>,
+            fields: Fields,
         },
-        // Admitted; the inner service is not yet ready.
+        // Admitted. The inner service may not be ready yet.
         Readying {
             call: Option<(S, Request<ReqBody>)>,
-            granted: Option<Granted>,
+            settling: Option<Settling>,
         },
         Calling {
             #[pin]
             future: F,
             // Held until the response body takes it over.
-            granted: Option<Granted>,
+            settling: Option<Settling>,
         },
         // The first poll builds the response.
-        Refusing { refused: Option<Refused> },
+        Refusing {
+            refused: Option<(Refusal, Parts)>,
+            shared: Arc<Shared>,
+            fields: Fields,
+        },
     }
 }
 
-/// A request that is refused.
-struct Refused {
-    refusal: Refusal,
-    parts: Parts,
-    shared: Arc<Shared>,
-}
-
-impl Refused {
-    /// Builds the response, with the decision in its extensions.
-    fn answer<B>(self) -> Response<RateLimitBody<B>> {
-        let mut answer = self.shared.answers.refuse(&self.refusal, &self.parts);
-        insert_decision(answer.extensions_mut(), Decision::Deny(self.refusal));
-        answer.map(RateLimitBody::refusal)
-    }
-}
-
-/// A grant, until the inner service has responded.
-pub(crate) struct Granted {
-    settling: Settling,
-    /// The fields of the response and the instant of the decision; `None` if the response has none.
-    fields: Option<Noted>,
-}
-
-impl Granted {
-    /// Puts the grant where handlers look for it.
-    pub(crate) fn record<B>(
+impl Shared {
+    /// Puts a grant where handlers look for it, and opens its charge for corrections.
+    pub(super) fn admit<B>(
+        &self,
         grant: Grant,
         judges: Judges,
         request: &mut Request<B>,
-        shared: &Shared,
-    ) -> Self {
+        fields: Fields,
+    ) -> Settling {
         log_shadow_refusals(&grant);
-        let fields = shared.answers.noted(request);
+        let fields = fields.of_response_to(request);
         let extensions = request.extensions_mut();
-        insert_decision(extensions, Decision::Allow(grant.clone()));
-        let settling = Settling::new(shared.id, &shared.store, grant, judges, extensions);
-        Self { settling, fields }
-    }
-
-    /// Adds the grant to the response, and applies what the response says about the charge.
-    fn add_to_response<B>(self, response: Response<B>) -> Response<RateLimitBody<B>>
-    where
-        B: Body<Data = Bytes>,
-    {
-        let Self {
-            mut settling,
-            fields,
-        } = self;
-        let (mut head, body) = response.into_parts();
-        settling.head(&mut head);
-        let grant = settling.grant();
-        if let Some(fields) = fields {
-            fields.granted(grant, &mut head.headers, &mut head.extensions);
-        }
-        insert_outer_decision(&mut head.extensions, Decision::Allow(grant.clone()));
-        Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
+        insert_decision(extensions, Decision::Allow(grant.clone()), false);
+        Settling::new(self.id, &self.store, grant, judges, fields, extensions)
     }
 }
 
-impl<S, ReqBody> ResponseFuture<S, ReqBody>
+/// Adds the grant to a response, which may correct the charge.
+fn add_grant<B>(mut settling: Settling, response: Response<B>) -> Response<RateLimitBody<B>>
 where
-    S: Service<Request<ReqBody>>,
+    B: Body<Data = Bytes>,
 {
-    /// Calls the inner service, which has been polled ready.
-    pub(crate) fn call(inner: &mut S, request: Request<ReqBody>, granted: Option<Granted>) -> Self {
-        let future = inner.call(request);
-        Self {
-            state: State::Calling { future, granted },
-        }
+    let (mut head, body) = response.into_parts();
+    settling.head(&mut head);
+    let grant = &settling.grant;
+    if let Some(fields) = &settling.fields {
+        let (headers, extensions) = (&mut head.headers, &mut head.extensions);
+        fields.write(grant.states(), Outcome::Granted, headers, extensions);
     }
-
-    /// Calls the inner service as soon as it is ready.
-    pub(crate) fn call_when_ready(
-        inner: S,
-        request: Request<ReqBody>,
-        granted: Option<Granted>,
-    ) -> Self {
-        let call = Some((inner, request));
-        Self {
-            state: State::Readying { call, granted },
-        }
-    }
-
-    /// Creates the future of a request that the store has yet to decide.
-    pub(crate) fn decide(
-        deciding: Deciding,
-        inner: S,
-        request: Request<ReqBody>,
-        judges: Judges,
-        shared: Arc<Shared>,
-    ) -> Self {
-        Self {
-            state: State::Deciding {
-                deciding,
-                call: Some((inner, request)),
-                judges,
-                shared,
-            },
-        }
-    }
-
-    /// Creates the future of a request that is refused without the store.
-    pub(crate) fn refuse(refusal: Refusal, parts: Parts, shared: Arc<Shared>) -> Self {
-        let refused = Refused {
-            refusal,
-            parts,
-            shared,
-        };
-        Self {
-            state: State::Refusing {
-                refused: Some(refused),
-            },
-        }
-    }
-
-    /// Goes on when the store has decided.
-    fn decided(
-        decision: Decision,
-        (mut inner, mut request): (S, Request<ReqBody>),
-        judges: Judges,
-        shared: &Arc<Shared>,
-    ) -> Self {
-        match decision {
-            Decision::Deny(refusal) => {
-                Self::refuse(refusal, request.into_parts().0, Arc::clone(shared))
-            }
-            Decision::Allow(grant) => {
-                let granted = Some(Granted::record(grant, judges, &mut request, shared));
-                if shared.decide_first {
-                    Self::call_when_ready(inner, request, granted)
-                } else {
-                    Self::call(&mut inner, request, granted)
-                }
-            }
-        }
-    }
+    insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
+    Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
 }
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
@@ -228,46 +129,50 @@ where
                     call,
                     judges,
                     shared,
+                    fields,
                 } => {
                     let decision = ready!(Pin::new(deciding).poll(cx));
                     let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    let decision = decision
-                        .unwrap_or_else(|error| Decision::Deny(Refusal::unavailable(error)));
-                    Self::decided(decision, call, mem::take(judges), shared).state
+                    decided(decision, call, mem::take(judges), shared, *fields)
                 }
-                StateProj::Readying { call, granted } => {
+                StateProj::Readying { call, settling } => {
                     let Some((inner, _)) = call else {
                         return Poll::Pending;
                     };
                     let ready = ready!(inner.poll_ready(cx));
-                    let (call, granted) = (call.take(), granted.take());
+                    let (call, settling) = (call.take(), settling.take());
                     ready?;
                     let Some((mut inner, request)) = call else {
                         return Poll::Pending;
                     };
                     State::Calling {
                         future: inner.call(request),
-                        granted,
+                        settling,
                     }
                 }
-                StateProj::Calling { future, granted } => {
+                StateProj::Calling { future, settling } => {
                     let response = ready!(future.poll(cx));
                     // Taken before the `?`: if the inner service fails, the charge ends here.
-                    let granted = granted.take();
+                    let settling = settling.take();
                     let response = response?;
-                    let response = match granted {
-                        Some(granted) => granted.add_to_response(response),
+                    return Poll::Ready(Ok(match settling {
+                        Some(settling) => add_grant(settling, response),
                         None => response.map(|body| RateLimitBody::inner(body, None)),
-                    };
-                    return Poll::Ready(Ok(response));
+                    }));
                 }
-                StateProj::Refusing { refused } => {
-                    let Some(refused) = refused.take() else {
+                StateProj::Refusing {
+                    refused,
+                    shared,
+                    fields,
+                } => {
+                    let Some((refusal, parts)) = refused.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(refused.answer()));
+                    let mut answer = shared.answers.refuse(&refusal, &parts, *fields);
+                    insert_decision(answer.extensions_mut(), Decision::Deny(refusal), false);
+                    return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
                 }
             };
             this.state.set(next);
@@ -275,9 +180,31 @@ where
     }
 }
 
+/// Returns the state after the decision.
+fn decided<S, B, F>(
+    decision: Result<Decision, Error>,
+    (inner, mut request): (S, Request<B>),
+    judges: Judges,
+    shared: &Arc<Shared>,
+    fields: Fields,
+) -> State<S, B, F> {
+    match decision.map_err(Refusal::unavailable) {
+        Ok(Decision::Allow(grant)) => {
+            let settling = Some(shared.admit(grant, judges, &mut request, fields));
+            let call = Some((inner, request));
+            State::Readying { call, settling }
+        }
+        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
+            refused: Some((refusal, request.into_parts().0)),
+            shared: Arc::clone(shared),
+            fields,
+        },
+    }
+}
+
 /// Logs which shadow rules would have refused the request.
 fn log_shadow_refusals(grant: &Grant) {
-    let limits = grant.limits().iter();
+    let limits = grant.states().iter();
     for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
         detail!(
             rule = limit.name(),
@@ -287,28 +214,25 @@ fn log_shadow_refusals(grant: &Grant) {
 }
 
 /// Inserts a decision where handlers and other layers look for it, beside those of other layers.
-fn insert_decision(extensions: &mut Extensions, decision: Decision) {
-    if let Some(earlier) = extensions.insert(decision)
-        && let Some(decision) = extensions.get::<Decision>().cloned()
-    {
-        let decisions = extensions.get_or_insert_default::<Decisions>();
-        if decisions.as_slice().is_empty() {
-            decisions.push(earlier);
-        }
-        decisions.push(decision);
+///
+/// In a request, these were made earlier. In a response, they were made later, by inner layers, and
+/// the `outermost` decision comes before them.
+fn insert_decision(extensions: &mut Extensions, decision: Decision, outermost: bool) {
+    let Some(other) = extensions.insert(decision) else {
+        return;
+    };
+    let Some(decision) = extensions.get::<Decision>().cloned() else {
+        return;
+    };
+    let decisions = extensions.get_or_insert_default::<Decisions>();
+    if decisions.as_slice().is_empty() {
+        decisions.push(other.clone());
     }
-}
-
-/// Inserts a decision into a response. Decisions already there were made later, by inner layers.
-fn insert_outer_decision(extensions: &mut Extensions, decision: Decision) {
-    if let Some(later) = extensions.get::<Decision>().cloned() {
-        let decisions = extensions.get_or_insert_default::<Decisions>();
-        if decisions.as_slice().is_empty() {
-            decisions.push(later);
-        }
+    if outermost {
         decisions.push_first(decision);
+        extensions.insert(other);
     } else {
-        extensions.insert(decision);
+        decisions.push(decision);
     }
 }
 

@@ -1,8 +1,11 @@
 //! The entry point of the crate: [`RateLimitLayer`] and its builder.
 
-#[cfg(feature = "config")]
-use std::sync::{Mutex, PoisonError};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
 
 use super::{
     answer::{Answers, Fields, HeaderStyle, OnRefusal},
@@ -12,7 +15,6 @@ use super::{
 use crate::{
     error::ConfigError,
     store::{AnyStore, Store},
-    swap::Swap,
 };
 
 /// Limits the requests to the services it wraps.
@@ -53,39 +55,26 @@ pub struct RateLimitLayer {
 pub(crate) struct Shared {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
-    pub(crate) rules: Swap<CompiledRules>,
+    pub(crate) rules: ArcSwap<CompiledRules>,
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
-    /// Lets one reload run at a time. Holds the fields for rules that choose none.
-    #[cfg(feature = "config")]
-    replacing: Mutex<Fields>,
+    /// Lets one reload run at a time.
+    replacing: Mutex<()>,
 }
 
-#[cfg(feature = "config")]
 impl Shared {
     /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
-        let default = self
+        let _alone = self
             .replacing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let fields = fields_of(&rules, *default)?;
         let rules = self.rules.load().successor(rules, &*self.store)?;
-        self.rules.store(rules);
-        self.answers.fields.store(fields);
+        self.rules.store(Arc::new(rules));
         Ok(())
     }
-}
-
-/// Returns the fields that the rules choose, after a check that they can carry the limits.
-fn fields_of(rules: &Rules, default: Fields) -> Result<Fields, ConfigError> {
-    let fields = rules.headers.as_deref().map_or(Ok(default), Fields::new)?;
-    if let Some(most) = fields.most_permits() {
-        rules.check_permits_fit(most)?;
-    }
-    Ok(fields)
 }
 
 impl RateLimitLayer {
@@ -136,6 +125,7 @@ impl RateLimitLayer {
             always: false,
             defaults: Defaults {
                 remaining: true,
+                fields: Fields::default(),
                 shadow: false,
                 wait: None,
                 queue: None,
@@ -145,8 +135,6 @@ impl RateLimitLayer {
     }
 }
 
-#[cfg(feature = "config")]
-#[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 impl RateLimitLayer {
     /// Replaces the rules of this layer, also in the services it has already made, while they
     /// serve.
@@ -167,20 +155,10 @@ impl RateLimitLayer {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rules, RulesFile, key::PeerIp};
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rules, key::PeerIp};
     ///
     /// let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_minute(60).by(PeerIp));
     /// layer.reload(Rules::new().otherwise(Limit::per_minute(90).by(PeerIp)))?;
-    ///
-    /// let text = "
-    ///     [rules.default]
-    ///     rate = '120/1m'
-    ///     by = 'peer'
-    ///
-    ///     [otherwise]
-    ///     rules = ['default']
-    /// ";
-    /// layer.reload(RulesFile::new().parse(text)?)?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
@@ -449,24 +427,24 @@ impl RateLimitLayerBuilder {
     ///
     /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        let default = Fields::new(&self.headers)?;
-        let fields = fields_of(&self.rules, default)?;
-        let rules = CompiledRules::new(self.rules, &*self.store, self.defaults)?;
+        let defaults = Defaults {
+            fields: Fields::new(&self.headers)?,
+            ..self.defaults
+        };
+        let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
         Ok(RateLimitLayer {
             shared: Arc::new(Shared {
                 id: LayerId::new(),
                 store: self.store,
-                rules: Swap::new(rules),
+                rules: ArcSwap::from_pointee(rules),
                 answers: Answers {
-                    fields: Swap::new(fields),
                     jitter: self.retry_jitter,
                     on_refusal: self.on_refusal,
                 },
                 enabled: self.enabled,
                 decide_first: self.decide_first,
                 always: self.always,
-                #[cfg(feature = "config")]
-                replacing: Mutex::new(default),
+                replacing: Mutex::new(()),
             }),
         })
     }

@@ -20,20 +20,18 @@ pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
 /// All gRPC calls are POST (PROTOCOL-HTTP2.md, "Request-Headers"). A client that uses another
 /// method reads HTTP, and would take a gRPC response for a 200.
 pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
-    if *method != Method::POST {
-        return false;
-    }
-    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
-        return false;
-    };
-    let Some(subtype) = content_type.as_bytes().strip_prefix(b"application/grpc") else {
-        return false;
-    };
-    match subtype.first() {
+    *method == Method::POST && grpc_subtype(headers).is_some()
+}
+
+/// Returns what follows `application/grpc` in the content type, of gRPC or gRPC-Web.
+pub(crate) fn grpc_subtype(headers: &HeaderMap) -> Option<&[u8]> {
+    let content_type = headers.get(header::CONTENT_TYPE)?.as_bytes();
+    let subtype = content_type.strip_prefix(b"application/grpc")?;
+    let known = match subtype.first() {
         None | Some(b'+' | b';' | b' ') => true,
-        Some(b'-') => subtype.starts_with(b"-web"),
-        Some(_) => false,
-    }
+        Some(_) => subtype.starts_with(b"-web"),
+    };
+    known.then_some(subtype)
 }
 
 /// Returns whether a request is a "CORS-preflight request" as in section 3.2.2 of the Fetch

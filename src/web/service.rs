@@ -12,9 +12,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    answer::RateLimitBody,
-    charge::{Judges, has_met},
-    future::{Granted, ResponseFuture},
+    answer::Fields,
+    body::RateLimitBody,
+    charge::{Judges, Settling, has_met},
+    future::{ResponseFuture, State},
     layer::{RateLimitLayer, Shared},
     rule::Plan,
 };
@@ -91,11 +92,14 @@ where
         }
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
-        let plan = self.shared.rules.load().plan(&parts, once);
+        let rules = self.shared.rules.load();
+        // The fields of these rules, also if others apply when the response is sent.
+        let (plan, fields) = (rules.plan(&parts, once), rules.fields);
+        drop(rules);
         match plan {
             Plan::Pass => self.forward(Request::from_parts(parts, body), None),
-            Plan::Refuse(refusal) => self.refuse(refusal, parts),
-            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body),
+            Plan::Refuse(refusal) => self.refuse(refusal, parts, fields),
+            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body, fields),
         }
     }
 }
@@ -108,6 +112,7 @@ impl<S> RateLimit<S> {
         judges: Judges,
         parts: Parts,
         body: ReqBody,
+        fields: Fields,
     ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
@@ -116,44 +121,67 @@ impl<S> RateLimit<S> {
         match shared.store.decide_at_once(&mut acquire) {
             Some(Ok(Decision::Allow(grant))) => {
                 let mut request = Request::from_parts(parts, body);
-                let granted = Granted::record(grant, judges, &mut request, shared);
-                self.forward(request, Some(granted))
+                let settling = shared.admit(grant, judges, &mut request, fields);
+                self.forward(request, Some(settling))
             }
-            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts),
-            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts),
+            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts, fields),
+            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts, fields),
             None => {
                 let deciding = Arc::clone(&shared.store).acquire(acquire);
-                let ready = take_ready(&mut self.inner);
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::decide(deciding, ready, request, judges, Arc::clone(shared))
+                let inner = take_ready(&mut self.inner);
+                let state = State::Deciding {
+                    deciding,
+                    call: Some((inner, Request::from_parts(parts, body))),
+                    judges,
+                    shared: Arc::clone(shared),
+                    fields,
+                };
+                ResponseFuture { state }
             }
         }
     }
 
     /// Refuses a request that is decided without waiting.
-    fn refuse<ReqBody>(&mut self, refusal: Refusal, parts: Parts) -> ResponseFuture<S, ReqBody>
+    fn refuse<ReqBody>(
+        &mut self,
+        refusal: Refusal,
+        parts: Parts,
+        fields: Fields,
+    ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
         // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
-        ResponseFuture::refuse(refusal, parts, Arc::clone(&self.shared))
+        let state = State::Refusing {
+            refused: Some((refusal, parts)),
+            shared: Arc::clone(&self.shared),
+            fields,
+        };
+        ResponseFuture { state }
     }
 
     /// Passes on a request with its grant, if a rule applies to it.
     fn forward<ReqBody>(
         &mut self,
         request: Request<ReqBody>,
-        granted: Option<Granted>,
+        settling: Option<Settling>,
     ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        if self.shared.decide_first {
-            let inner = take_ready(&mut self.inner);
-            return ResponseFuture::call_when_ready(inner, request, granted);
-        }
-        ResponseFuture::call(&mut self.inner, request, granted)
+        let state = if self.shared.decide_first {
+            State::Readying {
+                call: Some((take_ready(&mut self.inner), request)),
+                settling,
+            }
+        } else {
+            State::Calling {
+                future: self.inner.call(request),
+                settling,
+            }
+        };
+        ResponseFuture { state }
     }
 }
 

@@ -248,8 +248,8 @@ async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
     least
 }
 
-/// Far more than the sketch has, which is all that a flood may cost, and far less than 500 bytes
-/// for each key.
+/// A place takes what the store's page says, and a flood no more than the sketch: far less than a
+/// place for each key.
 #[allow(clippy::print_stdout, reason = "it is of use to who runs it")]
 #[test]
 fn a_flood_of_made_up_keys_takes_bounded_memory() {
@@ -274,8 +274,12 @@ fn a_flood_of_made_up_keys_takes_bounded_memory() {
             Poll::Pending => panic!("it waits"),
         }
     };
+    let empty = in_use();
     (0..PLACES).for_each(ask);
     let before = in_use();
+    let each = (before - empty) / PLACES;
+    println!("{each} bytes for each place");
+    assert!(each < 750, "{each}");
     (PLACES..FLOOD).for_each(ask);
     assert_eq!(store.len(), PLACES);
     let more = in_use().saturating_sub(before);

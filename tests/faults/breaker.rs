@@ -105,6 +105,7 @@ async fn a_busy_key_opens_it() {
             let deny = deny.clone();
             callers.spawn(async move { ask(&deny).await });
         }
+        // The pace of callers.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     println!(

@@ -271,7 +271,8 @@ async fn a_request_admitted_here_is_charged_there() {
         let request = Request::builder().header("x-user", 1).body(()).unwrap();
         let Ok(response) = service.clone().oneshot(request).await;
         let decision = response.extensions().get::<Decision>().unwrap();
-        (decision.source() == Source::Store).then(|| decision.limits()[0].remaining().unwrap())
+        (decision.source() == Source::Store)
+            .then(|| decision.limits().next().unwrap().remaining().unwrap())
     };
     let mut asked = 0;
     until("what was refused is given back", || {
@@ -331,6 +332,7 @@ async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
                 for of_burst in 0..50 {
                     callers.spawn(ask(service.clone(), user * 50 + of_burst));
                 }
+                // The pace of bursts.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             callers.join_all().await

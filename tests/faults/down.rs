@@ -68,10 +68,7 @@ async fn a_server_that_hangs_up_is_not_stormed() {
             drop(connection);
         }
     });
-    let store = RedisStore::builder(url)
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let store = RedisStore::builder(url).deadline(secs(5)).build().unwrap();
     let allow = service(&store, LIMIT, FailurePolicy::Allow);
     let began = Instant::now();
     let mut answers = 0;
@@ -127,6 +124,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
         let (room, spent) = tokio::join!(ask(&room), ask(&spent));
         assert_eq!(room, (StatusCode::OK, Source::FailurePolicy));
         refused += usize::from(spent.1 == Source::Store);
+        // The pace of callers.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let connected = connections_received(&server) - before;

@@ -88,7 +88,7 @@ async fn outage(
     let used = if keeps { 3 } else { 0 };
     let (status, decision) = ask(&layer, "patient").await;
     assert_eq!((status, decision.source()), (OK, Source::Store));
-    let remaining = decision.limits()[0].remaining().unwrap();
+    let remaining = decision.limits().next().unwrap().remaining().unwrap();
     let most = 20 - used - 1;
     assert!((most - 2..=most).contains(&remaining), "{remaining}");
 }

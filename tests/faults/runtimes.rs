@@ -1,7 +1,6 @@
 //! Runtimes that end, stand still, or are not there at all.
 
 use crate::scene::*;
-use tokio::runtime::Runtime;
 
 use super::{
     proxy::Proxy,
@@ -12,13 +11,6 @@ const LIMIT: Limit = Limit::per_hour(20);
 
 fn patient(url: String) -> RedisStore {
     crate::scene::patient(url).build().unwrap()
-}
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
 }
 
 /// Drives a future as a thread without tokio does.

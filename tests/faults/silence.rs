@@ -31,11 +31,7 @@ async fn times_out(limiter: &RateLimiter) {
     let began = Instant::now();
     let error = limiter.try_acquire_many(2).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
 /// Abandoned calls are given back when the server carries them out after all, however many
@@ -138,16 +134,8 @@ async fn a_stalled_server_meets_the_policy_at_the_deadline() {
         (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy)
     );
     assert_eq!(ask(&allow).await, (StatusCode::OK, Source::FailurePolicy));
-    assert!(
-        began.elapsed() >= Duration::from_millis(600),
-        "{:?}",
-        began.elapsed()
-    );
-    assert!(
-        began.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() >= millis(600), "{:?}", began.elapsed());
+    assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
     server.resume();
     for service in [&deny, &allow] {
         until("Redis decides again", || async {

@@ -61,10 +61,7 @@ async fn admits_one_of_a_hundred() {
             (RefusalKind::OverLimit, true)
         );
         let wait = refusal.retry_after().unwrap();
-        assert!(
-            wait > Duration::from_secs(30) && wait <= Duration::from_secs(60),
-            "{wait:?}"
-        );
+        assert!(wait > secs(30) && wait <= secs(60), "{wait:?}");
     }
 }
 
@@ -99,9 +96,7 @@ fn a_limiter_that_cannot_wait_grants_what_is_free() {
 #[test]
 fn a_runtime_without_a_timer_says_nothing_of_another() {
     let store = MemoryStore::new();
-    let brief = Limit::new(1, Duration::from_millis(30))
-        .by(Constant("all"))
-        .named("brief");
+    let brief = Limit::new(1, millis(30)).by(Constant("all")).named("brief");
     let layer = layer(&store, brief.wait(Duration::from_secs(60)));
     let (without, with) = (without_timer(), with_timer());
     let workers = Builder::new_multi_thread()

@@ -17,12 +17,9 @@ async fn scripts_that_the_server_knows_are_told() {
         reads_our_entries: true,
     });
     let server = RedisServer::shared();
-    let store = RedisStore::open(server.url()).unwrap();
-    let look = Look {
-        connection: &store.server().connection,
-        timeout: Duration::from_secs(5),
-        keys: wire::keys(&Name::exact("loaded").unwrap(), "7d9"),
-    };
+    let builder = RedisStore::builder(server.url()).response_timeout(Duration::from_secs(5));
+    let store = builder.build().unwrap();
+    let look = Look::at(&store);
     assert_eq!(look.loaded(&table).await.unwrap(), []);
     server.command(&["SCRIPT", "LOAD", "return 2"]);
     assert_eq!(look.loaded(&table).await.unwrap(), table[1..]);

@@ -48,10 +48,11 @@ use super::{RedisStore, RedisStoreBuilder, support};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Source},
+    demand::Acquire,
     error::Error,
     failure_policy::FailurePolicy,
     limit::Limit,
-    limiter::{RateLimiter, ask},
+    limiter::RateLimiter,
     receipt::Receipt,
     store::{sealed::Sealed, take},
 };
@@ -238,7 +239,7 @@ impl World {
             // As a layer asks.
             62..70 => {
                 let store = store.handle().0;
-                let mut acquire = ask(limiter.charge(permits).unwrap(), Vec::new(), None);
+                let mut acquire = Acquire::new(limiter.charge(permits).unwrap(), Vec::new(), None);
                 acquire.on_failure = Some(FailurePolicy::Allow);
                 take(&store, acquire).await.ok()
             }

@@ -23,13 +23,3 @@ fn deny_cache_asks_once() {
 fn breaker_sends_one() {
     one_of_a_herd_goes();
 }
-
-#[test]
-fn breaker_and_late_calls() {
-    calls_that_fail_together();
-}
-
-#[test]
-fn rewritten_limits() {
-    a_limit_that_is_rewritten();
-}

@@ -30,10 +30,9 @@ use crate::{
     store::{
         Decide, Listener, Listeners, Op, Outcome,
         guard::{
-            breaker::{Breakers, Pass, Seems, Told},
+            breaker::{BreakerState, Breakers, Pass, Told},
             deny_cache::{DenyCache, Refusals},
         },
-        redis::rewritten::Rewritten,
         stack::{About, Exit},
     },
 };
@@ -198,35 +197,6 @@ pub fn one_of_many_asks_in_time() {
     });
 }
 
-/// Who is told that a limit was rewritten sees it, whatever else is noted at the same time.
-pub fn a_limit_that_is_rewritten() {
-    loom::model(|| {
-        let rewritten = Arc::new(Rewritten::default());
-        let told = Arc::new(AtomicBool::new(false));
-        let [a, b] = ["a", "b"].map(|name| Name::exact(name).unwrap());
-        let noting = {
-            let (rewritten, told, a) = (Arc::clone(&rewritten), Arc::clone(&told), a.clone());
-            thread::spawn(move || {
-                rewritten.note(&a);
-                told.store(true, Ordering::Release);
-            })
-        };
-        let noting_too = {
-            let (rewritten, b) = (Arc::clone(&rewritten), b.clone());
-            thread::spawn(move || {
-                rewritten.note(&b);
-                assert!(rewritten.lately(&b));
-            })
-        };
-        if told.load(Ordering::Acquire) {
-            assert!(rewritten.lately(&a));
-        }
-        noting.join().unwrap();
-        noting_too.join().unwrap();
-        assert!(rewritten.lately(&a) && rewritten.lately(&b));
-    });
-}
-
 /// Whoever comes at the end of a pause: one goes, and what became of it decides for all.
 pub fn one_of_a_herd_goes() {
     for answered in [false, true] {
@@ -250,42 +220,15 @@ pub fn one_of_a_herd_goes() {
             let went = went.iter().flatten().count();
             // After an answer, all go.
             assert!(went == 1 || (answered && went == 2), "{went}");
-            let state = if answered { Seems::Closed } else { Seems::Open };
-            assert_eq!(breakers.look()[0].state, state);
+            let state = if answered {
+                BreakerState::Closed
+            } else {
+                BreakerState::Open
+            };
+            assert_eq!(breakers.look()[0].0, state);
             assert_eq!(breakers.refuses(&question()).is_some(), !answered);
         });
     }
-}
-
-/// Calls that fail together open it once, and what was begun before it opened tells nothing after it has closed.
-pub fn calls_that_fail_together() {
-    loom::model(|| {
-        let (breakers, clock) = breakers(2);
-        let late = enter(&breakers).unwrap();
-        let fails = |breakers: &Arc<Breakers>| {
-            let breakers = Arc::clone(breakers);
-            thread::spawn(move || {
-                if let Some(pass) = enter(&breakers) {
-                    pass.ends(Told::Failed);
-                }
-            })
-        };
-        let failing = [fails(&breakers), fails(&breakers)];
-        for one in failing {
-            one.join().unwrap();
-        }
-        assert_eq!(breakers.look()[0].state, Seems::Open);
-        clock.advance(Duration::from_millis(100));
-        let probing = {
-            let breakers = Arc::clone(&breakers);
-            thread::spawn(move || enter(&breakers).unwrap().ends(Told::Answered))
-        };
-        late.ends(Told::Failed);
-        probing.join().unwrap();
-        let seen = breakers.look()[0];
-        assert_eq!((seen.state, seen.failures), (Seems::Closed, 0));
-        assert!(breakers.refuses(&question()).is_none());
-    });
 }
 
 fn breakers(failures: u32) -> (Arc<Breakers>, ManualClock) {
@@ -364,7 +307,7 @@ fn refusal() -> Decision {
         shadow: false,
     };
     Decision::Deny(Refusal::by_limits(
-        List::one(state),
+        List::from([state]),
         Some(wait),
         Source::Store,
     ))
@@ -375,5 +318,9 @@ fn grant() -> Decision {
         .first
         .receipt()
         .granted(Duration::from_secs(3600));
-    Decision::Allow(Grant::new(List::EMPTY, List::one(receipt), Source::Store))
+    Decision::Allow(Grant::new(
+        List::new(),
+        List::from([receipt]),
+        Source::Store,
+    ))
 }

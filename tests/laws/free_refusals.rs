@@ -107,7 +107,7 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
             };
             let decision = ask(&both).await;
             let state = |decision: &Decision, shadow, told_again: bool| {
-                let mut limits = decision.limits().iter();
+                let mut limits = decision.limits();
                 let limit = limits.find(|limit| limit.is_shadow() == shadow);
                 let limit = limit.expect("the limit");
                 // A limit that alone refuses for ever need not count.

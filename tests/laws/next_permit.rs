@@ -36,7 +36,7 @@ fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic):
         for request in traffic {
             world.advance(request.pause);
             let decision = limiter.try_acquire_many(request.permits).await.unwrap();
-            let state = &decision.limits()[0];
+            let state = decision.limits().next().unwrap();
             match &decision {
                 Decision::Deny(_) => assert_eq!(state.next_after(), None, "the wait says it"),
                 Decision::Allow(_) => {

@@ -7,7 +7,7 @@ use super::{
     proxy::{Proxy, Spoil},
     random::Random,
     record::Record,
-    support::RedisServer,
+    support::{RedisServer, cluster::wait_until},
     watch::{Control, Watch},
 };
 
@@ -202,9 +202,9 @@ impl<'a> World<'a> {
             Fault::Replica => assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK"),
             Fault::Busy => {
                 // Until the server notices that it is busy, it takes no other command.
-                while !server.cli(&["SCRIPT", "KILL"]).contains("OK") {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                wait_until("its script is killed", || {
+                    server.cli(&["SCRIPT", "KILL"]).contains("OK")
+                });
                 self.busy = None;
             }
             Fault::Silence

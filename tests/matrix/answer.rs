@@ -164,7 +164,7 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
         _ => By::Policy,
     };
     if by != By::Policy {
-        let said: Vec<_> = (decision.limits().iter())
+        let said: Vec<_> = (decision.limits())
             .map(|limit| (limit.permits(), limit.interval()))
             .collect();
         let asked = lane.limits().map(|limit| match by {

@@ -75,6 +75,7 @@ impl Caller {
             self.counts.answered.fetch_add(1, Ordering::SeqCst);
             let pause = self.counts.pause.load(Ordering::SeqCst) * 1000;
             let pause = pause / 2 + self.random.below(pause + 1);
+            // The load's pace.
             tokio::time::sleep(Duration::from_micros(pause)).await;
         }
     }

@@ -49,6 +49,7 @@ async fn row_22_a_server_whose_clock_is_set_forth() {
     for _ in 0..3 {
         set_back(&scene, -10_000);
         scene.load.decided(10).await;
+        // Longer than an interval, of the server's real time: the bound is for one step in each.
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     scene.healed().await;

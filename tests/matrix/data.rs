@@ -18,6 +18,7 @@ async fn lost_at_once(row: &'static str, command: &str) {
     for _ in 0..5 {
         assert_eq!(scene.server.cli(&[command]), "OK");
         scene.load.decided(3).await;
+        // Longer than an interval, of the server's real time.
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     scene.healed().await;

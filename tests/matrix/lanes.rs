@@ -12,7 +12,7 @@ pub struct Lane {
     limits: &'static [Allowed],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum How {
     /// A layer of one rule, or of several, whose requests fail that way
     Layer(FailurePolicy),

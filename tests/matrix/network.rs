@@ -260,10 +260,10 @@ async fn row_21_a_server_that_closes_idle_connections() {
     scene.server.cli(&["CONFIG", "SET", "timeout", "1"]);
     for _ in 0..2 {
         scene.load.idle(true).await;
-        let gone = async || scene.proxy.open_connections() == 0;
-        while !gone().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until("they are closed", async || {
+            scene.proxy.open_connections() == 0
+        })
+        .await;
         scene.load.idle(false).await;
         scene.load.decided(3).await;
     }

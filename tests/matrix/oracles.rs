@@ -340,9 +340,7 @@ mod tests {
     #[should_panic(expected = "O6")]
     fn a_storm_is_found() {
         let now = Instant::now();
-        let came: Vec<_> = (0..30)
-            .map(|n| now + Duration::from_millis(n * 30))
-            .collect();
+        let came: Vec<_> = (0..30).map(|n| now + millis(n * 30)).collect();
         few_connections(&came, 2, 2);
     }
 

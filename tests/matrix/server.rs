@@ -54,6 +54,7 @@ async fn row_03_a_server_that_is_stopped_and_goes_on() {
     let mut scene = Scene::begin("row 3").await;
     aside(|| scene.server.stop_process());
     scene.load.met_policy(20).await;
+    // The fault itself: so long it is stopped.
     tokio::time::sleep(Duration::from_secs(5)).await;
     scene.load.met_policy(1).await;
     aside(|| scene.server.resume());

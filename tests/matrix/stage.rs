@@ -371,6 +371,7 @@ async fn waits_are_kept(store: &RedisStore) {
         };
         let wait = wait.expect("O4: a refusal says how long to wait");
         assert!(!wait.is_zero() && wait <= limit.interval(), "O4: {wait:?}");
+        // What a refusal announces is what is tested, by the server's clock.
         tokio::time::sleep(wait).await;
         let decision = retried(async || idle.try_acquire().await).await;
         assert_eq!(decision.source(), Source::Store);
@@ -391,6 +392,7 @@ pub async fn all_is_free(
     let longest = limiters.iter().map(|limiter| limiter.allowed);
     let longest = longest.map(|allowed| allowed.interval + allowed.ahead());
     let over = aside(&now) + longest.max().unwrap_or(0) + late;
+    // By the servers' clocks, which go as fast as they like.
     while aside(&now) <= over {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

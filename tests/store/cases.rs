@@ -311,9 +311,8 @@ async fn take(what: &str, world: &World, step: &Step) {
 }
 
 fn assert_decision(what: &str, decision: &Decision, step: &Step) {
-    let [state] = decision.limits() else {
-        panic!("{what}: not one limit: {decision:?}");
-    };
+    assert_eq!(decision.limits().len(), 1, "{what}: {decision:?}");
+    let state = decision.limits().next().unwrap();
     let reset = millis(state.reset_after());
     let said = (step.allow.is_some(), step.deny.is_some(), step.never);
     match decision {

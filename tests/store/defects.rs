@@ -9,8 +9,6 @@
 mod cases;
 mod clients;
 mod clocks;
-mod lives;
-mod lost_keys;
 mod members;
 mod monitor;
 mod names;

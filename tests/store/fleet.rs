@@ -151,13 +151,9 @@ fn granted(mut worker: Child) -> i64 {
 }
 
 fn patient(url: &str) -> RedisStore {
-    RedisStore::builder(url)
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-        // How much of what was asked for is granted shows where each is asked for.
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
+    // How much of what was asked for is granted shows where each is asked for.
+    let store = crate::scene::patient(url).deny_cache(Duration::ZERO);
+    store.build().unwrap()
 }
 
 /// Asks until the run is over. Every decision is the server's.

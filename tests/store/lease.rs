@@ -25,15 +25,7 @@ async fn warm(limiter: &RateLimiter) -> u64 {
 
 /// Polls until these permits are free, because a release is carried out in the background.
 async fn free_at_last(limiter: &RateLimiter, permits: u64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let free = limiter.available_permits().await.unwrap();
-        if free == permits {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{free} of {permits}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("they are free", async || free(limiter).await == permits).await;
 }
 
 #[tokio::test]
@@ -108,6 +100,45 @@ async fn a_lease_is_an_entry_scored_at_its_end() {
     assert_eq!(long.try_acquire().await.unwrap().source(), Source::Lease);
     clock.advance(Duration::from_millis(1));
     assert_eq!(long.try_acquire().await.unwrap().source(), Source::Store);
+}
+
+/// The deny cache is asked before the lease. What gives a lease enough for a question drops the
+/// refusals of that.
+#[tokio::test]
+async fn a_known_refusal_hides_no_permits_in_hand() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = || {
+        let store = patient(server.url()).client_clock(clock.clone());
+        store.deny_cache(Duration::from_secs(60)).build().unwrap()
+    };
+    let (ours, other) = (store(), store());
+    let limiter = leased(&ours, Limit::per_hour(1000), Duration::from_secs(300)).await;
+    warm(&limiter).await;
+    // Of the four permits of the lease two are left.
+    let decision = limiter.try_acquire().await.unwrap();
+    assert_eq!(decision.source(), Source::Lease);
+    let Decision::Allow(grant) = decision else {
+        panic!("in hand");
+    };
+    let other = RateLimiter::new(&other, limiter.name()).unwrap();
+    let rest = u32::try_from(other.available_permits().await.unwrap()).unwrap();
+    other.try_acquire_many(rest).await.unwrap().assert_allowed();
+    let asks = async |permits, allowed, source| {
+        let decision = limiter.try_acquire_many(permits).await.unwrap();
+        let said = (decision.is_allowed(), decision.source());
+        assert_eq!(said, (allowed, source), "{permits}");
+    };
+    asks(3, false, Source::Store).await;
+    asks(3, false, Source::Cache).await;
+    limiter.give_back(&grant.receipts()[0]);
+    let calls = server.scripts_called();
+    asks(3, true, Source::Lease).await;
+    assert_eq!(server.scripts_called(), calls);
+    // A refusal of more ends no lease, and is repeated while there is one.
+    limiter.give_back(&grant.receipts()[0]);
+    asks(1, false, Source::Store).await;
+    asks(1, false, Source::Cache).await;
 }
 
 #[tokio::test]
@@ -224,10 +255,7 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
     };
     limiter.settle(first, 4);
     store.close().await;
-    assert_eq!(
-        limiter.available_permits().await.unwrap(),
-        10_000 - taken + 6
-    );
+    assert_eq!(free(&limiter).await, 10_000 - taken + 6);
     // The lease has ended.
     limiter.settle(second, 3);
     limiter.give_back(first);

@@ -87,7 +87,8 @@ async fn requests_that_come_together_cost_two_scripts() {
             .filter(|(status, _)| *status == StatusCode::OK);
         assert_eq!(passed.count(), 80 - CROWD);
         // All but the first get the number after the same call.
-        let remaining = |(_, decision): &(StatusCode, Decision)| decision.limits()[0].remaining();
+        let remaining =
+            |(_, decision): &(StatusCode, Decision)| decision.limits().next().unwrap().remaining();
         assert_eq!(
             answers
                 .iter()
@@ -147,9 +148,22 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
     begin(counting.as_mut()).await;
     server.resume();
     for request in requests {
-        assert_eq!(request.await.unwrap().1.limits()[0].remaining(), None);
+        assert_eq!(
+            request
+                .await
+                .unwrap()
+                .1
+                .limits()
+                .next()
+                .unwrap()
+                .remaining(),
+            None
+        );
     }
-    assert_eq!(counting.await.unwrap().limits()[0].remaining(), Some(3));
+    assert_eq!(
+        counting.await.unwrap().limits().next().unwrap().remaining(),
+        Some(3)
+    );
 }
 
 /// In a `select!` loop for example, or beside others whose turn it is.

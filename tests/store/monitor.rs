@@ -6,13 +6,9 @@ use crate::scene::*;
 const LIMIT: Limit = Limit::per_hour(3);
 
 fn patient(server: &RedisServer) -> RedisStore {
-    RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-        // What a refusal costs is counted here.
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
+    // What a refusal costs is counted here.
+    let store = crate::scene::patient(server.url()).deny_cache(Duration::ZERO);
+    store.build().unwrap()
 }
 
 /// The commands that clients have sent, without their arguments.
@@ -44,11 +40,8 @@ async fn a_layers_decision_is_one_command() {
     // Setting the connection up takes what it takes; then the script is not there yet.
     assert!(ask(&layer, "ann").await);
     let first = commands(&mut feed, &server);
-    assert!(
-        first.ends_with(&["EVALSHA".to_owned(), "EVAL".to_owned()]),
-        "{first:?}"
-    );
-    let set_up = first.len() - 2;
+    let set_up = first.len() - 3;
+    assert_eq!(first[set_up..], ["EVALSHA", "SCRIPT", "EVALSHA"]);
     assert!(
         first[..set_up].iter().all(|command| command == "CLIENT"),
         "{first:?}"
@@ -77,7 +70,6 @@ async fn a_layers_decision_is_one_command() {
 
     server.cli(&["SCRIPT", "FLUSH"]);
     commands(&mut feed, &server);
-    // Lost for the second time within a minute: so it is loaded, which servers keep for good.
     assert!(!ask(&layer, "bob").await);
     assert_eq!(
         commands(&mut feed, &server),

@@ -127,13 +127,7 @@ fn input() -> impl Strategy<Value = Input> {
 }
 
 fn store(clock: &ManualClock) -> RedisStoreBuilder {
-    RedisStore::builder(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .client_id(CLIENT)
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
-        // Every refusal is to be the script's.
-        .deny_cache(Duration::ZERO)
+    shared_redis().client_clock(clock.clone()).client_id(CLIENT)
 }
 
 fn millis(clock: &ManualClock) -> u64 {
@@ -170,10 +164,7 @@ fn agrees(state: &State, rate: u64, interval: u64, now: u64, granted: &[(u64, u3
 
 #[test]
 fn a_limiter_leaves_what_redisson_would_read() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let clock = ManualClock::new();
     let store = store(&clock).build().unwrap();
     let law = |(rate, interval, per_client, steps): Input| {
@@ -238,10 +229,7 @@ fn a_limiter_leaves_what_redisson_would_read() {
 
 #[test]
 fn a_rule_leaves_the_same_under_its_name_and_lets_it_vanish() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let clock = ManualClock::new();
     let law = |(rate, interval, _, steps): Input| {
         runtime.block_on(async {
@@ -250,9 +238,7 @@ fn a_rule_leaves_the_same_under_its_name_and_lets_it_vanish() {
             let limit = Limit::new(rate, Duration::from_millis(interval));
             let rule = Rule::new("api", limit, FromHeader::new("user"))
                 .cost_by(|parts| parts.headers["cost"].to_str().unwrap().parse().unwrap());
-            let inner = service_fn(async |_: Request<String>| {
-                Ok::<_, Infallible>(Response::new(String::new()))
-            });
+            let inner = service_fn(serve);
             let service = RateLimitLayer::new(&store, rule).layer(inner);
             let name = format!("{prefix}:{{caf%C3%A9%20%7B}}:api");
             let mut granted = Vec::new();

@@ -4,12 +4,12 @@
     dead_code,
     unused_imports,
     unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "each test binary uses part of it"
 )]
 
-use std::future::{Ready, ready};
 pub use std::{
     convert::Infallible,
     pin::{Pin, pin},
@@ -21,11 +21,17 @@ pub use std::{
     thread,
     time::{Duration, Instant},
 };
+use std::{
+    fmt::Debug,
+    future::{Ready, ready},
+};
 
 pub use http::{HeaderMap, Request, Response, StatusCode, header};
 pub use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use tokio::runtime::Runtime;
 pub use tokio::task::{JoinSet, block_in_place};
 pub use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::Error;
 #[cfg(feature = "test-util")]
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
@@ -47,6 +53,14 @@ pub use crate::support::{RedisServer, Reply, unique};
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const HOUR: Duration = Duration::from_secs(3600);
 
+pub const fn secs(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+pub const fn millis(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
 /// Far longer than anything takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
 
@@ -55,6 +69,13 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub fn patient(url: impl AsRef<str>) -> RedisStoreBuilder {
     let store = RedisStore::builder(url);
     store.response_timeout(LONG).deadline(LONG)
+}
+
+/// Returns a store of any topology that is as patient, when it connects, too.
+#[cfg(feature = "redis")]
+pub fn patiently(store: RedisStoreBuilder) -> RedisStoreBuilder {
+    let store = store.connect_timeout(LONG).response_timeout(LONG);
+    store.deadline(LONG)
 }
 
 /// Returns a patient store on the server that tests share, with names of its own for the limiters
@@ -92,6 +113,12 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> Duration
     began.elapsed()
 }
 
+/// Awaits a scenario that might wait for ever.
+pub async fn in_time(scenario: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(2 * LONG, scenario).await;
+    ended.expect("it hangs");
+}
+
 /// Polls a future once.
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
@@ -120,6 +147,17 @@ pub fn refused(decision: Decision) -> Refusal {
         Decision::Deny(refusal) => refusal,
         Decision::Allow(grant) => panic!("{grant:?}"),
     }
+}
+
+#[track_caller]
+pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind) {
+    assert_eq!(result.unwrap_err().kind(), kind);
+}
+
+/// Returns a runtime of this thread, for tests that choose when it runs.
+pub fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
 }
 
 pub async fn take(limiter: &RateLimiter, permits: u32) -> Grant {
@@ -167,7 +205,7 @@ macro_rules! on_both_by_a_clock {
             async fn $check() {
                 let clock = $crate::scene::ManualClock::new();
                 let store = $crate::scene::MemoryStore::new().clock(clock.clone());
-                super::$check(store, clock).await;
+                $crate::scene::in_time(super::$check(store, clock)).await;
             })+
         }
         mod redis_by_a_clock {
@@ -175,7 +213,8 @@ macro_rules! on_both_by_a_clock {
             async fn $check() {
                 let clock = $crate::scene::ManualClock::new();
                 let store = $crate::scene::shared_redis().client_clock(clock.clone());
-                super::$check(store.build().unwrap(), clock).await;
+                let check = super::$check(store.build().unwrap(), clock);
+                $crate::scene::in_time(check).await;
             })+
         }
     };

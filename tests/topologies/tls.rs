@@ -17,20 +17,12 @@ use crate::{
 };
 use tower_ratelimit::redis::TlsCertificates;
 
-/// A busy machine is no failure.
-const LONG: Duration = Duration::from_secs(10);
-
 fn url(server: &RedisServer) -> String {
     format!("rediss://127.0.0.1:{}/", server.tls_port())
 }
 
 fn patient(store: RedisStoreBuilder) -> RedisStore {
-    store
-        .connect_timeout(LONG)
-        .response_timeout(LONG)
-        .deadline(LONG)
-        .build()
-        .unwrap()
+    patiently(store).build().unwrap()
 }
 
 /// Asks for an answer, and returns what the page on failure says to do, and what rustls said.

@@ -12,16 +12,9 @@ use crate::{
 };
 
 const LIMIT: Limit = Limit::per_hour(10);
-/// A busy machine is no failure.
-const LONG: Duration = Duration::from_secs(20);
 
 fn patient(store: RedisStoreBuilder) -> RedisStore {
-    store
-        .connect_timeout(LONG)
-        .response_timeout(LONG)
-        .deadline(LONG)
-        .build()
-        .unwrap()
+    patiently(store).build().unwrap()
 }
 
 /// One limiter for all that a store does, on each of them.

@@ -70,11 +70,7 @@ fn anonymous() -> Request<String> {
 }
 
 fn redis() -> RedisStoreBuilder {
-    RedisStore::builder(RedisServer::shared().url())
-        .prefix(&unique("t"))
-        // A busy machine must not turn decisions into policy answers.
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
+    patient(RedisServer::shared().url()).prefix(&unique("t"))
 }
 
 fn by_key(permits: u64) -> Rule {
@@ -156,10 +152,7 @@ async fn an_error_of_the_inner_call_is_handed_on_as_it_is() {
         Broken(7)
     );
     // The limit is an answer and no error: the second one is refused.
-    assert_eq!(
-        status(&service, request("a")).await,
-        StatusCode::TOO_MANY_REQUESTS
-    );
+    assert_eq!(status(&service, request("a")).await, 429);
 }
 
 #[tokio::test]
@@ -267,10 +260,7 @@ async fn the_inner_service_is_called_when_the_decision_is_made_and_not_before() 
 
     let refused = service.call(request("a")).await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(
-        service.call(anonymous()).await.unwrap().status(),
-        StatusCode::UNAUTHORIZED
-    );
+    assert_eq!(service.call(anonymous()).await.unwrap().status(), 401);
     assert_eq!(inner.calls(), 1, "a refusal calls no inner service");
 }
 
@@ -281,10 +271,7 @@ async fn a_dropped_request_stays_charged() {
     // `oneshot` is lazy: nothing was called yet, and nothing is charged.
     let mut called = service.clone();
     drop(called.call(request("a")));
-    assert_eq!(
-        status(&service, request("a")).await,
-        StatusCode::TOO_MANY_REQUESTS
-    );
+    assert_eq!(status(&service, request("a")).await, 429);
 }
 
 #[tokio::test]
@@ -425,10 +412,7 @@ async fn one_layer_on_many_services_is_one_limiter() {
     assert_eq!(status(&two, request("a")).await, StatusCode::OK);
     assert_eq!(status(&two.clone(), request("a")).await, StatusCode::OK);
     for service in [&one, &two] {
-        assert_eq!(
-            status(service, request("a")).await,
-            StatusCode::TOO_MANY_REQUESTS
-        );
+        assert_eq!(status(service, request("a")).await, 429);
         assert_eq!(status(service, request("b")).await, StatusCode::OK);
     }
 }
@@ -442,10 +426,7 @@ async fn fits_into_a_service_builder() {
         .map_request(|request: Request<String>| request)
         .service(Inner::default());
     assert_eq!(status(&service, request("a")).await, StatusCode::OK);
-    assert_eq!(
-        status(&service, request("a")).await,
-        StatusCode::TOO_MANY_REQUESTS
-    );
+    assert_eq!(status(&service, request("a")).await, 429);
 
     let layered = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(Inner::default());
     let shared: tower::util::BoxCloneSyncService<_, _, Infallible> =

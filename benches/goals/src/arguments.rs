@@ -24,7 +24,7 @@ Nothing is left out: where a contender is missing, nothing is measured, and what
 #[derive(Debug)]
 pub(crate) enum Order {
     Measure(Arguments),
-    /// Be the HTTP server of a row. Told by this program to a copy of itself.
+    /// Be the HTTP server of a row. This program says so to a copy of itself.
     Serve {
         scene: String,
         redis: String,

@@ -53,7 +53,7 @@ impl Database {
         self.builder().build().unwrap()
     }
 
-    /// A connection that nobody else uses.
+    /// A connection of its own.
     pub(crate) async fn connection(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));

@@ -39,8 +39,8 @@ pub(crate) enum Goal {
     RatioAtLeast(f64),
     /// Whatever the other side needs
     AtMost(f64),
-    /// None: it is only told.
-    Told,
+    /// None: the figure is reported only.
+    Reported,
 }
 
 /// Two sides, ready to be measured.
@@ -157,7 +157,7 @@ impl Compared {
             Goal::RatioAtMost(most) => Some(ratio() <= most),
             Goal::RatioAtLeast(least) => Some(ratio() >= least),
             Goal::AtMost(most) => Some(self.ours.median <= most),
-            Goal::Told => None,
+            Goal::Reported => None,
         }
     }
 }

@@ -45,7 +45,7 @@ fn line(text: &mut String, work: &str, compared: &Compared, judged: bool) {
         Goal::RatioAtMost(most) => format!("≤ {most}x"),
         Goal::RatioAtLeast(least) => format!("≥ {least}x"),
         Goal::AtMost(most) => format!("≤ {most}"),
-        Goal::Told => String::from("told"),
+        Goal::Reported => String::from("reported"),
     };
     let met = match compared.met().filter(|_| judged) {
         Some(true) => "yes",

@@ -1,11 +1,14 @@
-use std::{fmt::Debug, iter, slice};
+use std::{iter, slice};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::{fixed_window, gcra, sliding_log},
-    limit::{Limit, Slots},
+    algorithm::{
+        fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm, sliding_log::SlidingLog,
+    },
+    limit::{Limit, LimitSource, Slots},
+    receipt::PermitId,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -62,20 +65,22 @@ fn take(rate: u64, id: u8) -> Charge {
 }
 
 /// Asks both ways, and holds answers and what is kept against each other.
-fn agree<L: Counts + Clone + Debug + PartialEq>(
+fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
     steps: &[Step],
-    mut one: L,
+    slots: Option<Slots>,
 ) -> Result<(), TestCaseError> {
+    let mut one = LimiterState::<A>::default();
+    one.state.set_slots(slots);
     let mut many = one.clone();
     let mut now = START;
     for step in steps {
         now += step.pause;
         let (caller, terms) = (&step.acquire, step.terms);
         let at = Now::millis(now);
-        let answer = acquire_one(&mut one, &caller.first, terms, caller.remaining, at);
-        let limiters = iter::once((&mut many as &mut dyn Counts, terms));
+        let answer = one.acquire_one(&caller.first, terms, caller.remaining, at);
+        let limiters = iter::once((&mut many as &mut LimiterState, terms));
         let answers = acquire(limiters, slice::from_ref(caller), at);
-        prop_assert_eq!(answer.map(List::one), answers, "{:?}", step);
+        prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
         prop_assert_eq!(&one, &many, "{:?}", step);
     }
     Ok(())
@@ -83,49 +88,48 @@ fn agree<L: Counts + Clone + Debug + PartialEq>(
 
 #[test]
 fn only_a_log_knows_a_call_that_comes_again() {
-    let twice = |limiter: &mut dyn Counts| {
-        let mut answer = || acquire_one(limiter, &take(1, 1), TERMS, false, NOW).unwrap();
+    fn twice<A: Algorithm + Default>() -> [Verdict; 2] {
+        let mut limiter = LimiterState::<A>::default();
+        let mut answer = || limiter.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
         [answer(), answer()].map(|answer| answer.verdict)
-    };
+    }
     let granted = [Verdict::Granted, Verdict::Granted];
-    assert_eq!(twice(&mut sliding_log::Limiter::default()), granted);
+    assert_eq!(twice::<SlidingLog>(), granted);
     let refused = [Verdict::Granted, Verdict::Refused];
-    assert_eq!(twice(&mut fixed_window::Limiter::default()), refused);
-    assert_eq!(twice(&mut gcra::Limiter::default()), refused);
+    assert_eq!(twice::<FixedWindow>(), refused);
+    assert_eq!(twice::<Gcra>(), refused);
 }
 
-/// What a refused caller was the first to ask is either made, and said to be, or neither.
+/// A call that another limiter refused either makes this one, and says so, or does neither.
 #[test]
-fn what_is_made_is_told() {
-    fn told<L: Counts>(mut first: L) -> bool {
-        let mut spent = sliding_log::Limiter::default();
-        acquire_one(&mut spent, &take(1, 1), TERMS, false, NOW).unwrap();
+fn what_is_made_is_reported() {
+    fn reported<A: Algorithm + 'static>(state: A) -> bool {
+        let mut first = LimiterState { limit: None, state };
+        let mut spent = LimiterState::<SlidingLog>::default();
+        spent.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
         let caller = Acquire::of([take(2, 2), take(1, 3)], false);
-        let limiters: [(&mut dyn Counts, Terms); 2] = [(&mut first, TERMS), (&mut spent, TERMS)];
+        let limiters: [(&mut LimiterState, Terms); 2] = [(&mut first, TERMS), (&mut spent, TERMS)];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();
         assert_eq!(answers[1].verdict, Verdict::Refused);
-        let told = answers[0].changed == Changed::Created;
-        assert_eq!(told, first.limit().is_some());
-        told
+        let reported = answers[0].changed == Changed::Created;
+        assert_eq!(reported, first.limit.is_some());
+        reported
     }
-    assert!(!told(sliding_log::Limiter::default()));
+    assert!(!reported(SlidingLog::default()));
     // Of this one only the limit was lost.
-    assert!(told(sliding_log::Limiter {
-        value: Some(2),
-        ..sliding_log::Limiter::default()
-    }));
-    assert!(told(fixed_window::Limiter::default()));
-    assert!(told(gcra::Limiter::default()));
+    let mut unset = SlidingLog::default();
+    unset.value = Some(2);
+    assert!(reported(unset));
+    assert!(reported(FixedWindow::default()));
+    assert!(reported(Gcra::default()));
 }
 
 proptest! {
     #[test]
     fn one_caller_of_one_limiter_is_answered_as_a_list_of_one(steps in steps()) {
-        let mut slotted = sliding_log::Limiter::default();
-        slotted.note_in(Some(Slots::try_new(10, "orders", iter::empty()).unwrap()));
-        agree(&steps, slotted)?;
-        agree(&steps, sliding_log::Limiter::default())?;
-        agree(&steps, fixed_window::Limiter::default())?;
-        agree(&steps, gcra::Limiter::default())?;
+        agree::<SlidingLog>(&steps, Slots::try_new(10, "orders", iter::empty()).ok())?;
+        agree::<SlidingLog>(&steps, None)?;
+        agree::<FixedWindow>(&steps, None)?;
+        agree::<Gcra>(&steps, None)?;
     }
 }

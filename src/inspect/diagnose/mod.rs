@@ -10,30 +10,31 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use self::report::Keys;
 pub use self::{
     releases::RedissonReleases,
-    report::{Diagnosis, Finding, OtherClient},
+    report::{Diagnosis, Finding, FindingKind, OtherClient},
 };
+use super::{Look, exact, parsed};
 use crate::{
-    algorithm::gcra::{Limiter, State},
+    algorithm::{
+        gcra::{Gcra, State},
+        limiter::LimiterState,
+    },
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
     limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero},
     name::Name,
+    receipt::PermitId,
     store::{
         TimeToLive,
         redis::{
             RedisStore,
-            server::Server,
-            transport::connection::Connection,
             wire::{
-                self,
-                arguments::{Arguments, Word},
-                gcra,
-                script::Script,
+                self, gcra,
+                script::{Call, Script},
             },
         },
     },
@@ -101,23 +102,23 @@ impl RedisStore {
     /// ```
     #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn diagnose(&self, name: &str) -> Result<Diagnosis, Error> {
-        let name =
-            Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
+        let name = exact(name)?;
         check_timer()?;
-        let server = self.server();
-        let look = Look {
-            connection: &server.connection,
-            timeout: self
-                .settings
-                .connect_timeout
-                .saturating_add(self.settings.response_timeout),
-            keys: wire::keys(&name, server.client_id()?),
+        let (look, own) = (Look::at(self), self.server().client_id()?);
+        let mut attempt = 1;
+        let (mut report, now) = loop {
+            let read = look.limiter(&name, own).await?;
+            // Again if it moved between two pages.
+            if read.0.settled || attempt == ATTEMPTS {
+                break read;
+            }
+            attempt += 1;
         };
-        let seen = look.limiter().await?;
-        let now = seen.page.now;
-        let others = permitted(look.other_clients(server, now, seen.interval()).await)?;
-        let releases = permitted(look.loaded(&releases::ALL).await)?;
-        Ok(seen.diagnosis(name, look.keys, others, releases))
+        if let Some((clients, complete)) = permitted(look.other_clients(&report, own, now).await)? {
+            (report.other_clients, report.scanned_all) = (Some(clients), complete);
+        }
+        report.redisson = permitted(look.loaded(&releases::ALL).await)?;
+        Ok(report)
     }
 }
 
@@ -129,57 +130,51 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// The limiter to read, and the timeout of each command.
-struct Look<'a> {
-    connection: &'a Connection,
-    timeout: Duration,
-    keys: [String; 5],
-}
-
 impl Look<'_> {
-    /// Reads the limiter, again if it moved between two pages.
-    async fn limiter(&self) -> Result<Seen, Error> {
-        let mut attempt = 1;
-        loop {
-            let seen = self.pages().await?;
-            if seen.settled || attempt == ATTEMPTS {
-                return Ok(seen);
-            }
-            attempt += 1;
-        }
-    }
-
-    async fn pages(&self) -> Result<Seen, Error> {
-        let first = self.page(0).await?;
-        let mut seen = Seen::new(first);
+    /// Reads the limiter, and the server's clock.
+    async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
+        let keys = wire::keys(name, own);
+        let first = self.page(&keys, 0).await?;
+        let now = first.now;
+        let mut report = first.report(name.clone());
+        let mut logged = report.count(&first.log, now);
         let mut read = PAGE;
         // Also ends for a log that grows as fast as it is read.
-        while read < seen.page.entries {
-            let page = self.page(read).await?;
-            seen.settled &= page.value == seen.page.value && page.entries == seen.page.entries;
-            seen.count(&page.log);
+        while read < first.entries {
+            let page = self.page(&keys, read).await?;
+            report.settled &= page.value == first.value && page.entries == first.entries;
+            logged = logged.saturating_add(report.count(&page.log, now));
             read += PAGE;
         }
-        Ok(seen)
+        match first.value.as_deref().and_then(gcra::state) {
+            Some(state) => report.read_gcra(&state, now),
+            None => report.compare(logged),
+        }
+        report.keys = Keys(keys);
+        Ok((report, now))
     }
 
-    async fn page(&self, first: u64) -> Result<Page, Error> {
-        let argv = [first, PAGE].map(Word::number);
-        let arguments = Arguments::new(&self.keys, argv);
-        let call = DIAGNOSE.call(self.connection, &arguments);
-        let reply = within(self.timeout, call).await.ok_or(ErrorKind::Timeout)?;
+    async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
+        let mut command = DIAGNOSE.start(keys.len(), 2);
+        command.arg(keys).arg((first, PAGE));
+        let call = Call {
+            script: &DIAGNOSE,
+            command,
+            once: false,
+        };
+        let sent = within(self.timeout, call.send(self.connection)).await;
+        let reply = sent.ok_or(ErrorKind::Timeout)?;
         Page::read(reply.map_err(|failed| wire::failure(failed.error))?)
     }
 
     /// Returns the other clients that have keys here, and whether all keys were searched.
     async fn other_clients(
         &self,
-        server: &Server,
+        report: &Diagnosis,
+        own: &str,
         now: i64,
-        interval: i64,
     ) -> Result<(Vec<OtherClient>, bool), Error> {
-        let own = server.client_id()?;
-        let [_, value, _, log, _] = &self.keys;
+        let [_, value, _, log, _] = &report.keys.0;
         let ids_in = |key: &[u8]| {
             let key = String::from_utf8_lossy(key);
             let id = [value, log]
@@ -198,7 +193,7 @@ impl Look<'_> {
                 .arg("COUNT")
                 .arg(SCAN_COUNT);
             let found: Vec<Vec<u8>>;
-            (cursor, found) = parsed(self.ask(&scan).await?)?;
+            (cursor, found) = parsed(self.reply(&scan).await?)?;
             ids.extend(found.iter().filter_map(|key| ids_in(key)));
             complete = cursor == 0;
             if complete || ids.len() > MOST_CLIENTS {
@@ -211,12 +206,12 @@ impl Look<'_> {
             let keys = [value, log].map(|companion| format!("{companion}:{id}"));
             let mut lives = [TimeToLive::Missing; 2];
             for (life, key) in lives.iter_mut().zip(&keys) {
-                *life = wire::time_to_live(&self.ask(redis::cmd("PTTL").arg(key)).await?)?;
+                *life = wire::time_to_live(&self.reply(redis::cmd("PTTL").arg(key)).await?)?;
             }
-            let after = format!("({}", now.saturating_sub(interval));
+            let after = format!("({}", now.saturating_sub(report.interval()));
             let mut zcount = redis::cmd("ZCOUNT");
             zcount.arg(&keys[1]).arg(after).arg("+inf");
-            let live = wire::count(&self.ask(&zcount).await?)?;
+            let live = wire::count(&self.reply(&zcount).await?)?;
             clients.push(OtherClient {
                 id,
                 live_entries: at_least_zero(live),
@@ -233,7 +228,7 @@ impl Look<'_> {
         for releases in table {
             exists.arg(releases.sha1);
         }
-        let known: Vec<bool> = parsed(self.ask(&exists).await?)?;
+        let known: Vec<bool> = parsed(self.reply(&exists).await?)?;
         Ok(table
             .iter()
             .zip(known)
@@ -241,10 +236,8 @@ impl Look<'_> {
             .collect())
     }
 
-    async fn ask(&self, command: &redis::Cmd) -> Result<Value, Error> {
-        let reply = within(self.timeout, self.connection.send(command)).await;
-        let reply = reply.ok_or(ErrorKind::Timeout)?;
-        reply.map_err(|failed| wire::failure(failed.error))
+    async fn reply(&self, command: &Cmd) -> Result<Value, Error> {
+        self.ask(None, command).await?.map_err(wire::failure)
     }
 }
 
@@ -273,14 +266,6 @@ fn escaped(text: &str) -> String {
         pattern.push(character);
     }
     pattern
-}
-
-fn parsed<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
-    redis::from_redis_value(reply).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
-            .detail("a reply that Redis never sends")
-            .caused_by(redis::RedisError::from(error))
-    })
 }
 
 /// A reply of `diagnose.lua`.
@@ -317,183 +302,122 @@ impl Page {
             log,
         })
     }
-}
 
-/// The sum of the pages.
-struct Seen {
-    /// The first page, with everything except the rest of the log.
-    page: Page,
-    settled: bool,
-    by_size: BTreeMap<usize, u64>,
-    logged: i64,
-    live: i64,
-    expired: u64,
-    ahead: u64,
-    furthest: i64,
-}
-
-impl Seen {
-    fn new(mut page: Page) -> Self {
-        let log = std::mem::take(&mut page.log);
-        let mut seen = Self {
-            page,
+    /// Begins the report with all that is not in the log.
+    fn report(&self, name: Name) -> Diagnosis {
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        let fields = ["rate", "interval", "type", "keepAliveTime"].into_iter();
+        let stored = fields.zip(&self.fields);
+        Diagnosis {
+            name,
+            keys: Keys::default(),
+            per_client: self.fields[2].as_deref() == Some(b"1"),
+            fields: stored
+                .filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))))
+                .collect(),
+            algorithm: Algorithm::SlidingLog,
+            time_to_live: self.lives,
+            value: self.value.as_ref().map(text),
             settled: true,
-            by_size: BTreeMap::new(),
-            logged: 0,
-            live: 0,
-            expired: 0,
-            ahead: 0,
-            furthest: 0,
-        };
-        seen.count(&log);
-        seen
+            entries: self.entries,
+            entries_by_size: BTreeMap::new(),
+            expired_entries: 0,
+            live_permits: 0,
+            drift: None,
+            entries_ahead: 0,
+            furthest_ahead: Duration::ZERO,
+            other_clients: None,
+            scanned_all: false,
+            redisson: None,
+        }
     }
+}
 
-    fn number(&self, field: usize) -> Option<i64> {
-        std::str::from_utf8(self.page.fields[field].as_deref()?)
-            .ok()?
-            .parse()
-            .ok()
-    }
-
+impl Diagnosis {
     /// Returns the stored interval; without one nothing has expired.
     fn interval(&self) -> i64 {
-        self.number(1).unwrap_or(i64::MAX)
+        self.number("interval").unwrap_or(i64::MAX)
     }
 
-    fn count(&mut self, log: &[(Vec<u8>, f64)]) {
+    /// Counts the entries of a page, and returns the sum of their permits.
+    fn count(&mut self, log: &[(Vec<u8>, f64)], now: i64) -> i64 {
         let interval = self.interval();
+        let mut logged = 0;
         for (member, score) in log {
-            *self.by_size.entry(member.len()).or_default() += 1;
-            let permits = wire::permits(member).map_or(0, i64::from);
-            self.logged = self.logged.saturating_add(permits);
+            *self.entries_by_size.entry(member.len()).or_default() += 1;
+            let permits = wire::permits(member).unwrap_or(0);
+            logged += i64::from(permits);
             // Whole milliseconds, except from other writers; beyond the range it is the nearest
             // number.
-            let age = self.page.now.saturating_sub(*score as i64);
+            let age = now.saturating_sub(*score as i64);
             if age >= interval {
-                self.expired += 1;
+                self.expired_entries += 1;
                 continue;
             }
-            self.live = self.live.saturating_add(permits);
-            if age.saturating_neg() > ahead_of(interval) {
-                self.ahead += 1;
-                self.furthest = self.furthest.max(age.saturating_neg());
+            self.live_permits = self.live_permits.saturating_add(permits.into());
+            let ahead = age.saturating_neg();
+            if ahead > ahead_of(interval) {
+                let ahead = Duration::from_millis(at_least_zero(ahead));
+                self.entries_ahead += 1;
+                self.furthest_ahead = self.furthest_ahead.max(ahead);
             }
         }
+        logged
     }
 
-    /// Guesses the algorithm. The value of a sliding log does not expire, or later than its entries
-    /// do.
-    fn algorithm(&self, per_client: bool) -> Algorithm {
-        let life = self.page.lives[if per_client { 2 } else { 1 }];
-        match life {
-            TimeToLive::Left(left)
-                if self.page.entries == 0
-                    && left <= Duration::from_millis(at_least_zero(self.interval())) =>
-            {
-                Algorithm::FixedWindow
-            }
-            _ => Algorithm::SlidingLog,
+    /// Compares the permits left with those of the log.
+    fn compare(&mut self, logged: i64) {
+        // The value of a sliding log does not expire, or later than its entries do.
+        let interval = Duration::from_millis(at_least_zero(self.interval()));
+        let value_life = self.time_to_live[if self.per_client { 2 } else { 1 }];
+        if self.entries == 0 && matches!(value_life, TimeToLive::Left(left) if left <= interval) {
+            self.algorithm = Algorithm::FixedWindow;
+        } else if self.foreign_entries() == 0 && self.settled {
+            self.drift = match (self.number("rate"), self.permits_left()) {
+                (Some(rate), Some(left)) => Some(rate.saturating_sub(logged).saturating_sub(left)),
+                (Some(_), None) if self.entries == 0 => Some(0),
+                _ => None,
+            };
         }
-    }
-
-    /// Returns the permits in use, if they are counted by GCRA.
-    fn gcra(&self) -> Option<State> {
-        gcra::state(self.page.value.as_deref()?)
     }
 
     /// Reads the permits left of a GCRA limiter, and its limit if a rule made it: then only the
     /// value has the limit.
-    fn read_gcra(&mut self, state: &State) {
-        let stored = self.page.fields[..3].iter().all(Option::is_some);
-        if !stored {
+    fn read_gcra(&mut self, state: &State, now: i64) {
+        self.algorithm = Algorithm::Gcra;
+        let stored = |field: &&str| self.field(field).is_some();
+        if !["rate", "interval", "type"].iter().all(stored) {
             // The script reads this client's value only if there is no other.
-            let per_client = self.page.lives[1] == TimeToLive::Missing;
-            let [rate, interval] = [state.rate, state.interval].map(|n| n.to_string().into_bytes());
-            let rate_type = vec![if per_client { b'1' } else { b'0' }];
-            self.page.fields = [Some(rate), Some(interval), Some(rate_type), None];
+            self.per_client = self.time_to_live[1] == TimeToLive::Missing;
+            self.fields = vec![
+                ("rate", state.rate.to_string()),
+                ("interval", state.interval.to_string()),
+                ("type", u8::from(self.per_client).to_string()),
+            ];
         }
-        let mut limiter = gcra_limiter(state, self.number(0), self.number(1));
+        let mut limiter = gcra_limiter(state, self.number("rate"), self.number("interval"));
         // The last microsecond of the millisecond in which it was read, so no grant that was read
         // is later.
-        let now = self.page.now.saturating_mul(1000).saturating_add(999);
-        let left = limiter.available(Now::at(now));
-        self.page.value = left.ok().map(|left| left.to_string().into_bytes());
-    }
-
-    fn diagnosis(
-        mut self,
-        name: Name,
-        keys: [String; 5],
-        others: Option<(Vec<OtherClient>, bool)>,
-        redisson: Option<Vec<RedissonReleases>>,
-    ) -> Diagnosis {
-        let gcra = self.gcra();
-        if let Some(state) = &gcra {
-            self.read_gcra(state);
-        }
-        let fields = ["rate", "interval", "type", "keepAliveTime"];
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let value = self.page.value.as_deref().map(text);
-        let number = value.as_deref().and_then(|value| value.parse().ok());
-        let foreign = self.by_size.keys().any(|size| !wire::is_member_size(*size));
-        let per_client = self.page.fields[2].as_deref() == Some(b"1");
-        let algorithm = match gcra {
-            Some(_) => Algorithm::Gcra,
-            None => self.algorithm(per_client),
-        };
-        let drift = match (self.number(0), number) {
-            // The other algorithms have no log to compare with.
-            _ if foreign || !self.settled || algorithm != Algorithm::SlidingLog => None,
-            (Some(rate), Some(value)) => {
-                Some(rate.saturating_sub(self.logged).saturating_sub(value))
-            }
-            (Some(_), None) if self.page.entries == 0 => Some(0),
-            _ => None,
-        };
-        let (other_clients, scanned_all) = match others {
-            Some((clients, complete)) => (Some(clients), complete),
-            None => (None, false),
-        };
-        Diagnosis {
-            name,
-            fields: fields
-                .into_iter()
-                .zip(&self.page.fields)
-                .filter_map(|(field, stored)| Some((field, text(stored.as_deref()?))))
-                .collect(),
-            per_client,
-            algorithm,
-            keys: Keys(keys),
-            time_to_live: self.page.lives,
-            value,
-            settled: self.settled,
-            entries: self.page.entries,
-            entries_by_size: self.by_size,
-            expired_entries: self.expired,
-            live_permits: at_least_zero(self.live),
-            drift,
-            entries_ahead: self.ahead,
-            furthest_ahead: Duration::from_millis(at_least_zero(self.furthest)),
-            other_clients,
-            scanned_all,
-            redisson,
-        }
+        let now = Now::at(now.saturating_mul(1000).saturating_add(999));
+        let left = limiter.available(now, PermitId::NONE);
+        self.value = left.ok().map(|left| left.to_string());
     }
 }
 
 /// Returns the limiter with this value, by the stored limit if there is one.
-fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> Limiter {
-    Limiter {
+fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> LimiterState<Gcra> {
+    LimiterState {
         limit: Some(StoredLimit {
             rate: rate.unwrap_or(state.rate),
             interval: interval.unwrap_or(state.interval),
             rate_type: RateType::Overall,
             keep_alive: 0,
         }),
-        state: Some(*state),
-        ends: state.tat.at,
-        since: 0,
+        state: Gcra {
+            stored: Some(*state),
+            ends: state.tat.at,
+            since: 0,
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! The report on a limiter, with a remedy for each finding.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
 use super::RedissonReleases;
 use crate::{
@@ -67,7 +67,7 @@ pub struct Diagnosis {
 
 /// The five keys, in the order in which every script takes them. They contain an identity, which
 /// logs must not.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Keys(pub(crate) [String; 5]);
 
 impl fmt::Debug for Keys {
@@ -92,7 +92,6 @@ pub struct OtherClient {
 impl OtherClient {
     /// Returns whether nothing of it is in use and its keys never expire. A process that has ended
     /// leaves this behind, but one that is alive and idle looks the same.
-    #[must_use]
     pub fn is_left_behind(&self) -> bool {
         self.live_entries == 0 && self.time_to_live == TimeToLive::Lasting
     }
@@ -100,34 +99,54 @@ impl OtherClient {
 
 /// A problem with a limiter. `Display` has the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    kind: FindingKind,
+    text: Cow<'static, str>,
+}
+
+impl Finding {
+    /// Returns its kind.
+    pub fn kind(&self) -> FindingKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The kinds of [`Finding`]. The numbers are in the [`Diagnosis`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Finding {
+pub enum FindingKind {
     /// No limit is stored under the name, and nothing is counted
     NotInitialized,
     /// The limit or a part of it is missing, but permits are counted
     LimitMissing,
     /// The stored limit is invalid: not a number, or out of range
     LimitUnreadable,
-    /// This many permits are lost or, below zero, counted twice
-    Drift(i64),
+    /// Permits are lost or, if [`Diagnosis::drift`] is below zero, counted twice
+    Drift,
     /// There are grants, but the number of permits left is missing
     ValueMissing,
-    /// This many permits are in use, but their grants are missing
-    LogMissing(i64),
-    /// This many entries were written by no Redisson
-    ForeignEntries(u64),
-    /// This many entries were written by releases before 3.17.0
-    OldEntries(u64),
-    /// This many entries have scores ahead of the server's clock, up to this far
-    ScoresAhead(u64, Duration),
+    /// Permits are in use, but their grants are missing
+    LogMissing,
+    /// Entries were written by no Redisson
+    ForeignEntries,
+    /// Entries were written by releases before 3.17.0
+    OldEntries,
+    /// Entries have scores ahead of the server's clock
+    ScoresAhead,
     /// The limit expires though it has no keep-alive time
-    LimitVanishes(Duration),
+    LimitVanishes,
     /// The limit expires, but not the counts
     CountOutlives,
     /// There are keys of the other rate type
     OtherRateType,
-    /// This many other clients seem to have left keys behind
-    LeftBehind(usize),
+    /// Other clients seem to have left keys behind
+    LeftBehind,
     /// A Redisson before 3.17.0 has used this server
     OldRedisson,
     /// The limiter moved while it was read
@@ -138,162 +157,138 @@ pub enum Finding {
     NotPermitted,
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotInitialized => f.write_str("no limit is set: call `try_set_rate`"),
-            Self::LimitMissing => f.write_str(
-                "no limit is set, but permits are counted, as after Redisson's rename and unlink: \
-                 call `try_set_rate`, or `delete` if it is not needed",
-            ),
-            Self::LimitUnreadable => f.write_str(
-                "the stored limit is invalid: call `set_rate`, and find out who wrote \
-                             it",
-            ),
-            Self::Drift(lost) if *lost > 0 => write!(
-                f,
-                "{lost} permits are lost, as by Redisson's resent calls or a manual change of the \
-                 keys: call `repair`"
-            ),
-            Self::Drift(lost) => write!(
-                f,
-                "{} permits are counted twice, as by Redisson's `release`: call `repair`",
-                lost.unsigned_abs()
-            ),
-            Self::ValueMissing => f.write_str(
-                "the number of permits left is missing: call `repair` before a Java peer grants a \
-                 whole new quota",
-            ),
-            Self::LogMissing(permits) => write!(
-                f,
-                "{permits} permits are in use, but their grants are missing, and a Java peer \
-                 throws when it has to refuse: call `repair` to free them now; otherwise the next \
-                 call from here frees them after an interval"
-            ),
-            Self::ForeignEntries(entries) => write!(
-                f,
-                "{entries} entries of the log were written by no Redisson, so calls fail: find out \
-                 who writes them, and remove them with ZREM"
-            ),
-            Self::OldEntries(entries) => write!(
-                f,
-                "{entries} entries were written by Redisson before 3.17.0: stop those processes, \
-                 because they cannot read newer entries, nor newer Redisson theirs"
-            ),
-            Self::ScoresAhead(entries, furthest) => write!(
-                f,
-                "{entries} entries are ahead of the server's clock, up to {furthest:?}: run NTP on \
-                 the machines where Java or a `client_clock` counts"
-            ),
-            Self::LimitVanishes(left) => write!(
-                f,
-                "the limit expires in {left:?} and has no keep-alive time: call `clear_expire` \
-                 unless this is intended; Redisson's `setRate` leaves an old time to live in place"
-            ),
-            Self::CountOutlives => f.write_str(
-                "the limit expires but its counts do not, as after Redisson's `availablePermits`: \
-                 the next acquire corrects it, or call `clear_expire`",
-            ),
-            Self::OtherRateType => f.write_str(
-                "there are unused keys of the other rate type: the limit was changed, or deleted \
-                 by another client; remove them with UNLINK",
-            ),
-            Self::LeftBehind(clients) => write!(
-                f,
-                "{clients} other clients have keys without a time to live and nothing in use: \
-                 remove the keys of those that have ended with UNLINK, and give the limit a \
-                 keep-alive time"
-            ),
-            Self::OldRedisson => f.write_str(
-                "a Redisson before 3.17.0 has used this server: stop it if it shares limits, \
-                 because it cannot read newer entries",
-            ),
-            Self::Moved => f.write_str(
-                "it moved while it was read, so drift is unknown: try again, or when it is \
-                     quiet",
-            ),
-            Self::ScanIncomplete => f.write_str(
-                "not all keys were searched for other clients: there may be more of \
-                             them",
-            ),
-            Self::NotPermitted => f.write_str(
-                "other clients or Redisson's releases are unknown: the user may not call SCAN, \
-                 ZCOUNT or SCRIPT EXISTS",
-            ),
-        }
+/// The findings of one report, as they are found.
+#[derive(Default)]
+struct Found(Vec<Finding>);
+
+impl Found {
+    fn push(&mut self, kind: FindingKind, text: impl Into<Cow<'static, str>>) {
+        let text = text.into();
+        self.0.push(Finding { kind, text });
     }
 }
 
 impl Diagnosis {
     /// Returns the limiter's name in Redis.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
     /// Returns the number of log entries that no Redisson wrote.
-    #[must_use]
     pub fn foreign_entries(&self) -> u64 {
         self.entries_of(|size| !wire::is_member_size(size))
     }
 
     /// Returns the findings, the worst first. Empty if there are none.
-    #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        self.look_at_the_limit(&mut findings);
-        self.look_at_the_books(&mut findings);
-        self.look_at_lives(&mut findings);
-        self.look_at_the_neighbours(&mut findings);
-        findings
+        let mut found = Found::default();
+        self.look_at_the_limit(&mut found);
+        self.look_at_the_counts(&mut found);
+        self.look_at_the_log(&mut found);
+        self.look_at_lives(&mut found);
+        self.look_at_the_neighbours(&mut found);
+        found.0
     }
 
-    fn look_at_the_limit(&self, findings: &mut Vec<Finding>) {
-        if ["rate", "interval", "type"]
-            .iter()
-            .any(|field| self.field(field).is_none())
-        {
-            findings.push(if self.value.is_some() || self.entries > 0 {
-                Finding::LimitMissing
+    fn look_at_the_limit(&self, found: &mut Found) {
+        let is_missing = |field: &&str| self.field(field).is_none();
+        let is_invalid = |field: &&str| self.number(field).is_none_or(|number| number < 1);
+        if ["rate", "interval", "type"].iter().any(is_missing) {
+            if self.value.is_some() || self.entries > 0 {
+                found.push(
+                    FindingKind::LimitMissing,
+                    "no limit is set, but permits are counted, as after Redisson's rename and \
+                     unlink: call `try_set_rate`, or `delete` if it is not needed",
+                );
             } else {
-                Finding::NotInitialized
-            });
-        } else if ["rate", "interval"]
-            .iter()
-            .any(|field| self.number(field).is_none_or(|n| n < 1))
+                found.push(
+                    FindingKind::NotInitialized,
+                    "no limit is set: call `try_set_rate`",
+                );
+            }
+        } else if ["rate", "interval"].iter().any(is_invalid)
             || !matches!(self.field("type"), Some("0" | "1"))
         {
-            findings.push(Finding::LimitUnreadable);
+            found.push(
+                FindingKind::LimitUnreadable,
+                "the stored limit is invalid: call `set_rate`, and find out who wrote it",
+            );
         }
     }
 
-    fn look_at_the_books(&self, findings: &mut Vec<Finding>) {
+    fn look_at_the_counts(&self, found: &mut Found) {
         let foreign = self.foreign_entries();
         if foreign > 0 {
-            findings.push(Finding::ForeignEntries(foreign));
+            found.push(
+                FindingKind::ForeignEntries,
+                format!(
+                    "{foreign} entries of the log were written by no Redisson, so calls fail: \
+                     find out who writes them, and remove them with ZREM"
+                ),
+            );
         }
         match self.drift {
-            None if self.entries > 0 && !self.has_value() => findings.push(Finding::ValueMissing),
+            None if self.entries > 0 && self.permits_left().is_none() => found.push(
+                FindingKind::ValueMissing,
+                "the number of permits left is missing: call `repair` before a Java peer grants a \
+                 whole new quota",
+            ),
             None | Some(0) => {}
-            Some(lost) if lost > 0 && self.entries == 0 => findings.push(Finding::LogMissing(lost)),
-            Some(lost) => findings.push(Finding::Drift(lost)),
-        }
-        let old = self.entries_of(|size| matches!(size, 8 | 20));
-        if old > 0 {
-            findings.push(Finding::OldEntries(old));
-        }
-        if self.entries_ahead > 0 {
-            findings.push(Finding::ScoresAhead(
-                self.entries_ahead,
-                self.furthest_ahead,
-            ));
-        }
-        if !self.settled {
-            findings.push(Finding::Moved);
+            Some(lost) if lost > 0 && self.entries == 0 => found.push(
+                FindingKind::LogMissing,
+                format!(
+                    "{lost} permits are in use, but their grants are missing, and a Java peer \
+                     throws when it has to refuse: call `repair` to free them now; otherwise the \
+                     next call from here frees them after an interval"
+                ),
+            ),
+            Some(lost) if lost > 0 => found.push(
+                FindingKind::Drift,
+                format!(
+                    "{lost} permits are lost, as by Redisson's resent calls or a manual change of \
+                     the keys: call `repair`"
+                ),
+            ),
+            Some(lost) => found.push(
+                FindingKind::Drift,
+                format!(
+                    "{} permits are counted twice, as by Redisson's `release`: call `repair`",
+                    lost.unsigned_abs()
+                ),
+            ),
         }
     }
 
-    fn look_at_lives(&self, findings: &mut Vec<Finding>) {
+    fn look_at_the_log(&self, found: &mut Found) {
+        let old = self.entries_of(|size| matches!(size, 8 | 20));
+        if old > 0 {
+            found.push(
+                FindingKind::OldEntries,
+                format!(
+                    "{old} entries were written by Redisson before 3.17.0: stop those processes, \
+                     because they cannot read newer entries, nor newer Redisson theirs"
+                ),
+            );
+        }
+        if self.entries_ahead > 0 {
+            found.push(
+                FindingKind::ScoresAhead,
+                format!(
+                    "{} entries are ahead of the server's clock, up to {:?}: run NTP on the \
+                     machines where Java or a `client_clock` counts",
+                    self.entries_ahead, self.furthest_ahead
+                ),
+            );
+        }
+        if !self.settled {
+            found.push(
+                FindingKind::Moved,
+                "it moved while it was read, so drift is unknown: try again, or when it is quiet",
+            );
+        }
+    }
+
+    fn look_at_lives(&self, found: &mut Found) {
         let [limit, value, client_value, log, client_log] = self.time_to_live;
         let (counted, others) = if self.per_client {
             ([client_value, client_log], [value, log])
@@ -302,50 +297,79 @@ impl Diagnosis {
         };
         if let TimeToLive::Left(left) = limit {
             if self.number("keepAliveTime").unwrap_or(0) == 0 {
-                findings.push(Finding::LimitVanishes(left));
+                found.push(
+                    FindingKind::LimitVanishes,
+                    format!(
+                        "the limit expires in {left:?} and has no keep-alive time: call \
+                         `clear_expire` unless this is intended; Redisson's `setRate` leaves an \
+                         old time to live in place"
+                    ),
+                );
             }
             if counted.contains(&TimeToLive::Lasting) {
-                findings.push(Finding::CountOutlives);
+                found.push(
+                    FindingKind::CountOutlives,
+                    "the limit expires but its counts do not, as after Redisson's \
+                     `availablePermits`: the next acquire corrects it, or call `clear_expire`",
+                );
             }
         }
         if limit != TimeToLive::Missing && others.iter().any(|life| *life != TimeToLive::Missing) {
-            findings.push(Finding::OtherRateType);
+            found.push(
+                FindingKind::OtherRateType,
+                "there are unused keys of the other rate type: the limit was changed, or deleted \
+                 by another client; remove them with UNLINK",
+            );
         }
     }
 
-    fn look_at_the_neighbours(&self, findings: &mut Vec<Finding>) {
-        let releases = self.redisson.iter().flatten();
-        if releases
-            .into_iter()
-            .any(|releases| !releases.reads_our_entries)
-        {
-            findings.push(Finding::OldRedisson);
+    fn look_at_the_neighbours(&self, found: &mut Found) {
+        let mut releases = self.redisson.iter().flatten();
+        if releases.any(|releases| !releases.reads_our_entries) {
+            found.push(
+                FindingKind::OldRedisson,
+                "a Redisson before 3.17.0 has used this server: stop it if it shares limits, \
+                 because it cannot read newer entries",
+            );
         }
         let clients = self.other_clients.iter().flatten();
         let left_behind = clients.filter(|client| client.is_left_behind()).count();
         if left_behind > 0 {
-            findings.push(Finding::LeftBehind(left_behind));
+            found.push(
+                FindingKind::LeftBehind,
+                format!(
+                    "{left_behind} other clients have keys without a time to live and nothing in \
+                     use: remove the keys of those that have ended with UNLINK, and give the \
+                     limit a keep-alive time"
+                ),
+            );
         }
         if self.other_clients.is_some() && !self.scanned_all {
-            findings.push(Finding::ScanIncomplete);
+            found.push(
+                FindingKind::ScanIncomplete,
+                "not all keys were searched for other clients: there may be more of them",
+            );
         }
         if self.other_clients.is_none() || self.redisson.is_none() {
-            findings.push(Finding::NotPermitted);
+            found.push(
+                FindingKind::NotPermitted,
+                "other clients or Redisson's releases are unknown: the user may not call SCAN, \
+                 ZCOUNT or SCRIPT EXISTS",
+            );
         }
     }
 
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
         let (_, stored) = self.fields.iter().find(|(field, _)| *field == name)?;
         Some(stored)
     }
 
-    fn number(&self, field: &str) -> Option<i64> {
+    pub(super) fn number(&self, field: &str) -> Option<i64> {
         self.field(field)?.parse().ok()
     }
 
-    fn has_value(&self) -> bool {
-        let value = self.value.as_deref();
-        value.is_some_and(|value| value.parse::<i64>().is_ok())
+    pub(super) fn permits_left(&self) -> Option<i64> {
+        self.value.as_deref()?.parse().ok()
     }
 
     fn write_log(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -368,6 +392,34 @@ impl Diagnosis {
             Some(drift) => write!(f, "\n  drift: {drift}"),
             None => f.write_str("\n  drift: unknown"),
         }
+    }
+
+    fn write_neighbours(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.other_clients.as_deref() {
+            None => f.write_str("\n  other clients: unknown")?,
+            Some([]) => f.write_str("\n  other clients: none")?,
+            Some(clients) => {
+                write!(f, "\n  other clients: {}", clients.len())?;
+                for client in clients.iter().take(SHOWN) {
+                    let (id, live) = (client.id.escape_debug(), client.live_entries);
+                    write!(f, "\n    {id}: {live} live entries")?;
+                }
+                if clients.len() > SHOWN {
+                    f.write_str("\n    and so on")?;
+                }
+            }
+        }
+        f.write_str("\n  Redisson on this server, since it last lost its scripts:")?;
+        match self.redisson.as_deref() {
+            None => f.write_str(" unknown")?,
+            Some([]) => f.write_str(" none")?,
+            Some(loaded) => {
+                for releases in loaded {
+                    write!(f, "\n    {releases}")?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn entries_of(&self, sizes: impl Fn(usize) -> bool) -> u64 {
@@ -411,30 +463,7 @@ impl fmt::Display for Diagnosis {
             }
             Algorithm::Gcra => f.write_str("  counted by GCRA")?,
         }
-        match self.other_clients.as_deref() {
-            None => f.write_str("\n  other clients: unknown")?,
-            Some([]) => f.write_str("\n  other clients: none")?,
-            Some(clients) => {
-                write!(f, "\n  other clients: {}", clients.len())?;
-                for client in clients.iter().take(SHOWN) {
-                    let (id, live) = (client.id.escape_debug(), client.live_entries);
-                    write!(f, "\n    {id}: {live} live entries")?;
-                }
-                if clients.len() > SHOWN {
-                    f.write_str("\n    and so on")?;
-                }
-            }
-        }
-        f.write_str("\n  Redisson on this server, since it last lost its scripts:")?;
-        match self.redisson.as_deref() {
-            None => f.write_str(" unknown")?,
-            Some([]) => f.write_str(" none")?,
-            Some(loaded) => {
-                for releases in loaded {
-                    write!(f, "\n    {releases}")?;
-                }
-            }
-        }
+        self.write_neighbours(f)?;
         let findings = self.findings();
         if findings.is_empty() {
             return f.write_str("\nNothing looks wrong.");

@@ -1,27 +1,25 @@
 //! Checks the servers before the first request: everything that a store does must work there.
 
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::LazyLock, time::Duration};
 
 use redis::{Cmd, RedisError, Value};
 
-pub use self::report::{ServerFinding, Severity, Verification, VerifiedServer};
+pub use self::report::{ServerFinding, ServerFindingKind, Severity, Verification, VerifiedServer};
+use self::report::{command_refused, node_of_cluster, not_understood, replica};
+use super::{Look, exact, parsed};
 use crate::{
-    clock::{Clock, SystemClock, check_timer, moment, within},
+    clock::{SystemClock, check_timer, moment},
     error::{Error, ErrorKind},
     name::Name,
     store::redis::{
         RedisStore,
         classify::{self, Class},
         node::slot,
-        transport::{connection::Connection, link::To},
-        wire::{
-            self,
-            arguments::Arguments,
-            random_id,
-            script::{Script, is_refused},
-        },
+        wire::{self, random_id, script::Script},
     },
 };
 
@@ -89,19 +87,9 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
         check_timer()?;
-        let server = self.server();
-        let look = Look {
-            connection: &server.connection,
-            timeout: self
-                .settings
-                .connect_timeout
-                .saturating_add(self.settings.response_timeout),
-            prefix: &self.settings.prefix,
-            client_id: server.client_id()?,
-            clock: self.settings.clock.as_deref(),
-        };
+        let look = Look::at(self);
         let mut verification = Verification::default();
-        if !server.connection.has_nodes() {
+        if !look.connection.has_nodes() {
             let seen = look.server(None).await?;
             verification.servers.push(seen);
         } else {
@@ -109,9 +97,13 @@ impl RedisStore {
             let covered: usize = masters.iter().map(Master::slots).sum();
             if covered < SLOTS {
                 let missing = SLOTS - covered;
-                verification
-                    .findings
-                    .push(ServerFinding::SlotsWithoutMaster(missing));
+                verification.findings.push(ServerFinding::error(
+                    ServerFindingKind::SlotsWithoutMaster,
+                    format!(
+                        "{missing} hash slots of the Cluster have no master: see `CLUSTER INFO`, \
+                         and assign one"
+                    ),
+                ));
             }
             for master in &masters {
                 // The other masters are reported all the same.
@@ -125,10 +117,6 @@ impl RedisStore {
         }
         Ok(verification)
     }
-}
-
-fn exact(name: &str) -> Result<Name, Error> {
-    Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))
 }
 
 /// A master of a Cluster.
@@ -151,15 +139,6 @@ impl Master {
     }
 }
 
-/// The server to check, and the timeout of each command.
-struct Look<'a> {
-    connection: &'a Connection,
-    timeout: Duration,
-    prefix: &'a str,
-    client_id: &'a str,
-    clock: Option<&'a dyn Clock>,
-}
-
 /// A reply, or a refusal that is not an error of the check.
 type Said = Result<Value, RedisError>;
 
@@ -169,9 +148,13 @@ impl Look<'_> {
         let mut seen = VerifiedServer::default();
         // First without a script, so that an unreachable server is reported as such.
         self.clocks(to, &mut seen).await?;
-        match self.ask(to, &redis::cmd("INFO")).await? {
+        match self.attempt(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
-            Err(_) => seen.findings.push(ServerFinding::NotPermitted("INFO")),
+            Err(_) => seen.findings.push(ServerFinding::note(
+                ServerFindingKind::NotPermitted,
+                "version, eviction and role are unknown: check with another user, or allow `INFO` \
+                 for once",
+            )),
         }
         if master.is_some() {
             self.coverage(to, &mut seen).await?;
@@ -181,9 +164,10 @@ impl Look<'_> {
     }
 
     async fn clocks(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
-        let clock = self.clock.unwrap_or(&SystemClock);
+        let client_clock = self.store.settings.clock.as_deref();
+        let clock = client_clock.unwrap_or(&SystemClock);
         let (began, before) = (moment(), clock.now());
-        let reply = self.ask(to, &redis::cmd("TIME")).await?;
+        let reply = self.attempt(to, &redis::cmd("TIME")).await?;
         let round_trip = moment().duration_since(began);
         // A clock that is moved by hand stands still meanwhile.
         let here = before + clock.now().saturating_sub(before) / 2;
@@ -206,17 +190,28 @@ impl Look<'_> {
         };
         seen.clock = Some((apart, ahead));
         seen.round_trip = round_trip;
-        let slack = match self.clock {
+        let slack = match client_clock {
             Some(_) => CLIENT_CLOCK_SLACK,
             None => WALL_SLACK,
         };
         if apart.saturating_sub(round_trip / 2) > slack {
-            let counts = self.clock.is_some();
-            seen.findings.push(ServerFinding::ClocksApart {
-                apart,
-                ahead,
-                counts,
-            });
+            let direction = if ahead { "ahead of" } else { "behind" };
+            let (severity, then) = match client_clock {
+                Some(_) => (
+                    Severity::Warning,
+                    "limits count by the latter: run NTP on both, or leave `client_clock` out",
+                ),
+                None => (
+                    Severity::Note,
+                    "limits count by the former, so this matters only for logs, and for Java, \
+                     which counts by its own: run NTP on both",
+                ),
+            };
+            seen.findings.push(ServerFinding::new(
+                ServerFindingKind::ClocksApart,
+                severity,
+                format!("its clock is {apart:.1?} {direction} the one of this process, and {then}"),
+            ));
         }
         Ok(())
     }
@@ -224,16 +219,23 @@ impl Look<'_> {
     async fn coverage(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
         let mut config = redis::cmd("CONFIG");
         config.arg("GET").arg("cluster-require-full-coverage");
-        match self.ask(to, &config).await? {
+        match self.attempt(to, &config).await? {
             Ok(reply) => {
                 let settings: BTreeMap<String, String> = parsed(reply)?;
                 if settings.values().any(|value| value == "yes") {
-                    seen.findings.push(ServerFinding::WantsFullCoverage);
+                    seen.findings.push(ServerFinding::new(
+                        ServerFindingKind::WantsFullCoverage,
+                        Severity::Warning,
+                        "if one master is down, all hash slots are refused: set \
+                         `cluster-require-full-coverage no`, so that the limits in other hash \
+                         slots go on",
+                    ));
                 }
             }
-            Err(_) => seen
-                .findings
-                .push(ServerFinding::NotPermitted("CONFIG GET")),
+            Err(_) => seen.findings.push(ServerFinding::note(
+                ServerFindingKind::NotPermitted,
+                "a setting is unknown: check with another user, or allow `CONFIG GET` for once",
+            )),
         }
         Ok(())
     }
@@ -243,40 +245,43 @@ impl Look<'_> {
         master: Option<&Master>,
         seen: &mut VerifiedServer,
     ) -> Result<(), Error> {
-        let keys = wire::keys(&self.name_on(master)?, self.client_id);
+        let keys = wire::keys(&self.name_on(master)?, self.store.server().client_id()?);
         let to = master.and_then(Master::first_slot);
-        let tries = Arguments::new(&keys, ["1"]);
+        let call = |first: &str| {
+            let mut command = VERIFY.start(keys.len(), 2);
+            command.arg(&keys).arg(first).take()
+        };
+        let tries = call("1");
         let tried = match self.run(to, &tries).await? {
             Ok(tried) => tried,
-            Err(refused) => {
-                let finding = self.refused("EVAL", &refused);
-                // INFO may have reported it already.
-                if !seen.findings.contains(&finding) {
-                    seen.findings.push(finding);
-                }
+            Err((command, refused)) => {
+                seen.add(self.refused(command, &refused));
                 return Ok(());
             }
         };
-        for finding in findings_of(tried)? {
-            // INFO may report the same.
-            if !seen.findings.contains(&finding) {
-                seen.findings.push(finding);
-            }
-        }
+        findings_of(tried, seen)?;
         // The server has the script by now.
-        if let Err(refused) = self.ask(to, &VERIFY.command(&tries, false)).await? {
+        if let Err(refused) = self.attempt(to, &tries).await? {
             seen.findings.push(self.refused("EVALSHA", &refused));
         }
         for script in wire::all() {
-            let arguments = Arguments::new(&keys, ["", script.text()]);
-            match self.run(to, &arguments).await? {
+            match self.run(to, call("").arg(script.text())).await? {
                 Ok(reply) => {
                     let (_, compiled): Verified = parsed(reply)?;
-                    let faults = compiled.into_iter().filter(|fault| !fault.is_empty());
-                    seen.findings
-                        .extend(faults.map(ServerFinding::ScriptUnreadable));
+                    for fault in compiled.iter().filter(|fault| !fault.is_empty()) {
+                        seen.findings.push(ServerFinding::error(
+                            ServerFindingKind::ScriptUnreadable,
+                            format!(
+                                "a script cannot be compiled, {}: use Redis or Valkey, because \
+                                 this server has another Lua",
+                                fault.escape_debug()
+                            ),
+                        ));
+                    }
                 }
-                Err(refused) => seen.findings.push(self.refused("EVAL", &refused)),
+                Err((command, refused)) => {
+                    seen.findings.push(self.refused(command, &refused));
+                }
             }
         }
         Ok(())
@@ -287,16 +292,31 @@ impl Look<'_> {
         let detail = refused.detail().unwrap_or_default();
         let meaning = classify::meaning(refused);
         match meaning.kind {
-            ErrorKind::OtherSlot => ServerFinding::KeysInSeveralSlots,
-            _ if meaning.class == Class::Moving => ServerFinding::NodeOfCluster,
-            _ if meaning == classify::NO_LUA => ServerFinding::NoLua,
+            ErrorKind::OtherSlot => ServerFinding::error(
+                ServerFindingKind::KeysInSeveralSlots,
+                "the keys of one limiter are in several hash slots: Redis never does this, so \
+                 look for a proxy in between",
+            ),
+            _ if meaning.class == Class::Moving => node_of_cluster(),
+            _ if meaning == classify::NO_LUA => ServerFinding::error(
+                ServerFindingKind::NoLua,
+                "it runs no Lua, so no limit works: load its module `lua`, or use a server with \
+                 Lua",
+            ),
             _ if meaning.class == Class::Other => {
                 let said = format!("{} {detail}", refused.code().unwrap_or_default());
-                ServerFinding::not_understood(command, &said)
+                not_understood(command, &said)
             }
             // "access one of the keys", "access the '..' key"; commands are run.
-            _ if detail.contains("access") => ServerFinding::KeysForbidden(self.prefix.to_owned()),
-            _ => ServerFinding::CommandRefused(command.to_owned()),
+            _ if detail.contains("access") => ServerFinding::error(
+                ServerFindingKind::KeysForbidden,
+                format!(
+                    "the user may not access the keys under {0}: allow them with `ACL SETUSER .. \
+                     ~{0}:*`",
+                    self.store.settings.prefix.escape_debug()
+                ),
+            ),
+            _ => command_refused(command),
         }
     }
 
@@ -308,7 +328,7 @@ impl Look<'_> {
         for number in 0..100 * SLOTS {
             let tag = format!("verify.{id}.{number}");
             if master.is_none_or(|master| master.has(slot(&tag))) {
-                return exact(&format!("{}:{{{tag}}}:verify", self.prefix));
+                return exact(&format!("{}:{{{tag}}}:verify", self.store.settings.prefix));
             }
         }
         Err(ErrorKind::Unavailable.into())
@@ -317,7 +337,7 @@ impl Look<'_> {
     async fn masters(&self) -> Result<Vec<Master>, Error> {
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("SLOTS");
-        let reply = self.ask(None, &slots).await?.map_err(wire::failure)?;
+        let reply = self.attempt(None, &slots).await?.map_err(wire::failure)?;
         let ranges: Vec<Vec<Value>> = parsed(reply)?;
         let mut masters: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for range in ranges {
@@ -343,25 +363,23 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries commands like any other: by its text or, if refused, after SCRIPT
-    /// LOAD.
-    async fn run(&self, to: Option<u16>, arguments: &Arguments) -> Result<Said, Error> {
-        let refused = match self.ask(to, &VERIFY.command(arguments, true)).await? {
-            Err(refused) if is_refused(&refused) => refused,
-            reply => return Ok(reply),
+    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is refused,
+    /// by its text. A refusal is that of the command that it names.
+    async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Ran, Error> {
+        let (command, reply) = match self.attempt(to, &VERIFY.load()).await? {
+            Ok(_) => ("EVALSHA", self.attempt(to, by_hash).await?),
+            Err(load) => {
+                let refused = Class::of(&load) == Class::Refused;
+                let command = if refused { "SCRIPT|LOAD" } else { "EVAL" };
+                (command, self.attempt(to, &VERIFY.whole(by_hash)).await?)
+            }
         };
-        match self.ask(to, &VERIFY.load()).await? {
-            Ok(_) => self.ask(to, &VERIFY.command(arguments, false)).await,
-            Err(_) => Ok(Err(refused)),
-        }
+        Ok(reply.map_err(|refused| (command, refused)))
     }
 
-    /// Sends a command to the master of a hash slot, or to the server. A refusal to this user is no
-    /// error.
-    async fn ask(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
-        let to = to.map_or(To::Any, To::Slot);
-        let reply = within(self.timeout, self.connection.send_to(to, command)).await;
-        match reply.ok_or(ErrorKind::Timeout)? {
+    /// Sends a command, whose refusal to this user is no error.
+    async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
+        match self.ask(to, command).await? {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) => match Class::of(&error) {
                 // Without a password nothing can be checked.
@@ -375,6 +393,8 @@ impl Look<'_> {
     }
 }
 
+/// A reply to that script, or the command that was refused.
+type Ran = Result<Value, (&'static str, RedisError)>;
 /// A reply of `verify.lua`.
 type Verified = (Vec<(String, String)>, Vec<String>);
 
@@ -387,30 +407,30 @@ const ARGUMENTS_REFUSED: &[(&str, &str)] = &[
     ("SETRANGE", "offset is out of range"),
 ];
 
-/// Returns the findings from the commands that were tried.
-fn findings_of(reply: Value) -> Result<Vec<ServerFinding>, Error> {
+/// Adds the findings from the commands that were tried.
+fn findings_of(reply: Value, seen: &mut VerifiedServer) -> Result<(), Error> {
     let (tried, _): Verified = parsed(reply)?;
-    let mut findings = Vec::new();
-    for (command, refused) in tried {
-        if refused.is_empty() {
-            continue;
-        }
-        let allowed = |(of, words): &(&str, &str)| *of == command && refused.contains(words);
+    for (command, refused) in tried.iter().filter(|(_, refused)| !refused.is_empty()) {
+        let allowed = |(of, words): &(&str, &str)| of == command && refused.contains(words);
         if ARGUMENTS_REFUSED.iter().any(allowed) {
             continue;
         }
-        let meaning = classify::meaning_of_text(&refused);
-        let finding = match meaning.class {
-            Class::Refused | Class::RefusedWithin => ServerFinding::CommandRefused(command),
-            Class::Unwritable => ServerFinding::CannotWrite(meaning.remedy.unwrap_or_default()),
-            Class::ReadOnly => ServerFinding::Replica,
-            _ => ServerFinding::not_understood(&command, &refused),
-        };
-        if !findings.contains(&finding) {
-            findings.push(finding);
-        }
+        let meaning = classify::meaning_of_text(refused);
+        seen.add(match meaning.class {
+            Class::Refused | Class::RefusedWithin => command_refused(command),
+            Class::Unwritable => ServerFinding::new(
+                ServerFindingKind::CannotWrite,
+                Severity::Warning,
+                format!(
+                    "it cannot write at present, so it grants no permits: {}",
+                    meaning.remedy.unwrap_or_default()
+                ),
+            ),
+            Class::ReadOnly => replica(),
+            _ => not_understood(command, refused),
+        });
     }
-    Ok(findings)
+    Ok(())
 }
 
 fn text(reply: &Value) -> String {
@@ -418,121 +438,5 @@ fn text(reply: &Value) -> String {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.clone(),
         _ => String::new(),
-    }
-}
-
-fn parsed<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
-    redis::from_redis_value(reply)
-        .map_err(|error| wire::unreadable().caused_by(RedisError::from(error)))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        collections::BTreeSet,
-        fs,
-        path::{Path, PathBuf},
-    };
-
-    use super::*;
-    use crate::inspect::diagnose::DIAGNOSE;
-
-    /// Returns the words in capitals that follow `before`.
-    fn words<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
-        let words = text.split(before).skip(1);
-        let words = words.filter_map(|rest| rest.split_once('\'').map(|(word, _)| word));
-        words
-            .filter(|word| word.bytes().all(|byte| byte.is_ascii_uppercase()))
-            .collect()
-    }
-
-    #[test]
-    fn every_command_of_the_scripts_is_tried() {
-        let tried = words(VERIFY.text(), "{ '");
-        let scripts = wire::all();
-        let mut called: BTreeSet<_> = scripts
-            .iter()
-            .flat_map(|script| words(script.text(), "call('"))
-            .collect();
-        assert!(called.len() > 20, "{called:?}");
-        // `RateLimiter::delete` needs no script.
-        called.insert("DEL");
-        assert_eq!(tried, called);
-    }
-
-    const INCLUDE: &str = "--- @include ";
-
-    fn lua() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
-    }
-
-    fn read(file: &str) -> String {
-        fs::read_to_string(lua().join(file)).unwrap()
-    }
-
-    /// Joins a script as its lines say, with what they name for slots or without. What a line names
-    /// comes before the script, or after it if that line is the last.
-    fn join(file: &str, slots: bool, joined: &mut Vec<String>) {
-        if joined.iter().any(|known| known == file) {
-            return;
-        }
-        let text = read(file);
-        let mut includes: Vec<_> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(INCLUDE))
-            .collect();
-        let ends = |include: &str| text.trim_end().ends_with(&format!("\n{INCLUDE}{include}"));
-        let after = includes.pop_if(|include| ends(include));
-        for include in includes {
-            match include.strip_suffix(", with slots") {
-                None => join(include, false, joined),
-                Some(include) if slots => join(include, false, joined),
-                Some(_) => {}
-            }
-        }
-        joined.push(file.to_owned());
-        if let Some(after) = after {
-            join(after, false, joined);
-        }
-    }
-
-    /// Finds the files that say what they reply: the scripts. The others are parts of them.
-    fn find_scripts(folder: &Path, found: &mut Vec<String>) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let below = path.strip_prefix(lua()).unwrap().to_str().unwrap();
-            if path.is_dir() && !path.ends_with("lib") {
-                find_scripts(&path, found);
-            } else if path.extension().is_some_and(|end| end == "lua") {
-                let text = read(below);
-                let mut header = text.lines().take_while(|line| line.starts_with("--"));
-                if header.any(|line| line.contains("Reply")) {
-                    found.push(below.to_owned());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn scripts_are_joined_as_they_say() {
-        let mut files = Vec::new();
-        find_scripts(&lua(), &mut files);
-        let mut texts: BTreeSet<_> = wire::all().map(Script::text).into();
-        texts.extend([VERIFY.text(), DIAGNOSE.text()]);
-        let mut said = BTreeSet::new();
-        for file in &files {
-            for slots in [false, true] {
-                let mut joined = Vec::new();
-                join(file, slots, &mut joined);
-                let text: String = joined.iter().map(|file| read(file)).collect();
-                assert!(texts.contains(&*text), "no script is {joined:?}");
-                said.insert(text);
-            }
-        }
-        assert_eq!(
-            said.len(),
-            texts.len(),
-            "some script is not said in {files:?}"
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! The report of a check of servers, with a remedy for each finding.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::error::Error;
 
@@ -16,7 +16,6 @@ pub struct Verification {
 
 impl Verification {
     /// Returns all findings, the worst first, those of several servers included.
-    #[must_use]
     pub fn findings(&self) -> Vec<&ServerFinding> {
         let of_servers = self.servers.iter().flat_map(|server| &server.findings);
         let mut findings: Vec<_> = self.findings.iter().chain(of_servers).collect();
@@ -25,7 +24,6 @@ impl Verification {
     }
 
     /// Returns the worst severity; `None` if there are no findings.
-    #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         let findings = self.findings();
         findings.first().map(|finding| finding.severity())
@@ -63,247 +61,170 @@ pub enum Severity {
 
 /// A problem with a server. `Display` has the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ServerFinding {
-    /// A version, named here, on which scripts cannot work
-    TooOld(String),
-    /// A version, named here, that works but is not the best
-    Old(String),
-    /// A version, named here, whose scripts have known security holes
-    Holes(String),
-    /// A command that the user may not call, or that the server lacks
-    CommandRefused(String),
-    /// A reply to a command that this version does not know
-    NotUnderstood {
-        /// The command
-        command: String,
-        /// The server's message
-        said: String,
-    },
-    /// The server runs no scripts: its Lua is a module, which is not loaded
-    NoLua,
-    /// The user may not access the keys under this prefix
-    KeysForbidden(String),
-    /// The keys of one limiter are in several hash slots
-    KeysInSeveralSlots,
-    /// A script that the server cannot compile, with its message
-    ScriptUnreadable(String),
-    /// The server cannot write, with the remedy
-    CannotWrite(&'static str),
-    /// It evicts keys when its memory is used up
-    Evicts {
-        /// Its `maxmemory-policy`
-        policy: String,
-        /// Set if it has a `maxmemory` at present
-        limited: bool,
-    },
-    /// It is a replica
-    Replica,
-    /// It is a node of a Cluster, but the store is built for a single server
-    NodeOfCluster,
-    /// This many hash slots of the Cluster have no master
-    SlotsWithoutMaster(usize),
-    /// All hash slots are refused when one has no master
-    WantsFullCoverage,
-    /// Its clock and this process's differ
-    ClocksApart {
-        /// The distance
-        apart: Duration,
-        /// Set if the server's clock is ahead
-        ahead: bool,
-        /// Set if limits count by this process's clock
-        counts: bool,
-    },
-    /// This was not checked: the user may not call the command
-    NotPermitted(&'static str),
-    /// A master of a Cluster could not be queried, with the reason
-    Unasked(String),
+pub struct ServerFinding {
+    kind: ServerFindingKind,
+    severity: Severity,
+    text: Cow<'static, str>,
 }
 
 impl ServerFinding {
-    pub(crate) fn not_understood(command: &str, said: &str) -> Self {
-        Self::NotUnderstood {
-            command: command.to_owned(),
-            said: said.trim_end().to_owned(),
-        }
+    /// Returns its kind.
+    pub fn kind(&self) -> ServerFindingKind {
+        self.kind
     }
 
     /// Returns how severe it is.
-    #[must_use]
     pub fn severity(&self) -> Severity {
-        match self {
-            // Needed only by verbs of an operator.
-            Self::CommandRefused(command) if matches!(&**command, "DEL" | "RENAME") => {
-                Severity::Note
-            }
-            // It may still work: only the check sends such arguments.
-            Self::NotUnderstood { command, .. } if !command.starts_with("EVAL") => {
-                Severity::Warning
-            }
-            Self::TooOld(_)
-            | Self::CommandRefused(_)
-            | Self::NotUnderstood { .. }
-            | Self::NoLua
-            | Self::KeysForbidden(_)
-            | Self::KeysInSeveralSlots
-            | Self::ScriptUnreadable(_)
-            | Self::Replica
-            | Self::NodeOfCluster
-            | Self::SlotsWithoutMaster(_)
-            | Self::Unasked(_) => Severity::Error,
-            Self::Holes(_)
-            | Self::CannotWrite(_)
-            | Self::Evicts { limited: true, .. }
-            | Self::WantsFullCoverage
-            | Self::ClocksApart { counts: true, .. } => Severity::Warning,
-            Self::Old(_)
-            | Self::Evicts { limited: false, .. }
-            | Self::ClocksApart { counts: false, .. }
-            | Self::NotPermitted(_) => Severity::Note,
+        self.severity
+    }
+
+    pub(super) fn new(
+        kind: ServerFindingKind,
+        severity: Severity,
+        text: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let text = text.into();
+        Self {
+            kind,
+            severity,
+            text,
         }
+    }
+
+    pub(super) fn error(kind: ServerFindingKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(kind, Severity::Error, text)
+    }
+
+    pub(super) fn note(kind: ServerFindingKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(kind, Severity::Note, text)
     }
 }
 
 impl fmt::Display for ServerFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooOld(version) => write!(
-                f,
-                "{} is too old: use Redis 6.2 or newer, or Valkey",
-                version.escape_debug()
-            ),
-            Self::Old(version) => write!(
-                f,
-                "{} works, but Redis 7 or newer reports the errors of scripts in more detail",
-                version.escape_debug()
-            ),
-            Self::Holes(version) => write!(
-                f,
-                "{} by its number has security holes in Lua, CVE-2025-49844 among them, for every \
-                 user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2, Valkey \
-                 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a distribution has \
-                 fixed it under the old number",
-                version.escape_debug()
-            ),
-            Self::CommandRefused(command) => match &**command {
-                "DEL" | "RENAME" => write!(
-                    f,
-                    "the user may not call {command}, which `RateLimiter::{}` needs: if you use \
-                     that, allow it with `ACL SETUSER .. +{}`",
-                    if command == "DEL" { "delete" } else { "rename" },
-                    command.to_lowercase()
-                ),
-                command => write!(
-                    f,
-                    "{command} is refused: allow it with `ACL SETUSER .. +{}`, and do not rename \
-                     it; the README has all commands",
-                    command.to_lowercase()
-                ),
-            },
-            Self::NotUnderstood { command, said } => write!(
-                f,
-                "the reply to {command} is `{}`, which this version does not know: ask the \
-                 server's operator whether it may be called, and report it",
-                said.escape_debug()
-            ),
-            Self::NoLua => f.write_str(
-                "it runs no Lua, so no limit works: load its module `lua`, or use a server with \
-                 Lua",
-            ),
-            Self::KeysForbidden(name) => write!(
-                f,
-                "the user may not access the keys under {0}: allow them with `ACL SETUSER .. \
-                 ~{0}:*`",
-                name.escape_debug()
-            ),
-            Self::KeysInSeveralSlots => f.write_str(
-                "the keys of one limiter are in several hash slots: Redis never does this, so look \
-                 for a proxy in between",
-            ),
-            Self::ScriptUnreadable(why) => write!(
-                f,
-                "a script cannot be compiled, {}: use Redis or Valkey, because this server has \
-                 another Lua",
-                why.escape_debug()
-            ),
-            Self::CannotWrite(remedy) => {
-                write!(
-                    f,
-                    "it cannot write at present, so it grants no permits: {remedy}"
-                )
-            }
-            Self::Evicts { policy, limited } => {
-                let when = if *limited {
-                    "evicts keys"
-                } else {
-                    "would evict keys, if it had a `maxmemory`,"
-                };
-                write!(
-                    f,
-                    "it {when} when its memory is used up, by {}, and limits start over: use a \
-                     server with `maxmemory-policy noeviction` for the limiters",
-                    policy.escape_debug()
-                )
-            }
-            Self::Replica => f.write_str(
-                "it is a replica, which grants nothing: use the master's address, or \
-                 `RedisStore::sentinel`",
-            ),
-            Self::NodeOfCluster => f.write_str(
-                "it is a node of a Cluster, which refuses other nodes' hash slots: use \
-                 `RedisStore::cluster`",
-            ),
-            Self::SlotsWithoutMaster(slots) => write!(
-                f,
-                "{slots} hash slots of the Cluster have no master: see `CLUSTER INFO`, and assign \
-                 one"
-            ),
-            Self::WantsFullCoverage => f.write_str(
-                "if one master is down, all hash slots are refused: set \
-                 `cluster-require-full-coverage no`, so that the limits in other hash slots go on",
-            ),
-            Self::ClocksApart {
-                apart,
-                ahead,
-                counts,
-            } => {
-                let direction = if *ahead { "ahead of" } else { "behind" };
-                let then = if *counts {
-                    "limits count by the latter: run NTP on both, or leave `client_clock` out"
-                } else {
-                    "limits count by the former, so this matters only for logs, and for Java, \
-                     which counts by its own: run NTP on both"
-                };
-                write!(
-                    f,
-                    "its clock is {apart:.1?} {direction} the one of this process, and {then}"
-                )
-            }
-            Self::NotPermitted(command) => {
-                let part = match *command {
-                    "INFO" => "version, eviction and role are",
-                    _ => "a setting is",
-                };
-                write!(
-                    f,
-                    "{part} unknown: check with another user, or allow `{command}` for once"
-                )
-            }
-            Self::Unasked(why) => write!(f, "it could not be queried, {why}: see whether it runs"),
-        }
+        f.write_str(&self.text)
     }
 }
 
+/// The kinds of [`ServerFinding`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerFindingKind {
+    /// A version on which scripts cannot work
+    TooOld,
+    /// A version that works but is not the best
+    Old,
+    /// A version whose scripts have known security holes
+    Holes,
+    /// A command that the user may not call, or that the server lacks
+    CommandRefused,
+    /// A reply to a command that this version does not know
+    NotUnderstood,
+    /// The server runs no scripts: its Lua is a module, which is not loaded
+    NoLua,
+    /// The user may not access the keys under the prefix
+    KeysForbidden,
+    /// The keys of one limiter are in several hash slots
+    KeysInSeveralSlots,
+    /// A script that the server cannot compile
+    ScriptUnreadable,
+    /// The server cannot write
+    CannotWrite,
+    /// It evicts keys when its memory is used up, or would if it had a `maxmemory`
+    Evicts,
+    /// It is a replica
+    Replica,
+    /// It is a node of a Cluster, but the store is built for a single server
+    NodeOfCluster,
+    /// Hash slots of the Cluster have no master
+    SlotsWithoutMaster,
+    /// All hash slots are refused when one has no master
+    WantsFullCoverage,
+    /// Its clock and this process's differ: see [`VerifiedServer::clock`]
+    ClocksApart,
+    /// This was not checked: the user may not call the command
+    NotPermitted,
+    /// A master of a Cluster could not be queried
+    Unasked,
+}
+
+pub(super) fn command_refused(command: &str) -> ServerFinding {
+    let allowed = command.to_lowercase();
+    let verb = match command {
+        "DEL" => "delete",
+        "RENAME" => "rename",
+        _ => {
+            return ServerFinding::error(
+                ServerFindingKind::CommandRefused,
+                format!(
+                    "{command} is refused: allow it with `ACL SETUSER .. +{allowed}`, and do not \
+                     rename it; the README has all commands"
+                ),
+            );
+        }
+    };
+    ServerFinding::note(
+        ServerFindingKind::CommandRefused,
+        format!(
+            "the user may not call {command}, which `RateLimiter::{verb}` needs: if you use that, \
+             allow it with `ACL SETUSER .. +{allowed}`"
+        ),
+    )
+}
+
+pub(super) fn not_understood(command: &str, said: &str) -> ServerFinding {
+    // It may still work: only the check sends such arguments.
+    let severity = if command.starts_with("EVAL") {
+        Severity::Error
+    } else {
+        Severity::Warning
+    };
+    ServerFinding::new(
+        ServerFindingKind::NotUnderstood,
+        severity,
+        format!(
+            "the reply to {command} is `{}`, which this version does not know: ask the server's \
+             operator whether it may be called, and report it",
+            said.trim_end().escape_debug()
+        ),
+    )
+}
+
+pub(super) fn replica() -> ServerFinding {
+    ServerFinding::error(
+        ServerFindingKind::Replica,
+        "it is a replica, which grants nothing: use the master's address, or \
+         `RedisStore::sentinel`",
+    )
+}
+
+pub(super) fn node_of_cluster() -> ServerFinding {
+    ServerFinding::error(
+        ServerFindingKind::NodeOfCluster,
+        "it is a node of a Cluster, which refuses other nodes' hash slots: use \
+         `RedisStore::cluster`",
+    )
+}
+
 impl VerifiedServer {
-    pub(crate) fn unasked(error: &Error) -> Self {
-        Self {
-            findings: vec![ServerFinding::Unasked(error.to_string())],
-            ..Self::default()
+    pub(super) fn unasked(error: &Error) -> Self {
+        let mut server = Self::default();
+        server.add(ServerFinding::error(
+            ServerFindingKind::Unasked,
+            format!("it could not be queried, {error}: see whether it runs"),
+        ));
+        server
+    }
+
+    /// Adds a finding, if another part of the check has not found it.
+    pub(super) fn add(&mut self, finding: ServerFinding) {
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
         }
     }
 
     /// Reads the reply of INFO. `in_cluster` is set if the store is built for a Cluster.
-    pub(crate) fn read(&mut self, info: &str, in_cluster: bool) {
+    pub(super) fn read(&mut self, info: &str, in_cluster: bool) {
         let field = |name: &str| {
             info.lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -320,16 +241,25 @@ impl VerifiedServer {
             self.version = Some(full);
         }
         if field("role") == Some("slave") {
-            self.findings.push(ServerFinding::Replica);
+            self.findings.push(replica());
         }
         if field("cluster_enabled") == Some("1") && !in_cluster {
-            self.findings.push(ServerFinding::NodeOfCluster);
+            self.findings.push(node_of_cluster());
         }
         if let Some(policy) = field("maxmemory_policy").filter(|policy| *policy != "noeviction") {
-            self.findings.push(ServerFinding::Evicts {
-                policy: policy.to_owned(),
-                limited: field("maxmemory").is_some_and(|bytes| bytes != "0"),
-            });
+            let (severity, when) = match field("maxmemory") {
+                None | Some("0") => (Severity::Note, "would evict keys, if it had a `maxmemory`,"),
+                Some(_) => (Severity::Warning, "evicts keys"),
+            };
+            self.findings.push(ServerFinding::new(
+                ServerFindingKind::Evicts,
+                severity,
+                format!(
+                    "it {when} when its memory is used up, by {}, and limits start over: use a \
+                     server with `maxmemory-policy noeviction` for the limiters",
+                    policy.escape_debug()
+                ),
+            ));
         }
     }
 }
@@ -354,11 +284,20 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFindin
         return Vec::new();
     };
     let version: [u32; 3] = [major, minor, patch];
+    let full = full.escape_debug();
     let mut findings = Vec::new();
     if version < [6, 2, 0] {
-        findings.push(ServerFinding::TooOld(full.to_owned()));
+        findings.push(ServerFinding::error(
+            ServerFindingKind::TooOld,
+            format!("{full} is too old: use Redis 6.2 or newer, or Valkey"),
+        ));
     } else if version < [7, 0, 0] {
-        findings.push(ServerFinding::Old(full.to_owned()));
+        findings.push(ServerFinding::note(
+            ServerFindingKind::Old,
+            format!(
+                "{full} works, but Redis 7 or newer reports the errors of scripts in more detail"
+            ),
+        ));
     }
     let lines = MENDED.iter().filter(|(of, _)| *of == product);
     let mended = lines.map(|(_, mended)| *mended).collect::<Vec<_>>();
@@ -369,7 +308,16 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFindin
         None => mended.iter().all(|mended| version > *mended),
     };
     if !is_mended {
-        findings.push(ServerFinding::Holes(full.to_owned()));
+        findings.push(ServerFinding::new(
+            ServerFindingKind::Holes,
+            Severity::Warning,
+            format!(
+                "{full} by its number has security holes in Lua, CVE-2025-49844 among them, for \
+                 every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2, \
+                 Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a distribution \
+                 has fixed it under the old number"
+            ),
+        ));
     }
     findings
 }
@@ -429,31 +377,32 @@ mod tests {
 
     #[test]
     fn each_version_has_its_findings() {
-        use ServerFinding::{Holes, Old, TooOld};
-        let found = |product: &str, version: &str| look_at_version(product, version, version);
-        let named = |make: &[fn(String) -> ServerFinding], version: &str| -> Vec<_> {
-            make.iter().map(|make| make(version.to_owned())).collect()
-        };
-        for (version, expected) in [
-            ("5.0.14", named(&[TooOld, Holes], "5.0.14")),
-            ("6.2.19", named(&[Old, Holes], "6.2.19")),
-            ("6.2.20", named(&[Old], "6.2.20")),
+        use ServerFindingKind::{Holes, Old, TooOld};
+        for (product, version, expected) in [
+            ("Redis", "5.0.14", &[TooOld, Holes][..]),
+            ("Redis", "6.2.19", &[Old, Holes]),
+            ("Redis", "6.2.20", &[Old]),
             // This line never got a fix from its makers.
-            ("7.0.15", named(&[Holes], "7.0.15")),
-            ("7.2.11", vec![]),
-            ("7.4.5", named(&[Holes], "7.4.5")),
-            ("8.0.4", vec![]),
-            ("8.2.1", named(&[Holes], "8.2.1")),
-            ("8.2.2", vec![]),
-            ("8.4.0", vec![]),
-            ("9.0.0", vec![]),
-            ("unstable", vec![]),
+            ("Redis", "7.0.15", &[Holes]),
+            ("Redis", "7.2.11", &[]),
+            ("Redis", "7.4.5", &[Holes]),
+            ("Redis", "8.0.4", &[]),
+            ("Redis", "8.2.1", &[Holes]),
+            ("Redis", "8.2.2", &[]),
+            ("Redis", "8.4.0", &[]),
+            ("Redis", "9.0.0", &[]),
+            ("Redis", "unstable", &[]),
+            ("Valkey", "8.1.3", &[Holes]),
+            ("Valkey", "8.0.6", &[]),
+            ("Valkey", "9.0.0", &[]),
         ] {
-            assert_eq!(found("Redis", version), expected, "{version}");
+            let found = look_at_version(product, version, "It \u{1b}");
+            let kinds: Vec<_> = found.iter().map(ServerFinding::kind).collect();
+            assert_eq!(kinds, expected, "{product} {version}");
+            // The server wrote its version: it must not steer a terminal.
+            let is_shown = |it: &ServerFinding| it.to_string().starts_with(r"It \u{1b} ");
+            assert!(found.iter().all(is_shown), "{found:?}");
         }
-        assert_eq!(found("Valkey", "8.1.3"), named(&[Holes], "8.1.3"));
-        assert_eq!(found("Valkey", "8.0.6"), vec![]);
-        assert_eq!(found("Valkey", "9.0.0"), vec![]);
     }
 
     #[test]
@@ -467,11 +416,14 @@ mod tests {
             false,
         );
         assert_eq!(server.version.as_deref(), Some("Valkey 8.1.4"));
-        let evicts = ServerFinding::Evicts {
-            policy: "volatile-ttl".to_owned(),
-            limited: true,
+        let [first, second, evicts] = &*server.findings else {
+            panic!("{server}");
         };
-        let expected = [ServerFinding::Replica, ServerFinding::NodeOfCluster, evicts];
-        assert_eq!(server.findings, expected);
+        assert_eq!([first, second], [&replica(), &node_of_cluster()]);
+        assert_eq!(
+            (evicts.kind(), evicts.severity()),
+            (ServerFindingKind::Evicts, Severity::Warning)
+        );
+        assert!(evicts.to_string().contains("by volatile-ttl,"), "{evicts}");
     }
 }

@@ -1,80 +1,116 @@
-//! Leaves a server alone that does not answer: while its breaker is open nobody asks it, and nobody waits for it.
+//! Keeps decisions away from a server that does not answer: while its breaker is open, none calls
+//! it, and none waits for it.
 //!
-//! It is for a server that can be reached and is slow, hangs, or is busy with other things. One that cannot be reached
-//! has the pauses of the connection, in which commands fail at once; of these nothing is learnt here. What a server
-//! answers in time is an answer, whatever it says of the limiter.
+//! It is for a server that can be reached and is slow, hangs, or is busy with other things. One
+//! that cannot be reached has the pauses of the connection, in which commands fail at once; the
+//! breaker learns nothing from those. An answer in time is an answer, whatever it says.
 //!
-//! Its front, [`Breakers::refuses`], is asked before there is any future; its back, [`Breakers::enter`], by whoever is
-//! about to send a call, once for each call and node. What comes of calls is a row of bits: so many failures among the
-//! last twice as many open it. After a pause one call goes through, the probe. If that is answered, all do.
+//! [`Breakers::refuses`] is asked before there is a future. [`Breakers::enter`] is asked once for
+//! each call and node, right before the call is sent. So many failures among the last twice as many
+//! calls open a breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
 //! A call that all its callers have left counts as a failure if they left at their deadline, and if
-//! the server was silent: see [`Traffic`]. Callers who hang up early prove nothing, or anybody
-//! could have everybody answered by policy by sending requests and leaving at once. A server that
+//! the server was silent: see [`Traffic`]. Callers who hang up early prove nothing, or a client
+//! could have all others answered by policy by sending requests and leaving at once. A server that
 //! answers others in the meantime has more to do than it can in time, by a burst: that is overload,
-//! and leaving it alone would open the limits of all for the burst of one. Of an answer that comes
-//! too late, but while somebody waits for it, nothing is learnt either.
+//! and an open breaker would lift the limits of all for the burst of one. The breaker also learns
+//! nothing from an answer that is too late but still waited for.
 //!
-//! The probe goes alone, so its own time is the truth.
+//! A probe goes alone, so the time that it takes is the server's.
 
 mod traffic;
-mod word;
 
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 pub(crate) use self::traffic::{Traffic, Watch};
-use self::word::{Entry, Phase, Word, millis};
 use crate::{
     clock::Clock,
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     macros::{detail, notice, warning},
     name::Name,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-/// As many as the row of bits can tell.
+/// As many as a row of bits holds.
 pub(crate) const MOST_FAILURES: u32 = 32;
 
-/// A server that is slow now and then is told of so often.
-const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// A server that is slow now and then is reported once in this time.
+const WARNED_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// The first pause, and the longest: a server that is back is found within about a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long a probe is waited for: one that is kept and not polled must not be the last.
+const LONGEST_PROBE: Duration = Duration::from_secs(1);
+
+/// The state of a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// Every decision that needs it calls it
+    Closed,
+    /// No decision calls it
+    Open,
+    /// One decision calls it, to find out whether it answers
+    HalfOpen,
+}
 
 /// The breakers of a store, one for each node.
 pub(crate) struct Breakers {
-    /// None where there is no breaker.
-    nodes: Box<[Node]>,
-    /// How many of them are not closed: saves all else while all are.
-    unwell: AtomicUsize,
-    /// Of the last twice as many calls.
+    state: Mutex<State>,
+    /// Whether a node is open, or failed lately. The lock is taken only then.
+    is_troubled: AtomicBool,
+    /// Of the last twice as many calls; zero where there is no breaker.
     failures: u32,
-    /// A call that takes as long is of no use to anybody.
+    /// A call that takes as long is too late for its callers.
     slow: Duration,
-    /// Which node a name is on, and what comes from there.
+    /// Finds the node of a name, and records what comes from there.
     traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
-    made: Duration,
     jitter: RandomState,
-    /// Made once, as it is told often.
+    /// Made once, as it is returned often.
     open: Error,
-    /// When it was last said that one opened, and whether it is to be said that all are closed.
-    told: AtomicU64,
-    tells: AtomicBool,
 }
 
+struct State {
+    /// None where there is no breaker.
+    nodes: Box<[Node]>,
+    /// When the last warning was logged.
+    warned: Option<Duration>,
+    /// Whether the end of what was warned of is still to be logged.
+    has_warned: bool,
+}
+
+#[derive(Clone)]
 struct Node {
-    word: AtomicU64,
-    /// The last calls, the latest in the lowest bit: whether they failed. Nothing is noted before the first failure.
-    row: AtomicU64,
-    /// When it was opened or closed last, in milliseconds.
-    since: AtomicU64,
+    /// `None` while it is closed.
+    open: Option<Open>,
+    /// When it was opened or closed last.
+    since: Duration,
+    /// Which of the last calls failed, the latest in the lowest bit; empty while it is open.
+    row: u64,
 }
 
-/// What became of a call.
+/// An open breaker, in one of its pauses or while it is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Open {
+    /// The end of the pause, or of the time for which the probe is waited for.
+    until: Duration,
+    /// How many pauses it has begun.
+    pauses: u32,
+    is_probed: bool,
+}
+
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// There was an answer, whatever it says
@@ -85,25 +121,9 @@ pub(crate) enum Told {
     Nothing,
 }
 
-/// A node as it is at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) state: Seems,
-    pub(crate) lasts: Duration,
-    /// Failures among the last calls, while it is closed.
-    pub(crate) failures: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seems {
-    Closed,
-    Open,
-    HalfOpen,
-}
-
 impl Breakers {
-    /// Breakers for so many nodes, of which `place` tells a name's; `slow` is how long callers wait. No `failures`: never
-    /// open.
+    /// Returns breakers for so many nodes, that of a name by `place`; `slow` is how long callers
+    /// wait. Without `failures` they never open.
     pub(crate) fn new(
         failures: u32,
         slow: Duration,
@@ -111,258 +131,277 @@ impl Breakers {
         place: fn(&Name) -> usize,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let traffic = Arc::new(Traffic::new(nodes, place, Arc::clone(&clock)));
-        let nodes = if failures == 0 { 0 } else { nodes };
+        let node = Node {
+            open: None,
+            since: clock.now(),
+            row: 0,
+        };
         Self {
-            nodes: (0..nodes).map(|_| Node::new()).collect(),
-            unwell: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                nodes: vec![node; if failures == 0 { 0 } else { nodes }].into(),
+                warned: None,
+                has_warned: false,
+            }),
+            is_troubled: AtomicBool::new(false),
             failures: failures.min(MOST_FAILURES),
             slow,
-            traffic,
-            made: clock.now(),
+            traffic: Arc::new(Traffic::new(nodes, place, Arc::clone(&clock))),
             clock,
             jitter: RandomState::new(),
             open: Error::new(ErrorKind::Unavailable).detail("its breaker is open"),
-            told: AtomicU64::new(0),
-            tells: AtomicBool::new(false),
         }
     }
 
-    /// Says in errors which server it is.
-    pub(crate) fn named(self, address: Option<&Arc<str>>) -> Self {
-        Self {
-            open: self.open.of(address),
-            ..self
-        }
-    }
-
-    /// What is recorded of the nodes' replies, also where there is no breaker.
+    /// Returns what is recorded of the nodes' replies, also where there is no breaker.
     pub(crate) fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
 
-    /// Why not to ask, if a node is left alone that would be. To be asked before there is a future.
+    /// Returns the error of a decision that needs a node whose breaker is open. To be asked before
+    /// there is a future.
     ///
-    /// Where somebody has to find out whether it is well again, this is the caller who does.
+    /// Returns none for the caller whose call would be the probe.
     #[inline]
     pub(crate) fn refuses(&self, acquire: &Acquire) -> Option<Error> {
-        if self.unwell.load(Ordering::Relaxed) == 0 {
+        if !self.is_troubled() {
             return None;
         }
-        self.looks_up(acquire)
+        self.look_up(acquire)
     }
 
     #[cold]
-    fn looks_up(&self, acquire: &Acquire) -> Option<Error> {
-        let now = self.now();
-        let shut = |charge: &Charge| {
-            let node = self.nodes.get(self.traffic.index(charge.name()));
-            node.is_some_and(|node| node.load().entry(now) == Entry::Nobody)
+    fn look_up(&self, acquire: &Acquire) -> Option<Error> {
+        let now = self.clock.now();
+        let state = self.state();
+        let refuses = |charge: &Charge| {
+            let node = state.nodes.get(self.traffic.index(charge.name()));
+            node.is_some_and(|node| node.refuses(now))
         };
-        // What is only tried out is no reason to refuse.
+        // A shadow limit is no reason to refuse.
         let counts = |charge: &&Charge| !charge.shadow || acquire.is_trial();
         let mut charges = acquire.charges().filter(counts);
-        charges.any(shut).then(|| self.open.clone())
+        charges.any(refuses).then(|| self.open.clone())
     }
 
-    /// Lets a call of this name pass, which tells by what it gets what became of it. `waited` is how long its callers have
-    /// waited for it at most.
+    /// Lets a call of this name pass, which reports its end. `waited` is the longest time that one
+    /// of its callers has waited for it.
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open, but for the one who finds out.
+    /// Of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open, except for the
+    /// probe.
     pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
         let index = self.traffic.index(name);
-        let Some(node) = self.nodes.get(index) else {
-            self.traffic.sends(index);
-            return Ok(Pass(None));
-        };
         let began = self.clock.now();
-        let word = node.load();
-        let (word, probes) = match word.entry(self.since_made(began)) {
-            Entry::All => (word, false),
-            Entry::One(probing) if node.change(word, probing) => (probing, true),
-            Entry::One(_) | Entry::Nobody => return Err(self.open.clone()),
+        let enters = |node: &mut Node, _| {
+            if node.refuses(began) {
+                return Err(self.open.clone());
+            }
+            if let Some(open) = &mut node.open {
+                open.until = began.saturating_add(LONGEST_PROBE);
+                open.is_probed = true;
+            }
+            Ok(node.open)
         };
+        let entered = self.is_troubled().then(|| self.change(index, enters));
+        let probe = entered.flatten().transpose()?.flatten();
         self.traffic.sends(index);
-        Ok(Pass(Some(Passing {
+        Ok(Pass((self.failures > 0).then_some(Passing {
             breakers: self,
-            node,
             index,
-            word,
-            probes,
+            probe,
             began,
             waited,
         })))
     }
 
-    /// The nodes in their order; none where there is no breaker.
-    pub(crate) fn look(&self) -> Vec<Seen> {
-        let now = self.now();
-        self.nodes.iter().map(|node| node.look(now)).collect()
+    /// Returns the state of each node, for how long it lasts, and the failures among the last calls
+    /// while it is closed. Empty where there is no breaker.
+    pub(crate) fn look(&self) -> Vec<(BreakerState, Duration, u32)> {
+        let now = self.clock.now();
+        let looks = |node: &Node| {
+            let lasts = now.saturating_sub(node.since);
+            (node.state(now), lasts, node.row.count_ones())
+        };
+        self.state().nodes.iter().map(looks).collect()
     }
 
-    /// Notes what became of a call that went as all do.
-    fn note(&self, node: &Node, began_in: Word, failed: bool) {
-        // The plain load keeps the cache line shared while all is well.
-        if (!failed && node.row.load(Ordering::Relaxed) == 0) || node.load() != began_in {
+    /// Records the end of a call that began while the breaker was closed.
+    fn record(&self, index: usize, began: Duration, failed: bool) {
+        if !failed && !self.is_troubled() {
             return;
         }
-        let among = u64::MAX >> (64 - 2 * self.failures);
-        let next = |row: u64| (row << 1 | u64::from(failed)) & among;
-        let noted = node
-            .row
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |row| Some(next(row)));
-        let row = noted.map_or(0, next);
-        if failed && row.count_ones() >= self.failures {
-            let now = self.now();
-            if node.change(began_in, began_in.opened(now, self.spread())) {
-                self.turned(node, now, true);
+        self.change(index, |node, now| {
+            // What began before it opened says nothing after it has closed.
+            if node.open.is_some() || began < node.since {
+                return;
             }
-        }
+            let among = u64::MAX >> (64 - 2 * self.failures);
+            node.row = (node.row << 1 | u64::from(failed)) & among;
+            if node.row.count_ones() >= self.failures {
+                node.open = Some(Open::pausing(0, now, self.spread()));
+            }
+        });
     }
 
-    /// Notes what became of the one call that went.
-    fn probed(&self, node: &Node, probing: Word, told: Told) {
-        let now = self.now();
-        match told {
-            Told::Answered => {
-                // Also if another one asks by now: there was an answer since it opened.
-                let last = node.load();
-                let is_open = last.phase != Phase::Closed && last.generation == probing.generation;
-                if is_open && node.change(last, last.closed()) {
-                    self.turned(node, now, false);
+    /// Records the end of a probe.
+    fn probed(&self, index: usize, began: Duration, probe: Open, told: Told) {
+        self.change(index, |node, now| {
+            let Some(open) = node.open.filter(|_| began >= node.since) else {
+                return;
+            };
+            node.open = match told {
+                // Also if there is another probe by now: this is an answer since the last pause.
+                Told::Answered if open.pauses == probe.pauses => None,
+                Told::Failed if open == probe => {
+                    Some(Open::pausing(open.pauses, now, self.spread()))
                 }
-            }
-            Told::Failed => {
-                node.change(probing, probing.opened(now, self.spread()));
-            }
-            Told::Nothing => {
-                node.change(probing, probing.unanswered(now));
-            }
-        }
+                // Nothing was learnt: the next probe may go at once.
+                Told::Nothing if open == probe => Some(Open {
+                    until: now,
+                    is_probed: false,
+                    ..open
+                }),
+                _ => return,
+            };
+        });
     }
 
-    /// Says so, of the first of several nodes and of the last.
-    fn turned(&self, node: &Node, now: u64, opened: bool) {
-        node.row.store(0, Ordering::Relaxed);
-        node.since.store(now, Ordering::Relaxed);
-        if opened {
-            if self.unwell.fetch_add(1, Ordering::Relaxed) == 0 {
-                self.tell_opened(now);
+    /// Changes the state of a node, and logs if that opens or closes it.
+    fn change<R>(&self, index: usize, change: impl FnOnce(&mut Node, Duration) -> R) -> Option<R> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let node = state.nodes.get_mut(index)?;
+        let was_open = node.open.is_some();
+        let changed = change(node, now);
+        let is_open = node.open.is_some();
+        let turns = was_open != is_open;
+        if turns {
+            (node.since, node.row) = (now, 0);
+        }
+        let warns = turns.then(|| state.turned(is_open, now)).flatten();
+        let troubled = state.nodes.iter().any(Node::is_troubled);
+        self.is_troubled.store(troubled, Ordering::Release);
+        drop(state);
+        match (warns, is_open) {
+            (Some(true), true) => warning!(
+                failures = self.failures,
+                "the breaker opens: the store of the rate limits is left alone, but for a call now \
+                 and then, until it answers in time"
+            ),
+            (Some(true), false) => {
+                notice!("the breaker closes: the store of the rate limits is asked again");
             }
-        } else if self.unwell.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.tell_closed();
+            (Some(false), true) => {
+                detail!(failures = self.failures, "the breaker opens once more");
+            }
+            (Some(false), false) => detail!("the breaker closes once more"),
+            (None, _) => {}
         }
+        Some(changed)
     }
 
-    fn tell_opened(&self, now: u64) {
-        let told = self.told.load(Ordering::Relaxed);
-        let soon = told != 0 && now < told + millis(TOLD_AGAIN_AFTER);
-        if soon {
-            detail!(failures = self.failures, "the breaker opens once more");
-            return;
-        }
-        self.told.store(now.max(1), Ordering::Relaxed);
-        self.tells.store(true, Ordering::Relaxed);
-        warning!(
-            failures = self.failures,
-            "the breaker opens: the store of the rate limits is left alone, but for a call now and then, until it \
-             answers in time"
-        );
-    }
-
-    fn tell_closed(&self) {
-        if self.tells.swap(false, Ordering::Relaxed) {
-            notice!("the breaker closes: the store of the rate limits is asked again");
-        } else {
-            detail!("the breaker closes once more");
-        }
+    fn is_troubled(&self) -> bool {
+        self.is_troubled.load(Ordering::Acquire)
     }
 
     fn spread(&self) -> u64 {
         self.jitter.hash_one(self.clock.now())
     }
 
-    fn now(&self) -> u64 {
-        self.since_made(self.clock.now())
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is behind the lock is whole between any two statements, so a panic elsewhere does
+        // not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn since_made(&self, time: Duration) -> u64 {
-        millis(time.saturating_sub(self.made))
+impl State {
+    /// Returns whether to log for everybody that a node opened or closed. None unless it is the
+    /// first of the nodes that opens, or the last that closes.
+    fn turned(&mut self, opened: bool, now: Duration) -> Option<bool> {
+        let open = self.nodes.iter().filter(|node| node.open.is_some()).count();
+        if open != usize::from(opened) {
+            return None;
+        }
+        if !opened {
+            return Some(std::mem::take(&mut self.has_warned));
+        }
+        let lately = |warned| now < WARNED_AGAIN_AFTER.saturating_add(warned);
+        let warns = !self.warned.is_some_and(lately);
+        if warns {
+            (self.warned, self.has_warned) = (Some(now), true);
+        }
+        Some(warns)
     }
 }
 
 impl Node {
-    fn new() -> Self {
-        Self {
-            word: AtomicU64::new(Word::NEW.pack()),
-            row: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-        }
+    /// Returns whether no call passes.
+    fn refuses(&self, now: Duration) -> bool {
+        self.open.is_some_and(|open| now < open.until)
     }
 
-    fn load(&self) -> Word {
-        Word::unpack(self.word.load(Ordering::Acquire))
+    fn is_troubled(&self) -> bool {
+        self.open.is_some() || self.row != 0
     }
 
-    /// Whether it was still as it was.
-    fn change(&self, from: Word, to: Word) -> bool {
-        let changed =
-            self.word
-                .compare_exchange(from.pack(), to.pack(), Ordering::AcqRel, Ordering::Relaxed);
-        changed.is_ok()
-    }
-
-    fn look(&self, now: u64) -> Seen {
-        let word = self.load();
-        Seen {
-            state: match word.phase {
-                Phase::Closed => Seems::Closed,
-                Phase::Open if now < word.until => Seems::Open,
-                Phase::Open | Phase::Probing => Seems::HalfOpen,
-            },
-            lasts: Duration::from_millis(now.saturating_sub(self.since.load(Ordering::Relaxed))),
-            failures: self.row.load(Ordering::Relaxed).count_ones(),
+    fn state(&self, now: Duration) -> BreakerState {
+        match self.open {
+            None => BreakerState::Closed,
+            Some(open) if !open.is_probed && now < open.until => BreakerState::Open,
+            Some(_) => BreakerState::HalfOpen,
         }
     }
 }
 
-/// One call, until it is over. Dropping it says that nobody waits for it any longer.
-#[must_use = "a call that is not told of has failed, or was not waited for"]
+impl Open {
+    /// Returns the state at the beginning of a pause. It takes twice as long as the one before, up
+    /// to the longest; of that, somewhere between half and all, as drawn by `spread`, so that
+    /// processes do not ask together.
+    fn pausing(before: u32, now: Duration, spread: u64) -> Self {
+        let whole = FIRST_PAUSE.saturating_mul(1 << before.min(10));
+        let half = whole.min(LONGEST_PAUSE) / 2;
+        let more = spread % (half.as_millis() as u64 + 1);
+        Self {
+            until: now.saturating_add(half + Duration::from_millis(more)),
+            pauses: before.saturating_add(1),
+            is_probed: false,
+        }
+    }
+}
+
+/// One call, until it is over. Dropping it says that none of its callers waits any longer.
+#[must_use = "a call that does not report its end has failed, or was not waited for"]
 pub(crate) struct Pass<'a>(Option<Passing<'a>>);
 
 struct Passing<'a> {
     breakers: &'a Breakers,
-    node: &'a Node,
     index: usize,
-    /// The state in which it began.
-    word: Word,
-    probes: bool,
+    /// The state that it made, if it is a probe.
+    probe: Option<Open>,
     began: Duration,
     /// How long it was waited for before.
     waited: Duration,
 }
 
 impl Pass<'_> {
-    /// Tells what became of the call. An answer that took longer than callers wait is none.
+    /// Reports the end of the call. An answer that took longer than callers wait is none.
     pub(crate) fn ends(mut self, told: Told) {
         if let Some(passing) = self.0.take() {
             let late = told == Told::Answered && passing.took() >= passing.breakers.slow;
-            passing.tell(if !late {
-                told
-            } else if passing.probes {
-                Told::Failed
-            } else {
-                Told::Nothing
+            passing.report(match passing.probe {
+                _ if !late => told,
+                Some(_) => Told::Failed,
+                None => Told::Nothing,
             });
         }
     }
 
-    /// Tells that the connection waits for an answer no longer.
+    /// Reports that the connection no longer waits for an answer.
     pub(crate) fn ends_unanswered(mut self) {
         if let Some(passing) = self.0.take() {
-            passing.tell_unanswered(passing.took().min(passing.breakers.slow));
+            passing.report_unanswered(passing.took().min(passing.breakers.slow));
         }
     }
 }
@@ -372,30 +411,32 @@ impl Passing<'_> {
         self.breakers.clock.now().saturating_sub(self.began)
     }
 
-    /// Records a call that is given up after `patience`: it failed if the server was silent for as
-    /// long, during this call or since an earlier one that stood before it in line.
-    fn tell_unanswered(&self, patience: Duration) {
-        let waited = if self.took() >= nearly(patience) {
+    /// Reports a call that is given up after `max_wait`: it failed if the server was silent for as
+    /// long, during this call or since an earlier one that stood before it in the queue.
+    fn report_unanswered(&self, max_wait: Duration) {
+        let waited = if self.took() >= nearly(max_wait) {
             Duration::ZERO
         } else {
             self.waited
         };
         let asked = self.began.saturating_sub(waited);
         let traffic = &self.breakers.traffic;
-        let silent = traffic.lets_down(self.index, asked, patience);
-        self.tell(if silent || self.probes {
+        let silent = traffic.lets_down(self.index, asked, max_wait);
+        self.report(if silent || self.probe.is_some() {
             Told::Failed
         } else {
             Told::Nothing
         });
     }
 
-    fn tell(&self, told: Told) {
-        if self.probes {
-            self.breakers.probed(self.node, self.word, told);
-        } else if told != Told::Nothing {
-            let failed = told == Told::Failed;
-            self.breakers.note(self.node, self.word, failed);
+    fn report(&self, told: Told) {
+        match (self.probe, told) {
+            (Some(probe), _) => self.breakers.probed(self.index, self.began, probe, told),
+            (None, Told::Nothing) => {}
+            (None, _) => {
+                let failed = told == Told::Failed;
+                self.breakers.record(self.index, self.began, failed);
+            }
         }
     }
 }
@@ -403,18 +444,19 @@ impl Passing<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if let Some(passing) = self.0.take() {
-            // Of a line that is longer than a run the first leave when their call is young: they have waited before it.
+            // The first callers of a queue that is longer than a run leave while their call is
+            // young: they have waited before it.
             let slow = passing.breakers.slow;
             if passing.waited + passing.took() >= nearly(slow) {
-                passing.tell_unanswered(slow);
+                passing.report_unanswered(slow);
             } else {
-                passing.tell(Told::Nothing);
+                passing.report(Told::Nothing);
             }
         }
     }
 }
 
-/// When a caller that leaves does so at its deadline.
+/// Returns the least time after which a caller that leaves does so at its deadline.
 fn nearly(slow: Duration) -> Duration {
     slow / 10 * 9
 }
@@ -422,8 +464,7 @@ fn nearly(slow: Duration) -> Duration {
 impl fmt::Debug for Breakers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Breakers")
-            .field("nodes", &self.nodes.len())
-            .field("unwell", &self.unwell)
+            .field("is_troubled", &self.is_troubled)
             .finish_non_exhaustive()
     }
 }

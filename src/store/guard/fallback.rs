@@ -170,19 +170,18 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
 
 impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        Some(match self.inner.decide_at_once(acquire)? {
-            Ok(decision) => {
-                // A cached refusal was seen before.
-                if matches!(decision, Decision::Allow(_)) {
-                    self.saw(acquire, &decision);
-                }
-                Ok(decision)
+        // A decision is large, and not moved where there is nothing to change.
+        let decision = self.inner.decide_at_once(acquire);
+        match &decision {
+            // A cached refusal was seen before.
+            None | Some(Ok(Decision::Deny(_))) => {}
+            Some(Ok(granted)) => self.saw(acquire, granted),
+            Some(Err(error)) => {
+                self.note_failure(error);
+                return Some(self.instead(acquire, error.clone()));
             }
-            Err(error) => {
-                self.note_failure(&error);
-                self.instead(acquire, error)
-            }
-        })
+        }
+        decision
     }
 
     /// # Cancel safety

@@ -1,19 +1,19 @@
-//! Takes permits ahead, for callers that are still to come, so that most of them need not ask the store.
+//! Leases: permits fetched ahead, out of which this process grants without asking the store.
 //!
-//! A lease is one entry in the store, of several permits, and scored at its end: each permit is used before its score, so
-//! no window has more than the rate. It is asked for by the call that serves those who found none, as one more caller
-//! behind them; so nothing is asked that would not be asked anyway. What nobody used is given back by receipt, when the
-//! lease ends or its limiter is changed by this store; if the process dies it expires with its score.
+//! A lease is one entry in the store, of several permits, and scored at its end: each permit is
+//! used before its score, so no window has more than the rate. It is asked for by the call that
+//! serves callers who found none, as one more caller behind them; so nothing is asked that would
+//! not be asked anyway. What no grant used is given back by receipt when the lease is dropped: at
+//! its end, when its limiter is changed by this store, or with the store. If the process dies it
+//! expires with its score.
 //!
 //! It stands within the queue, where it sees the callers that are asked for together, and whether
 //! a caller waits. Waiters go before those still to come: while there are some, nothing is taken
 //! ahead, and a lease ends when a waiter is refused.
 
-mod account;
-mod keeper;
-mod meter;
-mod pools;
-mod timer;
+mod balance;
+mod estimate;
+mod table;
 
 use std::{
     fmt, slice,
@@ -21,12 +21,13 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::account::Account;
+use tokio::runtime::Handle;
+
 use self::{
-    keeper::Keeper,
-    pools::{Lease, Plan, Pools, longest},
-    timer::Timer,
+    balance::Balance,
+    table::{Expiry, Lease, LeaseTable, Plan, Settle, lease_of, longest},
 };
+use super::clock::StoreClock;
 use super::line::Lines;
 use crate::{
     clock::Clock,
@@ -38,34 +39,31 @@ use crate::{
     store::{Decide, DecideRuns, Listener, Op, Outcome},
 };
 
-/// A store of which permits are taken ahead.
+/// A store of which permits are fetched ahead.
 pub(crate) struct Leasing<S: DecideRuns> {
     inner: Arc<S>,
-    pools: Pools,
-    keeper: Arc<Keeper<S>>,
+    table: LeaseTable,
+    /// Settles with `inner`.
+    settle: Settle,
+    /// The clock to wait by.
+    clock: Arc<dyn Clock>,
     lines: Lines,
 }
 
-/// For how long a caller's rule has permits taken ahead. Not for lists: they are granted together or not at all.
-fn lease_of(acquire: &Acquire) -> Option<Duration> {
-    let charge = &acquire.first;
-    let leases = acquire.rest.is_empty() && !charge.shadow;
-    // What has no entry of its own has no score.
-    let logged = charge.name().tells_grants_apart();
-    charge.lease.filter(|_| leases && logged)
-}
-
 impl<S: DecideRuns> Leasing<S> {
-    /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by. `lines` are those around it.
+    /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by.
+    /// `lines` are those around it.
     pub(crate) fn new(
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
         clock: Arc<dyn Clock>,
         lines: Lines,
     ) -> Self {
+        let store = Arc::clone(&inner);
         Self {
-            keeper: Arc::new(Keeper::new(Arc::clone(&inner), clock)),
-            pools: Pools::new(Timer::new(own_clock)),
+            table: LeaseTable::new(StoreClock::new(own_clock)),
+            settle: Arc::new(move |receipt, keep| store.settle(receipt, keep)),
+            clock,
             inner,
             lines,
         }
@@ -75,64 +73,53 @@ impl<S: DecideRuns> Leasing<S> {
         &self.inner
     }
 
-    /// How many leases are out.
+    /// Returns how many leases are out.
     pub(crate) fn count(&self) -> usize {
-        self.keeper.count()
+        self.table.count()
     }
 
-    /// Gives back what so many leases hold and nobody has.
+    /// Gives back what so many leases hold and no grant has.
     pub(crate) fn end_first(&self, most: usize) {
-        self.keeper.end_first(most);
-    }
-
-    /// Gives back all that was taken ahead and that nobody has.
-    pub(crate) fn end_all(&self) {
-        self.keeper.end_all();
-    }
-
-    fn end(&self, lease: Option<Lease>) {
-        if let Some(lease) = lease {
-            self.keeper.end(lease.end, &lease.account);
-        }
+        self.table.end_first(most);
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
     async fn ask(&self, run: &[Acquire], plan: &Plan) -> Result<Vec<Decision>, Error> {
         let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
             let decisions = self.inner.acquire_run(run).await?;
-            self.hear(run, &decisions);
+            record(run, &decisions, plan);
             return Ok(decisions);
         };
         let ahead = ahead(first, plan);
         let mut asking = Asking {
-            leasing: self,
-            name: first.first.name(),
-            unheard: Some(ahead.first.receipt()),
+            inner: &*self.inner,
+            plan,
+            unanswered: Some(ahead.first.receipt()),
         };
         let mut all = run.to_vec();
         all.push(ahead);
-        let sent = self.pools.timer().stamp();
+        let sent = self.table.clock().now();
         let decisions = self.inner.acquire_run(&all).await;
         // What a call may have taken that failed, the store has given back.
-        let receipt = asking.unheard.take();
+        let receipt = asking.unanswered.take();
         let mut decisions = decisions?;
-        let lease = (decisions.len() == all.len()).then(|| decisions.pop());
-        self.hear(run, &decisions);
-        let name = first.first.name();
-        match lease.flatten() {
+        let leased = (decisions.len() == all.len()).then(|| decisions.pop());
+        record(run, &decisions, plan);
+        match leased.flatten() {
             None => {}
-            Some(Decision::Deny(_)) => self.pools.refused(name, plan.ahead),
+            Some(Decision::Deny(_)) => plan.entry.refused(plan.ahead),
             Some(Decision::Allow(grant)) => {
-                let (Some(state), Some(receipt)) = (grant.limits().first(), receipt) else {
+                let (Some(state), Some(receipt)) = (grant.states().first(), receipt) else {
                     return Ok(decisions);
                 };
-                let account = Arc::new(Account::new(receipt.granted(state.interval)));
-                let received = self.pools.timer().elapsed(&sent);
+                let received = self.table.clock().elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
+                let balance = Arc::new(Balance::new(receipt.granted(state.interval)));
                 let lease = Lease {
-                    end: self.keeper.watch(Arc::clone(&account), left),
-                    account,
+                    _expiry: self.expiry(plan, &balance, left),
+                    balance,
+                    settle: Arc::clone(&self.settle),
                     limit: first.first.limit(),
                     sent,
                     lasts,
@@ -142,41 +129,49 @@ impl<S: DecideRuns> Leasing<S> {
                 // What one of them lacked is not for those still to come.
                 let lacking =
                     decisions.iter().any(is_over_limit) || self.lines.is_waited_for(first);
-                let refused = if lacking || left.is_zero() {
-                    Some(lease)
-                } else {
-                    self.pools.put(name, lease, plan.generation)
-                };
-                if refused.is_none() {
+                if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
                     decisions
                         .iter_mut()
                         .for_each(|decision| add(decision, plan.ahead));
                 }
-                self.end(refused);
             }
         }
         Ok(decisions)
     }
 
-    /// Learns from what callers were told.
-    fn hear(&self, run: &[Acquire], decisions: &[Decision]) {
-        let told = run.first().zip(decisions.iter().find_map(state_of));
-        let Some((first, state)) = told else { return };
-        self.end(self.pools.told(first.first.name(), state));
-        let mut answered = run.iter().zip(decisions);
-        if answered.any(|(acquire, decision)| acquire.patience.is_some() && is_over_limit(decision))
-        {
-            self.end(self.pools.remove(first.first.name(), false));
-        }
-    }
-
-    fn changed(&self, name: &Name) {
-        self.end(self.pools.remove(name, true));
+    /// Ends a lease when `left` is over.
+    fn expiry(&self, plan: &Plan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
+        let runtime = Handle::try_current().ok();
+        let runtime = runtime.filter(|_| self.clock.can_sleep())?;
+        let (clock, end) = (
+            Arc::clone(&self.clock),
+            self.clock.now().saturating_add(left),
+        );
+        let (entry, balance) = (Arc::downgrade(&plan.entry), Arc::downgrade(balance));
+        let task = runtime.spawn(async move {
+            clock.sleep_until(end).await;
+            if let Some(entry) = entry.upgrade() {
+                entry.end(&balance);
+            }
+        });
+        Some(Expiry(task.abort_handle()))
     }
 }
 
-/// The caller that takes ahead: like another one, but for the time of its score. That one is of a rule that leases, so it has
-/// no further charges, and is told how much is left, by which the next lease goes.
+/// Learns from the answers of a call.
+fn record(run: &[Acquire], decisions: &[Decision], plan: &Plan) {
+    if let Some(state) = decisions.iter().find_map(state_of) {
+        let mut answered = run.iter().zip(decisions);
+        let lacks = |(acquire, decision): (&Acquire, &Decision)| {
+            acquire.patience.is_some() && is_over_limit(decision)
+        };
+        plan.entry.record(state, answered.any(lacks));
+    }
+}
+
+/// Returns the caller that takes ahead: like another one, except for its permits, its id and its
+/// score. That one is of a rule that leases, so it has no further charges, and learns how much is
+/// left, by which the next lease goes.
 fn ahead(like: &Acquire, plan: &Plan) -> Acquire {
     Acquire {
         first: Charge {
@@ -194,10 +189,10 @@ fn is_over_limit(decision: &Decision) -> bool {
 }
 
 fn state_of(decision: &Decision) -> Option<&LimitState> {
-    decision.limits().first()
+    decision.states().first()
 }
 
-/// Has a decision tell of permits that are left in hand.
+/// Adds the permits in hand to what a decision says is left.
 fn add(decision: &mut Decision, in_hand: u32) {
     let limits = match decision {
         Decision::Allow(grant) => grant.limits_mut(),
@@ -209,19 +204,19 @@ fn add(decision: &mut Decision, in_hand: u32) {
     }
 }
 
-/// That somebody asks for a lease, until it is over.
+/// A call that asks for a lease, until it is over.
 struct Asking<'a, S: DecideRuns> {
-    leasing: &'a Leasing<S>,
-    name: &'a Name,
-    /// Of what is taken ahead, made before the call, until the answer is heard.
-    unheard: Option<Receipt>,
+    inner: &'a S,
+    plan: &'a Plan,
+    /// Of what is taken ahead, made before the call, until it is answered.
+    unanswered: Option<Receipt>,
 }
 
 impl<S: DecideRuns> Drop for Asking<'_, S> {
     fn drop(&mut self) {
-        self.leasing.pools.asked(self.name);
-        if let Some(receipt) = self.unheard.take() {
-            self.leasing.inner.settle(receipt, 0);
+        self.plan.entry.asked();
+        if let Some(receipt) = self.unanswered.take() {
+            self.inner.settle(receipt, 0);
         }
     }
 }
@@ -229,7 +224,7 @@ impl<S: DecideRuns> Drop for Asking<'_, S> {
 impl<S: DecideRuns> Listener for Weak<Leasing<S>> {
     fn changed(&self, name: &Name) {
         if let Some(leasing) = self.upgrade() {
-            leasing.changed(name);
+            leasing.table.changed(name);
         }
     }
 
@@ -241,7 +236,7 @@ impl<S: DecideRuns> Decide for Leasing<S> {
     ///
     /// That overtakes no waiter: where one waits there is no lease.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        match self.pools.take(acquire) {
+        match self.table.take(acquire) {
             Some(granted) => Some(Ok(granted)),
             None => self.inner.decide_at_once(acquire),
         }
@@ -263,20 +258,18 @@ impl<S: DecideRuns> Decide for Leasing<S> {
     /// What is in hand goes back before a verb is carried out; what was taken meanwhile, after it.
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         if !op.only_reads() {
-            self.changed(name);
+            self.table.changed(name);
         }
         if let Op::Rename(new_name) = op {
-            self.changed(new_name);
+            self.table.changed(new_name);
         }
         self.inner.manage(name, op).await
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
         match (&receipt.lease, receipt.permits.checked_sub(keep)) {
-            (Some(account), Some(unused)) => {
-                account.give_back(receipt.id, unused, &mut |entry, keep| {
-                    self.inner.settle(entry, keep);
-                });
+            (Some(lease), Some(unused)) => {
+                lease.give_back(unused, &mut |entry, keep| self.inner.settle(entry, keep));
             }
             // More than it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
@@ -292,16 +285,17 @@ impl<S: DecideRuns> DecideRuns for Leasing<S> {
         else {
             return self.inner.acquire_run(run).await;
         };
-        // A lease came while they stood in line. Those whom it does not serve are asked for next.
+        // A lease came while they were in the queue. Those that it does not serve are asked for
+        // next.
         let served: Vec<_> = run
             .iter()
-            .map_while(|acquire| self.pools.take(acquire))
+            .map_while(|acquire| self.table.take(acquire))
             .collect();
         if !served.is_empty() {
             return Ok(served);
         }
-        let mut plan = self.pools.plan(run, lead, self.lines.is_waited_for(first));
-        self.end(plan.over.take());
+        let reserved = self.lines.is_waited_for(first);
+        let plan = self.table.plan(first, run, lead, reserved);
         self.ask(run, &plan).await
     }
 
@@ -310,17 +304,11 @@ impl<S: DecideRuns> DecideRuns for Leasing<S> {
     }
 }
 
-impl<S: DecideRuns> Drop for Leasing<S> {
-    fn drop(&mut self) {
-        self.end_all();
-    }
-}
-
 impl<S: DecideRuns> fmt::Debug for Leasing<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leasing")
             .field("inner", &self.inner)
-            .field("keeper", &self.keeper)
+            .field("table", &self.table)
             .finish_non_exhaustive()
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     decision::{Decision, Grant, Refusal, RefusalKind, Source},
     demand::{Acquire, Charge, Warning},
     error::{Error, ErrorKind},
-    failure_policy::Local,
+    failure_policy::part,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
     receipt::{Place, Receipt},
@@ -55,7 +55,7 @@ impl<L: StandIn> Locals<L> {
         for charge in acquire.charges() {
             // Only answers tell a limit that is nobody's code.
             let told = decision
-                .limits()
+                .states()
                 .iter()
                 .find(|state| Arc::ptr_eq(&state.labels, &charge.labels));
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
@@ -104,10 +104,10 @@ impl<L: StandIn> Locals<L> {
     pub(crate) fn decide(
         &self,
         acquire: &Acquire,
-        local: Local,
+        share: f64,
         error: Error,
     ) -> Result<Decision, Error> {
-        let Some(mut shared) = self.share(acquire, local) else {
+        let Some(mut shared) = self.share(acquire, share) else {
             return Err(error);
         };
         for charge in shared.charges() {
@@ -140,7 +140,7 @@ impl<L: StandIn> Locals<L> {
     /// What of it is decided here, with a share of each limit; none where one is not known.
     ///
     /// Neither what is only tried out nor what passes uncounted while the store fails.
-    fn share(&self, acquire: &Acquire, local: Local) -> Option<Acquire> {
+    fn share(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
         let counted = |charge: &&Charge| !charge.shadow && !charge.passes;
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
@@ -149,7 +149,7 @@ impl<L: StandIn> Locals<L> {
                 return None;
             };
             let limit = match limit.rate_type() {
-                RateType::Overall => limit.with_permits(local.of(limit.permits())),
+                RateType::Overall => limit.with_permits(part(share, limit.permits())),
                 // Each process has all of it.
                 RateType::PerClient => limit,
             };
@@ -212,7 +212,7 @@ fn taken_here(grant: &Grant) -> Grant {
         ..receipt
     });
     Grant::new(
-        grant.limits().iter().cloned().collect(),
+        grant.states().iter().cloned().collect(),
         receipts.collect(),
         Source::Local,
     )

@@ -24,6 +24,8 @@
 #[cfg(feature = "redis")]
 pub(crate) mod breaker;
 #[cfg(feature = "redis")]
+mod clock;
+#[cfg(feature = "redis")]
 pub(crate) mod deadline;
 #[cfg(feature = "redis")]
 pub(crate) mod deny_cache;

@@ -13,13 +13,10 @@ use crate::{
 /// Whatever was chosen, three errors refuse: nobody has set a limit, it cannot be counted by, and no room for another
 /// limiter. Letting pass would open the gate for as long as a configuration is wrong, or to whoever fills the store. What is only tried out passes.
 #[inline]
-pub(crate) fn settle(
-    acquire: &Acquire,
-    decision: Result<Decision, Error>,
-) -> Result<Decision, Error> {
-    match (decision, acquire.on_failure) {
-        (Err(error), Some(policy)) => settled(acquire, error, policy),
-        (decision, _) => decision,
+pub(crate) fn settle(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+    match acquire.on_failure {
+        Some(policy) => settled(acquire, error, policy),
+        None => Err(error),
     }
 }
 

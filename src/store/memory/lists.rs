@@ -1,13 +1,20 @@
-//! Decides for several limiters at once, and for strangers, with all of their shards locked.
+//! Decides for several callers or limiters at once, and for strangers, with all of their shards
+//! locked.
 
 use super::{
-    shard::lock,
+    shard::{Kept, Shard, lock},
     shared::Shared,
-    strangers::{Counting, Strangers, count_with},
+    strangers::Strangers,
 };
 use crate::{
-    algorithm::answer::Answer,
+    algorithm::{
+        self,
+        answer::Answer,
+        call,
+        limiter::{LimiterState, Terms},
+    },
     clock::Now,
+    decision::Decision,
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     list::List,
@@ -15,103 +22,115 @@ use crate::{
 };
 
 impl Shared {
-    /// Decides for callers of several limiters, or of one without a place if the store `is_full`.
-    pub(super) fn decide_list(
-        &self,
-        run: &[Acquire],
-        is_full: bool,
-    ) -> Result<List<Answer>, Error> {
+    /// Decides for callers of the same limiters; all of them go by the limits of the first.
+    pub(super) fn decide_list(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         let Some(first) = run.first() else {
-            return Ok(List::EMPTY);
+            return Ok(Vec::new());
         };
-        let now = self.now();
-        // The room for a newcomer may be that of an idle limiter of the same list, which is then
-        // the newcomer of the next attempt.
-        for _ in first.charges() {
-            // Done before all are locked, because finding room takes one lock at a time.
-            let charges = first.charges();
-            let have_room = charges.map(|charge| self.has_room(charge, is_full, now));
-            let have_room = have_room.collect::<Result<List<_>, _>>()?;
-            if let Some(answers) = self.decide_locked(first, &have_room, run, now)? {
-                if answers.iter().any(|answer| answer.estimated) {
-                    self.strangers
-                        .count_decision(self.clock.now().as_secs() / 60);
-                }
-                return Ok(answers);
-            }
+        first.check()?;
+        let answers = self.decide_locked(first, run)?;
+        if answers.iter().any(|answer| answer.estimated) {
+            let minute = self.clock.now().as_secs() / 60;
+            self.strangers.count_decision(minute);
         }
-        Err(ErrorKind::Full.into())
+        let answers = answers.chunks(first.charges().count());
+        let decisions = run.iter().zip(answers);
+        Ok(decisions
+            .map(|(acquire, answers)| acquire.decision(answers))
+            .collect())
     }
 
-    /// Decides with all shards locked; `None` if one of the limiters was evicted meanwhile.
-    fn decide_locked(
-        &self,
-        first: &Acquire,
-        have_room: &[bool],
-        run: &[Acquire],
-        now: Now,
-    ) -> Result<Option<List<Answer>>, Error> {
+    fn decide_locked(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Answer>, Error> {
+        let now = self.now();
         // Always locked in this order, so that no two lists wait for each other. The lock of the
         // strangers is last.
-        let mut places: Vec<_> = first
-            .charges()
-            .map(|charge| Self::shard_of(charge.name()))
-            .collect();
+        let charges = first.charges();
+        let mut places: Vec<_> = charges.map(|it| self.shard_of(it.name())).collect();
         places.sort_unstable();
         places.dedup();
-        let mut shards: Vec<_> = places
-            .iter()
-            .map(|place| lock(&self.shards[*place]))
-            .collect();
-        let locked = |name: &Name| places.binary_search(&Self::shard_of(name)).ok();
-        let mut strangers = None;
-        // Limiters are taken out while they count, because a shard lends one at a time.
-        let mut taken = Vec::with_capacity(places.len());
-        for (charge, has_room) in first.charges().zip(have_room) {
-            let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
-            let kept = shard.and_then(|shard| shard.limiters.remove(charge.name().text()));
-            let counted = match (kept, charge.limit().given()) {
-                (Some(kept), _) => Some(Counting::Own(kept)),
-                (None, Some(limit)) if !has_room => strangers
-                    .get_or_insert_with(|| self.strangers())
-                    .meet(charge.name(), limit, self.max)
-                    .map(Counting::Stranger),
-                (None, _) => None,
-            };
-            taken.push((charge, counted));
+        let shards = places.iter().map(|place| lock(&self.shards[*place]));
+        let mut shards: Vec<_> = shards.collect();
+        let place_of = |name: &Name| places.partition_point(|place| *place < self.shard_of(name));
+
+        // Lent while they count, because a shard lends one reference at a time.
+        let (mut lent, mut failed) = (Vec::new(), None);
+        for charge in first.charges() {
+            match self.lend(&mut shards[place_of(charge.name())], charge, now) {
+                Ok(kept) => lent.push(kept),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
         }
-        let answers = count_with(&mut taken, run, now);
-        for (charge, counted) in taken {
-            let shard = locked(charge.name()).and_then(|place| shards.get_mut(place));
-            match (counted, shard, &mut strangers) {
-                (Some(Counting::Own(mut kept)), Some(shard), _) => {
-                    if matches!(answers, Ok(Some(_))) {
-                        kept.keep_alive(now);
-                    }
-                    shard.put(kept);
-                }
-                (Some(Counting::Stranger(stranger)), _, Some(strangers)) => {
-                    strangers.keep(&stranger);
-                }
-                _ => {}
+        let answers = match failed {
+            Some(error) => Err(error),
+            None => self.count(first, &mut lent, run, now),
+        };
+        for (charge, kept) in first.charges().zip(lent) {
+            if let Some(kept) = kept {
+                shards[place_of(charge.name())].take_back(kept);
             }
         }
         answers
     }
 
-    /// Finds a place for the limiter of a charge, unless it has one. Returns false if there is
-    /// none, for a charge that can be decided without.
-    fn has_room(&self, charge: &Charge, is_full: bool, now: Now) -> Result<bool, Error> {
-        let found = if is_full {
-            Err(ErrorKind::Full.into())
-        } else {
-            self.shard_with(charge, now).map(drop)
-        };
-        match found {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() != ErrorKind::Full => Err(error),
-            Err(_) if Strangers::can_count(charge.limit().given()) => Ok(false),
-            Err(full) => Err(full),
+    /// Lends the limiter of a charge, which is made if there is room. Returns `None` if there is
+    /// none, for a charge that can be counted by an estimate.
+    fn lend(&self, shard: &mut Shard, charge: &Charge, now: Now) -> Result<Option<Kept>, Error> {
+        match self.find_or_add(shard, &charge.limiter, now) {
+            Ok(_) => Ok(shard.lend(charge.name())),
+            Err(full)
+                if full.kind() == ErrorKind::Full
+                    && Strangers::can_count(charge.limit().given()) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    /// Takes permits of limiters, one for each charge, and of strangers where there is none.
+    fn count(
+        &self,
+        first: &Acquire,
+        lent: &mut [Option<Kept>],
+        run: &[Acquire],
+        now: Now,
+    ) -> Result<List<Answer>, Error> {
+        let estimated: List<_> = lent.iter().map(Option::is_none).collect();
+        let mut strangers = estimated.contains(&true).then(|| self.strangers());
+        let mut met = Vec::new();
+        if let Some(strangers) = &mut strangers {
+            for (charge, _) in first.charges().zip(&estimated[..]).filter(|it| *it.1) {
+                let limit = charge.limiter.limit.given();
+                let stranger = limit.and_then(|it| strangers.meet(charge.name(), it, self.max));
+                met.push(stranger.ok_or(ErrorKind::Full)?);
+            }
+        }
+        let mut next_met = met.iter_mut();
+        let limiters = first
+            .charges()
+            .zip(&mut *lent)
+            .filter_map(|(charge, kept)| {
+                let limiter: &mut LimiterState = match kept {
+                    Some(kept) => {
+                        algorithm::count_by(&mut kept.limiter, charge.name(), now);
+                        &mut kept.limiter
+                    }
+                    None => next_met.next()?,
+                };
+                Some((limiter, Terms::HERE))
+            });
+        let mut answers = call::acquire(limiters, run, now)?;
+        let kept = lent.iter_mut().flatten();
+        kept.for_each(|kept| kept.keep_alive(now));
+        if let Some(strangers) = &mut strangers {
+            met.iter().for_each(|stranger| strangers.keep(stranger));
+        }
+        for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
+            answer.estimated = *estimated;
+        }
+        Ok(answers)
     }
 }

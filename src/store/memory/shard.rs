@@ -1,68 +1,41 @@
-//! A part of the limiters in this process, with its own lock, and the order in which they may be
-//! evicted.
+//! A part of the limiters in this process, with its own lock and its own bound.
 
 use std::{
-    borrow::Borrow,
-    cmp::Ordering as Order,
-    collections::{BinaryHeap, HashMap},
-    hash::{Hash, Hasher},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
     algorithm::{
+        self,
         answer::{Answer, Verdict},
-        call::{self, Terms},
-        counted::Counted,
+        limiter::{LimiterState, Terms},
     },
     clock::Now,
     demand::{Acquire, Charge, Labels, Limiter, Target},
     error::Error,
-    list::List,
     name::{BuildSpread, Name, Text},
     receipt::PermitId,
 };
 
-#[derive(Default)]
+/// A shard looks for idle limiters on behalf of one newcomer if it has no more limiters than this.
+const SMALL: usize = 128;
+
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
-    pub(super) limiters: HashMap<Place, Kept, BuildSpread>,
-    /// The earliest time at which each limiter made by a rule is idle. Each is in here at least
-    /// once. An entry may be out of date, but is never too late by more than a grant that was given
-    /// back.
-    idle: BinaryHeap<Idle>,
+    limiters: HashMap<Text, Kept, BuildSpread>,
+    /// How many there may be.
+    most: usize,
+    /// How many are lent, and keep their places.
+    lent: usize,
+    /// How many newcomers have found no room since idle limiters were last looked for.
+    turned_away: usize,
 }
-
-/// Finds a limiter by the text of its name.
-pub(super) struct Place(Arc<Limiter>);
-
-impl Borrow<Text> for Place {
-    fn borrow(&self) -> &Text {
-        self.0.name.text()
-    }
-}
-
-impl Hash for Place {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name.text().hash(state);
-    }
-}
-
-impl PartialEq for Place {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name.text() == other.0.name.text()
-    }
-}
-
-impl Eq for Place {}
 
 pub(super) struct Kept {
     /// The shared limiter that grants hold: one for all callers that use the same name.
     named: Arc<Limiter>,
-    pub(super) limiter: Counted,
+    pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
     /// The tick at which it expires, if it does.
@@ -70,11 +43,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn new(named: Arc<Limiter>, lasting: bool) -> Self {
+    fn new(named: Arc<Limiter>) -> Self {
         Self {
-            limiter: Counted::new(named.name.algorithm()),
+            limiter: algorithm::new(named.name.algorithm()),
             named,
-            lasting,
+            lasting: false,
             expires_at: None,
         }
     }
@@ -87,18 +60,10 @@ impl Kept {
         Arc::clone(&self.named)
     }
 
-    /// Returns the limiter as it was last named.
-    pub(super) fn as_named(&self) -> Arc<Limiter> {
-        Arc::clone(&self.named)
-    }
-
-    /// Gives it another name. Returns the limiter under that name.
-    pub(super) fn rename(&mut self, name: &Name) -> Arc<Limiter> {
-        self.named = Arc::new(Limiter {
-            name: name.clone(),
-            limit: self.named.limit,
-        });
-        self.as_named()
+    /// Gives it another name.
+    pub(super) fn rename(&mut self, name: &Name) {
+        let (name, limit) = (name.clone(), self.named.limit);
+        self.named = Arc::new(Limiter { name, limit });
     }
 
     /// Returns whether it has not expired.
@@ -106,15 +71,22 @@ impl Kept {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
+    /// Returns whether forgetting it makes no difference.
+    fn is_idle(&self, now: Now) -> bool {
+        let is_full = || self.limiter.full_at().is_none_or(|at| at <= now.tick);
+        !self.is_there(now) || (!self.lasting && is_full())
+    }
+
     /// Decides for one caller of this limiter alone. Returns the limiter too if it granted.
-    pub(super) fn decide_one(
+    pub(super) fn decide(
         &mut self,
         acquire: &Acquire,
         now: Now,
     ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
-        self.limiter.count_by(charge.name(), now);
-        let answer = self.limiter.acquire_one(charge, acquire.remaining, now)?;
+        algorithm::count_by(&mut self.limiter, charge.name(), now);
+        let exact = acquire.remaining;
+        let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
         self.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
         Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
@@ -127,156 +99,103 @@ impl Kept {
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.limiter.count_by(&limiter.name, now);
+        algorithm::count_by(&mut self.limiter, &limiter.name, now);
         let mut charge = Charge {
             id,
             // A shadow is answered with what is left.
             shadow: true,
             ..Charge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
-        let answer = self.limiter.acquire_one(&charge, true, now)?;
+        let answer = (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         if answer.verdict != Verdict::Granted
             && let Ok(left @ 1..) = u32::try_from(answer.remaining)
         {
             charge.permits = left;
-            self.limiter.acquire_one(&charge, true, now)?;
+            (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         }
         self.keep_alive(now);
         Ok(())
     }
 
-    /// Decides for callers of this limiter alone.
-    pub(super) fn decide(&mut self, run: &[Acquire], now: Now) -> Result<List<Answer>, Error> {
-        if let Some(first) = run.first() {
-            self.limiter.count_by(first.first.name(), now);
-        }
-        let limiters = std::iter::once((self.limiter.counts(), Terms::HERE));
-        let answers = call::acquire(limiters, run, now)?;
-        self.keep_alive(now);
-        Ok(answers)
-    }
-
     /// Extends its expiry, as the scripts do if a limit has a keep-alive time.
     pub(super) fn keep_alive(&mut self, now: Now) {
-        if let Some(limit) = self.limiter.limit()
+        if let Some(limit) = self.limiter.limit
             && limit.keep_alive > 0
         {
             let keep_alive = now.score() + now.ticks(limit.keep_alive.cast_signed());
-            let end = self.limiter.end_of_life(&limit, now);
+            let end = self.limiter.state.end_of_life(&limit, now);
             self.expires_at = Some(keep_alive.max(end));
         }
     }
 }
 
-/// The time at which a limiter may be evicted. The heap has the earliest on top.
-struct Idle {
-    /// In ticks.
-    at: i64,
-    limiter: Arc<Limiter>,
-}
-
-impl Ord for Idle {
-    fn cmp(&self, other: &Self) -> Order {
-        other.at.cmp(&self.at)
-    }
-}
-
-impl PartialOrd for Idle {
-    fn partial_cmp(&self, other: &Self) -> Option<Order> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Idle {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for Idle {}
-
 impl Shard {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            limiters: HashMap::default(),
+            most,
+            lent: 0,
+            turned_away: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.limiters.len()
+    }
+
     /// Returns the limiter, unless it has expired.
-    pub(super) fn get_mut(
-        &mut self,
-        name: &Name,
-        now: Now,
-        count: &AtomicUsize,
-    ) -> Option<&mut Kept> {
-        if !self.limiters.get(name.text())?.is_there(now) {
-            self.limiters.remove(name.text());
-            count.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut Kept> {
+        let kept = self.limiters.get_mut(name.text());
+        kept.filter(|kept| kept.is_there(now))
+    }
+
+    /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
+    /// room.
+    pub(super) fn add(&mut self, limiter: &Target, now: Now) -> Option<&mut Kept> {
+        self.limiters.remove(limiter.name.text());
+        if !self.has_room(now) {
             return None;
         }
-        self.limiters.get_mut(name.text())
+        self.put(Kept::new(limiter.share()));
+        self.limiters.get_mut(limiter.name.text())
     }
 
-    pub(super) fn insert(&mut self, limiter: Arc<Limiter>, lasting: bool, now: Now) {
-        if !lasting {
-            // Not idle yet: otherwise the limiters of one list would evict each other.
-            self.record_idle(now.tick + 1, Arc::clone(&limiter));
+    /// Stores a limiter under its name.
+    pub(super) fn put(&mut self, kept: Kept) {
+        self.limiters.insert(kept.named.name.text().clone(), kept);
+    }
+
+    pub(super) fn remove(&mut self, name: &Name) -> Option<Kept> {
+        self.limiters.remove(name.text())
+    }
+
+    /// Lends a limiter, which keeps its place until it is given back.
+    pub(super) fn lend(&mut self, name: &Name) -> Option<Kept> {
+        let lent = self.remove(name);
+        self.lent += usize::from(lent.is_some());
+        lent
+    }
+
+    /// Takes back a limiter that was lent.
+    pub(super) fn take_back(&mut self, kept: Kept) {
+        self.lent -= 1;
+        self.put(kept);
+    }
+
+    /// Returns whether there is room for one more limiter, and makes it if others are idle.
+    ///
+    /// To look at all limiters of a large shard takes long, so several newcomers share it; until
+    /// then they are counted by an estimate.
+    fn has_room(&mut self, now: Now) -> bool {
+        if self.len() + self.lent < self.most {
+            return true;
         }
-        self.put(Kept::new(limiter, lasting));
-    }
-
-    /// Stores a limiter under its name. Returns the previous one.
-    pub(super) fn put(&mut self, kept: Kept) -> Option<Kept> {
-        self.limiters.insert(Place(Arc::clone(&kept.named)), kept)
-    }
-
-    /// Records the earliest time at which a limiter is idle.
-    pub(super) fn record_idle(&mut self, at: i64, limiter: Arc<Limiter>) {
-        if self.idle.len() > 2 * self.limiters.len() + 16 {
-            // After many releases, keep one entry for each limiter.
-            let limiters = &self.limiters;
-            let idle = limiters
-                .iter()
-                .filter(|(_, kept)| !kept.lasting || kept.expires_at.is_some());
-            self.idle = idle
-                .map(|(Place(limiter), kept)| {
-                    let end = if kept.lasting {
-                        kept.expires_at
-                    } else {
-                        kept.limiter.full_at()
-                    };
-                    Idle {
-                        at: end.unwrap_or(at),
-                        limiter: Arc::clone(limiter),
-                    }
-                })
-                .collect();
+        self.turned_away += 1;
+        if self.turned_away > self.most.saturating_sub(SMALL) / 8 {
+            self.turned_away = 0;
+            self.limiters.retain(|_, kept| !kept.is_idle(now));
         }
-        self.idle.push(Idle { at, limiter });
-    }
-
-    /// Evicts one limiter that has all its permits, if there is one.
-    pub(super) fn evict_idle(&mut self, now: Now) -> bool {
-        while let Some(next) = self.idle.peek() {
-            if next.at > now.tick {
-                return false;
-            }
-            let Some(Idle { limiter, .. }) = self.idle.pop() else {
-                return false;
-            };
-            let Some(kept) = self.limiters.get(limiter.name.text()) else {
-                continue;
-            };
-            let gone_at = match (kept.expires_at, kept.lasting) {
-                (Some(end), _) if end <= now.tick => Some(end),
-                (end, true) => end,
-                (_, false) => Some(kept.limiter.full_at().unwrap_or(now.tick)),
-            };
-            match gone_at {
-                // Set by a verb, and now without an expiry.
-                None => {}
-                Some(at) if at > now.tick => self.idle.push(Idle { at, limiter }),
-                Some(_) => {
-                    self.limiters.remove(limiter.name.text());
-                    return true;
-                }
-            }
-        }
-        false
+        self.len() + self.lent < self.most
     }
 }
 

@@ -5,7 +5,7 @@
 //! while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -16,14 +16,13 @@ use super::{
 };
 use crate::{
     algorithm::{
-        answer::{Answer, Changed},
-        call::{self, Counts, Needs, Terms},
+        answer::Answer,
+        limiter::{Algorithm, Call, LimiterState, Needs},
     },
     clock::{Now, TICKS},
-    demand::{Acquire, Charge, Target},
-    error::Error,
-    limit::{Limit, StoredLimit, at_least_zero},
-    list::List,
+    demand::{Charge, Limiter, Target},
+    error::{Error, ErrorKind},
+    limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
     name::Name,
     receipt::{PermitId, Receipt},
@@ -118,25 +117,33 @@ impl Locked<'_> {
     /// Returns a name as it is before a decision; `None` if there are too many intervals.
     ///
     /// `names` is the store's maximum of limiters.
-    pub(super) fn meet(&mut self, name: &Name, limit: &Limit, names: usize) -> Option<Stranger> {
+    pub(super) fn meet(
+        &mut self,
+        name: &Name,
+        limit: &Limit,
+        names: usize,
+    ) -> Option<LimiterState<Stranger>> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
         self.record_kind(name, limit);
-        Some(Stranger {
-            hash,
-            limit: limit.stored(),
-            parts,
-            taken: 0,
+        Some(LimiterState {
+            limit: Some(limit.stored()),
+            state: Stranger {
+                hash,
+                parts,
+                taken: 0,
+            },
         })
     }
 
     /// Adds the permits that a stranger was granted since `meet`.
-    pub(super) fn keep(&mut self, stranger: &Stranger) {
-        let now = self.now.tick;
-        if stranger.taken > 0
-            && let Some(sketch) = self.known.of(ticks(stranger.limit.interval))
+    pub(super) fn keep(&mut self, stranger: &LimiterState<Stranger>) {
+        let Stranger { hash, taken, .. } = stranger.state;
+        if taken > 0
+            && let Some(limit) = &stranger.limit
+            && let Some(sketch) = self.known.of(ticks(limit.interval))
         {
-            sketch.add(stranger.hash, stranger.taken, now);
+            sketch.add(hash, taken, self.now.tick);
         }
     }
 
@@ -244,7 +251,7 @@ impl Shared {
     /// Charges a newcomer with the permits it took as a stranger.
     pub(super) fn begin(&self, kept: &mut Kept, limiter: &Target, now: Now) -> Result<(), Error> {
         let stored = limiter.limit.given().map(Limit::stored);
-        let Some(stored) = stored.or_else(|| kept.limiter.limit()) else {
+        let Some(stored) = stored.or(kept.limiter.limit) else {
             return Ok(());
         };
         if !self.strangers.any() {
@@ -260,63 +267,21 @@ impl Shared {
         let is_settled = receipt.once.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
-            let limiter = Target::Shared(Arc::clone(&receipt.limiter));
-            self.charge_stranger(&limiter, &[(now.score(), more)]);
+            self.charge_stranger(&receipt.limiter, &[(now.score(), more)]);
         }
     }
 
-    /// Adds to the permits of a name without a place. Returns whether that can be counted.
-    pub(super) fn charge_stranger(&self, limiter: &Target, past: &[(i64, u32)]) -> bool {
-        let name = &limiter.name;
+    /// Adds to the permits of a name without a place, whose shard is locked. Returns whether that
+    /// can be counted.
+    pub(super) fn charge_stranger(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
         let given = limiter.limit.given();
         let Some(limit) = given.filter(|limit| Strangers::can_count(Some(limit))) else {
             return false;
         };
-        let mut shard = self.shard(name);
-        if let Some(kept) = shard.limiters.get_mut(name.text()) {
-            // It has got a place meanwhile.
-            return self.charge_past(kept, limiter, past, self.now()).is_ok();
-        }
         let mut strangers = self.strangers();
         past.iter()
-            .all(|taken| strangers.add(name, limit, self.max, *taken))
+            .all(|taken| strangers.add(&limiter.name, limit, self.max, *taken))
     }
-}
-
-/// The counter for a charge of a list.
-pub(super) enum Counting {
-    Own(Kept),
-    Stranger(Stranger),
-}
-
-/// Decides for callers of all these limiters; `None` if one of them is missing.
-pub(super) fn count_with(
-    taken: &mut [(&Charge, Option<Counting>)],
-    run: &[Acquire],
-    now: Now,
-) -> Result<Option<List<Answer>>, Error> {
-    if taken.iter().any(|(_, counted)| counted.is_none()) {
-        return Ok(None);
-    }
-    let estimated: List<_> = taken
-        .iter()
-        .map(|(_, counted)| matches!(counted, Some(Counting::Stranger(_))))
-        .collect();
-    let limiters = taken.iter_mut().filter_map(|(charge, counted)| {
-        let counts: &mut dyn Counts = match counted.as_mut()? {
-            Counting::Own(kept) => {
-                kept.limiter.count_by(charge.name(), now);
-                kept.limiter.counts()
-            }
-            Counting::Stranger(stranger) => stranger,
-        };
-        Some((counts, Terms::HERE))
-    });
-    let mut answers = call::acquire(limiters, run, now)?;
-    for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
-        answer.estimated = *estimated;
-    }
-    Ok(Some(answers))
 }
 
 /// Returns the last grants that add up to this many permits. With only these there is room again at
@@ -331,33 +296,25 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
     past
 }
 
-/// A name without a limiter, during a call.
+/// A name without a limiter, during a call. No verb reaches it.
+#[derive(Debug)]
 pub(super) struct Stranger {
     hash: u64,
-    limit: StoredLimit,
     parts: Parts,
     /// The permits granted to it in this call.
     taken: u32,
 }
 
-impl Counts for Stranger {
-    fn limit(&self) -> Option<StoredLimit> {
-        Some(self.limit)
+impl Algorithm for Stranger {
+    fn kind(&self) -> limit::Algorithm {
+        limit::Algorithm::SlidingLog
     }
 
-    fn begin(
-        &mut self,
-        limit: StoredLimit,
-        _changed: Changed,
-        _wanted: i64,
-        _exact: bool,
-        _now: Now,
-        _id: PermitId,
-    ) -> i64 {
-        limit.rate - used(&self.parts)
+    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+        call.limit.rate - used(&self.parts)
     }
 
-    fn note(&mut self, charge: &Charge, _score: i64) {
+    fn take(&mut self, charge: &Charge, _score: i64) {
         self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
             let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);
@@ -365,14 +322,34 @@ impl Counts for Stranger {
         }
     }
 
-    fn end(&mut self, answer: &mut Answer, needs: &mut [Needs], _exact: bool) {
-        let interval = ticks(self.limit.interval);
+    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+        let interval = ticks(call.limit.interval);
         for needs in needs {
             let lacks = needs.permits - answer.remaining;
             needs.wait = until_free(&self.parts, lacks) + needs.rounds * interval;
         }
         // When the next is free is not known: another name's grants may stand in its cells.
         answer.reset = until_free(&self.parts, used(&self.parts));
+    }
+
+    fn available(&mut self, limit: &StoredLimit, _: Now, _: PermitId) -> Result<i64, ErrorKind> {
+        Ok(limit.rate - used(&self.parts))
+    }
+
+    fn charge(&mut self, _: &StoredLimit, _: u32, _: PermitId, _: Now) -> i64 {
+        0
+    }
+
+    fn change_limit(&mut self, _: Option<&StoredLimit>, _: &StoredLimit, _: Now) {}
+
+    fn forget(&mut self) {}
+
+    fn full_at(&self, _: &StoredLimit) -> Option<i64> {
+        None
+    }
+
+    fn end_of_life(&self, _: &StoredLimit, now: Now) -> i64 {
+        now.tick
     }
 }
 

@@ -1,41 +1,40 @@
 //! The verbs that take no permits.
 
-use std::sync::{Arc, atomic::Ordering};
-
 use super::shared::Shared;
 use crate::{
+    algorithm,
     demand::{Limiter, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     name::Name,
+    receipt::PermitId,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
 };
 
+/// Marks entries that a repair adds: nothing is sent twice here, so they need no ids of their own.
+const NO_ID: PermitId = PermitId::NONE;
+
 /// Returns the limiter of this name, whose limit is the stored one.
-fn stored(name: &Name) -> Arc<Limiter> {
+fn stored(name: &Name) -> Target {
     let (name, limit) = (name.clone(), LimitSource::Store);
-    Arc::new(Limiter { name, limit })
+    Target::Named(Limiter { name, limit })
 }
 
 impl Shared {
     pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
-        let found = shard.get_mut(name, now, &self.count);
-        let is_new = found.is_none();
-        let found = match (op, found) {
-            (
-                Op::TrySetRate(_)
-                | Op::SetRate {
-                    existing: false, ..
-                },
-                None,
-            ) => {
-                drop(shard);
-                shard = self.shard_with_room(&stored(name), true, now)?;
-                shard.limiters.get_mut(name.text())
-            }
-            (_, found) => found,
+        let is_new = shard.get_mut(name, now).is_none();
+        if is_new {
+            // It may have expired.
+            shard.remove(name);
+        }
+        let found = match op {
+            Op::TrySetRate(_)
+            | Op::SetRate {
+                existing: false, ..
+            } if is_new => Some(shard.add(&stored(name), now).ok_or(ErrorKind::Full)?),
+            _ => shard.get_mut(name, now),
         };
         let Some(kept) = found else {
             let left = (self.strangers.any())
@@ -53,14 +52,14 @@ impl Shared {
             });
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
-            kept.limiter.count_by(name, now);
+            algorithm::count_by(&mut kept.limiter, name, now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {
                 kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
                 if is_new {
-                    self.begin(kept, &Target::Shared(stored(name)), now)?;
+                    self.begin(kept, &stored(name), now)?;
                 }
                 if changed {
                     kept.keep_alive(now);
@@ -71,13 +70,15 @@ impl Shared {
                 kept.lasting = true;
                 kept.limiter.set_rate(limit, keep, now);
                 if is_new && keep {
-                    self.begin(kept, &Target::Shared(stored(name)), now)?;
+                    self.begin(kept, &stored(name), now)?;
                 }
                 kept.expires_at = None;
                 kept.keep_alive(now);
                 Outcome::Changed(true)
             }
-            Op::Release(permits) => Outcome::Permits(kept.limiter.release(permits.into(), now)?),
+            Op::Release(permits) => {
+                Outcome::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
+            }
             Op::Expire(millis, when) => {
                 let new = now.after(millis);
                 let applies = match (when, kept.expires_at) {
@@ -100,13 +101,12 @@ impl Shared {
                 Some(end) => TimeToLive::Left(now.until(end - now.tick)),
             }),
             Op::Delete => {
-                shard.limiters.remove(name.text());
-                self.count.fetch_sub(1, Ordering::Relaxed);
+                shard.remove(name);
                 Outcome::Changed(true)
             }
-            Op::Inspect => Outcome::Limit(kept.limiter.limit()),
+            Op::Inspect => Outcome::Limit(kept.limiter.limit),
             Op::Available => {
-                let permits = kept.limiter.available(now)?;
+                let permits = kept.limiter.available(now, NO_ID)?;
                 kept.keep_alive(now);
                 Outcome::Permits(permits)
             }
@@ -116,28 +116,15 @@ impl Shared {
                 Outcome::Permits(lost)
             }
             Op::Rename(ref new_name) => {
-                let moved = shard.limiters.remove(name.text());
+                let moved = shard.remove(name);
                 drop(shard);
-                let mut shard = self.shard(new_name);
                 if let Some(mut kept) = moved {
-                    let limiter = kept.rename(new_name);
-                    if shard.put(kept).is_some() {
-                        self.count.fetch_sub(1, Ordering::Relaxed);
-                    }
-                    shard.record_idle(now.tick, limiter);
+                    kept.rename(new_name);
+                    self.shard(new_name).put(kept);
                 }
-                return Ok(Outcome::Changed(true));
+                Outcome::Changed(true)
             }
         };
-        let ends = shard
-            .limiters
-            .get(name.text())
-            .and_then(|kept| Some((kept.expires_at?, kept.as_named())));
-        if let (Some((end, limiter)), Op::TrySetRate(_) | Op::SetRate { .. } | Op::Expire(..)) =
-            (ends, op)
-        {
-            shard.record_idle(end, limiter);
-        }
         Ok(outcome)
     }
 }

@@ -8,16 +8,18 @@ use redis::TlsCertificates;
 use super::{
     health::DEFAULT_FAILURES,
     store::{RedisStore, Settings},
-    transport::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, endpoint::Endpoint},
+    transport::source::Source,
 };
 use crate::{
     clock::Clock,
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
     name::{check_prefix, check_word},
     store::guard::breaker::MOST_FAILURES,
 };
 
 const DEFAULT_PREFIX: &str = "ratelimit";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
@@ -44,18 +46,14 @@ const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct RedisStoreBuilder {
-    endpoint: Result<Endpoint, ConfigError>,
-    #[cfg(feature = "tls")]
-    certificates: Option<TlsCertificates>,
+    source: Result<Source, ConfigError>,
     settings: Settings,
 }
 
 impl RedisStoreBuilder {
-    pub(crate) fn new(endpoint: Result<Endpoint, ConfigError>) -> Self {
+    pub(super) fn new(source: Result<Source, ConfigError>) -> Self {
         Self {
-            endpoint,
-            #[cfg(feature = "tls")]
-            certificates: None,
+            source,
             settings: Settings {
                 prefix: DEFAULT_PREFIX.into(),
                 client_id: None,
@@ -65,6 +63,8 @@ impl RedisStoreBuilder {
                 breaker: DEFAULT_FAILURES,
                 connect_timeout: CONNECT_TIMEOUT,
                 response_timeout: RESPONSE_TIMEOUT,
+                #[cfg(feature = "tls")]
+                certificates: None,
             },
         }
     }
@@ -211,7 +211,7 @@ impl RedisStoreBuilder {
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
-        self.certificates = Some(certificates);
+        self.settings.certificates = Some(certificates);
         self
     }
 
@@ -225,46 +225,36 @@ impl RedisStoreBuilder {
     /// - a certificate cannot be parsed, the key is not the certificate's, no address begins with
     ///   `rediss://`, or the store is on a pool or connection of the caller's, which has its own;
     /// - the prefix or the client id is empty or has other characters than `A-Z a-z 0-9 . _ -`: an
-    ///   error of kind [`Name`](ConfigErrorKind::Name), and all others are of kind
-    ///   [`Store`](ConfigErrorKind::Store);
+    ///   error of kind [`Name`](crate::ConfigErrorKind::Name), and all others are of kind
+    ///   [`Store`](crate::ConfigErrorKind::Store);
     /// - the deny cache is longer than a minute;
     /// - the breaker opens after more than 32 failures.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
-        let Self {
-            endpoint, settings, ..
-        } = self;
-        let endpoint = endpoint?;
+        let Self { source, settings } = self;
+        let source = source?;
         #[cfg(feature = "tls")]
-        let endpoint = match self.certificates {
-            Some(certificates) => {
-                super::transport::tls::check(&certificates)?;
-                endpoint.with_certificates(certificates)?
-            }
-            None => endpoint,
-        };
+        if let Some(certificates) = &settings.certificates {
+            source.check(certificates)?;
+        }
         check_prefix(&settings.prefix)?;
         if let Some(id) = settings.client_id.as_deref() {
             check_word("a client id", id)?;
         }
         if settings.deny_cache > LONGEST_DENY_CACHE {
-            return Err(ConfigErrorKind::Store.error(format!(
-                "a deny cache keeps refusals for a minute at most, not for {:?}",
-                settings.deny_cache
-            )));
+            bail!(Store: "a deny cache keeps refusals for a minute at most, not for {:?}",
+                settings.deny_cache);
         }
         if settings.breaker > MOST_FAILURES {
-            return Err(ConfigErrorKind::Store.error(format!(
-                "a breaker opens after 32 failures at most, not after {}: 0 switches it off",
-                settings.breaker
-            )));
+            bail!(Store: "a breaker opens after 32 failures at most, not after {}: 0 switches it \
+                off", settings.breaker);
         }
-        Ok(RedisStore::assemble(&endpoint, settings))
+        Ok(RedisStore::assemble(source, settings))
     }
 }
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.endpoint.as_ref().map(Endpoint::shown);
+        let address = self.source.as_ref().map(|source| &source.shown);
         f.debug_struct("RedisStoreBuilder")
             .field("address", &address)
             .field("prefix", &self.settings.prefix)
@@ -290,7 +280,7 @@ mod tests {
                 ("a client id", refused(|store| store.client_id(bad))),
                 ("a prefix", refused(|store| store.prefix(bad))),
             ] {
-                assert_eq!(error.kind(), ConfigErrorKind::Name);
+                assert_eq!(error.kind(), crate::ConfigErrorKind::Name);
                 let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
                 assert_eq!(error.to_string(), said);
             }
@@ -306,7 +296,7 @@ mod tests {
                 "at most, not after 33",
             ),
         ] {
-            assert_eq!(error.kind(), ConfigErrorKind::Store);
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Store);
             assert!(error.to_string().contains(said), "{error}");
         }
     }

@@ -18,7 +18,7 @@ pub(crate) struct Meaning {
 /// Errors with the same reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The server does not have the script: it is sent as text
+    /// The server does not have the script: it is loaded
     UnknownScript,
     /// The hash slot is another node's, or on the way to one
     Moving,
@@ -48,7 +48,7 @@ pub(crate) enum Class {
 
 /// The extent to which a command that ended in an error was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Executed {
+pub(super) enum Executed {
     No,
     /// Scripts are not rolled back
     Partly,
@@ -62,7 +62,7 @@ impl Class {
     }
 
     /// Returns whether a command was carried out, if it was sent.
-    pub(crate) fn executed(self) -> Executed {
+    pub(super) fn executed(self) -> Executed {
         match self {
             Self::Lost | Self::Silent => Executed::Perhaps,
             Self::RefusedWithin | Self::Other => Executed::Partly,
@@ -72,7 +72,7 @@ impl Class {
 
     /// Returns whether the connection is unusable, and a command may be sent once more over
     /// another.
-    pub(crate) fn ends_connection(self) -> bool {
+    pub(super) fn ends_connection(self) -> bool {
         matches!(
             self,
             Self::ReadOnly | Self::Unreachable | Self::Lost | Self::Credentials
@@ -104,7 +104,7 @@ impl Class {
 /// Returns the row of an error.
 pub(crate) fn meaning(error: &RedisError) -> Meaning {
     if error.is_timeout() {
-        return row(Class::Silent, ErrorKind::Timeout);
+        return row(Class::Silent);
     }
     let detail = error.detail().unwrap_or_default();
     match error.kind() {
@@ -114,17 +114,17 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
         RedisKind::AuthenticationFailed => CREDENTIALS,
         // For the nodes of a Cluster, redis-rs reports only as text why it could not connect.
         RedisKind::Io if detail.contains("AuthenticationFailed") => CREDENTIALS,
-        RedisKind::Io | RedisKind::Parse => row(Class::Lost, ErrorKind::Unavailable),
-        RedisKind::MasterNameNotFoundBySentinel => row(Class::Unreachable, ErrorKind::Unavailable)
+        RedisKind::Io | RedisKind::Parse => row(Class::Lost),
+        RedisKind::MasterNameNotFoundBySentinel => row(Class::Unreachable)
             .remedy("no sentinel knows a master of this name: compare it with `sentinel monitor`"),
         RedisKind::ClusterConnectionNotFound
         | RedisKind::NoValidReplicasFoundBySentinel
-        | RedisKind::EmptySentinelList => row(Class::Unreachable, ErrorKind::Unavailable),
+        | RedisKind::EmptySentinelList => row(Class::Unreachable),
         _ => OTHER,
     }
 }
 
-/// The row of what a script was told and hands on: text, before which Redis 6 leaves the code out.
+/// Returns the row of an error that a script passes on as text, which lacks the code on Redis 6.
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
     // A code has three letters at least: in `DB index is out of range` there is none.
@@ -168,7 +168,14 @@ fn wrapped<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
     })
 }
 
-const fn row(class: Class, kind: ErrorKind) -> Meaning {
+/// Returns the row of a class, with its usual kind.
+const fn row(class: Class) -> Meaning {
+    let kind = match class {
+        Class::Silent => ErrorKind::Timeout,
+        Class::Credentials | Class::Refused | Class::RefusedWithin => ErrorKind::Rejected,
+        Class::Foreign => ErrorKind::ForeignState,
+        _ => ErrorKind::Unavailable,
+    };
     Meaning {
         class,
         kind,
@@ -177,6 +184,10 @@ const fn row(class: Class, kind: ErrorKind) -> Meaning {
 }
 
 impl Meaning {
+    const fn kind(self, kind: ErrorKind) -> Self {
+        Self { kind, ..self }
+    }
+
     const fn remedy(self, remedy: &'static str) -> Self {
         Self {
             remedy: Some(remedy),
@@ -185,89 +196,84 @@ impl Meaning {
     }
 }
 
-const OTHER: Meaning = row(Class::Other, ErrorKind::Unavailable);
+const OTHER: Meaning = row(Class::Other);
 /// A server that answers is there, whatever the message.
-const UNKNOWN: Meaning = row(Class::Other, ErrorKind::Rejected)
+const UNKNOWN: Meaning = row(Class::Other)
+    .kind(ErrorKind::Rejected)
     .remedy("this version does not know the message: see the source of this error");
 /// It has no Lua.
-pub(crate) const NO_LUA: Meaning = row(Class::Refused, ErrorKind::Rejected)
+pub(crate) const NO_LUA: Meaning = row(Class::Refused)
     .remedy("the server runs no Lua: load its module `lua`, or use one that has it");
-const LACKING: Meaning = row(Class::Refused, ErrorKind::Rejected)
+const LACKING: Meaning = row(Class::Refused)
     .remedy("the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them");
 const LACKING_WITHIN: Meaning = Meaning {
     class: Class::RefusedWithin,
     ..LACKING
 };
 const NO_PASSWORD: &str = "Redis wants a password: put it into the address";
-const CREDENTIALS: Meaning = row(Class::Credentials, ErrorKind::Rejected)
+const CREDENTIALS: Meaning = row(Class::Credentials)
     .remedy("the server has no such user and password: compare the address with `ACL LIST`");
 
-const MOVED: Meaning = row(Class::Moving, ErrorKind::Unavailable)
+const MOVED: Meaning = row(Class::Moving)
     .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
-const FORBIDDEN: Meaning = row(Class::Refused, ErrorKind::Rejected).remedy(
-    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the README for all of them",
+const FORBIDDEN: Meaning = row(Class::Refused).remedy(
+    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the README for \
+     all of them",
 );
 const FORBIDDEN_WITHIN: Meaning = Meaning {
     class: Class::RefusedWithin,
     ..FORBIDDEN
 };
-const OTHER_SLOT: Meaning = row(Class::Refused, ErrorKind::OtherSlot);
+const OTHER_SLOT: Meaning = row(Class::Refused).kind(ErrorKind::OtherSlot);
 
 /// Messages of servers: the code, a part of the rest, and the meaning. The first match counts.
 const MESSAGES: &[(&str, &str, Meaning)] = &[
     // Before all others of its code, as it quotes what was sent.
     ("ERR", "unknown command", LACKING),
-    (
-        "NOSCRIPT",
-        "",
-        row(Class::UnknownScript, ErrorKind::Unavailable),
-    ),
+    ("NOSCRIPT", "", row(Class::UnknownScript)),
     (
         "READONLY",
         "",
-        row(Class::ReadOnly, ErrorKind::Unavailable)
+        row(Class::ReadOnly)
             .remedy("it is a replica: unless a failover is under way, give the master's address"),
     ),
     ("MOVED", "", MOVED),
     ("ASK", "", MOVED),
-    ("TRYAGAIN", "", row(Class::Moving, ErrorKind::Unavailable)),
-    ("LOADING", "", row(Class::Unable, ErrorKind::Unavailable)),
+    ("TRYAGAIN", "", row(Class::Moving)),
+    ("LOADING", "", row(Class::Unable)),
     (
         "BUSY",
         "FUNCTION KILL",
-        row(Class::Unable, ErrorKind::Unavailable)
+        row(Class::Unable)
             .remedy("a function does not end: `FUNCTION KILL` stops one that has not written"),
     ),
     (
         "BUSY",
         "",
-        row(Class::Unable, ErrorKind::Unavailable)
+        row(Class::Unable)
             .remedy("a script does not end: `SCRIPT KILL` stops one that has not written"),
     ),
-    ("MASTERDOWN", "", row(Class::Unable, ErrorKind::Unavailable)),
+    ("MASTERDOWN", "", row(Class::Unable)),
     (
         "CLUSTERDOWN",
         "",
-        row(Class::Unable, ErrorKind::Unavailable)
-            .remedy("slots of the Cluster have no master: see `CLUSTER INFO`"),
+        row(Class::Unable).remedy("slots of the Cluster have no master: see `CLUSTER INFO`"),
     ),
     (
         "OOM",
         "",
-        row(Class::Unwritable, ErrorKind::Unavailable)
+        row(Class::Unwritable)
             .remedy("the memory is used up: raise `maxmemory`, or find what fills it"),
     ),
     (
         "MISCONF",
         "",
-        row(Class::Unwritable, ErrorKind::Unavailable)
-            .remedy("Redis cannot save to its disk: see its log"),
+        row(Class::Unwritable).remedy("Redis cannot save to its disk: see its log"),
     ),
     (
         "NOREPLICAS",
         "",
-        row(Class::Unwritable, ErrorKind::Unavailable)
-            .remedy("fewer replicas follow than `min-replicas-to-write` wants"),
+        row(Class::Unwritable).remedy("fewer replicas follow than `min-replicas-to-write` wants"),
     ),
     ("NOPERM", "ACL failure in script", FORBIDDEN_WITHIN),
     ("NOPERM", "", FORBIDDEN),
@@ -278,27 +284,19 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
         "The user executing the script can't",
         FORBIDDEN_WITHIN,
     ),
-    (
-        "NOAUTH",
-        "",
-        row(Class::Refused, ErrorKind::Rejected).remedy(NO_PASSWORD),
-    ),
+    ("NOAUTH", "", row(Class::Refused).remedy(NO_PASSWORD)),
     // To a command that is longer than it reads before authentication; then it hangs up.
     (
         "ERR",
         "Protocol error: unauthenticated",
-        row(Class::Credentials, ErrorKind::Rejected).remedy(NO_PASSWORD),
+        row(Class::Credentials).remedy(NO_PASSWORD),
     ),
     ("WRONGPASS", "", CREDENTIALS),
-    (
-        "WRONGTYPE",
-        "",
-        row(Class::Foreign, ErrorKind::ForeignState),
-    ),
+    ("WRONGTYPE", "", row(Class::Foreign)),
     (
         "ERR",
         "DB index is out of range",
-        row(Class::Credentials, ErrorKind::Rejected).remedy(
+        row(Class::Credentials).remedy(
             "the server has no database of this number: compare the address with \
              `CONFIG GET databases`",
         ),
@@ -308,7 +306,7 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
     (
         "ERR",
         "undeclared key",
-        row(Class::RefusedWithin, ErrorKind::Rejected)
+        row(Class::RefusedWithin)
             .remedy("the server wants all keys declared, and a script has not: please report it"),
     ),
     // "Unknown Redis command called from script", "from Lua script"; Valkey leaves "Redis" out.
@@ -318,15 +316,10 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
     (
         "ERR",
         "max number of clients reached",
-        row(Class::Unreachable, ErrorKind::Unavailable)
-            .remedy("the server takes no more clients: raise `maxclients`"),
+        row(Class::Unreachable).remedy("the server takes no more clients: raise `maxclients`"),
     ),
     // Only a script that has not written can be killed.
-    (
-        "ERR",
-        "Script killed by user",
-        row(Class::Unable, ErrorKind::Unavailable),
-    ),
+    ("ERR", "Script killed by user", row(Class::Unable)),
 ];
 
 #[cfg(test)]

@@ -7,15 +7,12 @@ use super::{
     store::{RedisStore, Settings},
     transport::connection::ConnectionState,
 };
-use crate::{
-    clock::SteadyClock,
-    name::Name,
-    store::guard::breaker::{Breakers, Seems},
-};
+pub use crate::store::guard::breaker::BreakerState;
+use crate::{clock::SteadyClock, name::Name, store::guard::breaker::Breakers};
 
 /// One failure is chance, and each costs a request its deadline. A short pause of the server causes
 /// as many at once, whatever the number, and then the first pause of the breaker is short.
-pub(crate) const DEFAULT_FAILURES: u32 = 5;
+pub(super) const DEFAULT_FAILURES: u32 = 5;
 impl RedisStore {
     /// Returns the state of Redis, as this store has seen it: nothing is sent.
     ///
@@ -34,7 +31,6 @@ impl RedisStore {
     /// assert!(health.nodes().iter().all(|node| node.breaker() == BreakerState::Closed));
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn health(&self) -> Health {
         let server = self.server();
         let in_slots = server.connection.has_nodes();
@@ -42,18 +38,14 @@ impl RedisStore {
         Health {
             connection: server.connection.state(),
             nodes: seen
-                .map(|(seen, place): (_, u16)| NodeHealth {
+                .map(|((breaker, lasts, failures), place): (_, u16)| NodeHealth {
                     slots: in_slots.then(|| {
                         let first = place * SLOTS_TOGETHER;
                         first..=first + (SLOTS_TOGETHER - 1)
                     }),
-                    breaker: match seen.state {
-                        Seems::Closed => BreakerState::Closed,
-                        Seems::Open => BreakerState::Open,
-                        Seems::HalfOpen => BreakerState::HalfOpen,
-                    },
-                    lasts: seen.lasts,
-                    failures: seen.failures,
+                    breaker,
+                    lasts,
+                    failures,
                 })
                 .collect(),
         }
@@ -61,7 +53,7 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(crate) fn breakers(&self, in_slots: bool, address: Option<&Arc<str>>) -> Breakers {
+    pub(crate) fn breakers(&self, in_slots: bool) -> Breakers {
         let (nodes, place): (_, fn(&Name) -> usize) = if in_slots {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)
         } else {
@@ -69,7 +61,7 @@ impl Settings {
         };
         // That of the logs may stand still, or jump.
         let clock = Arc::new(SteadyClock::new());
-        Breakers::new(self.breaker, self.deadline, nodes, place, clock).named(address)
+        Breakers::new(self.breaker, self.deadline, nodes, place, clock)
     }
 }
 
@@ -82,21 +74,18 @@ pub struct Health {
 
 impl Health {
     /// Returns the state of the connection.
-    #[must_use]
     pub fn connection(&self) -> ConnectionState {
         self.connection
     }
 
     /// Returns the breakers: one, or one for each 512 hash slots of a Cluster, in their order. None
     /// if [`breaker`](super::RedisStoreBuilder::breaker) is zero.
-    #[must_use]
     pub fn nodes(&self) -> &[NodeHealth] {
         &self.nodes
     }
 
     /// Returns whether nothing is known to be wrong: no breaker is open, and the last attempt to
     /// connect did not fail.
-    #[must_use]
     pub fn is_well(&self) -> bool {
         let closed = |node: &NodeHealth| node.breaker == BreakerState::Closed;
         self.connection != ConnectionState::Failing && self.nodes.iter().all(closed)
@@ -114,42 +103,26 @@ pub struct NodeHealth {
 
 impl NodeHealth {
     /// Returns its hash slots in a Cluster; `None` on a single server.
-    #[must_use]
     pub fn slots(&self) -> Option<RangeInclusive<u16>> {
         self.slots.clone()
     }
 
     /// Returns the state of the breaker.
-    #[must_use]
     pub fn breaker(&self) -> BreakerState {
         self.breaker
     }
 
     /// Returns for how long it has been closed, or not closed: since it opened, since it closed
     /// again, or since the store was built.
-    #[must_use]
     pub fn lasts(&self) -> Duration {
         self.lasts
     }
 
     /// Returns how many of the last calls failed: as many as
     /// [`breaker`](super::RedisStoreBuilder::breaker) says open it. Zero while it is not closed.
-    #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }
-}
-
-/// The state of a breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Every decision that needs it calls it
-    Closed,
-    /// No decision calls it
-    Open,
-    /// One decision calls it, to find out whether it answers
-    HalfOpen,
 }
 
 #[cfg(test)]

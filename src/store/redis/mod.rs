@@ -1,18 +1,19 @@
-//! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or Java.
+//! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or
+//! Java.
 
-pub(crate) mod builder;
+mod builder;
 pub(crate) mod classify;
-pub(crate) mod health;
+mod health;
 #[cfg(test)]
 #[cfg(inside)]
 #[path = "../../../tests/inside/mod.rs"]
 pub(crate) mod inside;
 pub(crate) mod node;
-pub(crate) mod open;
-pub(crate) mod returns;
-pub(crate) mod rewritten;
-pub(crate) mod saga;
+mod open;
+mod rewritten;
+mod saga;
 pub(crate) mod server;
+mod settle_queue;
 pub(crate) mod store;
 pub(crate) mod transport;
 pub(crate) mod wire;

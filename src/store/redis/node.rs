@@ -6,7 +6,7 @@ use crate::{name::Name, store::guard::breaker::Told};
 /// The number of hash slots of a Cluster that share a breaker. redis-rs tells only its strategies
 /// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
 /// replica would then refuse by old data.
-pub(crate) const SLOTS_TOGETHER: u16 = 512;
+pub(super) const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// Returns what a failed call says about the server, which is one of several if `in_slots`.
@@ -17,7 +17,7 @@ pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
         // The calls that are sent once are all lost with their connection, and the next one is
         // opened at once, or after its own pause. A node of a Cluster has no such pauses.
         Class::Lost if !in_slots => Told::Nothing,
-        _ if failed.unheard => Told::Failed,
+        _ if failed.unacknowledged => Told::Failed,
         class => class.learnt(),
     }
 }
@@ -48,7 +48,7 @@ mod tests {
     fn heard(error: impl Into<RedisError>) -> Told {
         let failed = Failed {
             error: error.into(),
-            unheard: false,
+            unacknowledged: false,
         };
         told(&failed, false)
     }
@@ -93,16 +93,16 @@ mod tests {
         ] {
             let error = || RedisError::from(io::Error::from(kind));
             assert_eq!(heard(error()), Told::Nothing, "{kind}");
-            let unheard = Failed {
+            let unacknowledged = Failed {
                 error: error(),
-                unheard: true,
+                unacknowledged: true,
             };
-            assert_eq!(told(&unheard, false), lost, "{kind}");
-            assert_eq!(told(&unheard, true), Told::Failed, "{kind}");
+            assert_eq!(told(&unacknowledged, false), lost, "{kind}");
+            assert_eq!(told(&unacknowledged, true), Told::Failed, "{kind}");
         }
         let moving = Failed {
             error: says("TRYAGAIN"),
-            unheard: true,
+            unacknowledged: true,
         };
         for in_slots in [false, true] {
             assert_eq!(told(&moving, in_slots), Told::Nothing);

@@ -1,7 +1,5 @@
 //! The ways to make a [`RedisStore`].
 
-use std::sync::Arc;
-
 use deadpool_redis::Pool;
 use redis::{ConnectionInfo, aio::ConnectionLike};
 
@@ -12,7 +10,6 @@ use super::{
     store::RedisStore,
     transport::{
         address::{self, refused},
-        endpoint::Endpoint,
         link::tcp_settings,
         source::Source,
     },
@@ -46,12 +43,10 @@ impl RedisStore {
     /// `%2F` for `/`. TLS is the feature `tls`: see
     /// [`certificates`](RedisStoreBuilder::certificates).
     pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(read_address(address).and_then(|info| {
-            // Fails here, and not at the first request, if the platform lacks what the address
-            // needs.
-            let client = redis::Client::open(info).map_err(|error| refused(&error))?;
-            Ok(Endpoint::Address(Box::new(client)))
-        }))
+        RedisStoreBuilder::new(
+            read_address(address)
+                .and_then(|info| Source::address(info).map_err(|error| refused(&error))),
+        )
     }
 
     /// Starts a store on a Redis Cluster, by one or more addresses of its nodes; the others are
@@ -89,11 +84,10 @@ impl RedisStore {
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(read_addresses(addresses).and_then(|nodes| {
-            let cluster = topology::Cluster::new(nodes);
-            cluster.check().map_err(|error| refused(&error))?;
-            Ok(Endpoint::Cluster(Box::new(cluster)))
-        }))
+        RedisStoreBuilder::new(
+            read_addresses(addresses)
+                .and_then(|nodes| topology::cluster(nodes).map_err(|error| refused(&error))),
+        )
     }
 
     /// Starts a store on the master that sentinels monitor, by one or more addresses of sentinels;
@@ -130,9 +124,7 @@ impl RedisStore {
             if master.contains("://") {
                 address::read(master)?;
             }
-            let sentinels = topology::Sentinels::new(sentinels, master);
-            let sentinels = sentinels.map_err(|error| refused(&error))?;
-            Ok(Endpoint::Sentinel(Box::new(sentinels)))
+            topology::sentinel(sentinels, master).map_err(|error| refused(&error))
         }))
     }
 
@@ -143,7 +135,7 @@ impl RedisStore {
     /// The pool's own settings apply to it: set TCP_NODELAY and the timeouts there. The size of the
     /// pool does not matter here.
     pub fn pool(pool: Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Pool(pool))))
+        RedisStoreBuilder::new(Ok(Source::pool(pool)))
     }
 
     /// Starts a store on a Redis Cluster, by a pool: as [`pool`](Self::pool).
@@ -158,7 +150,7 @@ impl RedisStore {
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::ClusterPool(pool))))
+        RedisStoreBuilder::new(Ok(Source::cluster_pool(pool)))
     }
 
     /// Starts a store on the master that sentinels monitor, by a pool: as [`pool`](Self::pool).
@@ -170,7 +162,7 @@ impl RedisStore {
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::SentinelPool(pool))))
+        RedisStoreBuilder::new(Ok(topology::sentinel_pool(pool)))
     }
 
     /// Starts a store on a connection of the caller's, which maintains itself:
@@ -186,7 +178,7 @@ impl RedisStore {
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        RedisStoreBuilder::new(Ok(Endpoint::Ready(Source::Own(Arc::new(connection)))))
+        RedisStoreBuilder::new(Ok(Source::own(connection)))
     }
 }
 

@@ -4,61 +4,42 @@
 //! every request. Each leaves a limit alone for a while after writing it, so that it changes at
 //! most twice a minute.
 
-use std::{
-    collections::HashMap,
-    sync::PoisonError,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+
+use quick_cache::{UnitWeighter, sync::Cache};
 
 use crate::{
     clock::moment,
-    name::Name,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    name::{BuildSpread, Name, Text},
 };
 
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(60);
-/// The maximum number of names. A name without a place is only rewritten once more.
-const PLACES: usize = 1024;
+/// The maximum number of names. One that is forgotten is only rewritten once more.
+const PLACES: u64 = 1024;
 
-#[derive(Debug, Default)]
-pub(crate) struct Rewritten {
-    /// Avoids the lock until something was rewritten, which is rare.
-    any: AtomicBool,
-    names: Mutex<HashMap<Name, Instant>>,
-}
+pub(super) struct Rewritten(Cache<Text, Instant, UnitWeighter, BuildSpread>);
 
 impl Rewritten {
+    pub(super) fn new() -> Self {
+        let hasher = BuildSpread::new();
+        // Rewriting is rare: it grows when needed.
+        Self(Cache::with(
+            1,
+            PLACES,
+            UnitWeighter,
+            hasher,
+            Default::default(),
+        ))
+    }
+
     /// Returns whether the name was rewritten within the last minute.
-    pub(crate) fn lately(&self, name: &Name) -> bool {
-        self.any.load(Ordering::Relaxed)
-            && self
-                .lock()
-                .get(name)
-                .is_some_and(|at| is_recent(*at, moment()))
+    pub(super) fn lately(&self, name: &Name) -> bool {
+        let at = self.0.get(name.text());
+        at.is_some_and(|at| moment().duration_since(at) < LEFT_ALONE_FOR)
     }
 
     /// Records that a name was rewritten.
-    pub(crate) fn note(&self, name: &Name) {
-        let now = moment();
-        let mut names = self.lock();
-        if names.len() >= PLACES {
-            names.retain(|_, at| is_recent(*at, now));
-        }
-        if names.len() < PLACES {
-            names.insert(name.clone(), now);
-        }
-        self.any.store(true, Ordering::Relaxed);
+    pub(super) fn record(&self, name: &Name) {
+        self.0.insert(name.text().clone(), moment());
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns whether `at` is recent enough.
-fn is_recent(at: Instant, now: Instant) -> bool {
-    now.duration_since(at) < LEFT_ALONE_FOR
 }

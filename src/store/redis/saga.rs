@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A server that decides for limiters that one script reaches, and settles its grants.
-pub(crate) trait OneCall: Sync {
+pub(super) trait OneCall: Sync {
     /// Returns whether one call reaches only limiters of one hash slot.
     fn in_hash_slots(&self) -> bool;
 
@@ -49,9 +49,9 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
     }
     let mut taken = Taken {
         server,
-        limits: List::EMPTY,
-        receipts: List::EMPTY,
-        asking: List::EMPTY,
+        limits: List::new(),
+        receipts: List::new(),
+        asking: List::new(),
     };
     for part in parts(&acquire, server.in_hash_slots()) {
         taken.asking = part.receipts();
@@ -59,7 +59,7 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
             .acquire_at_once(&part, std::slice::from_ref(&part))
             .await;
         // The call failed or was refused, and what it may have taken was given back.
-        taken.asking = List::EMPTY;
+        taken.asking = List::new();
         let decision = match decision {
             // Shadow rules come last, and are no reason to refuse.
             Err(_) if part.is_trial() => continue,
@@ -69,7 +69,7 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
             None => {}
             Some(Decision::Allow(grant)) => {
                 grant
-                    .limits()
+                    .states()
                     .iter()
                     .for_each(|limit| taken.limits.push(limit.clone()));
                 grant
@@ -80,9 +80,9 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
             Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
         }
     }
-    let mut limits = mem::replace(&mut taken.limits, List::EMPTY);
+    let mut limits = mem::take(&mut taken.limits);
     limits.sort_by(LimitState::by_tightness);
-    let receipts = mem::replace(&mut taken.receipts, List::EMPTY);
+    let receipts = mem::take(&mut taken.receipts);
     Ok(Decision::Allow(Grant::new(limits, receipts, Source::Store)))
 }
 

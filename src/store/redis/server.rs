@@ -9,9 +9,9 @@ use std::{
 use super::{
     classify::Class,
     node,
-    returns::Returns,
     rewritten::Rewritten,
     saga::{self, OneCall},
+    settle_queue::SettleQueue,
     transport::connection::Connection,
     wire::{self, script::Call, verbs},
 };
@@ -38,12 +38,12 @@ use crate::{
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) returns: Returns,
+    pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    pub(crate) rewritten: Rewritten,
+    pub(super) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
     /// The breakers that keep decisions away from failing servers. Verbs and receipts pass them:
     /// for these an operator waits, or no caller at all.
@@ -102,7 +102,7 @@ impl Decide for Server {
 
 impl DecideRuns for Server {
     async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.acquire_all(run).await.map(Vec::from)
+        self.acquire_all(run).await.map(List::into_vec)
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
@@ -148,7 +148,7 @@ impl OneCall for Server {
             .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
         let call = Call {
             script: scripts.acquire,
-            arguments: wire::acquire(charges.iter().copied(), callers, ask),
+            command: wire::acquire(scripts.acquire, charges.iter().copied(), callers, ask),
             once: !scripts.is_idempotent,
         };
         let reply = self.call_for(&call, run).await?;
@@ -159,7 +159,7 @@ impl OneCall for Server {
 
 impl Server {
     /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
-    /// `Returns`.
+    /// `SettleQueue`.
     pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
@@ -170,7 +170,7 @@ impl Server {
         };
         let scripts = wire::scripts(receipt.name());
         if let Some(call) = (scripts.settle)(receipt, keep, ask) {
-            self.returns.push(receipt, keep, call, undone);
+            self.settle_queue.push(receipt, keep, call, undone);
         }
     }
 
@@ -187,7 +187,7 @@ impl Server {
     /// Decides for callers of the same limiters, in one call or one after the other.
     async fn acquire_together(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
-            return Ok(List::EMPTY);
+            return Ok(List::new());
         };
         first.check()?;
         if self.decides_together(first) {
@@ -196,7 +196,7 @@ impl Server {
         // One at a time: each caller gets its decision at once, and holds nothing while others are
         // decided. Boxed, so that callers without a saga have no room for it in their futures.
         let saga = Box::pin(saga::acquire(self, first));
-        saga.await.map(List::one)
+        saga.await.map(|it| List::from([it]))
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
@@ -221,12 +221,12 @@ impl Server {
             }
             Err(failed) => {
                 let silent = Class::of(&failed.error) == Class::Silent;
-                if silent && failed.unheard {
+                if silent && failed.unacknowledged {
                     pass.ends_unanswered();
                 } else {
                     pass.ends(node::told(&failed, self.connection.has_nodes()));
                 }
-                if failed.unheard {
+                if failed.unacknowledged {
                     receipts
                         .iter()
                         .for_each(|receipt| self.settle(receipt, 0, false));
@@ -240,7 +240,7 @@ impl Server {
     /// caller's first.
     fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
-            return List::EMPTY;
+            return List::new();
         };
         for (charge, answer) in first.charges().zip(answers) {
             self.note(charge, answer);
@@ -317,7 +317,7 @@ impl Server {
             self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
-            self.rewritten.note(charge.name());
+            self.rewritten.record(charge.name());
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),

@@ -7,10 +7,13 @@ use std::{
 };
 
 use super::{
-    returns::Returns,
     rewritten::Rewritten,
     server::Server,
-    transport::{connection::Connection, endpoint::Endpoint, source::Source},
+    settle_queue::{self, SettleQueue},
+    transport::{
+        connection::Connection,
+        source::{Dial, Source},
+    },
     wire,
 };
 use crate::{
@@ -24,8 +27,8 @@ use crate::{
     },
 };
 
-/// How many leases are given back at once when a store is closed: each is a receipt.
-const RETURNED_AT_ONCE: usize = super::returns::PLACES / 2;
+/// The number of leases that end at once when a store is closed: each is a receipt.
+const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 
 /// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
 ///
@@ -93,6 +96,8 @@ pub(crate) struct Settings {
     pub(crate) breaker: u32,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
 impl RedisStore {
@@ -107,54 +112,52 @@ impl RedisStore {
     ///
     /// Dropping it has no effect.
     pub async fn ping(&self) -> Result<(), Error> {
-        let patience = self
+        let longest = self
             .settings
             .connect_timeout
             .saturating_add(self.settings.response_timeout);
         let server = self.server();
         clock::check_timer()?;
-        match clock::within(patience, server.connection.send(&redis::cmd("PING"))).await {
+        match clock::within(longest, server.connection.send(&redis::cmd("PING"))).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(failed)) => Err(self.named(wire::failure(failed))),
             None => Err(self.named(ErrorKind::Timeout.into())),
         }
     }
 
-    /// Gives back what was taken ahead, and waits until everything that was given back has reached Redis: for a graceful
-    /// shutdown, after the last request.
+    /// Releases the permits of all leases, and waits until all receipts have reached Redis: for a
+    /// graceful shutdown, after the last request.
     ///
-    /// What cannot be sent is kept for a minute at most, so it ends even where Redis is gone; put a shorter timeout around
-    /// it where that is too long. The store can be used afterwards.
+    /// A receipt that cannot be sent is kept for a minute at most, so it ends even without Redis;
+    /// put a shorter timeout around it where that is too long. The store can be used afterwards.
     ///
     /// # Cancel safety
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        let (leasing, returns) = (&self.shared.leasing, &self.server().returns);
-        // Not more at a time than find a place; those that are taken while it waits are somebody's.
+        let (leasing, settle_queue) = (&self.shared.leasing, &self.server().settle_queue);
+        // No more at a time than find a place. Leases that are taken meanwhile are in use.
         for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
             leasing.end_first(RETURNED_AT_ONCE);
-            returns.flush().await;
+            settle_queue.flush().await;
         }
-        returns.flush().await;
+        settle_queue.flush().await;
     }
 
-    /// How many receipts could not be given back. Each costs its permits for one interval.
-    #[must_use]
+    /// Returns how many receipts could not be released. Each costs its permits for one interval.
     pub fn lost_receipts(&self) -> u64 {
-        self.server().returns.lost().receipts()
+        self.server().settle_queue.lost_receipts()
     }
 
-    /// How many extra charges could not be made. Each lets its permits be used twice: see [`Charge`](crate::Charge).
-    #[must_use]
+    /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
+    /// [`Charge`](crate::Charge).
     pub fn lost_charges(&self) -> u64 {
-        self.server().returns.lost().charges()
+        self.server().settle_queue.lost_charges()
     }
 
-    pub(crate) fn assemble(endpoint: &Endpoint, settings: Settings) -> Self {
-        let source = endpoint.source(settings.connect_timeout, settings.response_timeout);
-        let address = endpoint.shown();
-        let breakers = settings.breakers(source.has_nodes(), address.as_ref());
+    pub(super) fn assemble(source: Source, settings: Settings) -> Self {
+        let address = source.shown.clone();
+        let breakers = settings.breakers(source.has_nodes);
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
             deadline: settings.deadline,
@@ -165,12 +168,12 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: address.clone(),
-            has_slots: source.has_nodes(),
+            has_slots: source.has_nodes,
             rule_names: RuleNames::default(),
         };
         let connection = Arc::new(settings.connection(source, traffic));
         let shared = stack::remote(guards, about, |listeners| Server {
-            returns: Returns::new(Arc::clone(&connection), listeners.clone()),
+            settle_queue: SettleQueue::new(Arc::clone(&connection), listeners.clone()),
             breakers,
             connection,
             client_id: settings
@@ -178,7 +181,7 @@ impl RedisStore {
                 .clone()
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: settings.clock.clone(),
-            rewritten: Rewritten::default(),
+            rewritten: Rewritten::new(),
             listeners,
         });
         Self {
@@ -218,6 +221,13 @@ impl Sealed for RedisStore {
 
 impl Settings {
     fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
-        Connection::new(source, traffic, self.connect_timeout, self.response_timeout)
+        let dial = Dial {
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            traffic,
+            #[cfg(feature = "tls")]
+            certificates: self.certificates.clone(),
+        };
+        Connection::new(source, dial)
     }
 }

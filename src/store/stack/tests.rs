@@ -120,14 +120,14 @@ fn refusal(acquire: &Acquire) -> Decision {
         shadow: false,
     };
     Decision::Deny(Refusal::by_limits(
-        List::one(limit),
+        List::from([limit]),
         Some(wait),
         Source::Store,
     ))
 }
 
 fn granted(acquire: &Acquire) -> Decision {
-    Decision::Allow(Grant::new(List::EMPTY, acquire.receipts(), Source::Store))
+    Decision::Allow(Grant::new(List::new(), acquire.receipts(), Source::Store))
 }
 
 fn poll<F: Future>(future: F) -> Poll<F::Output> {

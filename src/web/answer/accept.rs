@@ -8,52 +8,31 @@ const FULL: u16 = 1000;
 /// Returns whether the caller prefers plain text to problem details. JSON stands for problem
 /// details.
 pub(crate) fn prefers_text(headers: &HeaderMap) -> bool {
-    if !headers.contains_key(header::ACCEPT) {
-        return false;
-    }
-    let (mut text, mut json) = (Wish::default(), Wish::default());
+    const RANGES: [&str; 6] = [
+        "text/plain",
+        "text/*",
+        "application/problem+json",
+        "application/json",
+        "application/*",
+        "*/*",
+    ];
+    let mut weights = [None; RANGES.len()];
     let lines = headers.get_all(header::ACCEPT).iter();
-    let ranges = lines
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','));
-    for range in ranges {
+    let lines = lines.filter_map(|line| line.to_str().ok());
+    for range in lines.flat_map(|line| line.split(',')) {
         let mut parts = range.split(';');
         let name = parts.next().unwrap_or_default().trim();
-        let Some(quality) = quality(parts) else {
-            continue;
-        };
-        // The more exact range has precedence.
-        match name.to_ascii_lowercase().as_str() {
-            "text/plain" => text.consider(3, quality),
-            "text/*" => text.consider(1, quality),
-            "application/problem+json" => json.consider(3, quality),
-            "application/json" => json.consider(2, quality),
-            "application/*" => json.consider(1, quality),
-            "*/*" => {
-                text.consider(0, quality);
-                json.consider(0, quality);
-            }
-            _ => {}
+        let is_named = |known: &&str| known.eq_ignore_ascii_case(name);
+        if let Some(at) = RANGES.iter().position(is_named)
+            && let (Some(weight), Some(quality)) = (weights.get_mut(at), quality(parts))
+        {
+            *weight = (*weight).max(Some(quality));
         }
     }
-    text.quality > json.quality
-}
-
-/// The weight of a form, and the exactness of the range that it is from.
-#[derive(Default)]
-struct Wish {
-    exactness: u8,
-    quality: u16,
-}
-
-impl Wish {
-    fn consider(&mut self, exactness: u8, quality: u16) {
-        if exactness > self.exactness {
-            *self = Self { exactness, quality };
-        } else if exactness == self.exactness {
-            self.quality = self.quality.max(quality);
-        }
-    }
+    let [plain, text, problem, json, application, any] = weights;
+    // The more exact range has precedence.
+    let text = plain.or(text).or(any).unwrap_or(0);
+    text > problem.or(json).or(application).or(any).unwrap_or(0)
 }
 
 /// Returns the weight among the parameters of a range, in thousandths; `None` if it is invalid.

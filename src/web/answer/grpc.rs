@@ -9,22 +9,14 @@
 //! clients use `grpc-retry-pushback-ms` (gRFC A6), and applications and OpenTelemetry's exporters
 //! use `google.rpc.RetryInfo`. Nothing here grows with what the caller sent.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::problem::lack;
-use crate::decision::{Fault, Refusal, RefusalKind};
-
-// The numbers of `google.rpc.Code`.
-const INVALID_ARGUMENT: u8 = 3;
-const RESOURCE_EXHAUSTED: u8 = 8;
-const PERMISSION_DENIED: u8 = 7;
-const INTERNAL: u8 = 13;
-const UNAVAILABLE: u8 = 14;
-const UNAUTHENTICATED: u8 = 16;
+use super::meaning::meaning;
+use crate::decision::{Refusal, RefusalKind};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -44,7 +36,7 @@ pub(crate) fn answer(
     request: &Parts,
     wait: Option<Duration>,
 ) -> Response<Bytes> {
-    let (code, message) = status(refusal);
+    let (_, code, message) = meaning(refusal);
     let worth_it = matches!(
         refusal.kind,
         RefusalKind::OverLimit | RefusalKind::QueueFull
@@ -66,27 +58,6 @@ pub(crate) fn answer(
         insert(headers, GRPC_STATUS_DETAILS, details);
     }
     answer
-}
-
-fn status(refusal: &Refusal) -> (u8, Cow<'static, str>) {
-    match (refusal.kind, refusal.missing) {
-        (RefusalKind::OverLimit, _) => (RESOURCE_EXHAUSTED, "too many requests".into()),
-        (RefusalKind::QueueFull, _) => {
-            (RESOURCE_EXHAUSTED, "too many requests wait already".into())
-        }
-        (RefusalKind::Blocked, _) => (PERMISSION_DENIED, "the request is blocked".into()),
-        (RefusalKind::AboveRate, _) => (
-            RESOURCE_EXHAUSTED,
-            "the request costs more than its limit allows".into(),
-        ),
-        (RefusalKind::MissingKey, Some(missing)) if missing.fault == Fault::Server => {
-            (INTERNAL, "the peer address is missing".into())
-        }
-        (RefusalKind::MissingKey, _) => (UNAUTHENTICATED, lack(refusal).into()),
-        // Not RESOURCE_EXHAUSTED, which callers and alerts take for the limit.
-        (RefusalKind::KeyTooLong, _) => (INVALID_ARGUMENT, lack(refusal).into()),
-        (RefusalKind::Unavailable, _) => (UNAVAILABLE, "the rate limiter is unavailable".into()),
-    }
 }
 
 /// Returns the pushback for a client's retry policy (gRFC A6): milliseconds, -1 for never, or
@@ -243,8 +214,8 @@ fn base64(bytes: &[u8]) -> String {
 mod tests {
     use http::Request;
 
-    use super::*;
-    use crate::decision::Missing;
+    use super::{super::meaning::RESOURCE_EXHAUSTED, *};
+    use crate::decision::{Fault, Missing};
 
     #[test]
     fn base64_is_that_of_the_rfc_without_padding() {

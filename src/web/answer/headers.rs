@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, LimitState},
-    draft::Draft,
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
+    name::Short,
+    web::request::is_grpc,
 };
 
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
@@ -79,11 +80,14 @@ pub enum ResetUnit {
     DeltaSeconds,
 }
 
-/// The styles of a layer.
-#[derive(Clone, Copy, Debug)]
+/// The styles of a layer. A decision has a copy with its time: rules reloaded before the response
+/// may have others.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields {
     policy: Option<Policy>,
     legacy: Option<ResetUnit>,
+    /// The time of the decision, since 1970; zero where no field needs it.
+    at: Duration,
 }
 
 /// The form of `RateLimit-Policy`, and the fields that come with it.
@@ -141,17 +145,11 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](ConfigErrorKind::Rule) if two of them write one field differently.
+    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
-        let mut fields = Self {
-            policy: None,
-            legacy: None,
-        };
-        let refuse = |field| {
-            Err(ConfigErrorKind::Rule.error(format!(
-                "two header styles write {field} differently: choose one of them"
-            )))
-        };
+        let mut fields = Self::default();
+        let refuse =
+            |field| bail!(Rule: "two header styles write {field} differently: choose one of them");
         for style in styles {
             match *style {
                 HeaderStyle::Draft11 if fields.policy == Some(Policy::Draft6) => {
@@ -176,21 +174,28 @@ impl Fields {
         (self.policy.is_some() || self.legacy.is_some()).then_some(LARGEST)
     }
 
-    /// Returns the time, if a field needs it.
-    pub(crate) fn now(&self) -> Duration {
-        match self.legacy {
-            Some(ResetUnit::EpochSeconds) => SystemClock.now(),
-            _ => Duration::ZERO,
-        }
+    /// Returns the fields that the response to an admitted request has, as of now.
+    ///
+    /// gRPC has none: its clients read trailers.
+    pub(crate) fn of_response_to<B>(self, request: &Request<B>) -> Option<Self> {
+        let is_grpc = is_grpc(request.method(), request.headers());
+        (!is_grpc).then(|| self.as_of_now())
     }
 
-    /// Writes the fields of a decision made at the time `at`. The extensions are the response's,
-    /// with the decisions and numbers of inner layers.
+    /// Returns the fields of a decision that is made now.
+    pub(crate) fn as_of_now(mut self) -> Self {
+        if self.legacy == Some(ResetUnit::EpochSeconds) {
+            self.at = SystemClock.now();
+        }
+        self
+    }
+
+    /// Writes the fields of a decision. The extensions are the response's, with the decisions and
+    /// numbers of inner layers.
     pub(crate) fn write(
         &self,
         limits: &[LimitState],
         outcome: Outcome,
-        at: Duration,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
@@ -201,10 +206,10 @@ impl Fields {
             limits,
             outcome,
             retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
-            at,
+            at: self.at,
             earlier: earlier(extensions),
         };
-        let mut text = Draft::default();
+        let mut text = Short::default();
         let first = report.is_tighter();
         match self.policy {
             Some(Policy::Draft11) => {
@@ -259,7 +264,7 @@ impl Report<'_> {
     }
 
     /// Writes `"api";r=9;t=60`.
-    fn write_limits(&self, text: &mut Draft) {
+    fn write_limits(&self, text: &mut Short) {
         for (place, limit) in shown(self.limits) {
             let Some(remaining) = limit.remaining else {
                 continue;
@@ -276,7 +281,7 @@ impl Report<'_> {
     }
 
     /// Writes `"api";q=10;w=60`.
-    fn policies(&self, text: &mut Draft) -> Option<HeaderValue> {
+    fn policies(&self, text: &mut Short) -> Option<HeaderValue> {
         let mut limits = shown(self.limits);
         if let (Some((_, only)), None) = (limits.next(), limits.next()) {
             return only.labels.policy.of(only.permits, only.interval, || {
@@ -289,7 +294,7 @@ impl Report<'_> {
     }
 
     /// Writes `10;w=60`; without a window it would not be a policy.
-    fn write_nameless_policies(&self, text: &mut Draft) {
+    fn write_nameless_policies(&self, text: &mut Short) {
         for (_, limit) in shown(self.limits) {
             if let Some(window) = whole_seconds(limit.interval) {
                 comma(text);
@@ -307,7 +312,7 @@ impl Report<'_> {
         extensions: &mut Extensions,
         trio: &Trio,
         unit: ResetUnit,
-        text: &mut Draft,
+        text: &mut Short,
     ) {
         let Some((place, limit)) = shown(self.limits).next() else {
             return;
@@ -371,8 +376,8 @@ fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
 /// Returns the limit closest to exhaustion in the decisions of inner layers.
 fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
     let left = |decision: &Decision| match decision {
-        Decision::Allow(grant) => left(grant.limits(), Outcome::Granted),
-        Decision::Deny(refusal) => left(refusal.limits(), Outcome::Refused(None)),
+        Decision::Allow(grant) => left(grant.states(), Outcome::Granted),
+        Decision::Deny(refusal) => left(refusal.states(), Outcome::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
         (Some(all), _) => all.as_slice().iter().filter_map(left).min(),
@@ -396,37 +401,38 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>, f
 }
 
 /// Takes the text as a value; `None` if it is empty.
-fn value(text: &mut Draft) -> Option<HeaderValue> {
+fn value(text: &mut Short) -> Option<HeaderValue> {
     if text.is_empty() {
         return None;
     }
     // Names of rules were checked when they were built: always a value.
-    let value = HeaderValue::from_bytes(text.as_bytes()).ok();
+    let value = HeaderValue::from_bytes(text).ok();
     text.truncate(0);
     value
 }
 
-fn comma(text: &mut Draft) {
+fn comma(text: &mut Short) {
     if !text.is_empty() {
-        text.push(", ");
+        text.push(b", ");
     }
 }
 
 /// Adds a String of RFC 9651: names of rules contain nothing to escape.
-fn push_name(text: &mut Draft, name: &str) {
-    text.push("\"");
-    text.push(name);
-    text.push("\"");
+fn push_name(text: &mut Short, name: &str) {
+    text.push(b"\"");
+    text.push(name.as_bytes());
+    text.push(b"\"");
 }
 
 /// Adds a number, clamped, after its label.
-fn push_number(text: &mut Draft, label: &str, number: u64) {
-    text.push(label);
-    text.push_number(clamp(number));
+fn push_number(text: &mut Short, label: &str, number: u64) {
+    text.push(label.as_bytes());
+    let mut digits = itoa::Buffer::new();
+    text.push(digits.format(clamp(number)).as_bytes());
 }
 
 /// Adds `"api";q=10;w=60`.
-fn push_policy(text: &mut Draft, limit: &LimitState) {
+fn push_policy(text: &mut Short, limit: &LimitState) {
     comma(text);
     push_name(text, limit.name());
     push_number(text, ";q=", limit.permits);

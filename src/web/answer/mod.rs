@@ -3,22 +3,18 @@
 pub(crate) mod accept;
 pub(crate) mod grpc;
 pub(crate) mod headers;
+mod meaning;
 pub(crate) mod problem;
 
 use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{HeaderValue, Method, Response, header, request::Parts};
 
-pub(crate) use self::headers::Fields;
-use self::headers::Outcome;
+pub(crate) use self::headers::{Fields, Outcome};
 pub use self::headers::{HeaderStyle, ResetUnit};
-pub use super::body::RateLimitBody;
 use super::request::is_grpc;
-use crate::{
-    decision::{Grant, LimitState, Refusal},
-    swap::Swap,
-};
+use crate::decision::Refusal;
 
 /// Edits the answer to a refused request.
 ///
@@ -55,40 +51,9 @@ impl fmt::Debug for dyn OnRefusal {
     }
 }
 
-/// The time of a decision, and the header styles at that time, whatever the layer uses by now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Noted {
-    at: Duration,
-    fields: Fields,
-}
-
-impl Noted {
-    /// Writes the fields of a grant into the head of the inner service's response.
-    pub(crate) fn granted(
-        self,
-        grant: &Grant,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
-        self.write(grant.limits(), Outcome::Granted, headers, extensions);
-    }
-
-    fn write(
-        self,
-        limits: &[LimitState],
-        outcome: Outcome,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
-        self.fields
-            .write(limits, outcome, self.at, headers, extensions);
-    }
-}
-
 /// The answers of a layer.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) fields: Swap<Fields>,
     pub(crate) jitter: Duration,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
 }
@@ -96,7 +61,12 @@ pub(crate) struct Answers {
 impl Answers {
     /// Builds the answer to a refused request, and passes it to the user's hook: gRPC if the
     /// request is, decided for each request, as one port can serve both.
-    pub(crate) fn refuse(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+    pub(crate) fn refuse(
+        &self,
+        refusal: &Refusal,
+        request: &Parts,
+        fields: Fields,
+    ) -> Response<Bytes> {
         let wait = refusal.retry_after().map(|wait| self.jittered(wait));
         let mut answer = if is_grpc(&request.method, &request.headers) {
             grpc::answer(refusal, request, wait)
@@ -105,8 +75,8 @@ impl Answers {
             let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
             let outcome = Outcome::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-            let noted = self.now();
-            noted.write(refusal.limits(), outcome, headers, extensions);
+            let fields = fields.as_of_now();
+            fields.write(refusal.states(), outcome, headers, extensions);
             Response::from_parts(head, body)
         };
         if let Some(hook) = &self.on_refusal {
@@ -116,21 +86,6 @@ impl Answers {
             answer = without_body(answer);
         }
         answer
-    }
-
-    /// Returns the time of a grant, for the fields of the response; `None` without fields.
-    ///
-    /// gRPC has no such fields: its clients read trailers.
-    pub(crate) fn noted<B>(&self, request: &Request<B>) -> Option<Noted> {
-        (!is_grpc(request.method(), request.headers())).then(|| self.now())
-    }
-
-    fn now(&self) -> Noted {
-        let fields = *self.fields.load();
-        Noted {
-            at: fields.now(),
-            fields,
-        }
     }
 
     /// Returns the wait plus a random part of the jitter, so that callers refused together do not
@@ -188,7 +143,6 @@ mod tests {
     #[test]
     fn jitter_is_only_added_and_at_most_the_setting() {
         let of = |jitter| Answers {
-            fields: Swap::new(Fields::new(&[]).unwrap()),
             jitter,
             on_refusal: None,
         };

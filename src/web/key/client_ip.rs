@@ -16,7 +16,7 @@ use super::{
     ip::{Prefixes, is_near, peer},
     mistakes::Mistakes,
 };
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, config_error};
 
 /// The longest chain of hops that is read.
 const LONGEST_CHAIN: usize = 64;
@@ -127,10 +127,10 @@ impl ClientIp {
             match trusted_network_of(network.as_ref()) {
                 Ok(network) => trusted.push(network),
                 Err(reason) => {
-                    mistake.get_or_insert(ConfigErrorKind::Network.error(format!(
-                        "{:?} cannot be a network of trusted proxies: {reason}",
-                        network.as_ref()
-                    )));
+                    let network = network.as_ref();
+                    let untrusted = config_error!(Network: "{network:?} cannot be a network of \
+                        trusted proxies: {reason}");
+                    mistake.get_or_insert(untrusted);
                 }
             }
         }
@@ -150,10 +150,8 @@ impl ClientIp {
     pub fn hops(proxies: usize) -> Self {
         let known = (1..=LONGEST_CHAIN).contains(&proxies);
         let mistake = (!known).then(|| {
-            ConfigErrorKind::Network.error(format!(
-                "1 to 64 proxies can be trusted, not {proxies}: without a proxy count by \
-                 `PeerIp`, in a file by `peer`"
-            ))
+            config_error!(Network: "1 to 64 proxies can be trusted, not {proxies}: without a proxy \
+                count by `PeerIp`, in a file by `peer`")
         });
         Self::new(Trust::Hops(proxies), mistake)
     }
@@ -189,10 +187,9 @@ impl ClientIp {
     fn check_bits(&mut self, version: &str, allowed: RangeInclusive<u8>, bits: u8) {
         if !allowed.contains(&bits) {
             let (least, most) = allowed.into_inner();
-            self.mistake
-                .get_or_insert(ConfigErrorKind::Key.error(format!(
-                    "{least} to {most} bits of an {version} address can count, not {bits}"
-                )));
+            let refused = config_error!(Key: "{least} to {most} bits of an {version} address can \
+                count, not {bits}");
+            self.mistake.get_or_insert(refused);
         }
     }
 
@@ -454,7 +451,7 @@ mod tests {
     fn a_chain_has_1_to_64_hops() {
         for hops in [0, 65] {
             let error = ClientIp::hops(hops).check().unwrap_err();
-            assert_eq!(error.kind(), ConfigErrorKind::Network);
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Network);
             let said = format!("1 to 64 proxies can be trusted, not {hops}: ");
             assert!(error.to_string().starts_with(&said), "{error}");
         }

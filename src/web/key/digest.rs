@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::{Key, KeyExtractor, NoKey};
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
     name::{is_word, push_hex},
 };
 
@@ -50,20 +50,15 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// Of kind [`Secret`](ConfigErrorKind::Secret) for an id that is none, or too few bytes.
+    /// Of kind [`Secret`](crate::ConfigErrorKind::Secret) for an id that is none, or too few bytes.
     /// Neither is shown: the one may be the other.
     pub fn new(id: &str, bytes: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let bytes = bytes.as_ref();
         if !is_word(id) || id.len() > LONGEST_ID {
-            return Err(
-                ConfigErrorKind::Secret.error("a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -")
-            );
+            bail!(Secret: "a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -");
         }
         if bytes.len() < SHORTEST {
-            return Err(ConfigErrorKind::Secret.error(format!(
-                "a secret of a key needs at least 32 bytes, not {}",
-                bytes.len()
-            )));
+            bail!(Secret: "a secret of a key needs at least 32 bytes, not {}", bytes.len());
         }
         Ok(Self {
             id: id.into(),
@@ -72,7 +67,6 @@ impl Secret {
     }
 
     /// Returns its id.
-    #[cfg(feature = "config")]
     pub(crate) fn id(&self) -> &str {
         &self.id
     }

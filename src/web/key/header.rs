@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
 use super::{Key, KeyExtractor, NoKey, push_non_empty};
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, config_error};
 
 /// The default maximum length. Servers' own limits for all headers together are seldom lower, and
 /// hashing this much takes a fraction of a millisecond.
@@ -176,7 +176,7 @@ impl KeyExtractor for FromHeader {
 }
 
 pub(super) fn no_header_name(name: &str) -> ConfigError {
-    ConfigErrorKind::Key.error(format!("{name:?} is not a header's name"))
+    config_error!(Key: "{name:?} is not a header's name")
 }
 
 #[cfg(test)]
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_name_that_http_does_not_allow_is_found_when_built() {
         let error = FromHeader::new("x api key").check().unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Key);
+        assert_eq!(error.kind(), crate::ConfigErrorKind::Key);
         assert_eq!(error.to_string(), "\"x api key\" is not a header's name");
         assert_eq!(FromHeader::new("x-api-key").check(), Ok(()));
     }

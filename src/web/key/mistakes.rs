@@ -10,7 +10,7 @@ pub(crate) const PEER_HINT: &str = "with axum, enable the feature `axum` and \
      feature `tonic`; with another server, put a `tower_ratelimit::key::PeerAddr` into the \
      request's extensions; with `ClientIp::peer`, its closure found no address";
 
-/// The mistakes that extractors have seen, as bits.
+/// The mistakes that extractors and rules have seen, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mistakes(u8);
 
@@ -23,6 +23,14 @@ impl Mistakes {
     pub(crate) const UNREADABLE: Self = Self(1 << 2);
     /// The server has not recorded the peer's address
     pub(crate) const NO_PEER: Self = Self(1 << 3);
+    /// A request lacks the key of a rule
+    pub(crate) const MISSING_KEY: Self = Self(1 << 4);
+    /// A header is longer than the key of a rule accepts
+    pub(crate) const LONG_KEY: Self = Self(1 << 5);
+    /// A list of networks cannot be used without the peer's address
+    pub(crate) const UNUSED_LIST: Self = Self(1 << 6);
+    /// An outer layer has the same rule
+    pub(crate) const TWIN: Self = Self(1 << 7);
 
     pub(crate) fn add(&mut self, other: Self) {
         self.0 |= other.0;
@@ -33,19 +41,32 @@ impl Mistakes {
     }
 }
 
-/// The mistakes that a rule has warned about.
+/// The mistakes that were warned about.
 #[derive(Debug, Default)]
 pub(crate) struct Warned(AtomicU8);
 
 impl Warned {
-    /// Logs the mistakes that are new. The headers are left out, because callers choose their
-    /// contents.
-    pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
+    /// Records these mistakes, and returns those that are new.
+    fn record(&self, mistakes: Mistakes) -> Mistakes {
         // A request without a new mistake must not write what all threads read.
         if mistakes.0 & !self.0.load(Ordering::Relaxed) == 0 {
+            return Mistakes::default();
+        }
+        Mistakes(mistakes.0 & !self.0.fetch_or(mistakes.0, Ordering::Relaxed))
+    }
+
+    /// Records this mistake, and returns whether it is the first of its kind.
+    pub(crate) fn is_first(&self, mistake: Mistakes) -> bool {
+        self.record(mistake) == mistake
+    }
+
+    /// Logs the mistakes of extractors that are new. The headers are left out, because callers
+    /// choose their contents.
+    pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
+        let new = self.record(mistakes);
+        if new == Mistakes::default() {
             return;
         }
-        let new = Mistakes(mistakes.0 & !self.0.fetch_or(mistakes.0, Ordering::Relaxed));
         for (mistake, what, hint) in [
             (
                 Mistakes::UNTRUSTED_PEER,

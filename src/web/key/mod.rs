@@ -222,26 +222,26 @@ impl NoKey {
     /// caller.
     #[must_use]
     pub const fn missing(what: &'static str) -> Self {
-        Self::Missing(Missing {
-            what,
-            fault: Fault::Caller,
-        })
+        Self::of(what, Fault::Caller)
     }
 
     /// Returns that the caller has sent it twice.
     pub(crate) const fn ambiguous(what: &'static str) -> Self {
-        Self::Missing(Missing {
-            what,
-            fault: Fault::Ambiguous,
-        })
+        Self::of(what, Fault::Ambiguous)
     }
 
     /// Returns that the caller has sent more than `most` bytes of it.
     pub(crate) const fn too_long(what: &'static str, most: usize) -> Self {
-        Self::Missing(Missing {
-            what,
-            fault: Fault::TooLong { most },
-        })
+        Self::of(what, Fault::TooLong { most })
+    }
+
+    /// Returns that the server did not record the peer's address.
+    pub(crate) const fn missing_peer() -> Self {
+        Self::of("peer address", Fault::Server)
+    }
+
+    const fn of(what: &'static str, fault: Fault) -> Self {
+        Self::Missing(Missing { what, fault })
     }
 
     /// Returns whose fault it is, if it is one.
@@ -250,13 +250,6 @@ impl NoKey {
             Self::Missing(missing) => Some(missing.fault),
             Self::Skip => None,
         }
-    }
-
-    pub(crate) const fn missing_peer() -> Self {
-        Self::Missing(Missing {
-            what: "peer address",
-            fault: Fault::Server,
-        })
     }
 }
 

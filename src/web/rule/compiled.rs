@@ -1,31 +1,28 @@
 //! A rule in a layer: checked, with the parts of its limiters' names prepared.
 
 use std::{
-    borrow::Cow,
-    collections::{HashMap, hash_map::Entry},
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{HashMap, HashSet},
+    ptr,
+    sync::Arc,
     time::Duration,
 };
 
 use http::request::Parts;
 
-use super::{ChooseTier, Cost, LimitOf, Rule, Share};
+use super::{Cost, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::{Charge, Labels},
-    error::{ConfigError, ConfigErrorKind as Kind},
+    error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, LimitSource, Slots},
+    limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
     macros::warning,
-    name::{Naming, check_rule_name},
+    name::{Counting, Naming, check_rule_name},
     store::{AnyStore, rule_names::Holder},
     web::{
-        charge::ChargeIf,
-        key::{AnyKey, Key, Mistakes, NoKey, Warned},
+        answer::Fields,
+        key::{Key, Mistakes, NoKey, Warned},
+        request::is_preflight,
     },
 };
 
@@ -37,6 +34,8 @@ const LONGEST_QUEUE: usize = 100;
 pub(crate) struct Defaults {
     /// Counts the permits left.
     pub(crate) remaining: bool,
+    /// The header fields of rules that choose none.
+    pub(crate) fields: Fields,
     /// Makes every rule a shadow rule.
     pub(crate) shadow: bool,
     /// The longest wait of requests whose rules set none.
@@ -48,199 +47,90 @@ pub(crate) struct Defaults {
 }
 
 /// One rule, checked, with the parts of its limiters' names prepared.
-pub(crate) struct CompiledRule {
-    limits: Limits,
-    key: Option<Arc<dyn AnyKey>>,
+pub(super) struct CompiledRule {
+    pub(super) rule: Rule,
+    /// One for each tier, or a single one. Never empty.
+    limits: Vec<Named>,
     /// Set if callers cannot make up keys of this rule.
     bounded: bool,
-    cost: Cost,
-    pub(crate) on_failure: FailurePolicy,
-    /// Decides by the response whether the request is charged; `None` charges all.
-    pub(crate) charge_if: Option<ChargeIf>,
-    /// The part of the keys for which the rule refuses.
-    pub(super) share: Share,
-    /// The time for which leased permits may be held.
-    lease: Option<Duration>,
     /// The longest wait, and the length of the queue.
-    pub(crate) wait: Option<(Duration, usize)>,
-    warned_of_missing_key: AtomicBool,
-    warned_of_long_key: AtomicBool,
+    pub(super) wait: Option<(Duration, usize)>,
     warned: Warned,
 }
 
-enum Limits {
-    One(Named, LimitSource),
-    /// One by tier; the first also stands for tiers that are not in the list
-    Tiers(Vec<(Cow<'static, str>, Named, Limit)>, ChooseTier),
-    Parts(Named, Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
-}
-
-/// The labels of a rule, and how it names limiters.
-#[derive(Clone)]
-pub(crate) struct Named {
-    pub(crate) labels: Arc<Labels>,
-    pub(crate) naming: Naming,
-}
-
-impl Named {
-    fn derived(
-        prefix: &str,
-        labels: Arc<Labels>,
-        (algorithm, slots): (Algorithm, Option<Slots>),
-    ) -> Result<Self, ConfigError> {
-        Ok(Self {
-            naming: Naming::derived(prefix, &labels.name)?
-                .counted_by(algorithm)
-                .noted_in(slots),
-            labels,
-        })
-    }
+/// One limit of a rule, with its labels and the way it names limiters.
+struct Named {
+    labels: Arc<Labels>,
+    naming: Naming,
+    /// `None` if each request determines it.
+    limit: Option<LimitSource>,
 }
 
 /// Returns the error for two rules of one name that would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
-    Kind::Duplicate.error(format!(
-        "two rules are named {name:?} and differ in limit or key: rename one of them"
-    ))
+    config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
+        of them")
 }
 
 impl CompiledRule {
-    pub(crate) fn new(
-        rule: Rule,
+    pub(super) fn new(
+        mut rule: Rule,
         store: &dyn AnyStore,
         defaults: &Defaults,
         holder: &Holder,
     ) -> Result<Self, ConfigError> {
-        let (prefix, names) = (store.prefix(), store.rule_names());
-        let (label, hidden) = (rule.label().to_owned(), rule.hide_headers);
-        check_rule_name(&label)?;
-        if rule.misplaced_init {
-            return Err(Kind::Rule.error(format!(
-                "rule {label:?} is not shared: `or_init` is for `Rule::shared`"
-            )));
-        }
-        if rule.share.0 > Share::ALL.0 {
-            return Err(Kind::Rule.error(format!(
-                "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
-                rule.share.0
-            )));
-        }
-        rule.check_lease(rule.lease)?;
-        rule.on_failure.check(&label)?;
-        let wait = rule.wait.or(defaults.wait);
+        let label = rule.label().to_owned();
+        rule.check()?;
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
-            return Err(Kind::Rule.error(format!(
-                "rule {label:?} has a queue of 0 requests: leave `wait` out if none should wait"
-            )));
+            bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
+                wait");
         }
-        if let Some(key) = &rule.key {
-            key.check()?;
-            if let Some(header) = key.exposed_credential() {
-                return Err(Kind::Key.error(format!(
-                    "the header {header:?} holds a credential, which would be visible in Redis: \
-                     add `.digest(&secret)`, or `.plain()` if it may be visible"
-                )));
-            }
-        }
-        rule.check_countable()?;
-        let counted = (rule.algorithm, rule.checked_slots()?);
-        let fixed_cost = match rule.cost {
-            Cost::Fixed(permits) => Some(permits),
-            Cost::Parts(_) => None,
-        };
-        let labels = |name: &str| Labels::new(name, hidden, fixed_cost);
-        let bad_tiers =
-            || Kind::Rule.error(format!("rule {label:?} has no tiers, or two with one name"));
-        let limits = match &rule.limit {
-            LimitOf::Fixed(limit) => {
-                check_cost(&label, &rule.cost, Some(limit))?;
-                let source = LimitSource::Code(limit.for_request_key());
-                let named = Named::derived(prefix, labels(&label), counted)?;
-                Limits::One(named, source)
-            }
-            LimitOf::Parts(limit) => {
-                check_cost(&label, &rule.cost, None)?;
-                let named = Named::derived(prefix, labels(&label), counted)?;
-                Limits::Parts(named, Arc::clone(limit))
-            }
-            LimitOf::Tiers(tiers) => {
-                let mut named: Vec<(Cow<'static, str>, Named, Limit)> = Vec::new();
-                for (tier, limit) in &tiers.tiers {
-                    check_rule_name(tier)?;
-                    check_cost(&label, &rule.cost, Some(limit))?;
-                    if named.iter().any(|(other, ..)| other == tier) {
-                        return Err(bad_tiers());
-                    }
-                    let name = format!("{label}.{tier}");
-                    let name = Named::derived(prefix, labels(&name), counted)?;
-                    named.push((tier.clone(), name, limit.for_request_key()));
-                }
-                if named.is_empty() {
-                    return Err(bad_tiers());
-                }
-                Limits::Tiers(named, Arc::clone(&tiers.choose))
-            }
-            LimitOf::Shared { name, init } => {
-                check_cost(&label, &rule.cost, init.as_ref())?;
-                let naming = Naming::shared(name)?
-                    .counted_by(counted.0)
-                    .noted_in(counted.1);
-                let source = init.map_or(LimitSource::Store, LimitSource::StoreOrInit);
-                Limits::One(
-                    Named {
-                        labels: labels(&label),
-                        naming,
-                    },
-                    source,
-                )
-            }
-        };
-        let takes_identity = match &limits {
-            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.takes_identity(),
-            Limits::Tiers(..) => true,
-        };
+        let limits = rule.named_limits(store.prefix())?;
+        let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
-            (None, true) => {
-                let reason = format!("rule {label:?} has no key: add `.by(..)`");
-                return Err(Kind::Key.error(reason));
-            }
+            (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
             (Some(_), false) => {
-                let reason = format!("rule {label:?} has a key, but no `<key>` in its shared name");
-                return Err(Kind::Key.error(reason));
+                bail!(Key: "rule {label:?} has a key, but no `<key>` in its shared name")
             }
             _ => {}
         }
-        for (name, fingerprint) in limits.fingerprints(rule.key.as_ref()) {
-            if !names.claim(&name, fingerprint, holder) {
-                return Err(duplicate(&name));
+        let key = rule.key.as_ref().map(|key| key.description());
+        let closure = match &rule.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
+            _ => None,
+        };
+        for Named {
+            labels,
+            naming,
+            limit,
+        } in &limits
+        {
+            // All that distinguishes the rule from another one of its name.
+            let algorithm = naming.counting.algorithm;
+            let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
+            if !store.rule_names().claim(&labels.name, fingerprint, holder) {
+                return Err(duplicate(&labels.name));
             }
         }
+        rule.name = Some(label);
+        if defaults.shadow {
+            rule.share = Share::NONE;
+        }
+        let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
         Ok(Self {
             limits,
             bounded: rule.key.as_ref().is_some_and(|key| key.is_bounded()),
-            lease: (!rule.lease.is_zero()).then_some(rule.lease),
-            key: rule.key,
-            cost: rule.cost,
-            on_failure: rule.on_failure,
-            charge_if: rule.charge_if,
-            share: if defaults.shadow {
-                Share::NONE
-            } else {
-                rule.share
-            },
-            wait: wait
-                .filter(|wait| !wait.is_zero())
-                .map(|wait| (wait, queue)),
-            warned_of_missing_key: AtomicBool::new(false),
-            warned_of_long_key: AtomicBool::new(false),
+            wait: wait.map(|wait| (wait, queue)),
             warned: Warned::default(),
+            rule,
         })
     }
 
     /// Returns the charge for a request; `None` if the rule does not apply to it.
-    pub(crate) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
-        let permits = match &self.cost {
+    pub(super) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
+        let rule = &self.rule;
+        let permits = match &rule.cost {
             Cost::Fixed(cost) => *cost,
             Cost::Parts(cost) => cost(parts),
         };
@@ -248,7 +138,7 @@ impl CompiledRule {
             return Ok(None);
         }
         let mut key = Key::default();
-        let found = match &self.key {
+        let found = match &rule.key {
             Some(extractor) => extractor.extract(parts, &mut key),
             None => Ok(()),
         };
@@ -256,9 +146,11 @@ impl CompiledRule {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
             key.1.add(Mistakes::NO_PEER);
         }
-        self.warned.warn(self.rule(), key.1);
+        if key.1 != Mistakes::default() {
+            self.warned.warn(rule.label(), key.1);
+        }
         match found {
-            Ok(()) if self.key.is_some() && key.0.is_empty() => {
+            Ok(()) if rule.key.is_some() && key.0.is_empty() => {
                 return Err(Missing {
                     what: "identity",
                     fault: Fault::Caller,
@@ -268,32 +160,37 @@ impl CompiledRule {
             Err(NoKey::Skip) => return Ok(None),
             Err(NoKey::Missing(missing)) => return Err(missing),
         }
-        let (named, limit) = match &self.limits {
-            Limits::One(named, limit) => (named, *limit),
-            Limits::Parts(named, limit) => {
-                (named, LimitSource::Code(limit(parts).for_request_key()))
-            }
-            Limits::Tiers(tiers, choose) => {
-                let tier = choose(parts);
-                let chosen = tiers
-                    .iter()
-                    .find(|(name, ..)| *name == tier)
-                    .or(tiers.first());
-                // Never empty: checked when the rule was built.
-                let Some((_, named, limit)) = chosen else {
-                    return Ok(None);
-                };
-                (named, LimitSource::Code(*limit))
-            }
+        let Some((named, limit)) = self.limit(parts) else {
+            return Ok(None);
         };
         let name = named.naming.name(&key.0);
         Ok(Some(Charge {
-            shadow: !self.share.has(&name),
-            passes: self.on_failure == FailurePolicy::Allow,
+            shadow: !rule.share.has(&name),
+            passes: rule.on_failure == FailurePolicy::Allow,
             bounded: self.bounded,
-            lease: self.lease,
+            lease: (!rule.lease.is_zero()).then_some(rule.lease),
             ..Charge::named(name, limit, Arc::clone(&named.labels), permits)
         }))
+    }
+
+    /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was
+    /// built.
+    fn limit(&self, parts: &Parts) -> Option<(&Named, LimitSource)> {
+        let mut named = self.limits.first()?;
+        let mut limit = named.limit;
+        match &self.rule.limit {
+            LimitOf::Tiers(tiers) => {
+                let tier = (tiers.choose)(parts);
+                let mut tiers = self.limits.iter().zip(&tiers.tiers);
+                // The first also stands for tiers that are not in the list.
+                if let Some((chosen, _)) = tiers.find(|(_, (name, _))| *name == tier) {
+                    (named, limit) = (chosen, chosen.limit);
+                }
+            }
+            LimitOf::Parts(of) => limit = Some(LimitSource::Code(of(parts).for_request_key())),
+            LimitOf::Fixed(_) | LimitOf::Shared(_) => {}
+        }
+        Some((named, limit?))
     }
 
     /// Checks that rules of one entry on the same limiter can be charged together: their costs are
@@ -301,167 +198,208 @@ impl CompiledRule {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Rule`](Kind::Rule) if two of them count or settle differently.
-    pub(crate) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
-        let named = |rule: &Self| match &rule.limits {
-            Limits::One(named, _) | Limits::Parts(named, _) => {
-                Some((named.clone(), rule.charge_if.is_some()))
-            }
-            // Each tier has a limiter name of its own.
-            Limits::Tiers(..) => None,
-        };
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them count or
+    /// settle differently.
+    pub(super) fn agree_on_limiters(rules: &[Self]) -> Result<(), ConfigError> {
         // The first rule on a limiter stands for all earlier ones, which agree with each other.
-        let mut firsts: HashMap<String, (Named, bool)> = HashMap::new();
-        for (this, judges) in rules.iter().filter_map(named) {
-            let (that, that_judges) = match firsts.entry(this.naming.to_string()) {
-                Entry::Vacant(vacant) => {
-                    vacant.insert((this, judges));
-                    continue;
+        let mut firsts = HashMap::new();
+        for rule in rules {
+            let judges = rule.rule.charge_if.is_some();
+            for this in &rule.limits {
+                let name = this.naming.to_string();
+                let (that, that_judges) = *firsts.entry(name).or_insert((this, judges));
+                let agree =
+                    this.naming.counting == that.naming.counting && !(judges || that_judges);
+                if !agree && !ptr::eq(this, that) {
+                    let [one, other] = [that, this].map(|named| &named.labels.name);
+                    bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
+                        give them the same algorithm, the same slots and no `charge_if`, or make \
+                        one rule of them");
                 }
-                Entry::Occupied(first) => first.into_mut(),
-            };
-            let agree = this.naming.algorithm() == that.naming.algorithm()
-                && this.naming.slots() == that.naming.slots()
-                && !judges
-                && !*that_judges;
-            if !agree {
-                let [one, other] = [&*that, &this].map(|named| &named.labels.name);
-                return Err(Kind::Rule.error(format!(
-                    "rules {one:?} and {other:?} of one entry charge the same limiter: give them \
-                     the same algorithm, the same slots and no `charge_if`, or make one rule of \
-                     them"
-                )));
             }
         }
         Ok(())
     }
 
     /// Returns whether the limiters of these rules share an identity, and so a hash slot.
-    pub(crate) fn share_identity(rules: &[Self]) -> bool {
-        let derived = |rule: &Self| match &rule.limits {
-            Limits::One(named, _) | Limits::Parts(named, _) => named.naming.is_derived(),
-            Limits::Tiers(..) => true,
-        };
-        let key = |rule: &Self| rule.key.as_ref().map(|key| key.description());
+    pub(super) fn share_identity(rules: &[Self]) -> bool {
+        let mut limits = rules.iter().flat_map(|rule| &rule.limits);
+        let key = |rule: &Self| rule.rule.key.as_ref().map(|key| key.description());
         let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
-        rules.len() < 2 || (rules.iter().all(derived) && rules.windows(2).all(same))
+        rules.len() < 2
+            || (limits.all(|named| named.naming.is_derived()) && rules.windows(2).all(same))
     }
 
-    /// Returns the refusal of a request that lacks the key; `None` if a shadow rule lets it pass.
-    pub(crate) fn refuse(&self, missing: Missing) -> Option<Refusal> {
-        let is_shadow = !self.share.is_all();
-        // A fault of the server has its own warning; these are about the caller's.
-        if missing.fault == Fault::Caller
-            && !self.warned_of_missing_key.swap(true, Ordering::Relaxed)
-        {
-            let what = if is_shadow {
-                "requests pass uncounted because they lack the key of the rule: once it is \
-                 enforced, they will be refused"
-            } else {
-                "requests are refused because they lack the key of the rule"
-            };
-            warning!(
-                rule = self.rule(),
+    /// Returns the refusal of a request that lacks the key; `None` if the rule lets it pass.
+    pub(super) fn refuse(&self, missing: Missing, parts: &Parts) -> Option<Refusal> {
+        // Browsers send no credentials with a preflight: a refusal would lock their users out.
+        if missing.fault == Fault::Caller && is_preflight(parts) {
+            return None;
+        }
+        let (rule, is_shadow) = (self.rule.label(), !self.rule.share.is_all());
+        let (effect, later) = match is_shadow {
+            true => (
+                "pass uncounted",
+                ": once it is enforced, they will be refused",
+            ),
+            false => ("are refused", ""),
+        };
+        match missing.fault {
+            Fault::Caller if self.warned.is_first(Mistakes::MISSING_KEY) => warning!(
+                rule,
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
-                "{what}"
-            );
-        }
-        if let Fault::TooLong { most } = missing.fault
-            && !self.warned_of_long_key.swap(true, Ordering::Relaxed)
-        {
-            let what = if is_shadow {
-                "requests pass uncounted because a header is longer than the key of the rule \
-                 accepts: once it is enforced, they will be refused"
-            } else {
-                "requests are refused because a header is longer than the key of the rule accepts"
-            };
-            warning!(
-                rule = self.rule(),
+                "requests {effect} because they lack the key of the rule{later}"
+            ),
+            Fault::TooLong { most } if self.warned.is_first(Mistakes::LONG_KEY) => warning!(
+                rule,
                 header = missing.what,
                 max_len = most,
                 hint = "if honest values are this long, raise `FromHeader::max_len`",
-                "{what}"
-            );
+                "requests {effect} because a header is longer than the key of the rule \
+                 accepts{later}"
+            ),
+            // A fault of the server has its own warning.
+            _ => {}
         }
         (!is_shadow).then(|| Refusal::missing_key(missing))
     }
+}
 
-    fn rule(&self) -> &str {
-        match &self.limits {
-            Limits::One(named, _) | Limits::Parts(named, _) => &named.labels.name,
-            Limits::Tiers(tiers, _) => tiers
-                .first()
-                .map_or("", |(_, named, _)| &*named.labels.name),
+impl Rule {
+    /// Checks its settings.
+    fn check(&self) -> Result<(), ConfigError> {
+        let label = self.label();
+        check_rule_name(label)?;
+        if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
+            bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
+        }
+        if self.share.0 > Share::ALL.0 {
+            bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
+                self.share.0);
+        }
+        self.check_lease(self.lease)?;
+        self.on_failure.check(label)?;
+        if let Some(key) = &self.key {
+            key.check()?;
+            if let Some(header) = key.exposed_credential() {
+                bail!(Key: "the header {header:?} holds a credential, which would be visible in \
+                    Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
+            }
+        }
+        for limit in self.known_limits() {
+            let limit = limit.stored();
+            self.algorithm.check(limit.rate, limit.interval)?;
+        }
+        if let LimitOf::Tiers(tiers) = &self.limit {
+            let mut names = HashSet::new();
+            if tiers.tiers.is_empty() || !tiers.tiers.iter().all(|(name, _)| names.insert(name)) {
+                bail!(Rule: "rule {label:?} has no tiers, or two with one name");
+            }
+        }
+        match self.cost {
+            Cost::Fixed(permits) => self.check_cost(permits),
+            Cost::Parts(_) => Ok(()),
         }
     }
-}
 
-/// Checks that a fixed cost is between 1 and the limit, if the limit is known.
-pub(crate) fn check_cost(
-    rule: &str,
-    cost: &Cost,
-    limit: Option<&Limit>,
-) -> Result<(), ConfigError> {
-    match cost {
-        Cost::Fixed(cost)
-            if *cost == 0 || limit.is_some_and(|limit| u64::from(*cost) > limit.permits()) =>
-        {
-            Err(Kind::Rule.error(format!(
-                "rule {rule:?} costs {cost} permits: the cost must be between 1 and the limit"
-            )))
+    /// Checks that a fixed cost is between 1 and the limits that are known.
+    pub(crate) fn check_cost(&self, cost: u32) -> Result<(), ConfigError> {
+        let mut limits = self.known_limits();
+        if cost == 0 || limits.any(|limit| u64::from(cost) > limit.permits()) {
+            let rule = self.label();
+            bail!(Rule: "rule {rule:?} costs {cost} permits: the cost must be between 1 and the \
+                limit");
         }
-        _ => Ok(()),
+        Ok(())
     }
-}
 
-impl fmt::Debug for CompiledRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompiledRule")
-            .field("on_failure", &self.on_failure)
-            .finish_non_exhaustive()
+    /// Checks that permits can be leased for this long.
+    pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
+        let check = |limit| {
+            let in_slots = self.slots.is_some();
+            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
+        };
+        // The part of the check that needs no limit.
+        check(None)?;
+        self.known_limits().try_for_each(|limit| check(Some(limit)))
     }
-}
 
-impl Limits {
-    /// Returns each label of the rule with all that distinguishes the rule from another one.
-    fn fingerprints(&self, key: Option<&Arc<dyn AnyKey>>) -> Vec<(Arc<str>, String)> {
-        let key = key.map(|key| key.description());
-        match self {
-            Self::One(named, limit) => {
-                vec![(
-                    Arc::clone(&named.labels.name),
-                    format!(
-                        "{limit:?} {key:?} {:?} {}",
-                        named.naming.algorithm(),
-                        named.naming
-                    ),
-                )]
+    /// Checks that the fields of responses can carry its permits, unless it is hidden.
+    pub(super) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
+        let mut permits = self.known_limits().map(Limit::permits);
+        match permits.find(|permits| *permits > most) {
+            Some(permits) if !self.hide_headers => {
+                let rule = self.label();
+                bail!(Rule: "rule {rule:?} has {permits} permits, and response fields can carry \
+                    at most {most}: add `.hide_headers()`, or turn the fields off")
             }
-            Self::Parts(named, limit) => {
-                vec![(
-                    Arc::clone(&named.labels.name),
-                    format!(
-                        "{:p} {key:?} {:?}",
-                        Arc::as_ptr(limit),
-                        named.naming.algorithm()
-                    ),
-                )]
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns how many slots divide its intervals, after a check.
+    fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
+        match self.slots {
+            Some(slots) if self.algorithm != Algorithm::SlidingLog => {
+                let reason = "only a sliding log has slots";
+                Err(Slots::refused(slots, self.label(), reason))
             }
-            Self::Tiers(tiers, _) => tiers
-                .iter()
-                .map(|(_, named, limit)| {
-                    (
-                        Arc::clone(&named.labels.name),
-                        format!(
-                            "{:?} {key:?} {:?} {}",
-                            LimitSource::Code(*limit),
-                            named.naming.algorithm(),
-                            named.naming
-                        ),
-                    )
-                })
-                .collect(),
+            Some(slots) => {
+                let intervals = self.known_limits().map(Limit::interval);
+                Slots::try_new(slots, self.label(), intervals).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Returns its limits, except those that a request determines or that are stored.
+    fn known_limits(&self) -> impl Iterator<Item = &Limit> {
+        let (one, tiers) = match &self.limit {
+            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
+            LimitOf::Shared(_) => (self.init.as_ref(), &[][..]),
+            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
+            LimitOf::Parts(_) => (None, &[][..]),
+        };
+        one.into_iter().chain(tiers.iter().map(|(_, limit)| limit))
+    }
+
+    /// Returns its limits with the names under which they count.
+    fn named_limits(&self, prefix: &str) -> Result<Vec<Named>, ConfigError> {
+        let counting = Counting {
+            algorithm: self.algorithm,
+            slots: self.checked_slots()?,
+        };
+        let fixed_cost = match self.cost {
+            Cost::Fixed(permits) => Some(permits),
+            Cost::Parts(_) => None,
+        };
+        let named = |label: &str, naming: Naming, limit| Named {
+            labels: Labels::new(label, self.hide_headers, fixed_cost),
+            naming: naming.counted(counting),
+            limit,
+        };
+        let derived = |label: &str, limit: Option<&Limit>| {
+            let limit = limit.map(|limit| LimitSource::Code(limit.for_request_key()));
+            Ok(named(label, Naming::derived(prefix, label)?, limit))
+        };
+        let label = self.label();
+        match &self.limit {
+            LimitOf::Fixed(limit) => Ok(vec![derived(label, Some(limit))?]),
+            LimitOf::Parts(_) => Ok(vec![derived(label, None)?]),
+            LimitOf::Tiers(tiers) => {
+                let tiers = tiers.tiers.iter().map(|(tier, limit)| {
+                    check_rule_name(tier)?;
+                    derived(&format!("{label}.{tier}"), Some(limit))
+                });
+                tiers.collect()
+            }
+            LimitOf::Shared(name) => {
+                let source = self
+                    .init
+                    .map_or(LimitSource::Store, LimitSource::StoreOrInit);
+                Ok(vec![named(label, Naming::shared(name)?, Some(source))])
+            }
         }
     }
 }

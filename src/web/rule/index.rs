@@ -8,62 +8,100 @@
 //! A segment can lead two ways if a node has both its text and a parameter, as in `/users/me` and
 //! `/users/{id}`. Both are searched, because the entry written first counts, and not the more exact
 //! one. At worst each node of the tree is visited once.
+//!
+//! An entry that no request can reach, because an earlier one matches all its requests, limits
+//! nothing and is refused. Each reload checks the table anew, so the time of the check is linear in
+//! the table's length.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
-use http::request::Parts;
+use http::{Method, request::Parts};
 
-use super::pattern::{Pattern, Place, Segment, full_path, segments};
+use super::pattern::{Pattern, Place, Segment, counts_as, full_path, segments};
 use crate::web::request::template;
 
 /// The node at which all routes begin.
 const ROOT: usize = 0;
 
 /// The patterns of a table in order, with a tree and a map to find them.
-pub(super) struct Index {
+pub(crate) struct Index {
     patterns: Vec<Pattern>,
     nodes: Vec<Node>,
     /// By the text in [`Place::Grpc`].
-    grpc: HashMap<String, Vec<usize>>,
+    grpc: HashMap<String, Entries>,
     /// Patterns without a place, which are tried one by one.
     others: Vec<usize>,
     /// The length of the longest text in the tree or the map. A longer text is not hashed.
     longest: usize,
 }
 
-/// The common beginning of routes, up to one of their slashes. Entries are in the order of the
-/// table.
+/// The common beginning of routes, up to one of their slashes.
 #[derive(Default)]
 struct Node {
     texts: HashMap<String, usize>,
     one: Option<usize>,
     /// Entries whose routes end before this slash.
-    ends: Vec<usize>,
+    ends: Entries,
     /// Entries whose routes have `{*rest}` behind it.
-    rests: Vec<usize>,
+    rests: Entries,
+}
+
+/// The entries of one place, in the order of the table.
+#[derive(Default)]
+struct Entries {
+    all: Vec<usize>,
+    /// Those without further conditions, with their methods. There are as many as methods at most.
+    plain: Vec<(Option<Method>, usize)>,
+}
+
+impl Entries {
+    /// Returns an entry that matches all requests with this method here; `None` is any method.
+    fn covers(&self, given: Option<&Method>) -> Option<usize> {
+        let mut plain = self.plain.iter();
+        let found = plain.find(|(method, _)| match (method, given) {
+            (None, _) => true,
+            (Some(method), Some(given)) => counts_as(given, method),
+            (Some(_), None) => false,
+        });
+        found.map(|(_, entry)| *entry)
+    }
 }
 
 impl Index {
-    pub(super) fn new(patterns: Vec<Pattern>) -> Self {
-        let mut index = Self {
+    /// Creates the index of a table.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first entry that is never reached, and the earlier one that matches its
+    /// requests. Compares only places: it is unknown which requests a closure matches.
+    pub(crate) fn new(patterns: Vec<Pattern>) -> Result<Self, (usize, usize)> {
+        let mut index = Self::empty();
+        for (entry, pattern) in patterns.iter().enumerate() {
+            if let Some(earlier) = index.taken(pattern) {
+                return Err((entry, earlier));
+            }
+            index.insert(entry, pattern);
+        }
+        index.patterns = patterns;
+        Ok(index)
+    }
+
+    /// Creates the index of a single pattern.
+    pub(super) fn one(pattern: Pattern) -> Self {
+        let mut index = Self::empty();
+        index.insert(0, &pattern);
+        index.patterns.push(pattern);
+        index
+    }
+
+    fn empty() -> Self {
+        Self {
             patterns: Vec::new(),
             nodes: vec![Node::default()],
             grpc: HashMap::new(),
             others: Vec::new(),
             longest: 0,
-        };
-        for (entry, pattern) in patterns.iter().enumerate() {
-            match pattern.place() {
-                Place::Route(segments) => index.insert(segments, entry),
-                Place::Grpc(path) => {
-                    index.longest = index.longest.max(path.len());
-                    index.grpc.entry(path.to_owned()).or_default().push(entry);
-                }
-                Place::Anywhere => index.others.push(entry),
-            }
         }
-        index.patterns = patterns;
-        index
     }
 
     /// Returns the index of the first entry that matches.
@@ -79,24 +117,82 @@ impl Index {
         (search.found < self.patterns.len()).then_some(search.found)
     }
 
-    fn insert(&mut self, route: &[Segment], entry: usize) {
+    fn insert(&mut self, entry: usize, pattern: &Pattern) {
+        let (method, entries) = match pattern.places.first() {
+            Some(Place::Route(method, path)) => (method.clone(), self.at(path)),
+            Some(Place::Grpc(path)) => {
+                self.longest = self.longest.max(path.len());
+                (None, self.grpc.entry(path.clone()).or_default())
+            }
+            None => return self.others.push(entry),
+        };
+        entries.all.push(entry);
+        if pattern.conditions.is_empty() {
+            entries.plain.push((method, entry));
+        }
+    }
+
+    /// Returns the entries of a route.
+    fn at(&mut self, route: &str) -> &mut Entries {
         let mut at = ROOT;
-        for segment in route {
+        for segment in segments(route).into_iter().flatten().flatten() {
             let new = self.nodes.len();
             let node = &mut self.nodes[at];
             at = match segment {
-                Segment::Rest => return node.rests.push(entry),
+                Segment::Rest => return &mut self.nodes[at].rests,
                 Segment::One => *node.one.get_or_insert(new),
                 Segment::Text(text) => {
                     self.longest = self.longest.max(text.len());
-                    *node.texts.entry(text.clone()).or_insert(new)
+                    *node.texts.entry(text.to_owned()).or_insert(new)
                 }
             };
             if at == new {
                 self.nodes.push(Node::default());
             }
         }
-        self.nodes[at].ends.push(entry);
+        &mut self.nodes[at].ends
+    }
+
+    /// Returns an entry that matches all requests of a pattern. As a request must be at all places
+    /// of the pattern, an entry that matches all requests of one place is enough.
+    fn taken(&self, pattern: &Pattern) -> Option<usize> {
+        pattern.places.iter().find_map(|place| match place {
+            Place::Route(method, path) => self.covering(method.as_ref(), path),
+            Place::Grpc(path) => {
+                let service = path.rfind('/').and_then(|end| path.get(..=end))?;
+                let mut paths = [service, path].into_iter();
+                paths.find_map(|path| self.grpc.get(path)?.covers(None))
+            }
+        })
+    }
+
+    /// Returns an entry that matches all requests of a route.
+    fn covering(&self, method: Option<&Method>, route: &str) -> Option<usize> {
+        let segments: Vec<_> = segments(route).into_iter().flatten().flatten().collect();
+        // Not recursive: the length of a path is bounded only by that of the file.
+        let mut open = vec![(ROOT, segments.as_slice())];
+        while let Some((at, segments)) = open.pop() {
+            let node = &self.nodes[at];
+            let Some((segment, tail)) = segments.split_first() else {
+                match node.ends.covers(method) {
+                    Some(entry) => return Some(entry),
+                    None => continue,
+                }
+            };
+            // Neither `{name}` nor a last `{*rest}` matches an empty segment.
+            let empty = *segment == Segment::Text("");
+            let rest = node.rests.covers(method);
+            if let Some(entry) = rest.filter(|_| !(empty && tail.is_empty())) {
+                return Some(entry);
+            }
+            let one = node.one.filter(|_| *segment != Segment::Rest && !empty);
+            let text = match segment {
+                Segment::Text(text) => node.texts.get(*text).copied(),
+                Segment::One | Segment::Rest => None,
+            };
+            open.extend([one, text].into_iter().flatten().map(|next| (next, tail)));
+        }
+        None
     }
 }
 
@@ -123,15 +219,7 @@ impl<'a> Search<'a> {
             }
             self.grpc(self.parts.uri.path());
         }
-        for entry in &self.index.others {
-            if *entry >= self.found {
-                return;
-            }
-            self.step();
-            if self.index.patterns[*entry].matches(self.parts) {
-                self.found = *entry;
-            }
-        }
+        self.first_of(&self.index.others);
     }
 
     /// Searches the entries whose route is the one that serves the request.
@@ -141,13 +229,13 @@ impl<'a> Search<'a> {
             let next = match segment {
                 Ok(Segment::Text(text)) => at.texts.get(text).copied(),
                 Ok(Segment::One) => at.one,
-                Ok(Segment::Rest) => return self.first_of(&at.rests),
+                Ok(Segment::Rest) => return self.first_of(&at.rests.all),
                 Err(_) => None,
             };
             let Some(next) = next else { return };
             at = self.node(next);
         }
-        self.first_of(&at.ends);
+        self.first_of(&at.ends.all);
     }
 
     /// Searches the entries whose routes match the path after the slash of a node; `None` if the
@@ -156,10 +244,10 @@ impl<'a> Search<'a> {
         loop {
             let node = self.node(at);
             let Some(path) = rest else {
-                return self.first_of(&node.ends);
+                return self.first_of(&node.ends.all);
             };
             if !path.is_empty() {
-                self.first_of(&node.rests);
+                self.first_of(&node.rests.all);
             }
             if node.texts.is_empty() && node.one.is_none() {
                 return;
@@ -193,7 +281,7 @@ impl<'a> Search<'a> {
         for path in [Some(path), service.and_then(|end| path.get(..end))] {
             let path = path.filter(|path| path.len() <= self.index.longest);
             if let Some(entries) = path.and_then(|path| self.index.grpc.get(path)) {
-                self.first_of(entries);
+                self.first_of(&entries.all);
             }
         }
     }
@@ -221,12 +309,6 @@ impl<'a> Search<'a> {
         {
             self.steps += 1;
         }
-    }
-}
-
-impl fmt::Debug for Index {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.patterns).finish()
     }
 }
 

@@ -15,10 +15,7 @@ pub(crate) enum LimitOf {
     /// The limit that a closure returns for the request
     Parts(Arc<dyn Fn(&Parts) -> Limit + Send + Sync>),
     /// The stored limit, under an exact name or a template
-    Shared {
-        name: String,
-        init: Option<Limit>,
-    },
+    Shared(String),
 }
 
 /// Returns the tier of a request.

@@ -1,27 +1,19 @@
 //! Lists that are applied before any rule: requests that are refused, and requests that pass
 //! uncounted.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
 use http::{Method, request::Parts};
 use ipnet::IpNet;
 
-use super::pattern::Pattern;
+use super::{Plan, index::Index, pattern::Pattern};
 use crate::{
     decision::{Missing, Refusal},
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, config_error},
     macros::warning,
     name::Identity,
     web::{
-        key::{AnyKey, ClientIp, Key, KeyExtractor, NoKey, Warned, network_of},
+        key::{AnyKey, ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
         request::is_preflight,
     },
 };
@@ -50,7 +42,13 @@ enum Which {
     From(ClientIp, Networks),
     With(Arc<dyn AnyKey>, HashSet<Identity>),
     Method(Method),
-    Matching(Pattern),
+    Matching(Arc<Index>),
+}
+
+impl Which {
+    fn matching(pattern: Pattern) -> Self {
+        Self::Matching(Arc::new(Index::one(pattern)))
+    }
 }
 
 impl Requests {
@@ -97,18 +95,23 @@ impl Requests {
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
     pub fn on(pattern: &str) -> Self {
-        Self(Pattern::route(pattern).map(Which::Matching))
+        Self(Pattern::route(pattern).map(Which::matching))
     }
 
     /// Matches calls of a gRPC method or of all methods of a service, as in
     /// [`Rules::on_grpc`](crate::Rules::on_grpc).
     pub fn on_grpc(method: &str) -> Self {
-        Self(Pattern::grpc(method).map(Which::Matching))
+        Self(Pattern::grpc(method).map(Which::matching))
     }
 
     /// Matches requests for which a closure returns true.
     pub fn on_request(matches: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        Self(Ok(Which::Matching(Pattern::Predicate(Arc::new(matches)))))
+        Self::matching(Pattern::default().and(Arc::new(matches)))
+    }
+
+    /// Matches the requests of a pattern.
+    pub(crate) fn matching(pattern: Pattern) -> Self {
+        Self(Ok(Which::matching(pattern)))
     }
 
     fn checked(self) -> Result<Which, ConfigError> {
@@ -129,37 +132,20 @@ impl fmt::Debug for Requests {
     }
 }
 
-/// The outcome of the lists for a request.
-#[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a refusal must not cost an allocation"
-)]
-pub(crate) enum Listed {
-    Denied(Refusal),
-    /// The request passes without being counted.
-    Allowed,
-    /// The rules decide.
-    No,
-}
-
 /// The lists of a layer, checked.
-pub(crate) struct Lists {
+pub(super) struct Lists {
     deny: Vec<Which>,
     allow: Vec<Which>,
     skip_preflight: bool,
     warned: Warned,
-    warned_of_missing_peer: AtomicBool,
 }
 
 fn refused(network: &str, reason: &str) -> ConfigError {
-    ConfigErrorKind::Network.error(format!(
-        "{network:?} cannot be in a list of networks: {reason}"
-    ))
+    config_error!(Network: "{network:?} cannot be in a list of networks: {reason}")
 }
 
 impl Lists {
-    pub(crate) fn new(
+    pub(super) fn new(
         deny: Vec<Requests>,
         allow: Vec<Requests>,
         skip_preflight: bool,
@@ -180,25 +166,23 @@ impl Lists {
             allow,
             skip_preflight,
             warned: Warned::default(),
-            warned_of_missing_peer: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn find(&self, parts: &Parts) -> Listed {
+    /// Returns the plan for a request on a list; for all others `None`, as the rules decide.
+    pub(super) fn find(&self, parts: &Parts) -> Option<Plan> {
         for which in &self.deny {
             match self.has(which, parts) {
                 Ok(false) => {}
-                Ok(true) => return Listed::Denied(Refusal::blocked()),
+                Ok(true) => return Some(Plan::Refuse(Refusal::blocked())),
                 // It is unknown whether the request is on the list. That is the server's fault, but
                 // no reason to let it pass.
-                Err(missing) => return Listed::Denied(Refusal::missing_key(missing)),
+                Err(missing) => return Some(Plan::Refuse(Refusal::missing_key(missing))),
             }
         }
         let allowed = |which: &Which| self.has(which, parts).unwrap_or(false);
-        if (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed) {
-            return Listed::Allowed;
-        }
-        Listed::No
+        let passes = (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed);
+        passes.then_some(Plan::Pass)
     }
 
     /// Returns whether the request is one of these; an error if that needs the peer's address and
@@ -206,12 +190,12 @@ impl Lists {
     fn has(&self, which: &Which, parts: &Parts) -> Result<bool, Missing> {
         let mut key = Key::default();
         let has = match which {
-            Which::Matching(pattern) => pattern.matches(parts),
+            Which::Matching(index) => index.find(parts).is_some(),
             Which::Method(method) => parts.method == *method,
             Which::From(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
                 Err(NoKey::Missing(missing)) => {
-                    if !self.warned_of_missing_peer.swap(true, Ordering::Relaxed) {
+                    if self.warned.is_first(Mistakes::UNUSED_LIST) {
                         warning!(
                             hint = crate::web::key::PEER_HINT,
                             "a list of networks cannot be used because requests lack the peer's \
@@ -231,20 +215,10 @@ impl Lists {
     }
 }
 
-impl fmt::Debug for Lists {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lists")
-            .field("deny", &self.deny.len())
-            .field("allow", &self.allow.len())
-            .field("skip_preflight", &self.skip_preflight)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Networks as sorted ranges of addresses that do not overlap, for a binary search.
+/// Networks that do not overlap, sorted for a binary search.
 #[derive(Clone)]
 struct Networks {
-    ranges: Vec<(IpAddr, IpAddr)>,
+    sorted: Vec<IpNet>,
     /// The first network that contains every address of its version
     every_address: Option<IpNet>,
 }
@@ -259,34 +233,20 @@ pub(crate) fn is_every_address(network: &IpNet) -> bool {
 }
 
 impl Networks {
-    fn new(networks: &[IpNet]) -> Self {
-        let mut ranges: Vec<_> = networks
-            .iter()
-            .map(|network| (network.network(), network.broadcast()))
-            .collect();
-        ranges.sort_unstable();
-        // If two networks overlap, one lies within the other, and the larger comes first unless
-        // both begin at the same address.
-        ranges.dedup_by(|later, earlier| {
-            let overlap = later.0 <= earlier.1;
-            if overlap {
-                earlier.1 = earlier.1.max(later.1);
-            }
-            overlap
-        });
+    fn new(networks: &Vec<IpNet>) -> Self {
+        let mut sorted = IpNet::aggregate(networks);
+        sorted.sort_unstable();
         let every_address = networks.iter().copied().find(is_every_address);
         Self {
-            ranges,
+            sorted,
             every_address,
         }
     }
 
     fn contain(&self, address: IpAddr) -> bool {
-        let behind = self.ranges.partition_point(|(first, _)| *first <= address);
-        let range = behind
-            .checked_sub(1)
-            .and_then(|place| self.ranges.get(place));
-        range.is_some_and(|(_, last)| address <= *last)
+        let behind = (self.sorted).partition_point(|network| network.network() <= address);
+        let network = behind.checked_sub(1).and_then(|at| self.sorted.get(at));
+        network.is_some_and(|network| network.contains(&address))
     }
 }
 
@@ -310,7 +270,7 @@ mod tests {
         ];
         let networks: Vec<_> = texts.iter().map(|it| network_of(it).unwrap()).collect();
         let list = Networks::new(&networks);
-        assert!(list.ranges.len() < texts.len());
+        assert!(list.sorted.len() < texts.len());
         for address in [
             "9.255.255.255",
             "10.0.0.0",
@@ -338,8 +298,8 @@ mod tests {
             let expected = networks.iter().any(|network| network.contains(&address));
             assert_eq!(list.contain(address), expected, "{address}");
         }
-        assert!(!Networks::new(&[]).contain("10.0.0.1".parse().unwrap()));
-        let all = Networks::new(&[network_of("0.0.0.0/0").unwrap()]);
+        assert!(!Networks::new(&vec![]).contain("10.0.0.1".parse().unwrap()));
+        let all = Networks::new(&vec![network_of("0.0.0.0/0").unwrap()]);
         assert!(all.contain("192.0.2.1".parse().unwrap()));
         assert!(!all.contain("::1".parse().unwrap()));
     }

@@ -1,38 +1,35 @@
 //! Rules: a limit, the key it counts by, the cost of a request, and a name.
 
-pub(crate) mod compiled;
-mod index;
+mod compiled;
+pub(crate) mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod pattern;
-pub(crate) mod reach;
 mod share;
-pub(crate) mod table;
+mod table;
 mod unmatched;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use self::share::Share;
-pub(crate) use self::{
-    compiled::Defaults,
-    limits::{ChooseTier, LimitOf},
-    table::{CompiledRules, Plan},
-};
+pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,
     table::Rules,
 };
+use self::{pattern::Pattern, share::Share};
 use super::{
-    charge::{ChargeIf, Outcome},
+    charge::{ChargeIf, Judges, Outcome},
     key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    decision::Refusal,
+    demand::Acquire,
+    error::ConfigError,
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, Slots, check_lease},
+    limit::{Algorithm, Limit},
 };
 
 /// The name of a rule without one.
@@ -53,21 +50,21 @@ const UNNAMED: &str = "default";
 #[derive(Clone)]
 #[must_use = "a rule does nothing until a layer has it"]
 pub struct Rule {
-    pub(crate) name: Option<String>,
-    pub(crate) limit: LimitOf,
-    pub(crate) key: Option<Arc<dyn AnyKey>>,
+    name: Option<String>,
+    limit: LimitOf,
+    key: Option<Arc<dyn AnyKey>>,
     pub(crate) cost: Cost,
-    pub(crate) on_failure: FailurePolicy,
+    on_failure: FailurePolicy,
     pub(crate) algorithm: Algorithm,
     pub(crate) slots: Option<u32>,
     pub(crate) lease: Duration,
     pub(crate) hide_headers: bool,
     pub(crate) charge_if: Option<ChargeIf>,
-    pub(crate) share: Share,
+    share: Share,
     pub(crate) wait: Option<Duration>,
     pub(crate) queue: Option<usize>,
-    /// Set if `or_init` was called on a rule that is not shared.
-    pub(crate) misplaced_init: bool,
+    /// The limit of [`or_init`](Self::or_init).
+    pub(crate) init: Option<Limit>,
     /// The line of the rules file that defines it.
     pub(crate) line: Option<usize>,
 }
@@ -77,6 +74,18 @@ pub struct Rule {
 pub(crate) enum Cost {
     Fixed(u32),
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
+}
+
+/// The text of an entry, the pattern read from it, and its rules.
+pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
+
+/// The layer's plan for a request.
+pub(crate) enum Plan {
+    /// No rule applies
+    Pass,
+    /// Call the store; the response then goes to the rules with a `charge_if`
+    Acquire(Acquire, Judges),
+    Refuse(Refusal),
 }
 
 impl Limit {
@@ -109,23 +118,13 @@ impl Rule {
     /// let each = each.or_init(Limit::per_second(10));
     /// ```
     pub fn shared(name: &str) -> Self {
-        Self::of(
-            None,
-            LimitOf::Shared {
-                name: name.to_owned(),
-                init: None,
-            },
-            None,
-        )
+        Self::of(None, LimitOf::Shared(name.to_owned()), None)
     }
 
     /// Sets this limit if none is stored, in the same call. Only for [`shared`](Self::shared)
     /// rules; on others it is a [`ConfigError`], because they have their own limit.
     pub fn or_init(mut self, limit: Limit) -> Self {
-        match &mut self.limit {
-            LimitOf::Shared { init, .. } => *init = Some(limit),
-            _ => self.misplaced_init = true,
-        }
+        self.init = Some(limit);
         self
     }
 
@@ -395,20 +394,9 @@ impl Rule {
             share: Share::ALL,
             wait: None,
             queue: None,
-            misplaced_init: false,
+            init: None,
             line: None,
         }
-    }
-
-    /// Checks that permits can be leased for this long.
-    pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
-        let check = |limit| {
-            let in_slots = self.slots.is_some();
-            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
-        };
-        // The part of the check that needs no limit.
-        check(None)?;
-        self.known_limits().try_for_each(|limit| check(Some(limit)))
     }
 
     /// Returns the place in the file that defines it.
@@ -417,60 +405,11 @@ impl Rule {
             .map(|line| format!("line {line}, rules.{}", self.label()))
     }
 
-    /// Checks that the fields of responses can carry its permits, unless it is hidden.
-    fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let mut permits = self.known_limits().map(Limit::permits);
-        match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => Err(ConfigErrorKind::Rule.error(format!(
-                "rule {:?} has {permits} permits, and response fields can carry at most {most}: \
-                 add `.hide_headers()`, or turn the fields off",
-                self.label()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns how many slots divide its intervals, after a check.
-    fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
-        match self.slots {
-            Some(slots) if self.algorithm != Algorithm::SlidingLog => {
-                let reason = "only a sliding log has slots";
-                Err(Slots::refused(slots, self.label(), reason))
-            }
-            Some(slots) => {
-                let intervals = self.known_limits().map(Limit::interval);
-                Slots::try_new(slots, self.label(), intervals).map(Some)
-            }
-            None => Ok(None),
-        }
-    }
-
-    /// Checks that its algorithm can count by its limits.
-    fn check_countable(&self) -> Result<(), ConfigError> {
-        let mut limits = self.known_limits();
-        limits.try_for_each(|limit| {
-            let limit = limit.stored();
-            self.algorithm.check(limit.rate, limit.interval)
-        })
-    }
-
-    /// Returns its limits, except those that a request determines or that are stored.
-    fn known_limits(&self) -> impl Iterator<Item = &Limit> {
-        let (fixed, tiers) = match &self.limit {
-            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
-            LimitOf::Shared { init, .. } => (init.as_ref(), &[][..]),
-            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
-            LimitOf::Parts(_) => (None, &[][..]),
-        };
-        let tiers = tiers.iter().map(|(_, limit)| limit);
-        fixed.into_iter().chain(tiers)
-    }
-
     /// Returns its name. A shared name is also the rule's name, if the characters allow it.
     fn label(&self) -> &str {
         match (&self.name, &self.limit) {
             (Some(name), _) => name,
-            (None, LimitOf::Shared { name, .. }) if crate::name::is_word(name) => name,
+            (None, LimitOf::Shared(name)) if crate::name::is_word(name) => name,
             (None, _) => UNNAMED,
         }
     }

@@ -6,7 +6,7 @@ use crate::name::Name;
 
 /// A percentage of keys. The keys are the same in every process and in every release of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(super) u8);
+pub(super) struct Share(pub(super) u8);
 
 impl Share {
     pub(super) const NONE: Self = Self(0);

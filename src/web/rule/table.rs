@@ -1,37 +1,27 @@
 //! The table of rules, in which the first match wins.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
 use super::{
-    IntoRules, Rule,
+    Entry, IntoRules, Plan, Rule,
     compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
-    list::{Listed, Lists, Requests},
+    list::{Lists, Requests},
     pattern::Pattern,
-    reach::{Entry, first_unreached},
     unmatched::Unmatched,
 };
 use crate::{
-    decision::{Fault, Refusal},
     demand::{Acquire, Charge, MaxWait},
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
     store::{AnyStore, rule_names::Holder},
     web::{
-        answer::HeaderStyle,
+        answer::{Fields, HeaderStyle},
         charge::{self, Judges},
-        request::is_preflight,
+        key::{Mistakes, Warned},
     },
 };
 
@@ -127,20 +117,25 @@ impl Rules {
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
         rules: impl IntoRules,
     ) -> Self {
-        let pattern = Pattern::Predicate(Arc::new(matches));
+        let pattern = Pattern::default().and(Arc::new(matches));
         self.entries
             .push(("on_request".to_owned(), Ok(pattern), rules.into_rules()));
         self
     }
 
-    /// Checks that the fields of responses can carry the permits of all rules that are not hidden.
-    pub(crate) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
-        let mut all = entries.chain(&self.otherwise);
-        all.try_for_each(|rule| rule.check_permits_fit(most))
+    /// Returns the header fields of responses, after a check that they can carry the permits of
+    /// all rules that are not hidden.
+    fn fields(&self, default: Fields) -> Result<Fields, ConfigError> {
+        let fields = self.headers.as_deref().map_or(Ok(default), Fields::new)?;
+        if let Some(most) = fields.most_permits() {
+            let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
+            let mut all = entries.chain(&self.otherwise);
+            all.try_for_each(|rule| rule.check_permits_fit(most))?;
+        }
+        Ok(fields)
     }
 
-    /// Checks that there is something to limit, and that requests reach every entry.
+    /// Checks that there is something to limit.
     fn check_limits(&self) -> Result<(), ConfigError> {
         let mut all = self
             .entries
@@ -148,24 +143,20 @@ impl Rules {
             .map(|(_, _, rules)| rules)
             .chain([&self.otherwise]);
         if all.all(Vec::is_empty) {
-            return Err(ConfigErrorKind::LimitsNothing.error(
-                "there is no rule, so nothing would be limited: add `.otherwise(rule)`, or \
-                 `.on(pattern, rule)`",
-            ));
+            bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
+                `.otherwise(rule)`, or `.on(pattern, rule)`");
         }
-        let unreachable = |entry: &str, behind: &str| {
-            ConfigErrorKind::LimitsNothing.error(format!(
-                "the entry {entry:?} is never reached, as {behind:?} before it matches the same \
-                 requests: put the narrower one first, or the rules of both into one list"
-            ))
-        };
         if self.otherwise_twice {
-            return Err(unreachable("otherwise", "otherwise"));
+            return Err(unreached("otherwise", "otherwise"));
         }
-        match first_unreached(&self.entries) {
-            Some(((entry, ..), (behind, ..))) => Err(unreachable(entry, behind)),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// Returns the index of the entries, after a check that requests reach each of them.
+    fn index(&self) -> Result<Index, ConfigError> {
+        let patterns = self.entries.iter().map(|(_, pattern, _)| pattern.clone());
+        Index::new(patterns.collect::<Result<_, _>>()?)
+            .map_err(|(late, early)| unreached(&self.entries[late].0, &self.entries[early].0))
     }
 
     /// Sets the rules for all other requests. Several rules go into one list: a second call, which
@@ -229,6 +220,11 @@ impl Rules {
     }
 }
 
+fn unreached(entry: &str, behind: &str) -> ConfigError {
+    config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} before it \
+        matches the same requests: put the narrower one first, or the rules of both into one list")
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
@@ -242,17 +238,7 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// The layer's plan for a request.
-pub(crate) enum Plan {
-    /// No rule applies
-    Pass,
-    /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, Judges),
-    Refuse(Refusal),
-}
-
 /// The table, checked and with the limiters' names prepared, as used for each request.
-#[derive(Debug)]
 pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
@@ -261,13 +247,17 @@ pub(crate) struct CompiledRules {
     unmatched: Unmatched,
     otherwise: Vec<CompiledRule>,
     defaults: Defaults,
-    #[cfg_attr(
-        not(feature = "config"),
-        allow(dead_code, reason = "held; read where rules are replaced")
-    )]
+    /// The header fields of responses.
+    pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
-    warned_of_twin: AtomicBool,
+    warned: Warned,
+}
+
+impl fmt::Debug for CompiledRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CompiledRules(..)")
+    }
 }
 
 impl CompiledRules {
@@ -288,7 +278,6 @@ impl CompiledRules {
     /// # Errors
     ///
     /// Returns the same errors as [`new`](Self::new).
-    #[cfg(feature = "config")]
     pub(crate) fn successor(
         &self,
         rules: Rules,
@@ -326,33 +315,28 @@ impl CompiledRules {
             }
             Ok(rules)
         };
+        let fields = rules.fields(defaults.fields)?;
         rules.check_limits()?;
-        let unmatched = Unmatched::new(&rules.entries);
-        let mut entries = Vec::with_capacity(rules.entries.len());
-        let mut patterns = Vec::with_capacity(rules.entries.len());
-        for (text, pattern, rules) in rules.entries {
-            patterns.push(pattern?);
-            entries.push(ready(&text, rules)?);
-        }
-        let otherwise = ready("otherwise", rules.otherwise)?;
+        let (index, unmatched) = (rules.index()?, Unmatched::new(&rules.entries));
+        let entries = rules.entries.into_iter();
         Ok(Self {
-            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
-            index: Index::new(patterns),
-            entries,
+            index,
             unmatched,
-            otherwise,
+            entries: entries
+                .map(|(text, _, rules)| ready(&text, rules))
+                .collect::<Result<_, _>>()?,
+            otherwise: ready("otherwise", rules.otherwise)?,
+            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
+            fields,
             names,
-            warned_of_twin: AtomicBool::new(false),
+            warned: Warned::default(),
         })
     }
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
     fn warn_of_twin(&self, rule: &str) {
-        // Only the first such request may write to memory that all threads read.
-        if !self.warned_of_twin.load(Ordering::Relaxed)
-            && !self.warned_of_twin.swap(true, Ordering::Relaxed)
-        {
+        if self.warned.is_first(Mistakes::TWIN) {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \
@@ -365,10 +349,8 @@ impl CompiledRules {
     /// Returns the plan for a request. A charge that an outer layer has made for the same rule on
     /// the store `once` is not made again.
     pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
-        match self.lists.find(parts) {
-            Listed::Denied(refusal) => return Plan::Refuse(refusal),
-            Listed::Allowed => return Plan::Pass,
-            Listed::No => {}
+        if let Some(plan) = self.lists.find(parts) {
+            return plan;
         }
         let entry = self.index.find(parts);
         self.unmatched.record(entry);
@@ -379,16 +361,13 @@ impl CompiledRules {
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut judges = Judges::EMPTY;
+        let mut judges = Judges::new();
         let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                // Browsers send no credentials with a preflight: a refusal would lock their users
-                // out.
-                Err(missing) if missing.fault == Fault::Caller && is_preflight(parts) => continue,
-                Err(missing) => match rule.refuse(missing) {
+                Err(missing) => match rule.refuse(missing, parts) {
                     Some(refusal) => return Plan::Refuse(refusal),
                     None => continue,
                 },
@@ -397,34 +376,15 @@ impl CompiledRules {
                 self.warn_of_twin(&charge.labels.name);
                 continue;
             }
-            let shadow = charge.shadow;
-            if !shadow {
-                strictest = strictest.stricter(rule.on_failure);
+            if !charge.shadow {
+                strictest = strictest.stricter(rule.rule.on_failure);
                 let both = wait.zip(rule.wait);
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            if let Some(charge_if) = &rule.charge_if {
+            if let Some(charge_if) = &rule.rule.charge_if {
                 judges.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
-            let mut others = first.iter_mut().chain(&mut rest);
-            match others.find(|earlier| earlier.name() == charge.name()) {
-                // A limiter is charged once, with the sum of its rules' costs.
-                Some(earlier) if earlier.shadow == shadow => {
-                    earlier.permits = earlier.permits.saturating_add(charge.permits);
-                    // A rule with a stricter policy counts the limiter while the store fails.
-                    if earlier.passes && !charge.passes {
-                        (earlier.labels, earlier.passes) = (charge.labels, false);
-                        (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
-                    }
-                }
-                // A shadow rule must not refuse through an enforced rule on the same limiter.
-                Some(earlier) if earlier.shadow => *earlier = charge,
-                Some(_) => {}
-                None => match first {
-                    None => first = Some(charge),
-                    Some(_) => rest.push(charge),
-                },
-            }
+            add(charge, &mut first, &mut rest);
         }
         let Some(first) = first else {
             return Plan::Pass;
@@ -445,5 +405,28 @@ impl CompiledRules {
             asked: None,
         };
         Plan::Acquire(acquire, judges)
+    }
+}
+
+/// Adds a charge to those of a request, in which each limiter is charged once.
+fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
+    let mut earlier = first.iter_mut().chain(rest.iter_mut());
+    match earlier.find(|earlier| earlier.name() == charge.name()) {
+        // The sum of its rules' costs.
+        Some(earlier) if earlier.shadow == charge.shadow => {
+            earlier.permits = earlier.permits.saturating_add(charge.permits);
+            // A rule with a stricter policy counts the limiter while the store fails.
+            if earlier.passes && !charge.passes {
+                (earlier.labels, earlier.passes) = (charge.labels, false);
+                (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
+            }
+        }
+        // A shadow rule must not refuse through an enforced rule on the same limiter.
+        Some(earlier) if earlier.shadow => *earlier = charge,
+        Some(_) => {}
+        None => match first {
+            None => *first = Some(charge),
+            Some(_) => rest.push(charge),
+        },
     }
 }

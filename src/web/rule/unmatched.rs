@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use super::reach::Entry;
+use super::Entry;
 use crate::macros::warning;
 
 /// After this many requests, an entry without a match is more likely a mistake than rare.
@@ -11,7 +11,6 @@ const ENOUGH: u32 = 1_000;
 const NAMED: usize = 10;
 
 /// Records which entries have matched a request, until all have, or enough requests were seen.
-#[derive(Debug)]
 pub(super) struct Unmatched {
     /// The requests so far, up to [`ENOUGH`]. Set to it as soon as all entries have matched.
     requests: AtomicU32,

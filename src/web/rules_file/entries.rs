@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    ptr,
     sync::Arc,
 };
 
@@ -19,10 +18,10 @@ use super::{
 use crate::web::{
     key::network_of,
     rule::{
-        Requests, Rule, Rules,
+        Entry, Requests, Rule, Rules,
+        index::Index,
         list::{EVERY_ADDRESS, is_every_address},
-        pattern::{self, Pattern},
-        reach::{Entry, first_unreached},
+        pattern::{self, Condition, Pattern},
     },
 };
 
@@ -101,12 +100,11 @@ fn check_reached(
         let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
         Some((entry, earlier))
     });
-    let table_of = |entry: &Entry| {
-        let place = entries.iter().position(|other| ptr::eq(other, entry))?;
-        on.get(place)
+    let patterns = entries.iter().flat_map(|(_, pattern, _)| pattern.clone());
+    let behind = || {
+        let (late, early) = Index::new(patterns.collect()).err()?;
+        on.get(late).zip(on.get(early))
     };
-    let behind =
-        || first_unreached(entries).and_then(|(late, early)| table_of(late).zip(table_of(early)));
     match twice.or_else(behind) {
         Some((late, early)) => Err(late.fail(format!(
             "it is never reached, as the entry in line {} before it matches the same requests: \
@@ -183,8 +181,7 @@ pub(super) fn listed(
             if let Some(by) = by {
                 return Err(by.fail("it belongs to `networks` or `values`, which are missing"));
             }
-            let pattern = pattern(code, entry)?;
-            Ok(Requests::on_request(move |parts| pattern.matches(parts)))
+            Ok(Requests::matching(pattern(code, entry)?))
         }
         _ => Err(entry.fail(
             "`networks`, `values` and conditions on the request exclude each other: write an \
@@ -225,62 +222,60 @@ fn chosen(
 /// Reads the conditions of an entry. A request must meet all of them.
 fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
-    let mut all = Vec::new();
+    let mut pattern = Pattern::default();
     if let Some(route) = &fields.route {
-        all.push(Pattern::route(route.get_ref()).map_err(|error| route.fail(error))?);
+        pattern = Pattern::route(route.get_ref()).map_err(|error| route.fail(error))?;
     }
     if let Some(grpc) = &fields.grpc {
-        all.push(Pattern::grpc(grpc.get_ref()).map_err(|error| grpc.fail(error))?);
+        pattern = pattern
+            .and_grpc(grpc.get_ref())
+            .map_err(|error| grpc.fail(error))?;
     }
     if let Some(method) = &fields.method {
         let route = fields.route.as_ref();
         if route.is_some_and(|route| !route.get_ref().starts_with('/')) {
             return Err(method.fail("the route has a method too: give it once"));
         }
-        all.push(methods(method)?);
+        pattern = pattern.and(methods(method)?);
     }
     if let Some(host) = &fields.host {
-        all.push(hosts(host)?);
+        pattern = pattern.and(hosts(host)?);
     }
     if let Some(when) = &fields.when {
         let condition = given(when, "condition", when.get_ref(), &code.conditions)?;
-        all.push(Pattern::Predicate(Arc::clone(condition)));
+        pattern = pattern.and(Arc::clone(condition));
     }
-    match (all.pop(), all.is_empty()) {
-        (Some(only), true) => Ok(only),
-        (Some(last), false) => {
-            all.push(last);
-            Ok(Pattern::All(all))
-        }
-        (None, _) => Err(entry.fail(
+    if pattern.is_everything() {
+        return Err(entry.fail(
             "it has no `route`, `grpc`, `host`, `method` or `when`: the rules for all other \
              requests belong in `[otherwise]`",
-        )),
+        ));
     }
+    Ok(pattern)
 }
 
-fn methods(texts: &Spanned<Texts>) -> Result<Pattern, Mistake> {
+fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut methods: Vec<Method> = Vec::new();
     for text in one_or_more(texts)? {
         let method = pattern::method_of(text.get_ref());
         let refuse = |reason| text.fail(format!("{:?}: {reason}", text.get_ref()));
         methods.push(method.map_err(refuse)?);
     }
-    Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
+    Ok(Arc::new(move |parts| {
         let mut methods = methods.iter();
         methods.any(|method| pattern::counts_as(&parts.method, method))
-    })))
+    }))
 }
 
-fn hosts(texts: &Spanned<Texts>) -> Result<Pattern, Mistake> {
+fn hosts(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut hosts = Vec::new();
     for text in one_or_more(texts)? {
         hosts.push(Host::new(text.get_ref()).map_err(|reason| text.fail(reason))?);
     }
-    Ok(Pattern::Predicate(Arc::new(move |parts: &Parts| {
+    Ok(Arc::new(move |parts| {
         let asked = host_of(parts);
         asked.is_some_and(|asked| hosts.iter().any(|host| host.matches(asked)))
-    })))
+    }))
 }
 
 /// A host, or all hosts below one.

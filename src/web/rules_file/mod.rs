@@ -25,10 +25,10 @@ use super::{
     answer::{Fields, HeaderStyle, ResetUnit},
     charge::{ChargeIf, Outcome},
     key::{Any, KeyExtractor, Secret},
-    rule::{ChooseTier, CompiledRules, Defaults, Rules},
+    rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, config_error},
     name::check_rule_name,
     store::{MemoryStore, Store},
 };
@@ -37,7 +37,6 @@ use crate::{
 const LONGEST: u64 = 1 << 20;
 
 type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
-type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// Reads rules from TOML. Things that only code can provide, such as the user, the plan that was
 /// paid for, or secrets, are registered here by name.
@@ -191,8 +190,9 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Unreadable`](ConfigErrorKind::Unreadable) if the path is not a
-    /// file, is not UTF-8 or is longer than a mebibyte, and the errors of [`parse`](Self::parse).
+    /// Returns an error of kind [`Unreadable`](crate::ConfigErrorKind::Unreadable) if the path is
+    /// not a file, is not UTF-8 or is longer than a mebibyte, and the errors of
+    /// [`parse`](Self::parse).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
         self.parse(&read(path.as_ref())?)
     }
@@ -219,8 +219,7 @@ impl RulesFile {
 
     fn check_name(&mut self, name: &str, reserved: &[&str]) {
         let checked = match reserved.contains(&name) {
-            true => Err(ConfigErrorKind::Name
-                .error(format!("{name:?} means something else in a rules file"))),
+            true => Err(config_error!(Name: "{name:?} means something else in a rules file")),
             false => check_rule_name(name),
         };
         if let Err(mistake) = checked {
@@ -277,10 +276,8 @@ fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
 /// Returns the text of a file.
 fn read(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |reason: String| {
-        ConfigErrorKind::Unreadable.error(format!(
-            "the rules file {:?} cannot be read: {reason}",
-            path.display().to_string()
-        ))
+        let path = path.display().to_string();
+        config_error!(Unreadable: "the rules file {path:?} cannot be read: {reason}")
     };
     // Before it is opened: opening a pipe would wait for its writer.
     let kind = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;

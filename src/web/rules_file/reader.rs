@@ -14,6 +14,7 @@ use serde::{
         value::{MapAccessDeserializer, SeqAccessDeserializer},
     },
 };
+use strsim::levenshtein;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -33,7 +34,7 @@ impl Mistake {
         let Self(at, reason) = self;
         // The list of the `[[on]]` tables and its first table have the same span. The mistake is in
         // the table, unless a table is missing there.
-        let innermost = !reason.starts_with("found a list");
+        let innermost = !reason.starts_with("invalid type: sequence");
         let table = DeTable::parse(text).map(|table| DeValue::Table(table.into_inner()));
         let field = table
             .ok()
@@ -80,9 +81,6 @@ pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake>
     let table = DeTable::parse(text)?;
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
     let document = Spanned::new(span, table);
-    if let Some(time) = time_in(&document) {
-        return Err(time.fail("found a date or time, which no field takes: write texts in quotes"));
-    }
     Ok(T::deserialize(toml::de::ValueDeserializer::from(document))?)
 }
 
@@ -90,16 +88,6 @@ pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake>
 pub(super) fn line_at(text: &str, at: usize) -> usize {
     let before = text.bytes().take(at);
     before.filter(|byte| *byte == b'\n').count() + 1
-}
-
-/// Returns the first date or time. serde would read it as a table.
-fn time_in<'a, 'v>(value: &'a Spanned<DeValue<'v>>) -> Option<&'a Spanned<DeValue<'v>>> {
-    match value.get_ref() {
-        DeValue::Datetime(_) => Some(value),
-        DeValue::Array(items) => items.iter().find_map(time_in),
-        DeValue::Table(table) => table.values().find_map(time_in),
-        _ => None,
-    }
 }
 
 /// Returns the innermost or the outermost field whose name or value is at a place, as in
@@ -148,7 +136,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     type Value = Table<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map")
+        f.write_str("a table")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
@@ -199,8 +187,7 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M>
     type Value = Value<S, M>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // For integers that no number type can hold.
-        f.write_str("u64")
+        f.write_str("a text, a number, a list or a table")
     }
 
     fn visit_bool<E: Error>(self, flag: bool) -> Result<Self::Value, E> {
@@ -268,55 +255,28 @@ pub(super) fn given<'c, T>(
     })
 }
 
-/// The beginnings of serde's names for types, and the guide's names for them.
-const TYPES: [(&str, &str); 12] = [
-    ("string", "a text"),
-    ("a string", "a text"),
-    ("integer", "a whole number"),
-    ("u", "a whole number"),
-    ("floating point", "a number with a fraction"),
-    ("f64", "a number"),
-    ("boolean", "true or false"),
-    ("a boolean", "true or false"),
-    ("sequence", "a list"),
-    ("a sequence", "a list"),
-    ("map", "a table"),
-    ("a map", "a table"),
-];
-
-/// Returns the guide's wording for serde's message about a field or a value's type.
+/// Returns serde's message on one line, with a suggestion for an unknown field.
 fn reason_of(message: &str) -> String {
-    let (said, wanted) = message.rsplit_once(", expected ").unwrap_or_default();
-    if let Some(name) = said.strip_prefix("unknown field `") {
-        // Each known name is between a pair of backticks.
-        let known: Vec<_> = wanted.split('`').skip(1).step_by(2).collect();
-        return no_such("field", name.strip_suffix('`').unwrap_or(name), &known);
-    }
-    let is_type = said.strip_prefix("invalid type: ");
-    let Some(found) = is_type.or_else(|| said.strip_prefix("invalid value: ")) else {
-        // The parser's own message may have several lines, and a log line must not.
-        return message.replace('\n', ", ");
-    };
-    let in_words = |text| {
-        let mut types = TYPES.iter();
-        let known = types.find(|(begins, _)| str::starts_with(text, begins));
-        known.map_or(text, |(_, words)| words)
-    };
-    let number = found.split('`').nth(1);
-    let (found, wanted) = (in_words(found), in_words(wanted));
-    match number {
-        Some(number) if found == "a whole number" && wanted.ends_with("number") => {
-            format!("{number} is out of range")
+    let unknown = message.strip_prefix("unknown field `");
+    match unknown.and_then(|rest| rest.rsplit_once("`, expected ")) {
+        Some((name, wanted)) => {
+            // Each known name is between a pair of backticks.
+            let known: Vec<_> = wanted.split('`').skip(1).step_by(2).collect();
+            no_such("field", name, &known)
         }
-        _ => format!("found {found} instead of {wanted}"),
+        // The parser's own message may have several lines, and a log line must not.
+        None => message.replace('\n', ", "),
     }
 }
 
 /// Returns a message that a name is unknown, with the known or nearest names.
 pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
+    // A text of another length was not meant to be the name.
     let near = known
         .iter()
-        .map(|name| (distance(given, name), name))
+        .filter(|name| given.len().abs_diff(name.len()) <= 1 + name.len() / 4);
+    let near = near
+        .map(|name| (levenshtein(given, name), name))
         .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
         .min();
     match near {
@@ -329,46 +289,12 @@ pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     }
 }
 
-/// Returns how many characters must be added, removed or replaced.
-fn distance(from: &str, to: &str) -> usize {
-    // A text of that length was not meant to be one of the known names.
-    if from.len() > 64 {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
-    for (place, given) in from.chars().enumerate() {
-        let mut diagonal = place;
-        let mut left = place + 1;
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (cell, wanted) in row.iter_mut().skip(1).zip(to.chars()) {
-            let replaced = diagonal + usize::from(given != wanted);
-            diagonal = *cell;
-            left = replaced.min(left + 1).min(diagonal + 1);
-            *cell = left;
-        }
-    }
-    row.last().copied().unwrap_or(usize::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_similar_name_is_suggested() {
-        for (one, other, expected) in [
-            ("", "", 0),
-            ("rate", "rate", 0),
-            ("rat", "rate", 1),
-            ("raet", "rate", 2),
-            ("", "rate", 4),
-            ("kitten", "sitting", 3),
-        ] {
-            assert_eq!(distance(one, other), expected, "{one} {other}");
-            assert_eq!(distance(other, one), expected, "{other} {one}");
-        }
         let known = ["rate", "keep-alive"];
         assert!(no_such("field", "rates", &known).ends_with("did you mean `rate`?"));
         assert!(no_such("field", "keep_alive", &known).ends_with("did you mean `keep-alive`?"));

@@ -22,7 +22,7 @@ use crate::{
     web::{
         charge::ChargeIf,
         key::{Any, KeyExtractor},
-        rule::{Cost, LimitOf, Rule, Tiers, compiled::check_cost, pattern},
+        rule::{Cost, LimitOf, Rule, Tiers, pattern},
     },
 };
 
@@ -111,7 +111,7 @@ fn rule(
     let fields = &table.get_ref().0;
     let limit = limit_of(code, table)?;
     let takes_key = match &limit {
-        LimitOf::Shared { name, .. } => name.contains("<key>"),
+        LimitOf::Shared(name) => name.contains("<key>"),
         _ => true,
     };
     let key = fields.by.as_ref().map(|by| key(keys, by)).transpose()?;
@@ -122,8 +122,10 @@ fn rule(
         ));
     }
     let mut rule = Rule::of(Some(name.to_owned()), limit, key.map(|key| key.0));
+    let init = fields.init.as_ref();
+    rule.init = init.map(|init| limit_of_rate(fields, init)).transpose()?;
     if let Some(cost) = &fields.cost {
-        rule.cost = cost_of(code, name, &rule.limit, cost)?;
+        rule.cost = cost_of(code, &rule, cost)?;
     }
     if let Some(algorithm) = &fields.algorithm {
         let algorithms = [
@@ -215,14 +217,14 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
         }
     }
     match (&fields.rate, tiers, shared) {
-        (Some(rate), None, None) => Ok(LimitOf::Fixed(limit(fields, rate)?)),
+        (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
             let by = need(fields.tier_by.as_ref(), table, "tier-by", "\"plan\"")?;
             let choose = given(by, "chooser of tiers", by.get_ref(), &code.tiers)?;
             let mut limits = Vec::new();
             for (name, rate) in in_order(tiers.get_ref().clone()) {
                 check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
-                limits.push((Cow::Owned(name.into_inner()), limit(fields, &rate)?));
+                limits.push((Cow::Owned(name.into_inner()), limit_of_rate(fields, &rate)?));
             }
             if limits.is_empty() {
                 return Err(tiers
@@ -233,13 +235,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
                 choose: Arc::clone(choose),
             }))
         }
-        (None, None, Some(shared)) => {
-            let init = fields.init.as_ref();
-            Ok(LimitOf::Shared {
-                name: shared.get_ref().clone(),
-                init: init.map(|init| limit(fields, init)).transpose()?,
-            })
-        }
+        (None, None, Some(shared)) => Ok(LimitOf::Shared(shared.get_ref().clone())),
         (None, None, None) => {
             Err(table.fail("it lacks `rate`, as in `rate = \"100/1m\"`; or `tiers`, or `shared`"))
         }
@@ -248,7 +244,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 }
 
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
-fn limit(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
+fn limit_of_rate(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
     let mut limit = rate.get_ref().0;
     if fields
         .per_client
@@ -268,23 +264,11 @@ fn limit(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
 /// Reads a cost: a number, a name registered by code, or numbers by method.
 fn cost_of(
     code: &RulesFile,
-    rule: &str,
-    limit: &LimitOf,
+    rule: &Rule,
     cost: &Spanned<Value<u32, ByName<u32>>>,
 ) -> Result<Cost, Mistake> {
-    let check = |permits: u32, at: Range<usize>| {
-        let fixed = Cost::Fixed(permits);
-        let check = |limit| check_cost(rule, &fixed, limit).map_err(|error| at.fail(error));
-        match limit {
-            LimitOf::Fixed(limit) => check(Some(limit)),
-            LimitOf::Tiers(tiers) => tiers
-                .tiers
-                .iter()
-                .try_for_each(|(_, limit)| check(Some(limit))),
-            LimitOf::Shared { init, .. } => check(init.as_ref()),
-            LimitOf::Parts(_) => check(None),
-        }
-    };
+    let check =
+        |permits: u32, at: Range<usize>| rule.check_cost(permits).map_err(|error| at.fail(error));
     match cost.get_ref() {
         Value::Text(name) => Ok(Cost::Parts(Arc::clone(given(
             cost,

@@ -9,7 +9,7 @@ use std::{
 
 use super::RulesFile;
 use crate::{
-    error::{ConfigError, ConfigErrorKind},
+    error::{ConfigError, bail},
     macros::{notice, warning},
     web::layer::{RateLimitLayer, Shared},
 };
@@ -68,7 +68,7 @@ impl RateLimitLayer {
 }
 
 impl Watch {
-    pub(crate) fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
+    fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
         Self {
             layer,
             file: Arc::new(file),
@@ -161,9 +161,7 @@ async fn read(path: PathBuf) -> Result<String, ConfigError> {
     let shown = path.display().to_string();
     let reading = tokio::task::spawn_blocking(move || super::read(&path));
     reading.await.unwrap_or_else(|_| {
-        Err(ConfigErrorKind::Unreadable.error(format!(
-            "the rules file {shown:?} cannot be read: the runtime is shutting down"
-        )))
+        bail!(Unreadable: "the rules file {shown:?} cannot be read: the runtime is shutting down")
     })
 }
 

@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     algorithm::{
-        call::{self, Counts, Terms},
-        sliding_log::Limiter,
+        call,
+        limiter::{LimiterState, Terms},
+        sliding_log::SlidingLog,
     },
     clock::Now,
     decision::{Decision, LimitState, Source},
@@ -24,6 +25,8 @@ use crate::{
     receipt::PermitId,
     store::{Op, Outcome},
 };
+
+type Limiter = LimiterState<SlidingLog>;
 
 /// What is left of a history after some of its steps.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +116,7 @@ impl State {
             },
             What::Settle(receipt, keep) => {
                 let place = history.place(receipt.name());
-                let credited = self.limiters[place].settle(receipt, *keep, Now::millis(now));
+                let credited = self.limiters[place].settle(receipt, None, *keep, Now::millis(now));
                 if credited.map_err(|kind| format!("{kind:?}"))? > 0 {
                     self.ages(history, event, receipt.name());
                 }
@@ -187,7 +190,7 @@ impl State {
                 resendable: true,
                 ..Terms::HERE
             };
-            let limiter: &mut dyn Counts = all[history.place(charge.name())].take()?;
+            let limiter: &mut LimiterState = all[history.place(charge.name())].take()?;
             Some((limiter, terms))
         });
         let instant = match history.clock {
@@ -322,7 +325,7 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<Outcome, String> {
             keep,
             existing,
         } => {
-            let applies = !existing || limiter.limit().is_some();
+            let applies = !existing || limiter.limit.is_some();
             if applies {
                 limiter.set_rate(*limit, *keep, Now::millis(now));
             }
@@ -332,7 +335,7 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<Outcome, String> {
             let left = limiter.available(Now::millis(now), PermitId([0; 16]));
             Outcome::Permits(left.map_err(|kind| format!("{kind:?}"))?)
         }
-        Op::Inspect => Outcome::Limit(limiter.limit()),
+        Op::Inspect => Outcome::Limit(limiter.limit),
         other => return Err(format!("{other:?} is not judged")),
     })
 }
@@ -359,7 +362,7 @@ fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
         );
         (name, state.permits, state.remaining, state.refused, times)
     };
-    let counts = |decision: &Decision| decision.limits().iter().map(count).collect::<Vec<_>>();
+    let counts = |decision: &Decision| decision.states().iter().map(count).collect::<Vec<_>>();
     let (told, would) = (counts(told), counts(would));
     if told == would {
         Ok(())

@@ -164,11 +164,11 @@ impl Asked<'_> {
             .map(|event| event.begun.at())
             .filter(|then| *then + INTERVAL > at);
         let next = counting.min().unwrap_or(at) + INTERVAL - at;
-        let limits = List::one(LimitState {
+        let limits = List::from([LimitState {
             next_after: Some(Duration::from_millis(next.cast_unsigned())),
             ..state(Some(left), INTERVAL, None)
-        });
-        let grant = Grant::new(limits, List::EMPTY, Source::Store);
+        }]);
+        let grant = Grant::new(limits, List::new(), Source::Store);
         self.told(Decision::Allow(grant), Came::Awaited)
     }
 
@@ -231,7 +231,7 @@ fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
 
 fn refusal(wait: i64, left: u64, reset: i64, source: Source) -> Decision {
     Decision::Deny(Refusal::by_limits(
-        List::one(state(Some(left), reset, Some(wait))),
+        List::from([state(Some(left), reset, Some(wait))]),
         Some(Duration::from_millis(wait.cast_unsigned())),
         source,
     ))
@@ -452,7 +452,7 @@ fn a_process_knows_of_its_own() {
 fn a_grant_is_never_told_again() {
     let mut tale = Tale::new();
     let asked = tale.ask(0, 0, 1);
-    let grant = Grant::new(List::EMPTY, List::EMPTY, Source::Cache);
+    let grant = Grant::new(List::new(), List::new(), Source::Cache);
     asked.told(Decision::Allow(grant), Came::AtOnce);
     tale.fails("only refusals");
 }

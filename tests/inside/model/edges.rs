@@ -1,6 +1,6 @@
 //! Single cases that random histories hit too seldom, and keys that are no limiter's.
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::{
     members::Generation,
@@ -8,7 +8,6 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    arguments::Arguments,
     script::Script,
     sliding_log::{ACQUIRE, ACQUIRE_LIST, SCRIPTS, VERBS},
 };
@@ -58,7 +57,7 @@ fn permits_of_unknown_age_are_restored_in_parts_that_fit_a_member() {
     pair.set_value(1);
     let answer = pair.acquire(7, How::EXACT).unwrap();
     assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 1000));
-    assert_eq!(pair.model.log.entries().count(), 4);
+    assert_eq!(pair.model.state.log.entries().count(), 4);
     pair.advance(1000);
     assert_eq!(pair.available(), Ok(3 << 32));
 }
@@ -69,7 +68,7 @@ fn a_repair_does_not_block_the_server() {
     let mut pair = with_limit((1 << 53) - 1, 1000);
     pair.set_value(5);
     assert_eq!(pair.acquire(6, How::EXACT).unwrap().wait, 1000);
-    assert_eq!(pair.model.log.entries().count(), 100);
+    assert_eq!(pair.model.state.log.entries().count(), 100);
     pair.grants(5, How::EXACT);
     pair.advance(1000);
     assert_eq!(pair.available(), Ok((1 << 53) - 1));
@@ -282,11 +281,11 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
                 spoil(&mut pair);
                 let (log, score) = (pair.log_key(), (START - 1).to_string());
                 pair.command(&["ZADD", &log, &score, foreign]);
-                if how.limit == LimitSource::Store || pair.model.value != Some(0) {
+                if how.limit == LimitSource::Store || pair.model.state.value != Some(0) {
                     cannot_acquire(&mut pair, how);
                 }
                 pair.advance(998);
-                if pair.model.value != Some(0) {
+                if pair.model.state.value != Some(0) {
                     cannot_count(&mut pair);
                 }
             }
@@ -318,7 +317,7 @@ fn a_give_back_beside_a_foreign_member_makes_no_room() {
     pair.lose(Key::Value);
     let receipt = pair.receipt(sent, LimitSource::Store);
     let call = (SCRIPTS.settle)(&receipt, 0, pair.asks_at(Some(START))).unwrap();
-    pair.call(call.script, &call.arguments).unwrap();
+    pair.call(call.script, &call.command).unwrap();
     // What is left is still to be counted, and cannot be.
     cannot_acquire(&mut pair, How::EXACT);
 }
@@ -335,9 +334,9 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
         }
         let how = code(&pair, 5, 1000);
         let sent = pair.unsent(1);
-        let arguments = pair.acquire_arguments(sent, how);
+        let command = pair.acquire_command(sent, how);
         for script in [&ACQUIRE, &ACQUIRE_LIST] {
-            let error = pair.call(script, &arguments).unwrap_err();
+            let error = pair.call(script, &command).unwrap_err();
             assert_eq!(
                 wire::failure(error).kind(),
                 ErrorKind::ForeignState,
@@ -358,7 +357,7 @@ fn a_value_that_is_no_number_is_counted_anew() {
         pair.acquire(2, How::EXACT).unwrap();
         let value = pair.value_key();
         pair.command(&["SET", &value, text]);
-        pair.model.value = None;
+        pair.model.state.value = None;
         assert_eq!(pair.acquire(4, How::EXACT).unwrap().remaining, 3);
     }
 }
@@ -377,8 +376,8 @@ fn a_number_that_is_spelled_otherwise_is_one() {
             exact: false,
             ..How::EXACT
         };
-        let arguments = pair.acquire_arguments(sent, how);
-        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let command = pair.acquire_command(sent, how);
+        let reply = pair.call(&ACQUIRE, &command).unwrap();
         let answer = wire::read_answers(&reply, 1, 1, false).unwrap()[0];
         assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
@@ -409,23 +408,23 @@ fn who_comes_again_for_more_than_the_rate_closes_no_line() {
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = pair.unsent(1);
-    let arguments = pair.acquire_arguments(sent, how);
+    let command = pair.acquire_command(sent, how);
     for script in [&ACQUIRE, &ACQUIRE_LIST] {
-        changes_nothing(pair, script, &arguments);
+        changes_nothing(pair, script, &command);
     }
 }
 
 /// The same for the count of free permits.
 fn cannot_count(pair: &mut Pair) {
     let (id, now) = (pair.new_id(), pair.now().cast_unsigned());
-    let arguments = pair.available_arguments(id, Some(now));
-    changes_nothing(pair, &VERBS, &arguments);
+    let command = pair.count_command(id, Some(now));
+    changes_nothing(pair, &VERBS, &command);
 }
 
-pub(crate) fn changes_nothing(pair: &mut Pair, script: &Script, arguments: &Arguments) {
+pub(crate) fn changes_nothing(pair: &mut Pair, script: &Script, command: &Cmd) {
     let before = pair.raw();
-    let reply: Value = pair.call(script, arguments).unwrap();
+    let reply: Value = pair.call(script, command).unwrap();
     let error = wire::reply::second(&reply).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ForeignState, "{arguments:?}");
-    assert_eq!(pair.raw(), before, "{arguments:?}");
+    assert_eq!(error.kind(), ErrorKind::ForeignState, "{command:?}");
+    assert_eq!(pair.raw(), before, "{command:?}");
 }

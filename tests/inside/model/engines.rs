@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::pair::{Clock, How, Pair, START};
-use crate::store::redis::wire::{self, sliding_log::ACQUIRE_LIST};
+use crate::store::redis::wire::{self, script::calling, sliding_log::ACQUIRE_LIST};
 use crate::{error::ErrorKind, limit::RateType};
 
 /// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
@@ -63,10 +63,10 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     let log = pair.log_key();
     pair.command(&["ZADD", &log, &(START - 1).to_string(), "x"]);
     let run = pair.unsent_run([1, 5]);
-    let arguments = pair.run_arguments(&run, how);
+    let command = pair.run_command(&run, how);
     let before = pair.raw();
     let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());
-    let eval = arguments.command("EVAL", &text);
+    let eval = calling("EVAL", &text, &command);
     let reply: Value = eval.query(pair.connection()).unwrap();
     let told = wire::reply::second(&reply).unwrap_err().kind();
     assert_eq!(told, ErrorKind::ForeignState);
@@ -76,15 +76,13 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
 #[cfg(feature = "inspect")]
 #[test]
 fn a_newer_lua_tries_all_commands() {
-    use crate::{
-        inspect::verify::VERIFY,
-        store::redis::wire::arguments::{Arguments, Word},
-    };
+    use crate::inspect::verify::VERIFY;
 
     let mut pair = pair();
     let text = format!("{NEWER_LUA}{}", VERIFY.text());
-    let arguments = Arguments::new(&pair.keys, [Word::from(*b"1")]);
-    let eval = arguments.command("EVAL", &text);
+    let mut command = VERIFY.start(pair.keys.len(), 1);
+    command.arg(&pair.keys).arg("1");
+    let eval = calling("EVAL", &text, &command);
     let (tried, _): (Vec<(String, String)>, Vec<Value>) = eval.query(pair.connection()).unwrap();
     assert!(tried.iter().any(|(command, _)| command == "ZADD"));
 }

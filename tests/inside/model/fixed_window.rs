@@ -18,13 +18,16 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        fixed_window::{Limiter, Window},
+        fixed_window::{FixedWindow, Window},
+        limiter::LimiterState,
     },
     clock::Now,
     error::ErrorKind,
     limit::{Algorithm, LimitSource, RateType, StoredLimit},
     receipt::{PermitId, Taken},
 };
+
+type Limiter = LimiterState<FixedWindow>;
 
 /// What a busy machine may lose between two commands, in ms.
 const TOLERANCE: i64 = 2_000;
@@ -52,31 +55,19 @@ impl Kind for Limiter {
         self.limit
     }
 
-    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
-        self.set_rate(limit, keep, now);
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
+        verb(self)
     }
 
-    fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        self.try_set_rate(limit)
-    }
-
-    fn release(&mut self, permits: i64, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
-        self.release(permits, now)
-    }
-
-    fn available(&mut self, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
-        let before = self.window;
-        let left = self.available(now);
+    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        let before = self.state.0;
+        let left = self.verb(|limiter| limiter.available(now, id));
         // Only an acquire writes what is left.
-        self.window = before.map(|window| Window {
-            end: self.window.and_then(|mended| mended.end),
+        self.state.0 = before.map(|window| Window {
+            end: self.state.0.and_then(|mended| mended.end),
             ..window
         });
         left
-    }
-
-    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        self.repair(now)
     }
 
     /// It is read before the next step.
@@ -84,14 +75,14 @@ impl Kind for Limiter {
 
     fn read(pair: &mut Pair<Self>) {
         pair.model.limit = pair.stored_limit();
-        pair.model.window = pair.stored_window();
+        pair.model.state.0 = pair.stored_window();
     }
 
     fn compare(pair: &mut Pair<Self>) {
         assert_eq!(pair.stored_limit(), pair.model.limit);
         let (stored, now) = (pair.stored_window(), pair.now());
         let is_open = |window: &Window| window.end.is_none_or(|end| end >= now);
-        let modelled = pair.model.window.filter(is_open);
+        let modelled = pair.model.state.0.filter(is_open);
         let value = |window: Option<Window>| window.map(|window| window.value);
         assert_eq!(value(stored), value(modelled));
         let end = |window: Option<Window>| window.and_then(|window| window.end);
@@ -121,9 +112,9 @@ impl Kind for Limiter {
     }
 
     fn acquire(pair: &mut Pair<Self>, run: &[(Sent, bool)], how: How) {
-        let (arguments, terms) = (pair.run_arguments(run, how), pair.terms(how));
+        let (command, terms) = (pair.run_command(run, how), pair.terms(how));
         let acquires = pair.acquires(run, how);
-        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let reply = pair.call(&ACQUIRE, &command).unwrap();
         let replied = replied(&SCRIPTS, &reply, 1, run.len());
         let now = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let expected = decide(&mut pair.model, terms, &acquires, Now::millis(now));
@@ -155,22 +146,22 @@ impl Kind for Limiter {
         let now = Now::millis(pair.now());
         let receipt = pair.receipt(sent, limit).taken(taken);
         let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(false)).unwrap();
-        let (_, replied) = pair.number(call.script, &call.arguments);
-        let credited = i64::from(sent.permits) - i64::from(keep);
-        let given = limit.given().map(|limit| limit.stored());
-        let live = pair.model.window.and_then(|window| window.end);
+        let (_, replied) = pair.number(call.script, &call.command);
+        let live = pair.model.state.0.and_then(|window| window.end);
         let apart = live.map_or(i64::MAX, |live| (live - end).abs());
-        let unset = pair.model.limit.is_none();
-        let expected = if credited < 0 {
-            pair.model.settle(credited, end, given, now)
+        let mut settle = |end| {
+            let taken = Some(Taken::Window(end));
+            pair.model.settle(&receipt, taken, keep, now)
+        };
+        let expected = if keep > sent.permits {
+            settle(end)
         } else if (4..100).contains(&apart) {
             // A window that was ended by hand, and another soon after: these two cannot be told
             // apart here.
             return;
-        } else if pair.model.window.is_some() && (apart < 4 || unset) {
-            let end = live.unwrap_or(end);
-            pair.model.settle(credited, end, None, now)
-        } else if unset {
+        } else if apart < 4 {
+            settle(live.unwrap_or(end))
+        } else if pair.model.limit.is_none() {
             Err(ErrorKind::NotInitialized)
         } else {
             Ok(0)
@@ -192,7 +183,7 @@ impl Kind for Limiter {
     fn plant(pair: &mut Pair<Self>, plant: Plant) {
         let (value, log) = (pair.value_key(), pair.log_key());
         pair.command(&["PERSIST", &value]);
-        if plant.counted && pair.model.window.is_some() {
+        if plant.counted && pair.model.state.0.is_some() {
             pair.command(&["ZADD", &log, "1", "an entry"]);
         }
     }
@@ -276,10 +267,10 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let (end, value) = (pair.now() + 50_000, pair.value_key());
     let _: Value = pair.ask(&["SET", &value, "1", "PXAT", &end.to_string()]);
     let sent = pair.unsent(2);
-    let arguments = pair.acquire_arguments(sent, How::STORED);
+    let command = pair.acquire_command(sent, How::STORED);
     let mut exact = 0;
     for _ in 0..100 {
-        let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+        let reply = pair.call(&ACQUIRE, &command).unwrap();
         let answer = wire::read_answers(&reply, 1, 1, false).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);

@@ -14,13 +14,16 @@ use crate::store::redis::wire::gcra::{self, Lone, SCRIPTS};
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        gcra::{Limiter, Pace, State},
+        gcra::{Gcra, Pace, State},
+        limiter::LimiterState,
     },
     clock::Now,
     error::ErrorKind,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    receipt::{PermitId, Taken, Tat},
+    receipt::{Taken, Tat},
 };
+
+type Limiter = LimiterState<Gcra>;
 
 /// Both that a limiter's keys hold: a rule goes by the value's own limit, and looks at no hash.
 #[derive(Clone, Debug)]
@@ -49,8 +52,10 @@ impl Model {
     fn of_hash(&self) -> Limiter {
         Limiter {
             limit: self.hash,
-            state: self.state,
-            ..Limiter::default()
+            state: Gcra {
+                stored: self.state,
+                ..Gcra::default()
+            },
         }
     }
 
@@ -61,16 +66,8 @@ impl Model {
         }
     }
 
-    /// Does what a verb does, that writes no limit.
-    fn verb<T>(&mut self, verb: impl FnOnce(&mut Limiter) -> T) -> T {
-        let mut limiter = self.of_verb();
-        let done = verb(&mut limiter);
-        self.state = limiter.state;
-        done
-    }
-
     fn adopt(&mut self, limiter: &Limiter, source: LimitSource) {
-        self.state = limiter.state;
+        self.state = limiter.state.stored;
         if !of_code(source) {
             self.hash = limiter.limit;
         }
@@ -115,29 +112,18 @@ impl Kind for Model {
         self.of_verb().limit
     }
 
-    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
+        let mut limiter = self.of_verb();
+        let done = verb(&mut limiter);
+        self.state = limiter.state.stored;
+        done
+    }
+
+    fn set<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
         let mut limiter = self.of_hash();
-        limiter.set_rate(limit, keep, now);
+        let done = verb(&mut limiter);
         self.adopt(&limiter, LimitSource::Store);
-    }
-
-    fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        let mut limiter = self.of_hash();
-        let set = limiter.try_set_rate(limit);
-        self.adopt(&limiter, LimitSource::Store);
-        set
-    }
-
-    fn release(&mut self, permits: i64, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
-        self.verb(|limiter| limiter.release(permits, now))
-    }
-
-    fn available(&mut self, now: Now, _id: PermitId) -> Result<i64, ErrorKind> {
-        self.verb(|limiter| limiter.available(now))
-    }
-
-    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        self.verb(|limiter| limiter.repair(now))
+        done
     }
 
     fn lose(&mut self, key: Key) {
@@ -170,8 +156,8 @@ impl Kind for Model {
             _ => None,
         };
         let answers = answers.unwrap_or_else(|| {
-            let arguments = pair.run_arguments(run, how);
-            let reply = pair.call(&gcra::ACQUIRE_RUN, &arguments).unwrap();
+            let command = pair.run_command(run, how);
+            let reply = pair.call(&gcra::ACQUIRE_RUN, &command).unwrap();
             replied(&SCRIPTS, &reply, 1, run.len())
         });
         let (now, terms, acquires) = (pair.now(), pair.terms(how), pair.acquires(run, how));
@@ -203,15 +189,12 @@ impl Kind for Model {
 
     fn settle(pair: &mut Pair<Self>, which: Index, keep: u32, source: LimitSource) {
         let (sent, taken) = pair.grant(which, Taken::Tat(Tat { at: 0, given: 0 }));
-        let Taken::Tat(tat) = taken else {
-            panic!("{taken:?} of GCRA");
-        };
         if keep == sent.permits {
             return;
         }
         let receipt = pair.receipt(sent, source).taken(taken);
         let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(true)).unwrap();
-        let (_, replied) = pair.number(call.script, &call.arguments);
+        let (_, replied) = pair.number(call.script, &call.command);
         let mut limiter = match (source, pair.model.state) {
             (LimitSource::Code(_), Some(_)) => pair.model.of_value(0),
             // There is nothing to give back to.
@@ -222,10 +205,8 @@ impl Kind for Model {
             (LimitSource::Code(_), None) => Limiter::default(),
             _ => pair.model.of_hash(),
         };
-        let credited = i64::from(sent.permits) - i64::from(keep);
         let now = pair.now();
-        let limit = source.given().map(Limit::stored);
-        let expected = limiter.settle(credited, tat, limit, pair.instant(now));
+        let expected = limiter.settle(&receipt, Some(taken), keep, pair.instant(now));
         assert_eq!(replied, expected);
         if expected.is_ok() {
             pair.model.adopt(&limiter, source);
@@ -255,8 +236,8 @@ impl Pair<Model> {
             assert!(u64::from(sent.permits) > limit.permits());
             return None;
         };
-        let arguments = lone.arguments(&self.name, CLIENT, self.asks(true).now);
-        let reply = self.call(&gcra::ACQUIRE, &arguments).unwrap();
+        let command = lone.command(&self.name, CLIENT, self.asks(true).now);
+        let reply = self.call(&gcra::ACQUIRE, &command).unwrap();
         let Some(answer) = lone.answer(&reply).unwrap() else {
             // By another limit, which is for the other script to change, or no value of this
             // algorithm.
@@ -295,10 +276,10 @@ fn by_the_servers_clock_it_counts_in_microseconds() {
         let permits = 1 + u32::try_from((granted + refused) % 9).unwrap();
         let sent = pair.unsent(permits);
         let lone = Lone::new(&pair.charge(sent, source)).unwrap();
-        let arguments = lone.arguments(&pair.name, CLIENT, None);
+        let command = lone.command(&pair.name, CLIENT, None);
         let stored = pair.stored_state();
         let before = pair.micros();
-        let reply = pair.call(&gcra::ACQUIRE, &arguments).unwrap();
+        let reply = pair.call(&gcra::ACQUIRE, &command).unwrap();
         let after = pair.micros();
         let answer = lone.answer(&reply).unwrap().unwrap();
         let cost = pace.cost(permits.into());

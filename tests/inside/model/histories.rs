@@ -10,7 +10,7 @@ use super::{
     pair::{Clock, How, Key, Kind, Lone, Pair, Plant, START},
 };
 use crate::{
-    algorithm::sliding_log::Limiter,
+    algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
     limit::{Algorithm, Limit, LimitSource, RateType},
 };
 
@@ -292,12 +292,12 @@ proptest! {
     #![proptest_config(config(800))]
 
     #[test]
-    fn a_history(rate_type in rate_type(4), clock in clock(), steps in steps::<Limiter>(40)) {
+    fn a_history(rate_type in rate_type(4), clock in clock(), steps in steps::<LimiterState<SlidingLog>>(40)) {
         live(Pair::new(rate_type, clock), steps);
     }
 
     #[test]
-    fn a_history_of_runs_of_one(rate_type in rate_type(4), steps in steps::<Limiter>(40)) {
+    fn a_history_of_runs_of_one(rate_type in rate_type(4), steps in steps::<LimiterState<SlidingLog>>(40)) {
         live(Pair::new(rate_type, Clock::Server).through(Lone::Run), steps);
     }
 }

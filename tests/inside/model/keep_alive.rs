@@ -36,8 +36,8 @@ fn expire(pair: &mut Pair, millis: i64) {
 /// Without looking at what came of it: the model knows no life, and the tests here look closer.
 fn acquire_only(pair: &mut Pair, permits: u32, how: How) {
     let sent = pair.unsent(permits);
-    let arguments = pair.acquire_arguments(sent, how);
-    pair.call(&ACQUIRE, &arguments).unwrap();
+    let command = pair.acquire_command(sent, how);
+    pair.call(&ACQUIRE, &command).unwrap();
 }
 
 /// About as long as said: a busy machine may take its time before it looks.

@@ -15,8 +15,8 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        call::{Counts, Terms},
-        sliding_log::Limiter,
+        limiter::{LimiterState, Terms},
+        sliding_log::SlidingLog,
     },
     demand::{Acquire, Charge},
     error::ErrorKind,
@@ -24,6 +24,8 @@ use crate::{
 };
 
 const LIMITERS: usize = 3;
+
+type Limiter = LimiterState<SlidingLog>;
 
 #[derive(Clone, Debug)]
 enum ListStep {
@@ -192,10 +194,10 @@ impl Stage {
         let limiters = limiters.map(|(charge, how)| (charge, how.rewrite));
         let callers = charges.iter().zip(&list.callers);
         let callers = callers.map(|(charges, (waits, _))| (charges.iter(), *waits));
-        let arguments = wire::acquire(limiters, callers, self.pairs[0].asks(list.exact));
         let in_slots = self.slots_of(&list.which);
         let script = in_slots.unwrap_or(&ACQUIRE_LIST);
-        let reply = self.pairs[0].call(script, &arguments).unwrap();
+        let command = wire::acquire(script, limiters, callers, self.pairs[0].asks(list.exact));
+        let reply = self.pairs[0].call(script, &command).unwrap();
         let replied = replied(&SCRIPTS, &reply, list.which.len(), list.callers.len());
         let now = match (clock, &replied) {
             (Clock::Given(now), _) => now,
@@ -224,7 +226,7 @@ impl Stage {
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
         let limiters = asked
             .zip(terms)
-            .map(|((_, pair), terms)| (&mut pair.model as &mut dyn Counts, terms));
+            .map(|((_, pair), terms)| (&mut pair.model as &mut LimiterState, terms));
         let expected = decide_all(limiters, &run, instant);
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);
@@ -254,9 +256,9 @@ fn a_key_that_is_no_log_changes_nothing() {
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));
-    let arguments = wire::acquire(limiters, callers, first.asks(true));
+    let command = wire::acquire(&ACQUIRE_LIST, limiters, callers, first.asks(true));
     let before = first.raw();
-    first.call(&ACQUIRE_LIST, &arguments).unwrap_err();
+    first.call(&ACQUIRE_LIST, &command).unwrap_err();
     assert_eq!(first.raw(), before);
 }
 

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use proptest::{prelude::*, sample::Index};
-use redis::Value;
+use redis::{Arg, Cmd, ToRedisArgs, Value};
 
 use super::{
     members::{Generation, packed, unpacked},
@@ -17,13 +17,13 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        sliding_log::{Entry, Limiter, Log},
+        limiter::{Algorithm as _, LimiterState},
+        sliding_log::{Entry, Log, SlidingLog},
     },
     clock::Now,
     error::ErrorKind,
     limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit, ahead_of},
     name::Name,
-    receipt::PermitId,
 };
 
 /// Times around which something happens with the intervals below.
@@ -31,7 +31,7 @@ const MOVES: [i64; 16] = [
     0, 1, 1, 3, 7, 50, 99, 100, 101, 900, 999, 1000, 1001, 3000, -1, -40,
 ];
 
-impl Kind for Limiter {
+impl Kind for LimiterState<SlidingLog> {
     const ALGORITHM: Algorithm = Algorithm::SlidingLog;
     const RATES: &'static [u64] = &[5, 5, 5, 5, 5, 5, 1, 3, 10];
     const INTERVALS: &'static [u64] = &[1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 100, 3000];
@@ -49,31 +49,15 @@ impl Kind for Limiter {
         self.limit
     }
 
-    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
-        self.set_rate(limit, keep, now);
-    }
-
-    fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
-        self.try_set_rate(limit)
-    }
-
-    fn release(&mut self, permits: i64, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
-        self.release(permits, now, id)
-    }
-
-    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
-        self.available(now, id)
-    }
-
-    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        self.repair(now)
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
+        verb(self)
     }
 
     fn lose(&mut self, key: Key) {
         match key {
             Key::Limit => self.limit = None,
-            Key::Value => self.value = None,
-            Key::Log => self.log.clear(),
+            Key::Value => self.state.value = None,
+            Key::Log => self.state.log.clear(),
         }
     }
 
@@ -89,13 +73,13 @@ impl Kind for Limiter {
         for (member, score) in scores {
             pair.add_member(score - by, &member);
         }
-        for entry in pair.model.log.entries() {
+        for entry in pair.model.state.log.entries() {
             moved.insert(Entry {
                 score: entry.score - by,
                 ..*entry
             });
         }
-        pair.model.log = moved;
+        pair.model.state.log = moved;
     }
 
     fn acquire(pair: &mut Pair, run: &[(Sent, bool)], how: How) {
@@ -128,7 +112,7 @@ impl Kind for Limiter {
     fn plant(pair: &mut Pair, plant: Plant) {
         let score = pair.now() - plant.age;
         pair.plant(plant.generation, score, plant.permits);
-        if let (true, Some(value)) = (plant.counted, pair.model.value) {
+        if let (true, Some(value)) = (plant.counted, pair.model.state.value) {
             pair.set_value(value - i64::from(plant.permits));
         }
     }
@@ -159,7 +143,7 @@ impl Pair {
     pub(crate) fn note_in(&mut self, slots: Option<u32>) {
         let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
         self.name = self.name.clone().noted_in(slots);
-        self.model.note_in(slots);
+        self.model.state.set_slots(slots);
     }
 
     /// Sends an acquire that was not sent before.
@@ -180,12 +164,12 @@ impl Pair {
         };
         let copy = matches!(self.clock, Clock::Given(_)).then(|| {
             let copies = self.copies();
-            let arguments = self.run_arguments(&run, how).on(copies.clone());
-            (copies, self.call(other, &arguments).unwrap())
+            let command = on(&self.run_command(&run, how), &copies);
+            (copies, self.call(other, &command).unwrap())
         });
-        let arguments = self.run_arguments(&run, how);
+        let command = self.run_command(&run, how);
         let since = self.now();
-        let reply = self.call(script, &arguments).unwrap();
+        let reply = self.call(script, &command).unwrap();
         let until = self.now();
         let answer = self.read(&reply, sent, how);
         if let Some((copies, replied)) = copy {
@@ -212,10 +196,10 @@ impl Pair {
         run: &[(Sent, bool)],
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let arguments = self.run_arguments(run, how);
+        let command = self.run_command(run, how);
         let scripts = wire::scripts(&self.name);
         let since = self.now();
-        let reply = self.call(scripts.acquire, &arguments).unwrap();
+        let reply = self.call(scripts.acquire, &command).unwrap();
         let until = self.now();
         self.replied(
             replied(scripts, &reply, 1, run.len()),
@@ -276,7 +260,7 @@ impl Pair {
 
     pub(crate) fn set_value(&mut self, value: i64) {
         self.command(&["SET", &self.value_key(), &value.to_string()]);
-        self.model.value = Some(value);
+        self.model.state.value = Some(value);
     }
 
     /// Puts a grant into the log that no acquire of ours made.
@@ -291,7 +275,7 @@ impl Pair {
             self.command(&["PEXPIRE", &value, &life.to_string()]);
             self.command(&["PEXPIRE", &log, &life.to_string()]);
         }
-        self.model.log.insert(Entry { score, permits, id });
+        self.model.state.log.insert(Entry { score, permits, id });
         Sent {
             id,
             permits,
@@ -341,10 +325,12 @@ impl Pair {
     fn modelled(&self) -> State {
         State {
             limit: self.model.limit.map(|limit: StoredLimit| {
-                wire::format::limit_fields(&limit).map(|field| field.as_ref().to_vec())
+                (wire::format::fields(&limit).to_redis_args())
+                    .try_into()
+                    .unwrap()
             }),
-            value: self.model.value,
-            log: (self.model.log.entries())
+            value: self.model.state.value,
+            log: (self.model.state.log.entries())
                 .map(|entry| (entry.score, entry.id.0, entry.permits))
                 .collect(),
             others: 0,
@@ -412,4 +398,17 @@ impl Pair {
             assert!(ttl < 0 || ttl >= least, "{ttl}");
         }
     }
+}
+
+/// The same command on other keys.
+fn on(command: &Cmd, keys: &[String; 5]) -> Cmd {
+    let mut other = Cmd::new();
+    for (place, argument) in command.args_iter().enumerate() {
+        let Arg::Simple(bytes) = argument else {
+            panic!("{command:?}");
+        };
+        let key = place.checked_sub(3).and_then(|place| keys.get(place));
+        other.arg(key.map_or(bytes, |key| key.as_bytes()));
+    }
+    other
 }

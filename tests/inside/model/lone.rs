@@ -38,8 +38,8 @@ fn taken(granted: usize) -> Pair {
 
 /// The raw reply, and what is read from it.
 fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
-    let arguments = pair.acquire_arguments(sent, how);
-    let reply = pair.call(&ACQUIRE, &arguments).unwrap();
+    let command = pair.acquire_command(sent, how);
+    let reply = pair.call(&ACQUIRE, &command).unwrap();
     let now = pair.asks(how.exact).now;
     let answer = lone_answer(&reply, &pair.charge(sent, how.limit), now).unwrap();
     (reply, answer)
@@ -51,14 +51,14 @@ fn what_has_expired_is_not_looked_at_while_enough_is_left() {
     pair.advance(1000);
     let hasty = how(&pair, false);
     assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
-    assert_eq!(pair.model.log.entries().count(), 3);
+    assert_eq!(pair.model.state.log.entries().count(), 3);
     // But it is where that is wanted exactly, and where more is asked for.
     let mut other = taken(2);
     other.advance(1000);
     let exactly = how(&other, true);
     assert_eq!(other.acquire(1, exactly).unwrap().remaining, 4);
     pair.grants(3, hasty);
-    assert_eq!(pair.model.log.entries().count(), 2);
+    assert_eq!(pair.model.state.log.entries().count(), 2);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_log_that_was_lost_is_noticed_although_enough_is_left() {
     let hasty = how(&pair, false);
     assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
     // What was granted before is in use for one more interval.
-    let permits = pair.model.log.entries().map(|entry| entry.permits);
+    let permits = pair.model.state.log.entries().map(|entry| entry.permits);
     assert_eq!(permits.collect::<Vec<_>>().iter().sum::<u32>(), 3);
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::{sample::Index, strategy::BoxedStrategy};
-use redis::{Connection, FromRedisValue, RedisError, Value};
+use redis::{Cmd, Connection, FromRedisValue, RedisError, Value};
 
 use super::{
     members::Generation,
@@ -11,14 +11,14 @@ use super::{
 };
 use crate::store::redis::wire::{
     self,
-    arguments::Arguments,
     script::{Script, Scripts, is_unknown_script},
 };
 use crate::{
     algorithm::{
         answer::Answer,
-        call::{self, Counts, Terms},
-        sliding_log,
+        call,
+        limiter::{LimiterState, Terms},
+        sliding_log::SlidingLog,
     },
     clock::Now,
     demand::{Acquire, Charge, Labels},
@@ -55,11 +55,17 @@ pub(crate) trait Kind: Clone + 'static {
         self.limit()
     }
 
-    fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now);
-    fn try_set_rate(&mut self, limit: StoredLimit) -> bool;
-    fn release(&mut self, permits: i64, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
-    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
-    fn repair(&mut self, now: Now) -> Result<i64, ErrorKind>;
+    /// Carries out a verb that writes no limit.
+    fn verb<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T;
+
+    /// Carries out a verb that writes a limit.
+    fn set<T>(&mut self, verb: impl FnOnce(&mut LimiterState) -> T) -> T {
+        self.verb(verb)
+    }
+
+    fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        self.verb(|limiter| limiter.available(now, id))
+    }
 
     /// Does what the loss of a key does to the model.
     fn lose(&mut self, key: Key);
@@ -89,7 +95,7 @@ pub(crate) trait Kind: Clone + 'static {
     fn plant(_pair: &mut Pair<Self>, _plant: Plant) {}
 }
 
-pub(crate) struct Pair<K = sliding_log::Limiter> {
+pub(crate) struct Pair<K = LimiterState<SlidingLog>> {
     connection: Connection,
     pub(crate) name: Name,
     pub(crate) keys: [String; 5],
@@ -278,14 +284,10 @@ impl<K: Kind> Pair<K> {
         &mut self.connection
     }
 
-    pub(crate) fn call(
-        &mut self,
-        script: &Script,
-        arguments: &Arguments,
-    ) -> Result<Value, RedisError> {
-        match script.command(arguments, false).query(&mut self.connection) {
+    pub(crate) fn call(&mut self, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
+        match script.by_hash(command).query(&mut self.connection) {
             Err(error) if is_unknown_script(&error) => {
-                script.command(arguments, true).query(&mut self.connection)
+                script.whole(command).query(&mut self.connection)
             }
             reply => reply,
         }
@@ -295,18 +297,18 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn number(
         &mut self,
         script: &Script,
-        arguments: &Arguments,
+        command: &Cmd,
     ) -> (Value, Result<i64, ErrorKind>) {
-        let reply = self.call(script, arguments).unwrap();
+        let reply = self.call(script, command).unwrap();
         let replied = wire::reply::second(&reply).map_err(|error| error.kind());
         (reply, replied)
     }
 
-    pub(crate) fn acquire_arguments(&self, sent: Sent, how: How) -> Arguments {
-        self.run_arguments(&[(sent, false)], how)
+    pub(crate) fn acquire_command(&self, sent: Sent, how: How) -> Cmd {
+        self.run_command(&[(sent, false)], how)
     }
 
-    pub(crate) fn run_arguments(&self, run: &[(Sent, bool)], how: How) -> Arguments {
+    pub(crate) fn run_command(&self, run: &[(Sent, bool)], how: How) -> Cmd {
         let charges: Vec<_> = run
             .iter()
             .map(|(sent, waits)| (self.charge(*sent, how.limit), *waits))
@@ -315,7 +317,8 @@ impl<K: Kind> Pair<K> {
         let limiters = limiters.map(|(charge, _)| (charge, how.rewrite));
         let callers = charges.iter();
         let callers = callers.map(|(charge, waits)| (std::iter::once(charge), *waits));
-        wire::acquire(limiters, callers, self.asks(how.exact))
+        let script = wire::scripts(&self.name).acquire;
+        wire::acquire(script, limiters, callers, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> Charge {
@@ -404,7 +407,7 @@ impl<K: Kind> Pair<K> {
 
 /// The answers of the pure functions to callers of one limiter, at a time in milliseconds.
 pub(crate) fn decide(
-    limiter: &mut dyn Counts,
+    limiter: &mut LimiterState,
     terms: Terms,
     run: &[Acquire],
     now: Now,
@@ -414,7 +417,7 @@ pub(crate) fn decide(
 
 /// The same to callers of several limiters.
 pub(crate) fn decide_all<'a>(
-    limiters: impl Iterator<Item = (&'a mut dyn Counts, Terms)>,
+    limiters: impl Iterator<Item = (&'a mut LimiterState, Terms)>,
     run: &[Acquire],
     now: Now,
 ) -> Result<Vec<Answer>, ErrorKind> {

@@ -10,13 +10,16 @@ use crate::store::redis::wire::{format::member, slots};
 use crate::{
     algorithm::{
         answer::{Answer, Verdict},
-        sliding_log::{Entry, Limiter},
+        limiter::LimiterState,
+        sliding_log::{Entry, SlidingLog},
     },
     error::ErrorKind,
     limit::{LimitSource, RateType},
     receipt::{PermitId, Taken},
 };
 use proptest::{prelude::*, sample::Index};
+
+type Limiter = LimiterState<SlidingLog>;
 
 #[derive(Clone, Copy, Debug)]
 enum SlotStep {
@@ -108,7 +111,8 @@ fn settle(
     let given = pair.given_to_settle(sent, keep);
     let taken = receipt.clone().taken(Taken::Slot(end));
     let call = (slots::SCRIPTS.settle)(&taken, keep, pair.asks_at(given)).unwrap();
-    let by_model = |model: &mut Limiter, now| model.settle_in_slot(&receipt, keep, end, now);
+    let by_model =
+        |model: &mut Limiter, now| model.settle(&receipt, Some(Taken::Slot(end)), keep, now);
     pair.settled(&call, (sent, keep), given, by_model)
 }
 
@@ -129,7 +133,7 @@ fn take_now(pair: &mut Pair, permits: u32) -> Slotted {
 
 /// Score and permits of each entry.
 fn log(pair: &Pair) -> Vec<(i64, u32)> {
-    let entries = pair.model.log.entries();
+    let entries = pair.model.state.log.entries();
     entries
         .map(|entry| (entry.score - START, entry.permits))
         .collect()
@@ -202,7 +206,10 @@ fn a_new_slot_takes_the_place_of_two_that_have_expired() {
     // At 1030: four have expired.
     for (left, value) in [(4, 1_000_000 - 4), (4, 1_000_000 - 5)] {
         take_now(&mut pair, 1);
-        assert_eq!((log(&pair).len(), pair.model.value), (left, Some(value)));
+        assert_eq!(
+            (log(&pair).len(), pair.model.state.value),
+            (left, Some(value))
+        );
     }
     pair.advance(1);
     take_now(&mut pair, 1);
@@ -264,8 +271,8 @@ fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
         .query(pair.connection())
         .unwrap();
     assert_eq!(added, 1);
-    pair.model.log.insert(Entry { score, permits, id });
-    let value = pair.model.value.unwrap();
+    pair.model.state.log.insert(Entry { score, permits, id });
+    let value = pair.model.state.value.unwrap();
     pair.set_value(value - i64::from(permits));
 }
 
@@ -362,8 +369,8 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     let (log, score) = (pair.log_key(), (START + 500).to_string());
     pair.command(&["ZADD", &log, &score, "x"]);
     let run = pair.unsent_run([1, 5]);
-    let arguments = pair.run_arguments(&run, How::STORED);
-    changes_nothing(&mut pair, &slots::ACQUIRE_LIST, &arguments);
+    let command = pair.run_command(&run, How::STORED);
+    changes_nothing(&mut pair, &slots::ACQUIRE_LIST, &command);
 }
 
 #[test]

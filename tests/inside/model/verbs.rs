@@ -1,19 +1,21 @@
 //! The verbs that take no permits, carried out in Redis and by the model: those of every kind, and
 //! how a sliding log settles.
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::pair::{Clock, Kind, Pair, Sent};
 use crate::store::redis::wire::{
     self,
-    arguments::{Arguments, Word},
-    format::{flag_byte, limit_fields, time},
+    format::{fields, optional},
     reply::flag,
     script::Call,
     sliding_log, verbs,
 };
 use crate::{
-    algorithm::sliding_log::Limiter,
+    algorithm::{
+        limiter::{Algorithm as _, LimiterState},
+        sliding_log::SlidingLog,
+    },
     clock::{Millis, Now},
     error::ErrorKind,
     limit::{Limit, LimitSource, RateType},
@@ -22,58 +24,66 @@ use crate::{
 
 impl<K: Kind> Pair<K> {
     /// Has a verb carried out whose reply is a flag.
-    fn changes(&mut self, verb: &str, argv: impl IntoIterator<Item = Word>) -> bool {
-        let arguments = verbs::arguments(&self.keys, verb, argv);
+    fn changes(&mut self, command: &Cmd) -> bool {
         let script = wire::scripts(&self.name).verbs;
-        flag(&self.call(script, &arguments).unwrap()).unwrap()
+        flag(&self.call(script, command).unwrap()).unwrap()
+    }
+
+    fn verb(&self, verb: &str) -> Cmd {
+        verbs::start(wire::scripts(&self.name).verbs, &self.keys, verb, false).command
     }
 
     /// Has a verb carried out whose reply is an error or numbers.
-    fn counts(&mut self, arguments: &Arguments) -> (Value, Result<i64, ErrorKind>) {
-        self.number(wire::scripts(&self.name).verbs, arguments)
+    fn counts(&mut self, command: &Cmd) -> (Value, Result<i64, ErrorKind>) {
+        self.number(wire::scripts(&self.name).verbs, command)
     }
 
     /// The time that a verb is given, and what the model takes for it.
-    fn given(&mut self) -> (Word, i64) {
+    fn given(&mut self) -> (Millis, i64) {
         let now = self.now();
-        (time(Some(now.cast_unsigned())), now)
+        (now.cast_unsigned(), now)
     }
 
     pub(crate) fn set_rate(&mut self, limit: Limit, keep: bool, existing: bool) {
         let (given, now) = self.given();
-        let mut argv: Vec<_> = limit_fields(&limit.stored()).into();
-        argv.extend([given, flag_byte(keep), flag_byte(existing)]);
+        let mut command = self.verb("set_rate");
+        command
+            .arg(fields(&limit.stored()))
+            .arg((given, keep, existing));
         let expected = !existing || self.model.limit().is_some();
-        assert_eq!(self.changes("set_rate", argv), expected);
+        assert_eq!(self.changes(&command), expected);
         if expected {
             let now = self.instant(now);
-            self.model.set_rate(limit.stored(), keep, now);
+            let limit = limit.stored();
+            self.model.set(|limiter| limiter.set_rate(limit, keep, now));
         }
         self.compare();
     }
 
     pub(crate) fn try_set_rate(&mut self, limit: Limit) -> bool {
         let limit = limit.stored();
-        let set = self.changes("try_set_rate", limit_fields(&limit));
-        assert_eq!(set, self.model.try_set_rate(limit));
+        let set = self.changes(self.verb("try_set_rate").arg(fields(&limit)));
+        let expected = self.model.set(|limiter| limiter.try_set_rate(limit));
+        assert_eq!(set, expected);
         self.compare();
         set
     }
 
     pub(crate) fn release(&mut self, permits: u32) {
         let ((given, now), id) = (self.given(), self.new_id());
-        let argv = [Word::number(permits), given, Word::from(id.0)];
-        let (_, replied) = self.counts(&verbs::arguments(&self.keys, "release", argv));
+        let mut command = self.verb("release");
+        let (_, replied) = self.counts(command.arg((permits, given, &id.0)));
         let now = self.instant(now);
-        assert_eq!(replied, self.model.release(permits.into(), now, id));
+        let release = |limiter: &mut LimiterState| limiter.release(permits.into(), now, id);
+        assert_eq!(replied, self.model.verb(release));
         self.compare();
     }
 
     pub(crate) fn repair(&mut self) -> Result<i64, ErrorKind> {
         let (given, now) = self.given();
-        let (reply, replied) = self.counts(&verbs::arguments(&self.keys, "repair", [given]));
+        let (reply, replied) = self.counts(self.verb("repair").arg(given));
         let now = self.instant(now);
-        assert_eq!(replied, self.model.repair(now));
+        assert_eq!(replied, self.model.verb(|limiter| limiter.repair(now)));
         if let Ok(lost) = replied {
             let left = self.model.clone().available(now, PermitId([0; 16]));
             let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
@@ -85,8 +95,8 @@ impl<K: Kind> Pair<K> {
 
     pub(crate) fn available(&mut self) -> Result<i64, ErrorKind> {
         let id = self.new_id();
-        let arguments = self.available_arguments(id, self.asks(true).now);
-        let (reply, replied) = self.counts(&arguments);
+        let command = self.count_command(id, self.asks(true).now);
+        let (reply, replied) = self.counts(&command);
         let numbers: Vec<i64> = redis::from_redis_value(reply).unwrap();
         let now = match (self.clock, &*numbers) {
             (Clock::Given(now), _) | (Clock::Server, &[_, _, now, _, _]) => now,
@@ -102,8 +112,10 @@ impl<K: Kind> Pair<K> {
         replied
     }
 
-    pub(crate) fn available_arguments(&self, id: PermitId, given: Option<Millis>) -> Arguments {
-        verbs::arguments(&self.keys, "available", [time(given), Word::from(id.0)])
+    pub(crate) fn count_command(&self, id: PermitId, given: Option<Millis>) -> Cmd {
+        let mut command = self.verb("available");
+        optional(&mut command, given);
+        command.arg(&id.0).take()
     }
 }
 
@@ -122,12 +134,15 @@ impl Pair {
         if keep == sent.permits {
             return Ok(0);
         }
-        let receipt = self.receipt(sent, limit);
+        // By its own entry, also where the model merges grants in slots.
+        let name = self.name.clone().noted_in(None);
+        let receipt = self.charge(sent, limit).of(name).receipt();
         let given = self.given_to_settle(sent, keep);
         let call = (sliding_log::SCRIPTS.settle)(&receipt, keep, self.asks_at(given)).unwrap();
         let replied = self.settled(&call, (sent, keep), given, |model, now| {
-            model.settle(&receipt, keep, now)
+            model.settle(&receipt, None, keep, now)
         });
+        self.model.state.set_slots(self.name.slots());
         if let Ok(..0) = replied {
             self.check_ttls();
         }
@@ -153,9 +168,9 @@ impl Pair {
         call: &Call,
         (sent, keep): (Sent, u32),
         given: Option<i64>,
-        by_model: impl FnOnce(&mut Limiter, Now) -> Result<i64, ErrorKind>,
+        by_model: impl FnOnce(&mut LimiterState<SlidingLog>, Now) -> Result<i64, ErrorKind>,
     ) -> Result<i64, ErrorKind> {
-        let (reply, replied) = self.number(call.script, &call.arguments);
+        let (reply, replied) = self.number(call.script, &call.command);
         let now = match (given, reply) {
             (Some(now), _) => now,
             (None, Value::Array(numbers)) if numbers.len() == 3 => {

@@ -155,15 +155,50 @@ async fn fields_change_with_the_rules() {
     assert_eq!(has_fields().await, [false, true]);
 }
 
-/// Requests beside reloads meet one table or the other: both rules of the one or both of the other.
+/// A request that waits while the rules are replaced is answered by the rules that it met, in their
+/// header fields.
+#[cfg(feature = "test-util")]
+#[tokio::test]
+async fn a_request_that_waits_keeps_its_rules_and_fields() {
+    let clock = ManualClock::new();
+    let limit = Limit::new(1, Duration::from_secs(10)).by(PeerIp);
+    let old = limit.named("old").wait(Duration::from_secs(15));
+    let old = Rules::new().otherwise(old).headers([HeaderStyle::Draft6]);
+    let store = MemoryStore::new().clock(clock.clone());
+    let layer = RateLimitLayer::builder(&store).rules(old).build().unwrap();
+    let shown = |answer: &Response<()>| {
+        let names = ["ratelimit-limit", "ratelimit"];
+        let fields = names.map(|name| answer.headers().contains_key(name));
+        let decision = answer.extensions().get::<Decision>().unwrap();
+        (decision.limits().next().unwrap().name().to_owned(), fields)
+    };
+    assert_eq!(send(&layer, get()).await.status(), 200);
+    let waiting = layer.clone();
+    let waiting = tokio::spawn(async move { send(&waiting, get()).await });
+    until("it waits", async || clock.sleepers() > 0).await;
+    let new = rules(3).headers([HeaderStyle::Draft11]);
+    layer.reload(new).unwrap();
+    let answer = send(&layer, get()).await;
+    assert_eq!(shown(&answer), ("all".to_owned(), [false, true]));
+    clock.advance(Duration::from_secs(10));
+    let answer = waiting.await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(shown(&answer), ("old".to_owned(), [true, false]));
+}
+
+/// Requests beside reloads meet one table or the other: all rules of the one or all of the other,
+/// and the header fields of the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_sees_one_table() {
-    let tables = ["red", "blue"].map(|color| {
+    let styles = [("red", HeaderStyle::Draft6), ("blue", HeaderStyle::Draft11)];
+    let tables = styles.map(|(color, style)| {
         let rule = |n: u64| {
             let limit = Limit::new(1_000_000_000 + n, Duration::from_secs(60));
             limit.by(Constant("all")).named(&format!("{color}-{n}"))
         };
-        Rules::new().on("/", [rule(1), rule(2), rule(3)])
+        Rules::new()
+            .on("/", [rule(1), rule(2), rule(3)])
+            .headers([style])
     });
     let store = MemoryStore::new();
     let layer = RateLimitLayer::builder(&store)
@@ -177,15 +212,19 @@ async fn a_request_sees_one_table() {
         asking.spawn(async move {
             let mut seen = [0, 0];
             while seen.contains(&0) || enough.load(Ordering::Relaxed) < 500 {
-                let met: Vec<_> = met(&layer, get())
-                    .await
-                    .into_iter()
-                    .map(|met| met.0)
-                    .collect();
+                let answer = send(&layer, get()).await;
+                let decision = answer.extensions().get::<Decision>().unwrap();
+                let limits = decision.limits();
+                let mut met: Vec<_> = limits.map(|limit| limit.name().to_owned()).collect();
+                met.sort();
                 let place = ["red", "blue"]
                     .iter()
                     .position(|color| met == [1, 2, 3].map(|n| format!("{color}-{n}")));
-                seen[place.unwrap_or_else(|| panic!("{met:?}"))] += 1;
+                let place = place.unwrap_or_else(|| panic!("{met:?}"));
+                let fields = ["ratelimit-limit", "ratelimit"];
+                let fields = fields.map(|name| answer.headers().contains_key(name));
+                assert_eq!(fields, [place == 0, place == 1], "{met:?}");
+                seen[place] += 1;
                 tokio::task::yield_now().await;
             }
         });

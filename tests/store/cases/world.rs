@@ -129,9 +129,7 @@ impl World {
             rule.cost_by(|parts| wish(parts).permits)
                 .algorithm(self.algorithm),
         );
-        let inner = service_fn(async |_: Request<String>| {
-            Ok::<_, Infallible>(Response::new(String::new()))
-        });
+        let inner = service_fn(serve);
         let service = layer
             .layer(inner)
             .map_response(|answer| answer.map(drop))

@@ -67,6 +67,17 @@ impl World {
         world
     }
 
+    /// The part of a client in a limiter per client.
+    pub(crate) fn of_client(&self, client: &str) -> Self {
+        let (name, clock) = (self.limiter.name(), self.clock.clone());
+        let store = store().client_clock(clock.clone()).client_id(client);
+        Self {
+            limiter: limiter(&store.build().unwrap(), name),
+            keys: Keys::of_client(name, client),
+            clock,
+        }
+    }
+
     pub(crate) fn at(&self, millis: u64) {
         let start = Duration::from_millis(u64::try_from(START).unwrap());
         self.clock.set(start + Duration::from_millis(millis));
@@ -186,12 +197,7 @@ impl Keys {
 }
 
 pub(crate) fn store() -> RedisStoreBuilder {
-    // A busy machine is no failure.
-    RedisStore::builder(RedisServer::shared().url())
-        .response_timeout(Duration::from_secs(5))
-        .deadline(Duration::from_secs(5))
-        // Every refusal is to be the script's.
-        .deny_cache(Duration::ZERO)
+    patient(RedisServer::shared().url()).deny_cache(Duration::ZERO)
 }
 
 pub(crate) fn limiter(store: &impl Store, name: &str) -> RateLimiter {

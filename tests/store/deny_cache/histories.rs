@@ -305,7 +305,7 @@ impl World {
         let (answer, model) = (by_name(answer.limits()), by_name(model.limits()));
         assert_eq!(answer.len(), model.len(), "{what}");
         for (name, answer) in answer {
-            let model = model[name];
+            let model = &model[&name];
             assert_eq!(answer.permits(), model.permits(), "{what}");
             assert_eq!(answer.interval(), model.interval(), "{what}");
             assert_eq!(answer.is_refused(), model.is_refused(), "{what}");
@@ -322,8 +322,10 @@ impl World {
     }
 }
 
-fn by_name(limits: &[LimitState]) -> BTreeMap<&str, &LimitState> {
-    limits.iter().map(|limit| (limit.name(), limit)).collect()
+fn by_name(limits: impl Iterator<Item = LimitState>) -> BTreeMap<String, LimitState> {
+    limits
+        .map(|limit| (limit.name().to_owned(), limit))
+        .collect()
 }
 
 fn check(world: &World, cases: u32, others: bool) {

@@ -74,6 +74,35 @@ async fn one_that_waits_long_enough_stands_in_line() {
     assert_eq!(refused.source(), Source::Store);
 }
 
+/// A settlement that charges more leaves less room: the waiter's turn is later than it was told.
+#[tokio::test]
+async fn an_extra_charge_has_waiters_asked_for_again() {
+    let (server, clock) = (RedisServer::start(), ManualClock::new());
+    let store = store(&server, &clock);
+    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
+    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
+        panic!("it is free");
+    };
+    limiter.try_acquire().await.unwrap().assert_allowed();
+    clock.advance(Duration::from_secs(60));
+    let waiter = limiter.clone();
+    let waits = tokio::spawn(async move { waiter.acquire().await });
+    waited_for(&clock).await;
+    let before = server.scripts_called();
+    limiter.settle(&grant.receipts()[0], 2);
+    store.close().await;
+    // That of the settlement, and the waiter's.
+    let began = Instant::now();
+    while server.scripts_called() < before + 2 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it asks again");
+        tokio::task::yield_now().await;
+    }
+    // No clock was moved: nothing else wakes it.
+    assert!(!waits.is_finished());
+    waits.abort();
+}
+
 /// The wait of one behind another counts that one, which may leave.
 #[tokio::test]
 async fn a_wait_behind_others_is_kept_for_no_caller() {

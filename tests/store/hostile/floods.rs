@@ -30,7 +30,8 @@ async fn a_memory_store_holds_no_more_than_it_may() {
     // It is over when the limits are idle, and an eighth of the interval later for newcomers.
     clock.advance(Duration::from_secs(68));
     let answer = send(&layer, request("192.0.2.1", "x-id", b"late")).await;
-    assert_eq!((answer.status(), store.len()), (StatusCode::OK, MOST));
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(store.len() <= MOST, "{}", store.len());
 }
 
 /// Each new key creates at most three in Redis, for a time that the rule's interval bounds; then

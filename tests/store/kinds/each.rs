@@ -46,7 +46,10 @@ async fn a_layer_counts<K: Kind>(store: impl Settles) {
         let answer = send(&layer, "a").await;
         let decision = decision_of(&answer);
         assert_eq!(decision.is_allowed(), left.is_some(), "{decision:?}");
-        assert_eq!(decision.limits()[0].remaining(), Some(left.unwrap_or(0)));
+        assert_eq!(
+            decision.limits().next().unwrap().remaining(),
+            Some(left.unwrap_or(0))
+        );
         let retry_after = answer.headers().get(header::RETRY_AFTER);
         let Some(_) = left else {
             assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);

@@ -98,7 +98,7 @@ async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     let (ten, four) = (layer(&first, 10), layer(&second, 4));
     let state = async |layer: &RateLimitLayer| {
         let answer = send(layer, "a").await;
-        let limit = &decision_of(&answer).limits()[0];
+        let limit = decision_of(&answer).limits().next().unwrap();
         (
             answer.status().is_success(),
             limit.permits(),
@@ -115,7 +115,7 @@ async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     assert_eq!(state(&four).await, (true, 10, Some(4)));
     // Another caller's is not touched by that.
     let answer = send(&four, "b").await;
-    assert_eq!(decision_of(&answer).limits()[0].permits(), 4);
+    assert_eq!(decision_of(&answer).limits().next().unwrap().permits(), 4);
 }
 
 /// Checks the verbs on a limiter made by a rule, which has no limit of its own.
@@ -140,7 +140,10 @@ async fn a_rules_limiter_is_read_and_deleted(
     assert!(limiter.delete().await.unwrap());
     assert!(!limiter.exists().await.unwrap());
     let answer = send(&layer, "a").await;
-    assert_eq!(decision_of(&answer).limits()[0].remaining(), Some(4));
+    assert_eq!(
+        decision_of(&answer).limits().next().unwrap().remaining(),
+        Some(4)
+    );
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
     // Six of ten come before two of three.
     let decision = all.try_acquire_each(&[6, 2]).await.unwrap();
     assert!(!decision.is_allowed());
-    assert_eq!(decision.limits()[0].name(), window.name());
+    assert_eq!(decision.limits().next().unwrap().name(), window.name());
     store.close().await;
     assert_eq!((free(&slotted).await, free(&window).await), (8, 1));
 }

@@ -54,8 +54,7 @@ fn input() -> impl Strategy<Value = Input> {
     ];
     let rate = prop_oneof![5u64..30, 100u64..400];
     let interval = prop_oneof![Just(500u64), Just(1000), Just(10_000)];
-    let limit = (rate, interval)
-        .prop_map(|(rate, interval)| Limit::new(rate, Duration::from_millis(interval)));
+    let limit = (rate, interval).prop_map(|(rate, interval)| Limit::new(rate, millis(interval)));
     (limit, proptest::collection::vec(step, 1..50))
 }
 
@@ -250,10 +249,7 @@ async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
 
 #[test]
 fn histories_of_several_stores_are_lawful() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let world = runtime.block_on(async { World::new() });
     let config = Config {
         cases: Config::default().cases.min(120),
@@ -298,10 +294,7 @@ async fn room_that_comes_with_the_end_of_patience_is_waited_for() {
 /// Several tasks of one process, each dropped at some point of its call.
 #[test]
 fn calls_that_are_dropped_anywhere_leave_nothing_behind() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     runtime.block_on(async {
         let world = World::new();
         let limit = Limit::per_second(4000);

@@ -32,9 +32,50 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
         for request in 1..100 {
             let decision = ask(&layer, StatusCode::OK).await;
             out_of_lease += u32::from(decision.source() == Source::Lease);
-            assert_eq!(decision.limits()[0].remaining(), Some(1000 - request));
+            assert_eq!(
+                decision.limits().next().unwrap().remaining(),
+                Some(1000 - request)
+            );
         }
         assert!(out_of_lease > 80, "{out_of_lease}");
+    }
+}
+
+/// A call that finds the limit of another process writes its own, and grants by that no permits of
+/// before.
+#[tokio::test]
+async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
+    for rewritten in [false, true] {
+        let (clock, prefix) = (ManualClock::new(), unique("lease"));
+        let store = patient(RedisServer::shared().url())
+            .client_clock(clock.clone())
+            .prefix(&prefix)
+            .build()
+            .unwrap();
+        let cost = |parts: &http::request::Parts| {
+            let cost = parts.headers.get("cost");
+            cost.map_or(1, |cost| cost.to_str().unwrap().parse().unwrap())
+        };
+        let rule = Rule::new("api", Limit::per_second(1000), Constant("all"));
+        let layer = RateLimitLayer::new(&store, rule.lease(LEASE).cost_by(cost));
+        let many = async || {
+            let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+            let request = Request::builder().header("cost", 100).body(()).unwrap();
+            let answer = layer.layer(inner).oneshot(request).await.unwrap();
+            answer.extensions().get::<Decision>().unwrap().clone()
+        };
+        while ask(&layer, StatusCode::OK).await.source() != Source::Lease {}
+        if rewritten {
+            let other = patient(RedisServer::shared().url()).build().unwrap();
+            let other = RateLimiter::new(&other, &format!("{prefix}:{{all}}:api")).unwrap();
+            other.set_rate(Limit::per_second(500)).await.unwrap();
+        }
+        // More than the lease has, so that Redis is called.
+        let decision = many().await;
+        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.limits().next().unwrap().permits(), 1000);
+        let source = ask(&layer, StatusCode::OK).await.source();
+        assert_eq!(source == Source::Lease, !rewritten, "{source:?}");
     }
 }
 

@@ -95,6 +95,7 @@ impl Fleet<'_> {
         );
         assert!(record.given_back() > 10, "{}", record.given_back());
         let over = self.now() + LONGEST + LONGEST / 10;
+        // By the servers' clocks, which no test moves.
         while self.now() <= over {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -158,6 +159,7 @@ async fn traffic(
         .collect();
     while Instant::now() < end {
         fault(random).await;
+        // Between two faults there is time to go on.
         tokio::time::sleep(Duration::from_millis(40 + random.below(80))).await;
     }
     let mut kept = [0; LIMITS.len()];
@@ -207,6 +209,7 @@ async fn call(limiters: Arc<[RateLimiter]>, mut random: Random, end: Instant) ->
             // An error took nothing: what it may have taken is given back.
             Some(Ok(Decision::Deny(_)) | Err(_)) | None => {}
         }
+        // The traffic's pace.
         tokio::time::sleep(millis(random.below(25))).await;
     }
     kept

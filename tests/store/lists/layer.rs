@@ -48,7 +48,10 @@ async fn per_address_and_per_user_and_per_route<S: Store>(world: World<S>) {
     // The user has no more; the address and the route have, and keep it for others.
     let (status, decision) = ask(&service, &ann).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused(&refusal(decision)), [("user", Some(10_000))]);
+    assert_eq!(
+        refused(&refusal(decision)),
+        [("user".to_owned(), Some(10_000))]
+    );
     assert_eq!(left().await, [4, 0, 3]);
     for user in ["bob", "eve", "joe"] {
         let status = ask(&service, &[("address", "there"), ("user", user)]).await;
@@ -111,7 +114,10 @@ async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
     let refusal = refusal(ask(&service, &ann).await.1);
     assert_eq!(
         refused(&refusal),
-        [("long", Some(2350)), ("short", Some(150))]
+        [
+            ("long".to_owned(), Some(2350)),
+            ("short".to_owned(), Some(150))
+        ]
     );
     assert_eq!(refusal.retry_after(), Some(Duration::from_millis(2350)));
     for later in [149, 1, 700, 1499] {
@@ -165,7 +171,7 @@ async fn the_tightest_comes_first<S: Store>(world: World<S>) {
         seconds(20).by(Constant("all")).named("middle").cost(15),
     ]);
     let names = |decision: &Decision| {
-        let limits = decision.limits().iter();
+        let limits = decision.limits();
         let each = limits.map(|limit| (limit.name().to_owned(), limit.remaining()));
         each.collect::<Vec<_>>()
     };
@@ -260,7 +266,7 @@ async fn more_than_one_limit_ever_allows<S: Store>(world: World<S>) {
     let refusal = refusal(decision);
     assert_eq!(refusal.kind(), RefusalKind::AboveRate);
     assert_eq!(refusal.retry_after(), None);
-    assert_eq!(refused(&refusal), [("large", None)]);
+    assert_eq!(refused(&refusal), [("large".to_owned(), None)]);
     assert_eq!(world.left("all", "all").await, 4);
 }
 
@@ -353,7 +359,7 @@ async fn a_full_store_refuses_the_whole_list() {
     assert_eq!(refusal.error().unwrap().kind(), ErrorKind::Full);
     // Who is known is still counted.
     let granted = grant(ask(&service, &[("user", "ann")]).await.1);
-    assert_eq!(granted.limits()[0].remaining(), Some(0));
+    assert_eq!(granted.limits().next().unwrap().remaining(), Some(0));
 
     // When the known are idle there is room for the newcomers, whichever shards they are in.
     for newcomer in 0..200 {

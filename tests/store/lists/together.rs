@@ -94,7 +94,10 @@ async fn each_takes_its_own<S: Store>(world: World<S>) {
     assert_eq!(permits, [7, 2]);
     assert_eq!(left(&limiters).await, [2, 3]);
     let refused_by = refusal(all.try_acquire_each(&[1, 4]).await.unwrap());
-    assert_eq!(refused(&refused_by), [(limiters[1].name(), Some(1000))]);
+    assert_eq!(
+        refused(&refused_by),
+        [(limiters[1].name().to_owned(), Some(1000))]
+    );
     for wrong in [&[][..], &[1], &[1, 1, 1], &[0, 1], &[1, 0]] {
         let error = all.try_acquire_each(wrong).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Permits, "{wrong:?}");
@@ -112,8 +115,8 @@ async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
     assert_eq!(
         refused(&refusal),
         [
-            (limiters[2].name(), Some(1000)),
-            (limiters[0].name(), Some(700))
+            (limiters[2].name().to_owned(), Some(1000)),
+            (limiters[0].name().to_owned(), Some(700))
         ]
     );
     assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1000)));

@@ -108,12 +108,12 @@ pub fn refusal(decision: Decision) -> Refusal {
 }
 
 /// The limits that refused: each name, and its wait in ms.
-pub fn refused(refusal: &Refusal) -> Vec<(&str, Option<u128>)> {
-    let limits = refusal.limits().iter().filter(|limit| limit.is_refused());
+pub fn refused(refusal: &Refusal) -> Vec<(String, Option<u128>)> {
+    let limits = refusal.limits().filter(|limit| limit.is_refused());
     limits
         .map(|limit| {
             let wait = limit.retry_after().map(|wait| wait.as_millis());
-            (limit.name(), wait)
+            (limit.name().to_owned(), wait)
         })
         .collect()
 }

@@ -55,14 +55,8 @@ async fn is_an_error(limiter: &RateLimiter, what: &str) {
         let kind = asked.map_err(|error| error.kind());
         assert_eq!(kind, Err(ErrorKind::ForeignState), "{what}");
     }
-    assert_eq!(
-        limiter.repair().await.unwrap_err().kind(),
-        ErrorKind::ForeignState
-    );
-    assert_eq!(
-        limiter.limit().await.unwrap_err().kind(),
-        ErrorKind::ForeignState
-    );
+    fails(limiter.repair().await, ErrorKind::ForeignState);
+    fails(limiter.limit().await, ErrorKind::ForeignState);
     let state = read(limiter.name(), None);
     assert_eq!((state.fields, state.value), (fields, None), "{what}");
     assert!(state.log.is_empty(), "{what}");
@@ -119,9 +113,7 @@ async fn nor_is_anything_granted_by_it_in_any_other_way() {
 
             let rule = Rule::shared(limiter.name()).or_init(Limit::per_second(5));
             let rule = rule.on_failure(FailurePolicy::Deny);
-            let inner = service_fn(async |_: Request<String>| {
-                Ok::<_, Infallible>(Response::new(String::new()))
-            });
+            let inner = service_fn(serve);
             let service = RateLimitLayer::new(&store, rule).layer(inner);
             let answer = service.oneshot(Request::new(String::new())).await.unwrap();
             let Some(Decision::Deny(refusal)) = answer.extensions().get() else {

@@ -75,7 +75,7 @@ const REFUSALS: [(&str, Code, &str, Pushback); 5] = [
     (
         "/a.Peer/Missing",
         Code::Internal,
-        "the peer address is missing",
+        "the request lacks what it is limited by: peer address",
         Pushback::Never,
     ),
 ];

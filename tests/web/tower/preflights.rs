@@ -103,9 +103,9 @@ async fn a_list_charges_the_rules_whose_key_is_there() {
     let service = layer.unwrap().layer(Inner::default());
     let answer = service.oneshot(preflight("/")).await.unwrap();
     let decision = answer.extensions().get::<Decision>().unwrap();
-    let met: Vec<_> = decision.limits().iter().map(|it| it.name()).collect();
+    let met: Vec<_> = decision.limits().map(|it| it.name().to_owned()).collect();
     assert_eq!(met, ["address"]);
-    assert_eq!(decision.limits()[0].remaining(), Some(8));
+    assert_eq!(decision.limits().next().unwrap().remaining(), Some(8));
 }
 
 /// It leaves nothing that a handler could take for a charge.

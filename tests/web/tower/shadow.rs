@@ -3,6 +3,14 @@
 use super::{Inner, anonymous, redis, request};
 use crate::scene::*;
 
+on_both_stores!(
+    a_shadow_rule_counts_and_refuses_nothing,
+    a_refused_request_takes_nothing_from_a_shadow_rule,
+    a_layer_tries_out_all_its_rules,
+    mistakes_of_a_shadow_rule_refuse_nothing,
+    a_limiter_that_is_tried_out_and_enforced_is_enforced,
+);
+
 fn rule(name: &str, permits: u64) -> Rule {
     Limit::per_hour(permits)
         .by(FromHeader::new("x-key"))
@@ -26,14 +34,21 @@ async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, 
 
 /// Returns for each limit of a decision: name, whether it had room, whether it is shadow, permits
 /// left.
-fn states(decision: &Decision) -> Vec<(&str, bool, bool, Option<u64>)> {
-    let limits = decision.limits().iter();
+fn states(decision: &Decision) -> Vec<(String, bool, bool, Option<u64>)> {
+    let limits = decision.limits();
     limits
-        .map(|it| (it.name(), !it.is_refused(), it.is_shadow(), it.remaining()))
+        .map(|it| {
+            (
+                it.name().to_owned(),
+                !it.is_refused(),
+                it.is_shadow(),
+                it.remaining(),
+            )
+        })
         .collect()
 }
 
-async fn counts_and_refuses_nothing(store: impl Store) {
+async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
     let layer = layer(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
     let mut waits = Vec::new();
     for (status, limits, receipts) in [
@@ -54,7 +69,8 @@ async fn counts_and_refuses_nothing(store: impl Store) {
         let (answered, decision) = send(&layer, request("a")).await;
         let decision = decision.unwrap();
         assert_eq!(answered, status);
-        let expected = limits.map(|(name, room, shadow, left)| (name, room, shadow, Some(left)));
+        let expected =
+            limits.map(|(name, room, shadow, left)| (name.to_owned(), room, shadow, Some(left)));
         assert_eq!(states(&decision), expected);
         match &decision {
             Decision::Allow(grant) => assert_eq!(grant.receipts().len(), receipts),
@@ -66,30 +82,18 @@ async fn counts_and_refuses_nothing(store: impl Store) {
     assert_eq!(send(&layer, request("b")).await.0, 200);
 }
 
-#[tokio::test]
-async fn a_shadow_rule_counts_and_refuses_nothing() {
-    counts_and_refuses_nothing(MemoryStore::new()).await;
-    counts_and_refuses_nothing(redis().build().unwrap()).await;
-}
-
-async fn takes_nothing_of_a_refused_request(store: impl Store) {
+async fn a_refused_request_takes_nothing_from_a_shadow_rule(store: impl Store) {
     let layer = layer(&store, [rule("kept", 1), rule("tried", 9).shadow()]);
     for (status, left) in [(200, 8), (429, 8), (429, 8)] {
         let (answered, decision) = send(&layer, request("a")).await;
         assert_eq!(answered, status);
         let decision = decision.unwrap();
         let tried = states(&decision).pop();
-        assert_eq!(tried, Some(("tried", true, true, Some(left))));
+        assert_eq!(tried, Some(("tried".to_owned(), true, true, Some(left))));
     }
 }
 
-#[tokio::test]
-async fn a_refused_request_takes_nothing_from_a_shadow_rule() {
-    takes_nothing_of_a_refused_request(MemoryStore::new()).await;
-    takes_nothing_of_a_refused_request(redis().build().unwrap()).await;
-}
-
-async fn alone(store: impl Store) {
+async fn a_layer_tries_out_all_its_rules(store: impl Store) {
     for algorithm in [
         Algorithm::SlidingLog,
         Algorithm::FixedWindow,
@@ -109,15 +113,13 @@ async fn alone(store: impl Store) {
             assert_eq!(status, 200, "{algorithm:?}");
             let decision = decision.unwrap();
             assert_eq!(decision.source(), Source::Store);
-            assert_eq!(decision.limits()[0].is_refused(), !room, "{algorithm:?}");
+            assert_eq!(
+                decision.limits().next().unwrap().is_refused(),
+                !room,
+                "{algorithm:?}"
+            );
         }
     }
-}
-
-#[tokio::test]
-async fn a_layer_tries_out_all_its_rules() {
-    alone(MemoryStore::new()).await;
-    alone(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
@@ -140,7 +142,7 @@ async fn callers_see_nothing_of_a_shadow_rule() {
 }
 
 /// A request that a rule cannot count for itself passes it by, and meets the others.
-async fn mistakes(store: impl Store) {
+async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
     let unset = || Rule::shared(&unique("unset")).named("unset");
     let no_key = || {
         Limit::per_hour(5)
@@ -159,7 +161,7 @@ async fn mistakes(store: impl Store) {
         for status in [200, 429] {
             let (answered, decision) = send(&both, request("a")).await;
             assert_eq!(answered, status, "{tried:?}");
-            assert_eq!(decision.unwrap().limits()[0].name(), name);
+            assert_eq!(decision.unwrap().limits().next().unwrap().name(), name);
         }
         // With the layer gone the names are free for what refuses.
     }
@@ -173,12 +175,6 @@ async fn mistakes(store: impl Store) {
         401,
         "of the one that refuses"
     );
-}
-
-#[tokio::test]
-async fn mistakes_of_a_shadow_rule_refuse_nothing() {
-    mistakes(MemoryStore::new()).await;
-    mistakes(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
@@ -225,7 +221,7 @@ async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
             assert_eq!(send(&layer, request(&key)).await.0, 200);
             let (status, decision) = send(&layer, request(&key)).await;
             let decision = decision.unwrap();
-            let limit = &decision.limits()[0];
+            let limit = decision.limits().next().unwrap();
             assert!(limit.is_refused());
             assert_eq!(limit.is_shadow(), status == 200);
             if status == 429 {
@@ -239,7 +235,7 @@ async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
 }
 
 /// A limiter that one rule of a list tries out and another enforces is charged by the latter alone.
-async fn one_limiter_twice(store: impl Store) {
+async fn a_limiter_that_is_tried_out_and_enforced_is_enforced(store: impl Store) {
     let name = unique("both");
     let limiter = RateLimiter::new(&store, &name).unwrap();
     limiter.try_set_rate(Limit::per_hour(3)).await.unwrap();
@@ -252,15 +248,9 @@ async fn one_limiter_twice(store: impl Store) {
         let layer = layer(&store, rules);
         let (status, decision) = send(&layer, request("a")).await;
         assert_eq!(status, 200);
-        assert_eq!(decision.unwrap().limits()[0].name(), "kept");
+        assert_eq!(decision.unwrap().limits().next().unwrap().name(), "kept");
         assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
     }
-}
-
-#[tokio::test]
-async fn a_limiter_that_is_tried_out_and_enforced_is_enforced() {
-    one_limiter_twice(MemoryStore::new()).await;
-    one_limiter_twice(redis().build().unwrap()).await;
 }
 
 /// Permits that were not taken are not settled: neither given back nor charged.
@@ -285,8 +275,8 @@ async fn settling(store: impl Store) {
         assert_eq!(answer.status(), 200);
         let decision = answer.extensions().get::<Decision>().unwrap();
         left.push((
-            decision.limits()[0].is_refused(),
-            decision.limits()[0].remaining(),
+            decision.limits().next().unwrap().is_refused(),
+            decision.limits().next().unwrap().remaining(),
         ));
     }
     let refused = (true, Some(0));
@@ -302,7 +292,10 @@ async fn what_was_not_taken_is_not_settled() {
     let layer = layer(&store, [rule("tried", 2).shadow()]);
     let (_, decision) = send(&layer, request("a")).await;
     let decision = decision.unwrap();
-    assert!(decision.limits()[0].is_refused(), "{decision:?}");
+    assert!(
+        decision.limits().next().unwrap().is_refused(),
+        "{decision:?}"
+    );
 }
 
 /// Extractors that excuse a missing key are no mistake.

@@ -9,7 +9,7 @@ use crate::{
     requests::by_user,
     row::{
         Figure,
-        Goal::{self, AtMost, RatioAtLeast, Told},
+        Goal::{self, AtMost, RatioAtLeast, Reported},
     },
 };
 
@@ -28,20 +28,20 @@ pub(crate) struct Scene {
     pub(crate) limit: Limit,
     /// How many users ask
     pub(crate) keys: usize,
-    /// How long a refusal is told again; none for the default
+    /// How long a refusal is repeated; none for the default
     pub(crate) cap: Option<Duration>,
     /// For how long permits are taken ahead; none where they are not
     pub(crate) lease: Option<Duration>,
     pub(crate) figures: [Figure; 4],
 }
 
-/// Requests a second, scripts as one goal wants them told, and processor time.
+/// Requests a second, scripts as one goal wants them reported, and processor time.
 const fn figures(requests: Goal, scripts: Figure) -> [Figure; 4] {
     [
         figure("requests/s", requests),
         scripts,
-        figure("µs of processor per request, service and Redis", Told),
-        figure("µs of processor per request, whoever asks", Told),
+        figure("µs of processor per request, service and Redis", Reported),
+        figure("µs of processor per request, the client", Reported),
     ]
 }
 
@@ -64,21 +64,21 @@ pub(crate) const SCENES: [Scene; 6] = [
     },
     Scene {
         name: "http refused, 100,000 keys, cap 60 s",
-        parameters: "1 per hour each, spent, refusals told again for 60 s",
+        parameters: "1 per hour each, spent, refusals repeated for 60 s",
         limit: HOURLY,
         keys: MANY,
         cap: Some(Duration::from_secs(60)),
         lease: None,
-        figures: figures(RatioAtLeast(0.90), figure(PER_REQUEST, Told)),
+        figures: figures(RatioAtLeast(0.90), figure(PER_REQUEST, Reported)),
     },
     Scene {
         name: "http refused, 100,000 keys, default cap",
-        parameters: "1 per hour each, spent, refusals told again for 1 s",
+        parameters: "1 per hour each, spent, refusals repeated for 1 s",
         limit: HOURLY,
         keys: MANY,
         cap: None,
         lease: None,
-        figures: figures(Told, figure(PER_REQUEST, Told)),
+        figures: figures(Reported, figure(PER_REQUEST, Reported)),
     },
     Scene {
         name: "http admitted, 1 key",
@@ -105,7 +105,7 @@ pub(crate) const SCENES: [Scene; 6] = [
         keys: MANY,
         cap: None,
         lease: None,
-        figures: figures(RatioAtLeast(0.55), figure(PER_REQUEST, Told)),
+        figures: figures(RatioAtLeast(0.55), figure(PER_REQUEST, Reported)),
     },
 ];
 

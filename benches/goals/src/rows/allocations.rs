@@ -18,7 +18,7 @@ use crate::{
     requests::{by_user, nothing, passes, request, users},
     row::{
         Contest, Figure,
-        Goal::{AtMost, Told},
+        Goal::{AtMost, Reported},
         Rounds, Row,
     },
 };
@@ -47,7 +47,7 @@ pub(super) fn rows() -> [Row; 2] {
                 },
                 Figure {
                     name: "in all, the answer included",
-                    goal: Told,
+                    goal: Reported,
                 },
             ],
             begin: Box::new(|| Box::new(Refusals::begin())),
@@ -68,7 +68,7 @@ pub(super) fn rows() -> [Row; 2] {
                 },
                 Figure {
                     name: "without them, what is left not counted",
-                    goal: Told,
+                    goal: Reported,
                 },
             ],
             begin: Box::new(|| Box::new(Grants::begin())),
@@ -111,7 +111,7 @@ impl Refusals {
         }
     }
 
-    /// Asks until what is told comes from memory.
+    /// Asks until the answer comes from memory.
     fn warm(&self) {
         self.runtime.block_on(async {
             loop {
@@ -142,14 +142,14 @@ impl Contest for Refusals {
                 let mut context = Context::from_waker(Waker::noop());
                 answer = call.as_mut().poll(&mut context);
             });
-            let told = match &answer {
+            let known = match &answer {
                 Poll::Ready(Ok(response)) => {
                     let decision = response.extensions().get::<Decision>();
                     decision.is_some_and(|decision| decision.source() == Source::Cache)
                 }
                 _ => false,
             };
-            if told {
+            if known {
                 counted += 1;
                 deciding += first.count_total;
                 answering += second.count_total;

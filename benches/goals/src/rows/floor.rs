@@ -28,12 +28,12 @@ const WAYS: [(&str, Algorithm, [Goal; 2]); 3] = [
     (
         "sliding log",
         Algorithm::SlidingLog,
-        [Goal::Told, Goal::Told],
+        [Goal::Reported, Goal::Reported],
     ),
     (
         "fixed window",
         Algorithm::FixedWindow,
-        [Goal::Told, Goal::Told],
+        [Goal::Reported, Goal::Reported],
     ),
     (
         "GCRA",

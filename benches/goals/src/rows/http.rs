@@ -71,14 +71,14 @@ impl Servers {
         }
     }
 
-    /// A server whom each user has asked twice: where one is refused, that is known.
+    /// A server that each user has asked twice: where one is refused, that is known.
     fn warm(scene: Scene, database: &Database, load: &Load) -> Server {
         let server = Server::start(scene.name, &database.url());
         load.run(server.address, Until::Requests(2 * scene.keys as u64));
         server
     }
 
-    /// Where refusals are to be told again all the time, they must not grow too old, however slow the machine is.
+    /// Where refusals are repeated all the time, they must not grow too old, however slow the machine is.
     fn keep_warm(&mut self) {
         let is_old = |cap| self.warmed.elapsed() > cap / 2;
         if self.scene.cap.is_some_and(is_old) {

@@ -17,7 +17,7 @@ use crate::{
     requests::{by_user, in_turns, passes, users},
     row::{
         Contest, Figure,
-        Goal::{self, AtMost, Told},
+        Goal::{self, AtMost, Reported},
         Rounds, Row,
     },
 };
@@ -37,7 +37,7 @@ const WAYS: [Way; 3] = [
     Way {
         name: "sliding log",
         counting: |limiter| limiter,
-        goal: Told,
+        goal: Reported,
     },
     Way {
         name: "sliding log in 1000 slots",
@@ -47,7 +47,7 @@ const WAYS: [Way; 3] = [
     Way {
         name: "fixed window",
         counting: |limiter| limiter.algorithm(Algorithm::FixedWindow),
-        goal: Told,
+        goal: Reported,
     },
 ];
 
@@ -87,7 +87,7 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         figures: vec![
             Figure {
                 name: "bytes per limiter in use",
-                goal: Told,
+                goal: Reported,
             },
             Figure {
                 name: "bytes per limiter after its keep-alive",
@@ -208,7 +208,7 @@ impl Contest for Idle {
             }));
         let in_use = self.each(":ours");
         let began = Instant::now();
-        // Whoever stays is weighed as it is.
+        // One that stays is weighed as it is.
         while self.each(":ours") > 0.0 && began.elapsed() < LONG {
             thread::sleep(Duration::from_millis(100));
         }

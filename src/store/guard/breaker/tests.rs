@@ -1,4 +1,6 @@
-//! The breaker against a simple one, on a clock that is moved.
+//! The breaker on a clock that is moved.
+
+mod oracle;
 
 use std::{
     collections::BTreeSet,
@@ -8,11 +10,12 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{
-    word::{FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PROBE},
-    *,
+use super::*;
+use crate::{
+    clock::{ManualClock, Millis},
+    demand::Labels,
+    limit::LimitSource,
 };
-use crate::{clock::ManualClock, demand::Labels, limit::LimitSource};
 
 const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;
@@ -69,234 +72,62 @@ fn fail(breakers: &Breakers, acquire: &Acquire, times: u32) {
     }
 }
 
-fn state(breakers: &Breakers) -> Seems {
-    breakers.look()[0].state
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Enter,
-    /// One of the calls under way is over
-    End(usize, Told),
-    /// Its callers have left
-    Leave(usize),
-    /// Bytes come in, for whichever call
-    CameIn,
-    Advance(u64),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let told = prop_oneof![
-        3 => Just(Told::Failed),
-        2 => Just(Told::Answered),
-        1 => Just(Told::Nothing),
-    ];
-    let step = prop_oneof![
-        6 => Just(Step::Enter),
-        6 => (any::<usize>(), told).prop_map(|(which, told)| Step::End(which, told)),
-        3 => any::<usize>().prop_map(Step::Leave),
-        1 => Just(Step::CameIn),
-        2 => (0..20_u64).prop_map(Step::Advance),
-        1 => (20..1500_u64).prop_map(Step::Advance),
-    ];
-    prop::collection::vec(step, 1..200)
-}
-
-/// What a breaker is to do, said in another way.
-#[derive(Debug)]
-struct Model {
-    phase: Is,
-    /// The last calls that were begun since it closed.
-    row: Vec<bool>,
-    opened: u64,
-}
-
-#[derive(Debug, PartialEq)]
-enum Is {
-    Closed,
-    /// Since when, and after how many pauses
-    Open(u64, u32),
-    /// Nobody has to wait for anything
-    Ready(u32),
-    /// Since when, by which call, after how many pauses
-    Probed(u64, usize, u32),
-}
-
-/// A call of the model.
-struct Call<'a> {
-    number: usize,
-    /// How often it had been opened when it was begun.
-    opened: u64,
-    at: u64,
-    probes: bool,
-    pass: Pass<'a>,
-}
-
-impl Model {
-    fn told(&mut self, call: &Call<'_>, now: u64, told: Told) {
-        match (&self.phase, told) {
-            // Also if another one asks by now.
-            (Is::Probed(..) | Is::Ready(_), Told::Answered)
-                if call.probes && self.opened == call.opened =>
-            {
-                self.phase = Is::Closed;
-                self.row.clear();
-            }
-            (Is::Probed(_, number, pauses), Told::Failed) if *number == call.number => {
-                self.phase = Is::Open(now, pauses + 1);
-                self.opened += 1;
-            }
-            (Is::Probed(_, number, pauses), Told::Nothing) if *number == call.number => {
-                self.phase = Is::Ready(*pauses);
-            }
-            // Of a probe that was given up nobody wants to hear.
-            (Is::Closed, Told::Answered | Told::Failed)
-                if self.opened == call.opened && !call.probes =>
-            {
-                self.row.push(told == Told::Failed);
-                let last = self.row.iter().rev().take(2 * FAILURES as usize);
-                let failed = last.filter(|failed| **failed).count();
-                if told == Told::Failed && failed >= FAILURES as usize {
-                    self.phase = Is::Open(now, 0);
-                    self.opened += 1;
-                }
-            }
-            _ => {}
-        }
-    }
+fn state(breakers: &Breakers) -> BreakerState {
+    breakers.look()[0].0
 }
 
 /// Half of a pause, and all of it.
 fn bounds(pauses: u32) -> (u64, u64) {
     let whole = (FIRST_PAUSE * 2u32.pow(pauses.min(10))).min(LONGEST_PAUSE);
-    (millis(whole) / 2, millis(whole))
+    (in_millis(whole) / 2, in_millis(whole))
+}
+
+fn in_millis(time: Duration) -> Millis {
+    u64::try_from(time.as_millis()).unwrap()
 }
 
 proptest! {
     #[test]
-    fn it_does_what_a_simple_one_does(steps in steps()) {
-        let clock = ManualClock::new();
-        let breakers = breakers(FAILURES, 1, &clock);
-        let orders = orders();
-        let mut model = Model { phase: Is::Closed, row: Vec::new(), opened: 0 };
-        let (mut calls, mut now, mut number) = (Vec::<Call<'_>>::new(), 0, 0);
-        let (mut came_in, mut sent) = (None::<(u64, usize)>, Vec::new());
-        for step in steps {
-            match step {
-                Step::Advance(by) => {
-                    clock.advance(Duration::from_millis(by));
-                    now += by;
-                }
-                Step::Enter => {
-                    let refused = breakers.refuses(&orders).is_some();
-                    let pass = enter(&breakers, &orders);
-                    prop_assert_eq!(refused, pass.is_none());
-                    let passes = match model.phase {
-                        Is::Closed | Is::Ready(_) => Some(true),
-                        Is::Open(since, pauses) => match bounds(pauses) {
-                            (half, _) if now < since + half => Some(false),
-                            (_, whole) if now >= since + whole => Some(true),
-                            _ => None,
-                        },
-                        Is::Probed(since, ..) => Some(now >= since + millis(LONGEST_PROBE)),
-                    };
-                    if let Some(passes) = passes {
-                        prop_assert_eq!(passes, pass.is_some(), "{:?} at {}", model, now);
-                    }
-                    let Some(pass) = pass else { continue };
-                    sent.push(now);
-                    number += 1;
-                    let probes = model.phase != Is::Closed;
-                    match model.phase {
-                        Is::Closed => {}
-                        Is::Open(_, pauses) | Is::Ready(pauses) | Is::Probed(_, _, pauses) => {
-                            model.phase = Is::Probed(now, number, pauses);
-                        }
-                    }
-                    calls.push(Call { number, opened: model.opened, at: now, probes, pass });
-                }
-                Step::End(which, told) if !calls.is_empty() => {
-                    let call = calls.remove(which % calls.len());
-                    let late = told == Told::Answered && now - call.at >= millis(SLOW);
-                    let of_late = if call.probes { Told::Failed } else { Told::Nothing };
-                    model.told(&call, now, if late { of_late } else { told });
-                    call.pass.ends(told);
-                }
-                Step::Leave(which) if !calls.is_empty() => {
-                    let call = calls.remove(which % calls.len());
-                    let late = now - call.at >= millis(SLOW) / 10 * 9;
-                    // Where others are answered it is a burst.
-                    let forgiven = millis(SLOW) / 10;
-                    let silent = came_in.is_none_or(|(at, _)| at <= call.at + forgiven);
-                    // What was sent behind the last bytes is owed.
-                    let (_, before) = came_in.unwrap_or_default();
-                    let owed = sent.get(before);
-                    let owes = owed.is_some_and(|owed| now - owed >= millis(SLOW) / 10 * 9);
-                    let fails = late && (call.probes || silent && owes);
-                    model.told(&call, now, if fails { Told::Failed } else { Told::Nothing });
-                    drop(call.pass);
-                }
-                Step::CameIn => {
-                    breakers.traffic().came_in();
-                    came_in = Some((now, sent.len()));
-                }
-                Step::End(..) | Step::Leave(_) => {}
-            }
-            let seems = state(&breakers);
-            match model.phase {
-                Is::Closed => prop_assert_eq!(seems, Seems::Closed),
-                Is::Open(since, pauses) => {
-                    prop_assert_ne!(seems, Seems::Closed);
-                    prop_assert!(seems == Seems::Open || now >= since + bounds(pauses).0);
-                }
-                Is::Ready(_) | Is::Probed(..) => prop_assert_ne!(seems, Seems::Closed),
-            }
-            let unwell = breakers.unwell.load(Ordering::Relaxed);
-            prop_assert_eq!(unwell, usize::from(seems != Seems::Closed));
-        }
-    }
-
-    /// Also of the longest times and of the most pauses.
-    #[test]
-    fn a_word_is_packed_whole(until in 0..1u64 << 40, pauses in 0..64u8, generation: u16, phase in 0..3usize) {
-        let phase = [Phase::Closed, Phase::Open, Phase::Probing][phase];
-        let word = Word { phase, pauses, generation, until };
-        prop_assert_eq!(Word::unpack(word.pack()), word);
-    }
-
-    #[test]
-    fn a_pause_is_between_half_and_whole(pauses in 0..64u8, now in 0..1u64 << 39, spread: u64) {
-        let opened = Word { pauses, ..Word::NEW }.opened(now, spread);
-        let (half, whole) = bounds(pauses.into());
-        prop_assert!((now + half..=now + whole).contains(&opened.until), "{opened:?}");
-        prop_assert_eq!(opened.pauses, (pauses + 1).min(63));
+    fn a_pause_is_between_half_and_whole(pauses in 0..64u32, now in 0..1u64 << 39, spread: u64) {
+        let now = Duration::from_millis(now);
+        let open = Open::pausing(pauses, now, spread);
+        let (half, whole) = bounds(pauses);
+        let bounds = now + Duration::from_millis(half)..=now + Duration::from_millis(whole);
+        prop_assert!(bounds.contains(&open.until), "{open:?}");
+        prop_assert_eq!((open.pauses, open.is_probed), (pauses + 1, false));
     }
 }
 
-/// Nobody asks until the end of a pause, and one does at it; a probe is waited for as exactly.
+/// No call passes until the end of a pause, and one does at it; a probe is waited for as exactly.
 #[test]
 fn a_phase_is_over_at_its_end() {
-    let opened = Word::NEW.opened(1000, 0);
-    let node = Node::new();
-    node.word.store(opened.pack(), Ordering::Relaxed);
-    assert_eq!(opened.entry(opened.until - 1), Entry::Nobody);
-    assert_eq!(node.look(opened.until - 1).state, Seems::Open);
-    assert_eq!(node.look(opened.until).state, Seems::HalfOpen);
-    let Entry::One(probing) = opened.entry(opened.until) else {
-        panic!("nobody asks");
-    };
-    assert_eq!(probing.until, opened.until + millis(LONGEST_PROBE));
-    assert_eq!(probing.entry(probing.until - 1), Entry::Nobody);
-    assert!(matches!(probing.entry(probing.until), Entry::One(_)));
+    let clock = ManualClock::new();
+    let breakers = breakers(1, 1, &clock);
+    fail(&breakers, &orders(), 1);
+    let tick = Duration::from_nanos(1);
+    let until = |breakers: &Breakers| breakers.state().nodes[0].open.unwrap().until;
+    let passes = || enter(&breakers, &orders()).is_some();
+    clock.set(until(&breakers) - tick);
+    assert_eq!(state(&breakers), BreakerState::Open);
+    assert!(!passes());
+    clock.advance(tick);
+    assert_eq!(state(&breakers), BreakerState::HalfOpen);
+    let probe = enter(&breakers, &orders()).unwrap();
+    assert_eq!(until(&breakers), clock.now() + LONGEST_PROBE);
+    clock.set(until(&breakers) - tick);
+    assert!(!passes());
+    clock.advance(tick);
+    assert!(passes());
+    drop(probe);
 }
 
 #[test]
 fn a_pause_can_be_any_from_half_to_whole() {
     let pauses: BTreeSet<_> = (0..1000)
-        .map(|spread| Word::NEW.opened(0, spread).until)
+        .map(|spread| in_millis(Open::pausing(0, Duration::ZERO, spread).until))
         .collect();
-    let whole = millis(FIRST_PAUSE);
-    assert_eq!(pauses, (whole / 2..=whole).collect());
+    let (half, whole) = bounds(0);
+    assert_eq!(pauses, (half..=whole).collect());
 }
 
 #[test]
@@ -306,7 +137,7 @@ fn pauses_differ() {
         .map(|_| {
             let breakers = breakers(1, 1, &clock);
             fail(&breakers, &orders(), 1);
-            breakers.nodes[0].load().until
+            breakers.state().nodes[0].open.map(|open| open.until)
         })
         .collect();
     assert!(pauses.len() > 1, "{pauses:?}");
@@ -322,9 +153,8 @@ fn answers_never_open_it() {
         // Somebody hangs up.
         drop(enter(&breakers, &orders()));
     }
-    let failed = |seen: Seen| seen.failures;
-    assert_eq!(state(&breakers), Seems::Closed);
-    assert_eq!(breakers.look().into_iter().map(failed).sum::<u32>(), 0);
+    let (state, _, failures) = breakers.look()[0];
+    assert_eq!((state, failures), (BreakerState::Closed, 0));
 }
 
 /// The first callers of a long line leave when their call is young: what the server owes them is
@@ -337,9 +167,9 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     let late = SLOW / 10 * 9;
     let millisecond = Duration::from_millis(1);
     for (waited, earlier, expected) in [
-        (late - 2 * millisecond, late, Seems::Closed),
-        (late, late - 2 * millisecond, Seems::Closed),
-        (late, late - millisecond, Seems::Open),
+        (late - 2 * millisecond, late, BreakerState::Closed),
+        (late, late - 2 * millisecond, BreakerState::Closed),
+        (late, late - millisecond, BreakerState::Open),
     ] {
         let breakers = breakers(1, 1, &clock);
         // The callers of the first call have left, early or late: it is not known which.
@@ -359,7 +189,7 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
         .enter(name, 10 * SLOW)
         .unwrap()
         .ends(Told::Answered);
-    assert_eq!(state(&breakers), Seems::Closed);
+    assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
 /// The first tenth of the time that callers wait is forgiven: what comes in then may be owed to
@@ -370,10 +200,10 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
     let tenth = SLOW / 10;
     let micro = Duration::from_micros(1);
     for (came_in, expected) in [
-        (micro, Seems::Open),
-        (tenth, Seems::Open),
-        (tenth + micro, Seems::Closed),
-        (SLOW, Seems::Closed),
+        (micro, BreakerState::Open),
+        (tenth, BreakerState::Open),
+        (tenth + micro, BreakerState::Closed),
+        (SLOW, BreakerState::Closed),
     ] {
         let breakers = breakers(1, 1, &clock);
         let pass = enter(&breakers, &orders()).unwrap();
@@ -392,7 +222,7 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
     breakers.traffic().came_in();
     clock.advance(SLOW);
     drop(pass);
-    assert_eq!(state(&breakers), Seems::Closed);
+    assert_eq!(state(&breakers), BreakerState::Closed);
     // Timers that fire late, as in a process that is short of processor time, make no difference.
     let breakers = self::breakers(1, 1, &clock);
     let pass = enter(&breakers, &orders()).unwrap();
@@ -400,14 +230,14 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
     breakers.traffic().came_in();
     clock.advance(10 * SLOW);
     drop(pass);
-    assert_eq!(state(&breakers), Seems::Closed);
+    assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
 /// The connection's own timeout may be shorter than callers wait.
 #[test]
 fn a_call_that_its_connection_gives_up_fails_where_nothing_came_in() {
     let clock = ManualClock::new();
-    for (came_in, expected) in [(false, Seems::Open), (true, Seems::Closed)] {
+    for (came_in, expected) in [(false, BreakerState::Open), (true, BreakerState::Closed)] {
         let breakers = breakers(1, 1, &clock);
         let pass = enter(&breakers, &orders()).unwrap();
         clock.advance(SLOW / 4);
@@ -431,8 +261,12 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     breakers.traffic().replied_for(well.first.name());
     clock.advance(SLOW / 2);
     drop(passes);
-    let states: Vec<_> = breakers.look().into_iter().map(|seen| seen.state).collect();
-    assert_eq!(states, [Seems::Closed, Seems::Open]);
+    let states: Vec<_> = breakers
+        .look()
+        .into_iter()
+        .map(|(state, ..)| state)
+        .collect();
+    assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
 }
 
 /// One that took longer than probes are waited for, and comes when another one asks already.
@@ -447,9 +281,9 @@ fn the_answer_to_any_probe_closes_it() {
     clock.advance(LONGEST_PROBE);
     let second = enter(&breakers, &orders()).unwrap();
     first.ends(Told::Answered);
-    assert_eq!(state(&breakers), Seems::Closed);
+    assert_eq!(state(&breakers), BreakerState::Closed);
     second.ends(Told::Failed);
-    assert_eq!(state(&breakers), Seems::Closed);
+    assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
 #[test]
@@ -465,26 +299,22 @@ fn none_is_never_open() {
 fn it_is_told_how_it_is_and_for_how_long() {
     let clock = ManualClock::new();
     let breakers = breakers(FAILURES, 1, &clock);
-    let told = |state, lasts, failures| Seen {
-        state,
-        lasts: Duration::from_millis(lasts),
-        failures,
-    };
+    let told = |state, lasts, failures| (state, Duration::from_millis(lasts), failures);
     clock.advance(Duration::from_secs(5));
     fail(&breakers, &orders(), 2);
-    assert_eq!(breakers.look(), [told(Seems::Closed, 5000, 2)]);
+    assert_eq!(breakers.look(), [told(BreakerState::Closed, 5000, 2)]);
     fail(&breakers, &orders(), 1);
-    assert_eq!(breakers.look(), [told(Seems::Open, 0, 0)]);
+    assert_eq!(breakers.look(), [told(BreakerState::Open, 0, 0)]);
     clock.advance(FIRST_PAUSE);
-    assert_eq!(breakers.look(), [told(Seems::HalfOpen, 100, 0)]);
+    assert_eq!(breakers.look(), [told(BreakerState::HalfOpen, 100, 0)]);
     let probe = enter(&breakers, &orders()).unwrap();
-    assert_eq!(breakers.look(), [told(Seems::HalfOpen, 100, 0)]);
+    assert_eq!(breakers.look(), [told(BreakerState::HalfOpen, 100, 0)]);
     // It goes on being open, though it pauses anew.
     probe.ends(Told::Failed);
     clock.advance(LONGEST_PAUSE);
-    assert_eq!(breakers.look(), [told(Seems::HalfOpen, 1100, 0)]);
+    assert_eq!(breakers.look(), [told(BreakerState::HalfOpen, 1100, 0)]);
     enter(&breakers, &orders()).unwrap().ends(Told::Answered);
-    assert_eq!(breakers.look(), [told(Seems::Closed, 0, 0)]);
+    assert_eq!(breakers.look(), [told(BreakerState::Closed, 0, 0)]);
 }
 
 /// Whoever comes at the end of a pause, all at once: one goes.
@@ -524,8 +354,12 @@ fn a_node_stands_for_itself() {
     fail(&breakers, &ill, FAILURES);
     assert!(breakers.refuses(&ill).is_some());
     assert!(breakers.refuses(&well).is_none());
-    let states: Vec<_> = breakers.look().into_iter().map(|seen| seen.state).collect();
-    assert_eq!(states, [Seems::Closed, Seems::Open]);
+    let states: Vec<_> = breakers
+        .look()
+        .into_iter()
+        .map(|(state, ..)| state)
+        .collect();
+    assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
     // A list needs them all, but for what is only tried out.
     for (charges, refused) in [
         ([("a-0", false), ("b-1", false)], true),
@@ -539,7 +373,7 @@ fn a_node_stands_for_itself() {
     }
 }
 
-/// Of several nodes the first that is left alone is told, and that all are asked again; and both once a minute at most.
+/// The first of several nodes that opens is logged, and the last that closes: once a minute at most.
 #[test]
 fn what_opens_again_and_again_is_told_of_once_a_minute() {
     use crate::macros::logged::levels;
@@ -555,7 +389,7 @@ fn what_opens_again_and_again_is_told_of_once_a_minute() {
     clock.advance(LONGEST_PAUSE);
     assert_eq!(closes(&nodes[0]), [""; 0]);
     assert_eq!(closes(&nodes[1]), ["INFO"]);
-    let next = TOLD_AGAIN_AFTER - LONGEST_PAUSE - Duration::from_millis(1);
+    let next = WARNED_AGAIN_AFTER - LONGEST_PAUSE - Duration::from_millis(1);
     clock.advance(next);
     assert_eq!(opens(&nodes[1]), ["DEBUG"]);
     clock.advance(LONGEST_PAUSE);
@@ -563,6 +397,6 @@ fn what_opens_again_and_again_is_told_of_once_a_minute() {
     assert_eq!(opens(&nodes[0]), ["WARN"]);
     clock.advance(LONGEST_PAUSE);
     assert_eq!(closes(&nodes[0]), ["INFO"]);
-    clock.advance(TOLD_AGAIN_AFTER - LONGEST_PAUSE);
+    clock.advance(WARNED_AGAIN_AFTER - LONGEST_PAUSE);
     assert_eq!(opens(&nodes[0]), ["WARN"]);
 }

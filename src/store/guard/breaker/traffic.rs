@@ -9,11 +9,8 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -26,49 +23,45 @@ const FORGIVEN: u32 = 10;
 
 /// What comes in from the nodes of a store, and what is sent there.
 pub(crate) struct Traffic {
-    nodes: Box<[Node]>,
+    nodes: Box<[Mutex<Node>]>,
     place: fn(&Name) -> usize,
     clock: Arc<dyn Clock>,
-    made: Duration,
     /// The connection to the only node, where its bytes are seen.
-    watched: Mutex<Option<Watched>>,
-    is_watched: AtomicBool,
+    watched: Mutex<Weak<HasUnread>>,
     /// Whether somebody is about to read from it, and has not said yet that bytes came in.
     is_reading: AtomicBool,
 }
 
-/// Times are in microseconds since the beginning, and one more. Zero: never.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Node {
-    came_in: AtomicU64,
+    /// When bytes last came in.
+    came_in: Option<Duration>,
     /// The first that was sent since bytes came in. What was sent right before these may be owed as
     /// well, but nothing tells, and a process that is short of processor time sends nothing else
     /// for long after them.
-    first_sent: AtomicU64,
+    owed_since: Option<Duration>,
 }
 
-/// Tells whether bytes have come in that were not read yet.
-type Watched = Arc<dyn Fn() -> bool + Send + Sync>;
+/// Returns whether bytes have come in that were not read yet.
+type HasUnread = dyn Fn() -> bool + Send + Sync;
 
 /// A connection whose bytes are seen, for as long as it lasts.
 #[derive(Clone)]
-pub(crate) struct Watch(Arc<Watching>);
-
-struct Watching {
-    has_unread: Watched,
+pub(crate) struct Watch {
     traffic: Arc<Traffic>,
+    /// Lasts as long as the connection: what is watched is known weakly.
+    _has_unread: Arc<HasUnread>,
 }
 
 impl Traffic {
     /// `place` is the index of a name's node.
     pub(crate) fn new(nodes: usize, place: fn(&Name) -> usize, clock: Arc<dyn Clock>) -> Self {
+        let watched: Weak<HasUnread> = Weak::<fn() -> bool>::new();
         Self {
-            nodes: (0..nodes.max(1)).map(|_| Node::default()).collect(),
+            nodes: (0..nodes.max(1)).map(|_| Mutex::default()).collect(),
             place,
-            made: clock.now(),
             clock,
-            watched: Mutex::new(None),
-            is_watched: AtomicBool::new(false),
+            watched: Mutex::new(watched),
             is_reading: AtomicBool::new(false),
         }
     }
@@ -80,102 +73,98 @@ impl Traffic {
 
     /// Records a reply of the only node, unless its bytes are seen.
     pub(crate) fn replied(&self) {
-        if !self.is_watched.load(Relaxed) {
+        if !self.is_watched() {
             self.came_in();
         }
     }
 
     /// Records a reply of the node of this name, unless its bytes are seen.
     pub(crate) fn replied_for(&self, name: &Name) {
-        if !self.is_watched.load(Relaxed) {
+        if !self.is_watched() {
             self.came_in_at(self.index(name));
         }
     }
 
     fn came_in_at(&self, index: usize) {
-        if let Some(node) = self.nodes.get(index) {
-            node.came_in.store(self.stamp(self.now()), SeqCst);
-            node.first_sent.store(0, Relaxed);
+        let came_in = Some(self.now());
+        if let Some(mut node) = self.node(index) {
+            *node = Node {
+                came_in,
+                owed_since: None,
+            };
         }
     }
 
     /// Records that a call is sent to a node, unless its bytes are seen.
     pub(crate) fn sends(&self, index: usize) {
-        if !self.is_watched.load(Relaxed) {
+        if !self.is_watched() {
             self.sent(index);
         }
     }
 
     fn sent(&self, index: usize) {
-        if let Some(node) = self.nodes.get(index) {
-            let first = &node.first_sent;
-            if first.load(Relaxed) == 0 {
-                let now = self.stamp(self.now());
-                let _ = first.compare_exchange(0, now, Relaxed, Relaxed);
-            }
+        if let Some(mut node) = self.node(index) {
+            node.owed_since.get_or_insert_with(|| self.now());
         }
     }
 
-    /// Sees the bytes of a connection to the only node from now on. `has_unread` tells whether
+    /// Sees the bytes of a connection to the only node from now on. `has_unread` returns whether
     /// bytes have come in that were not read yet.
     pub(crate) fn watch(
         self: &Arc<Self>,
         has_unread: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Watch {
-        let has_unread: Watched = Arc::new(has_unread);
-        *self.watched() = Some(Arc::clone(&has_unread));
-        self.is_watched.store(true, Relaxed);
-        Watch(Arc::new(Watching {
-            has_unread,
+        let has_unread: Arc<HasUnread> = Arc::new(has_unread);
+        *lock(&self.watched) = Arc::downgrade(&has_unread);
+        Watch {
             traffic: Arc::clone(self),
-        }))
+            _has_unread: has_unread,
+        }
     }
 
-    /// Whether callers who asked at `asked` and left after `patience` were let down by a silent
-    /// node: one that has owed an answer for (nearly) as long, and sent nothing meanwhile. Their
-    /// own call may be younger.
-    pub(crate) fn lets_down(&self, index: usize, asked: Duration, patience: Duration) -> bool {
-        let Some(node) = self.nodes.get(index) else {
-            return false;
+    /// Returns whether callers who asked at `asked` and left after `max_wait` were let down by a
+    /// silent node: one that has owed an answer for (nearly) as long, and sent nothing meanwhile.
+    /// Their own call may be younger.
+    pub(crate) fn lets_down(&self, index: usize, asked: Duration, max_wait: Duration) -> bool {
+        let forgiven = max_wait / FORGIVEN;
+        let is_silent = || {
+            let Some(node) = self.node(index).map(|node| *node) else {
+                return false;
+            };
+            let owes = |since| self.now().saturating_sub(since) >= max_wait - forgiven;
+            let came_in = |at| at > asked.saturating_add(forgiven);
+            node.owed_since.is_some_and(owes) && !node.came_in.is_some_and(came_in)
         };
-        let forgiven = patience / FORGIVEN;
-        let came_in = || {
-            let came_in = self.unstamped(node.came_in.load(SeqCst));
-            came_in.is_some_and(|at| at > asked.saturating_add(forgiven))
-        };
-        let owed = self.unstamped(node.first_sent.load(Relaxed));
-        let owes = owed.is_some_and(|owed| self.now().saturating_sub(owed) >= patience - forgiven);
-        if came_in() || !owes {
+        if !is_silent() {
             return false;
         }
         if index == 0 && self.has_unread() {
             self.came_in();
         }
-        // Once more: whoever reads may have been at it.
-        !came_in()
+        // Once more: another thread may have been reading.
+        is_silent()
     }
 
-    /// Whether bytes have come in from the only node that were not read yet, or are just being
-    /// read.
+    /// Returns whether bytes have come in from the only node that were not read yet, or are just
+    /// being read.
     fn has_unread(&self) -> bool {
-        let watched = self.watched().clone();
+        let watched = lock(&self.watched).upgrade();
         watched.is_some_and(|has_unread| has_unread()) || self.is_reading.load(SeqCst)
     }
 
-    /// The same of a list of limiters: whether any of their nodes did.
-    pub(crate) fn let_down(&self, acquire: &Acquire, asked: Duration, patience: Duration) -> bool {
+    /// Returns the same of a list of limiters: whether any of their nodes did.
+    pub(crate) fn let_down(&self, acquire: &Acquire, asked: Duration, max_wait: Duration) -> bool {
         let mut charges = acquire.charges();
-        charges.any(|charge| self.lets_down(self.index(charge.name()), asked, patience))
+        charges.any(|charge| self.lets_down(self.index(charge.name()), asked, max_wait))
     }
 
-    /// Whether the connection to the only node has been silent for so long, though an answer is
-    /// owed.
+    /// Returns whether the connection to the only node has been silent for so long, though an
+    /// answer is owed.
     pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
-        if self.is_watched.load(Relaxed) {
+        if self.is_watched() {
             return self.lets_down(0, self.now().saturating_sub(time), time);
         }
-        let came_in = self.nodes.first().map(|node| node.came_in.load(Relaxed));
-        let came_in = came_in.and_then(|stamp| self.unstamped(stamp));
+        let came_in = self.node(0).and_then(|node| node.came_in);
         came_in.is_none_or(|at| self.now().saturating_sub(at) >= time)
     }
 
@@ -183,7 +172,7 @@ impl Traffic {
         self.clock.now()
     }
 
-    /// The node of a name.
+    /// Returns the index of the node of a name.
     pub(crate) fn index(&self, name: &Name) -> usize {
         match &*self.nodes {
             // Nothing to find out.
@@ -192,57 +181,43 @@ impl Traffic {
         }
     }
 
-    fn stamp(&self, time: Duration) -> u64 {
-        let since = time.saturating_sub(self.made);
-        u64::try_from(since.as_micros()).map_or(u64::MAX, |micros| micros.saturating_add(1))
+    fn is_watched(&self) -> bool {
+        lock(&self.watched).strong_count() > 0
     }
 
-    fn unstamped(&self, stamp: u64) -> Option<Duration> {
-        let micros = stamp.checked_sub(1)?;
-        Some(self.made + Duration::from_micros(micros))
+    fn node(&self, index: usize) -> Option<MutexGuard<'_, Node>> {
+        self.nodes.get(index).map(lock)
     }
+}
 
-    /// What is behind the lock is whole between any two statements, so a panic elsewhere does not
-    /// spoil it.
-    fn watched(&self) -> MutexGuard<'_, Option<Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is behind the locks is whole between any two statements, so a panic elsewhere does not
+/// spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Watch {
     /// Reads, and records whether bytes came in.
     pub(crate) fn read<T>(&self, read: impl FnOnce() -> (T, usize)) -> T {
         // A thread that is interrupted in the midst of it has bytes in hand that no other sees.
-        self.0.traffic.is_reading.store(true, SeqCst);
+        self.traffic.is_reading.store(true, SeqCst);
         let (done, bytes) = read();
         if bytes > 0 {
-            self.0.traffic.came_in();
+            self.traffic.came_in();
         }
-        self.0.traffic.is_reading.store(false, SeqCst);
+        self.traffic.is_reading.store(false, SeqCst);
         done
     }
 
     /// Records that bytes were sent.
     pub(crate) fn sent(&self) {
-        self.0.traffic.sent(0);
+        self.traffic.sent(0);
     }
 
     /// Records that all that was sent is answered.
     pub(crate) fn owes_nothing(&self) {
-        if let Some(node) = self.0.traffic.nodes.first() {
-            node.first_sent.store(0, Relaxed);
-        }
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let mut watched = self.traffic.watched();
-        // Another connection may have taken its place.
-        let is_it = |it: &Watched| Arc::ptr_eq(it, &self.has_unread);
-        if watched.as_ref().is_some_and(is_it) {
-            *watched = None;
-            self.traffic.is_watched.store(false, Relaxed);
+        if let Some(mut node) = self.traffic.node(0) {
+            node.owed_since = None;
         }
     }
 }

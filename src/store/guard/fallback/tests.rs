@@ -55,7 +55,7 @@ impl Decide for ByHand {
         match *self.fails.lock().unwrap() {
             Some(kind) => Err(kind.into()),
             None => Ok(Decision::Allow(Grant::new(
-                List::EMPTY,
+                List::new(),
                 acquire.receipts(),
                 Source::Store,
             ))),
@@ -155,21 +155,17 @@ fn whatever_was_chosen_three_errors_refuse() {
             (local, if passes { here } else { refused }, refused),
         ] {
             let ask = asks(&[("ann", false)], Some(policy));
-            assert_eq!(
-                fate(settle(&ask, Err(kind.into()))),
-                by_itself,
-                "{policy:?}"
-            );
+            assert_eq!(fate(settle(&ask, kind.into())), by_itself, "{policy:?}");
             let decision = guard().0.ask(&ask, Some(kind));
             assert_eq!(fate(decision), by_guard, "{policy:?} {kind:?}");
             // What is only tried out refuses nobody.
             let tried = asks(&[("ann", true)], Some(policy));
-            assert_eq!(fate(settle(&tried, Err(kind.into()))), allowed);
+            assert_eq!(fate(settle(&tried, kind.into())), allowed);
             assert_eq!(fate(guard().0.ask(&tried, Some(kind))), allowed);
         }
         // Nobody chose anything.
         let ask = asks(&[("ann", false)], None);
-        assert_eq!(settle(&ask, Err(kind.into())).unwrap_err().kind(), kind);
+        assert_eq!(settle(&ask, kind.into()).unwrap_err().kind(), kind);
         let decision = guard().0.ask(&ask, Some(kind));
         assert_eq!(decision.unwrap_err().kind(), kind);
     }
@@ -186,7 +182,7 @@ fn what_was_told_last_is_told_while_the_store_fails() {
         ErrorKind::Limit,
     ];
     let wait = Some(Duration::from_secs(1));
-    let last = Refusal::by_limits(List::EMPTY, wait, Source::Store);
+    let last = Refusal::by_limits(List::new(), wait, Source::Store);
     for kind in KINDS {
         let ask = asks(&[("ann", false)], Some(FailurePolicy::Deny));
         let (guard, _) = guard();
@@ -288,7 +284,7 @@ mod logs {
     fn a_limit_that_nobody_has_set_is_told_of_once() {
         let [unset, other] = [ErrorKind::NotInitialized, ErrorKind::ForeignState];
         let ask = asks(&[("ann", false), ("bob", false)], Some(FailurePolicy::Deny));
-        let told = |kind: ErrorKind| levels(|| drop(settle(&ask, Err(kind.into()))));
+        let told = |kind: ErrorKind| levels(|| drop(settle(&ask, kind.into())));
         assert_eq!(told(other), [""; 0]);
         // Each of the rules: nobody knows which one it is.
         assert_eq!(told(unset), ["WARN", "WARN"]);
@@ -307,7 +303,7 @@ mod logs {
         for kind in KINDS {
             let of_store = [ErrorKind::Timeout, ErrorKind::Unavailable].contains(&kind);
             let ask = trial();
-            let told = || levels(|| drop(settle(&ask, Err(kind.into()))));
+            let told = || levels(|| drop(settle(&ask, kind.into())));
             let lines = if of_store { 0 } else { 2 };
             assert_eq!(told(), vec!["WARN"; lines], "{kind:?}");
             assert_eq!(told(), [""; 0], "{kind:?}");

@@ -68,7 +68,7 @@ impl Member {
     ) -> Self {
         let receipts = match acquire.patience {
             Some(_) => acquire.receipts(),
-            None => List::EMPTY,
+            None => List::new(),
         };
         Self {
             ticket,

@@ -22,7 +22,7 @@ impl State {
         now: Duration,
     ) -> Option<Refusal> {
         let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
-        let [limit] = refusal.limits() else {
+        let [limit] = refusal.states() else {
             // Of several limits, the one that refused last need not be the one that refuses next.
             return None;
         };

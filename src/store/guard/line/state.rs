@@ -249,7 +249,7 @@ impl State {
         self.alone = alone.filter(|alone| alone.ticket != ticket).collect();
         let receipts = match self.remove(ticket) {
             Some(member) => self.left(member, gone),
-            None => List::EMPTY,
+            None => List::new(),
         };
         // Those whom the call was for have left: nobody is to wait for the end of it. Whoever polls it just now sees so.
         let abandons = self.is_deserted() || self.members.is_empty();
@@ -332,7 +332,7 @@ impl State {
         if !member.waits() {
             return match member.outcome {
                 Some(Ok(Decision::Allow(grant))) if is_leased(&grant) => grant.into_receipts(),
-                _ => List::EMPTY,
+                _ => List::new(),
             };
         }
         if member.outcome.is_none() && self.waiting().any(|behind| behind.ticket > member.ticket) {
@@ -344,7 +344,7 @@ impl State {
             // Its receipts may know more than those made before the call.
             Some(Ok(Decision::Allow(grant))) => grant.into_receipts(),
             None if member.asking => member.receipts,
-            _ => List::EMPTY,
+            _ => List::new(),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Addresses: which part of one is wrong, and what may be logged of one.
 
-use std::{fmt, net::Ipv6Addr};
+use std::fmt;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+use url::{ParseError, Url};
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, config_error};
 
 const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
@@ -12,20 +13,45 @@ const SOCKET: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
 
 /// Parses an address, or returns which part of it is wrong.
 pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
-    // First: an address with a stray `@` may be parsed with a part of the password as its host.
-    let parts = Parts::of(address).map_err(wrong)?;
-    let info = address.into_connection_info().map_err(|error| {
-        parts.as_ref().map_or_else(
-            || refused(&error),
-            |parts| parts.wrong().map_or_else(|| refused(&error), wrong),
-        )
-    })?;
-    if parts.is_some_and(|parts| parts.port == Some("0")) {
-        return Err(wrong("the port 0 is not valid: omit it for 6379"));
-    }
+    check(address).map_err(wrong)?;
+    let info = address
+        .into_connection_info()
+        .map_err(|error| refused(&error))?;
     match info.redis_settings().db() {
         db @ ..0 => Err(wrong(format!("the database {db} is below 0"))),
         _ => Ok(info),
+    }
+}
+
+/// Returns the first part that is wrong of an address over TCP. Shows nothing that may be a
+/// password.
+fn check(address: &str) -> Result<(), String> {
+    let (scheme, rest) = address.split_once("://").ok_or("the scheme is missing")?;
+    if SOCKET.contains(&scheme) {
+        return Ok(());
+    }
+    if !TCP.contains(&scheme) {
+        return Err("the scheme is not `redis`, `rediss` or `redis+unix`".to_owned());
+    }
+    let user = rest.rsplit_once('@').map(|(user, _)| user);
+    // It would be parsed with a part of the password as its host.
+    if user.is_some_and(|user| user.contains(['/', '?', '#', '\\'])) {
+        return Err("user or password contain `/`, `?`, `#` or `\\`: \
+            write `%2F`, `%3F`, `%23` or `%5C`"
+            .to_owned());
+    }
+    let url = Url::parse(address).map_err(|error| error.to_string())?;
+    let database = url.path().trim_matches('/');
+    match url.host_str().unwrap_or_default() {
+        "" => Err(ParseError::EmptyHost.to_string()),
+        host @ ("0.0.0.0" | "[::]") => Err(format!(
+            "the host {host} is an address to listen on: write the address of the server"
+        )),
+        _ if url.port() == Some(0) => Err("the port 0 is not valid: omit it for 6379".to_owned()),
+        _ if database.is_empty() || database.parse::<i64>().is_ok() => Ok(()),
+        // Without a user, it may be a part of a password.
+        _ if user.is_none() => Err("the database is no number".to_owned()),
+        _ => Err(format!("the database {database:?} is no number")),
     }
 }
 
@@ -63,89 +89,7 @@ fn wrong(reason: impl fmt::Display) -> ConfigError {
 }
 
 fn unusable(reason: impl fmt::Display) -> ConfigError {
-    ConfigErrorKind::Store.error(format!("the address of Redis cannot be read: {reason}"))
-}
-
-/// The parts of an address over TCP that hold no secret.
-struct Parts<'a> {
-    /// True if there is a user or a password. If not, the supposed host and port may be these.
-    has_user: bool,
-    host: &'a str,
-    port: Option<&'a str>,
-    database: &'a str,
-}
-
-impl<'a> Parts<'a> {
-    /// Splits an address; `None` for one of a socket. Errors show nothing of the address.
-    fn of(address: &'a str) -> Result<Option<Self>, String> {
-        let Some((scheme, rest)) = address.split_once("://") else {
-            return Err("the scheme is missing".to_owned());
-        };
-        if SOCKET.contains(&scheme) {
-            return Ok(None);
-        }
-        if !TCP.contains(&scheme) {
-            return Err("the scheme is not `redis`, `rediss` or `redis+unix`".to_owned());
-        }
-        let (user, place) = match rest.rsplit_once('@') {
-            Some((user, place)) => (Some(user), place),
-            None => (None, rest),
-        };
-        if user.is_some_and(|user| user.contains(['/', '?', '#', '\\'])) {
-            return Err("user or password contain `/`, `?`, `#` or `\\`: \
-                write `%2F`, `%3F`, `%23` or `%5C`"
-                .to_owned());
-        }
-        let (place, rest) = place.split_at(place.find(['/', '?', '#']).unwrap_or(place.len()));
-        let bracketed = place.find(']').filter(|_| place.starts_with('['));
-        let (host, port) = match bracketed {
-            Some(end) => (&place[..=end], place[end + 1..].strip_prefix(':')),
-            None => match place.rsplit_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (place, None),
-            },
-        };
-        let database = rest.split(['?', '#']).next().unwrap_or_default();
-        Ok(Some(Self {
-            has_user: user.is_some(),
-            host,
-            port,
-            database: database.trim_matches('/'),
-        }))
-    }
-
-    /// Returns the first part that is wrong.
-    fn wrong(&self) -> Option<String> {
-        if self.host.is_empty() {
-            return Some("the host is missing".to_owned());
-        }
-        if let Some(port) = self.port.filter(|port| port.parse::<u16>().is_err()) {
-            return Some(match self.has_user {
-                true => format!("the port {port:?} is no number from 1 to 65535"),
-                // It may be a password, if the host was forgotten.
-                false => "the port is no number from 1 to 65535".to_owned(),
-            });
-        }
-        if !self.database.is_empty() && self.database.parse::<i64>().is_err() {
-            return Some(match self.has_user {
-                true => format!("the database {:?} is no number", self.database),
-                false => "the database is no number".to_owned(),
-            });
-        }
-        let host = self.host.trim_matches(['[', ']']);
-        let is_v6 = self.host.starts_with('[');
-        if is_v6 && (!self.host.ends_with(']') || host.parse::<Ipv6Addr>().is_err()) {
-            return Some("the host is no IPv6 address in brackets".to_owned());
-        }
-        if matches!(host, "0.0.0.0" | "::") {
-            return Some(format!(
-                "the host {host} is an address to listen on: write the address of the server"
-            ));
-        }
-        let odd = |it: char| it.is_whitespace() || it.is_control() || "<>^|%\\".contains(it);
-        host.contains(odd)
-            .then(|| "the host has invalid characters".to_owned())
-    }
+    config_error!(Store: "the address of Redis cannot be read: {reason}")
 }
 
 #[cfg(test)]
@@ -161,16 +105,14 @@ mod tests {
             ("", "the scheme is missing"),
             ("localhost:6379", "the scheme is missing"),
             ("http://localhost", "the scheme is not"),
-            ("redis://", "the host is missing"),
-            ("redis://:secret@", "the host is missing"),
-            ("redis://a b/", "the host has invalid characters"),
-            ("redis://[::1/", "the host is no IPv6"),
+            ("redis://", "empty host"),
+            ("redis://:secret@", "empty host"),
+            ("redis://a b/", "invalid domain character"),
+            ("redis://[::1/", "invalid IPv6 address"),
             ("redis://0.0.0.0/", "the host 0.0.0.0"),
-            ("redis://localhost:99999", "the port is no number"),
-            (
-                "redis://u:p@localhost:http",
-                "the port \"http\" is no number",
-            ),
+            ("redis://[::]/", "the host [::]"),
+            ("redis://localhost:99999", "invalid port number"),
+            ("redis://u:p@localhost:http", "invalid port number"),
             ("redis://localhost:0", "the port 0"),
             ("redis://localhost/orders", "the database is no number"),
             (

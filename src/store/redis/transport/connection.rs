@@ -6,22 +6,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value, aio::ConnectionLike};
+#[cfg(feature = "cluster")]
+use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value};
 use tokio::{runtime::Handle, sync::watch};
 
 #[cfg(feature = "cluster")]
 use super::topology;
 use super::{
-    lacked::Lacked,
     link::{Link, To, io_error, silent},
-    source::Source,
+    source::{Dial, Source},
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
-    store::{
-        guard::breaker::Traffic,
-        redis::classify::{Class, Executed},
-    },
+    store::redis::classify::{Class, Executed},
 };
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within
@@ -38,26 +36,22 @@ const UNDRIVEN_FOR: u32 = 10;
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
     source: Source,
-    connect_timeout: Duration,
-    response_timeout: Duration,
-    /// Records that a server answers.
-    traffic: Arc<Traffic>,
+    dial: Dial,
     slot: Arc<Mutex<Slot>>,
-    pub(crate) lacked: Lacked,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.
     once: Option<Box<Self>>,
 }
 
-/// Whether there is a connection to Redis.
+/// The state of the connection to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// None, and nobody has needed one since the store was made or the last one was lost
+    /// None, and none was needed since the store was built or the last one was lost
     Idle,
     /// It is being made
     Connecting,
-    /// There is one. A user's own looks after itself, and is always said to be
+    /// There is one. A connection of the user's maintains itself, and is always in this state
     Connected,
     /// The last attempt to make one failed, or led to a server that cannot be used
     Failing,
@@ -67,13 +61,16 @@ pub enum ConnectionState {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: RedisError,
-    pub(crate) unheard: bool,
+    pub(crate) unacknowledged: bool,
 }
 
 impl Failed {
     fn after_sending(error: RedisError) -> Self {
-        let unheard = Class::of(&error).executed() == Executed::Perhaps;
-        Self { error, unheard }
+        let unacknowledged = Class::of(&error).executed() == Executed::Perhaps;
+        Self {
+            error,
+            unacknowledged,
+        }
     }
 }
 
@@ -82,7 +79,7 @@ impl From<RedisError> for Failed {
     fn from(error: RedisError) -> Self {
         Self {
             error,
-            unheard: false,
+            unacknowledged: false,
         }
     }
 }
@@ -121,31 +118,15 @@ enum State {
     Connected(Link),
 }
 
-/// How an attempt ended: the connection, and when it was made.
+/// The outcome of an attempt: the connection, and the instant at which it was made.
 type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
-    pub(crate) fn new(
-        source: Source,
-        traffic: Arc<Traffic>,
-        connect_timeout: Duration,
-        response_timeout: Duration,
-    ) -> Self {
-        let state = match &source {
-            Source::Own(own) => State::Connected(Link::Own(Arc::clone(own))),
-            _ => State::Idle { not_before: None },
-        };
-        let once = source.once().map(|source| {
-            let traffic = Arc::clone(&traffic);
-            Box::new(Self::new(
-                source,
-                traffic,
-                connect_timeout,
-                response_timeout,
-            ))
-        });
+    pub(crate) fn new(source: Source, dial: Dial) -> Self {
+        let once = source.once.as_deref().cloned();
+        let once = once.map(|source| Box::new(Self::new(source, dial.clone())));
         let slot = Slot {
-            state,
+            state: State::Idle { not_before: None },
             since: moment(),
             attempts: 0,
             failures: 0,
@@ -154,11 +135,8 @@ impl Connection {
         };
         Self {
             source,
-            connect_timeout,
-            response_timeout,
-            traffic,
+            dial,
             slot: Arc::new(Mutex::new(slot)),
-            lacked: Lacked::default(),
             once,
         }
     }
@@ -177,7 +155,7 @@ impl Connection {
             reply => return reply,
         };
         self.attempt(command).await.map_err(|second| Failed {
-            unheard: first.unheard || second.unheard,
+            unacknowledged: first.unacknowledged || second.unacknowledged,
             ..second
         })
     }
@@ -193,7 +171,7 @@ impl Connection {
             // Another node must run it, so it did not run. The connection reads where to go before
             // it sends anything else.
             Err(failed)
-                if this.source.has_nodes()
+                if this.source.has_nodes
                     && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
             {
                 this.attempt(command).await
@@ -210,8 +188,8 @@ impl Connection {
     pub(crate) async fn send_to(&self, to: To<'_>, command: &Cmd) -> RedisResult<Value> {
         #[cfg(feature = "cluster")]
         if to != To::Any {
-            let (wire, since) = self.connected().await?;
-            if let Link::Cluster(connection) = &wire {
+            let (link, since) = self.connected().await?;
+            if let Link::Cluster(connection) = &link {
                 let reply = topology::send_to(connection, to, command).await;
                 self.record(since, reply.as_ref().err());
                 return reply;
@@ -221,66 +199,23 @@ impl Connection {
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
-        let (wire, since) = self.connected().await?;
-        let reply = self.send_over(&wire, since, command).await;
+        let (link, since) = self.connected().await?;
+        let reply = self.send_over(&link, since, command).await;
         reply.map_err(|error| {
             // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
-                self.source.repeats() && !matches!(error.retry_method(), RetryMethod::NoRetry);
+                self.source.repeats && !matches!(error.retry_method(), RetryMethod::NoRetry);
             let failed = Failed::after_sending(error);
             Failed {
-                unheard: failed.unheard || repeated,
+                unacknowledged: failed.unacknowledged || repeated,
                 ..failed
             }
         })
     }
 
-    /// Sends several commands at once. Returns the reply of each; an error is that of all.
-    pub(crate) async fn send_all(
-        &self,
-        commands: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let (wire, since) = self.connected().await?;
-        let replies = match &wire {
-            #[cfg(feature = "cluster")]
-            Link::Cluster(connection) => {
-                let replies = topology::send_all(connection, commands, self.response_timeout).await;
-                for reply in &replies {
-                    self.record(since, reply.as_ref().err());
-                }
-                return Ok(replies);
-            }
-            Link::Multiplexed(connection, _) => {
-                connection
-                    .clone()
-                    .req_packed_commands(commands, 0, count)
-                    .await
-            }
-            Link::Own(connection) => self.in_time(connection.send_all(commands, count)).await,
-        };
-        let replies: RedisResult<Vec<_>> =
-            replies.map(|replies| replies.into_iter().map(Value::extract_error).collect());
-        let lost = replies
-            .iter()
-            .flatten()
-            .find_map(|reply| reply.as_ref().err().filter(|error| is_lost(error)));
-        self.record(since, lost.or(replies.as_ref().err()));
-        replies
-    }
-
-    /// Sends several commands at once, each of them once.
-    pub(crate) async fn send_all_once(
-        &self,
-        commands: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<RedisResult<Value>>> {
-        let this = self.once.as_deref().unwrap_or(self);
-        this.send_all(commands, count).await
-    }
-
     pub(crate) fn state(&self) -> ConnectionState {
         match &self.slot().state {
+            _ if !self.source.renews => ConnectionState::Connected,
             State::Idle { not_before: None } => ConnectionState::Idle,
             State::Idle { .. } => ConnectionState::Failing,
             State::Connecting { .. } => ConnectionState::Connecting,
@@ -290,32 +225,32 @@ impl Connection {
 
     /// Returns whether each node needs a script's text separately.
     pub(crate) fn has_nodes(&self) -> bool {
-        self.source.has_nodes()
+        self.source.has_nodes
     }
 
     /// Returns whether a call begun at `moment` can only have used the present connection.
     pub(crate) fn carried(&self, moment: Instant) -> bool {
         let slot = self.slot();
         // Connections to the nodes of a Cluster are replaced invisibly.
-        self.source.renews()
-            && !self.source.has_nodes()
+        self.source.renews
+            && !self.source.has_nodes
             && matches!(slot.state, State::Connected(_))
             && slot.since <= moment
     }
 
     /// A connection made elsewhere may take arbitrarily long.
     async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        let sent = within(self.response_timeout, sending).await;
+        let sent = within(self.dial.response_timeout, sending).await;
         sent.unwrap_or_else(|| Err(silent()))
     }
 
-    async fn send_over(&self, wire: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
+    async fn send_over(&self, link: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
         let mut given_up = GivenUp {
             connection: self,
             since,
             armed: true,
         };
-        let reply = match wire {
+        let reply = match link {
             Link::Multiplexed(connection, _) => {
                 connection.clone().send_packed_command(command).await
             }
@@ -338,14 +273,14 @@ impl Connection {
         match error {
             // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
             // anew.
-            Some(error) if is_lost(error) && self.source.has_nodes() => self.record_silence(since),
+            Some(error) if is_lost(error) && self.source.has_nodes => self.record_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.record_silence(since),
             // Any other error is an answer too.
             _ => {
                 // With several nodes, the caller knows which one it was.
-                if !self.source.has_nodes() {
-                    self.traffic.replied();
+                if !self.source.has_nodes {
+                    self.dial.traffic.replied();
                 }
                 self.record_answer(since);
             }
@@ -359,7 +294,7 @@ impl Connection {
         let mut attempt = {
             let mut slot = self.slot();
             match &slot.state {
-                State::Connected(wire) => return Ok((wire.clone(), slot.since)),
+                State::Connected(link) => return Ok((link.clone(), slot.since)),
                 State::Connecting { began, attempt } if self.is_alive(*began, attempt) => {
                     attempt.clone()
                 }
@@ -383,7 +318,7 @@ impl Connection {
     /// Returns whether an attempt will end: its runtime may have been shut down, or may not be
     /// driven.
     fn is_alive(&self, began: Instant, attempt: &Attempt) -> bool {
-        let longest = self.connect_timeout.saturating_mul(2);
+        let longest = self.dial.connect_timeout.saturating_mul(2);
         attempt.has_changed().is_ok() && moment().duration_since(began) < longest
     }
 
@@ -394,16 +329,15 @@ impl Connection {
             began: moment(),
             attempt: attempt.clone(),
         };
-        let (source, timeout) = (self.source.clone(), self.connect_timeout);
-        let (response_timeout, traffic) = (self.response_timeout, Arc::clone(&self.traffic));
+        let (source, dial) = (self.source.clone(), self.dial.clone());
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
-            let connecting = source.connect(response_timeout, traffic);
-            let outcome = match tokio::time::timeout(timeout, connecting).await {
+            let longest = dial.connect_timeout;
+            let outcome = match tokio::time::timeout(longest, source.connect(dial)).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(silent()),
             };
-            let outcome = outcome.map(|wire| (wire, moment()));
+            let outcome = outcome.map(|link| (link, moment()));
             lock(&slot).settle(number, &outcome);
             done.send_replace(Some(outcome));
         }));
@@ -417,8 +351,7 @@ impl Connection {
     /// the next ones like failed attempts.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = self.slot();
-        if self.source.renews() && slot.since == since && matches!(slot.state, State::Connected(_))
-        {
+        if self.source.renews && slot.since == since && matches!(slot.state, State::Connected(_)) {
             slot.unanswered_since = None;
             if moment().duration_since(since) >= LONGEST_PAUSE {
                 slot.failures = 0;
@@ -453,7 +386,7 @@ impl Connection {
         let first = *slot.unanswered_since.get_or_insert_with(moment);
         let silent_for = moment().duration_since(first);
         let silent = slot.since == since
-            && silent_for >= self.response_timeout
+            && silent_for >= self.dial.response_timeout
             && !self.is_late_itself(silent_for);
         drop(slot);
         if silent {
@@ -465,10 +398,10 @@ impl Connection {
     /// not read the replies, or their callers have left. A runtime that is short of processor time
     /// sends and reads in the end; one that is not driven never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
-        let max_wait = self.response_timeout.saturating_mul(UNDRIVEN_FOR);
-        !self.source.has_nodes()
+        let max_wait = self.dial.response_timeout.saturating_mul(UNDRIVEN_FOR);
+        !self.source.has_nodes
             && silent_for < max_wait
-            && !self.traffic.is_silent_for(self.response_timeout)
+            && !self.dial.traffic.is_silent_for(self.dial.response_timeout)
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -499,8 +432,8 @@ impl Slot {
         }
         self.unanswered_since = None;
         match outcome {
-            Ok((wire, made)) => {
-                self.state = State::Connected(wire.clone());
+            Ok((link, made)) => {
+                self.state = State::Connected(link.clone());
                 self.since = *made;
                 self.answered = false;
             }
@@ -523,7 +456,8 @@ impl Slot {
     }
 }
 
-/// Whether the connection is of no more use: it was dropped, it is out of step, or it leads to a replica.
+/// Returns whether the connection is of no more use: it was dropped, it is out of step, or it leads
+/// to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
 }

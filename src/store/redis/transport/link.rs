@@ -1,4 +1,4 @@
-//! A connection as commands see it, whoever made it.
+//! A connection as commands see it, whatever its source.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -12,15 +12,16 @@ use redis::{
 };
 use tokio::task::AbortHandle;
 
-/// How long the kernel tries to get bytes through before it calls the connection dead; unset, a quarter of an hour.
+/// The time for which the kernel sends bytes again before it gives the connection up. Its default is
+/// a quarter of an hour.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// A connection that many callers share.
 #[derive(Clone)]
-pub(crate) enum Link {
-    /// With what drives it, where it was made here
+pub(super) enum Link {
+    /// With the task that drives it, if it was made here
     Multiplexed(
         MultiplexedConnection,
         #[allow(dead_code, reason = "it is held: dropping it ends the connection")]
@@ -34,11 +35,6 @@ pub(crate) enum Link {
 /// A connection of the user's, whatever its type.
 pub(crate) trait OwnConnection: Send + Sync {
     fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>>;
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
@@ -46,20 +42,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
         let mut connection = self.clone();
         Box::pin(async move { connection.req_packed_command(command).await })
     }
-
-    fn send_all<'a>(
-        &'a self,
-        commands: &'a redis::Pipeline,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_commands(commands, 0, count).await })
-    }
 }
 
-/// The task that reads and writes for a connection. It ends with the last who holds the connection,
-/// also where the server never answers what was sent.
-pub(crate) struct Driving(pub(crate) AbortHandle);
+/// The task that reads and writes for a connection. It ends with the last clone of the connection,
+/// even if the server never answers what was sent.
+pub(super) struct Driving(pub(crate) AbortHandle);
 
 impl Drop for Driving {
     fn drop(&mut self) {
@@ -67,7 +54,7 @@ impl Drop for Driving {
     }
 }
 
-/// Which master a command is for. Where there is one, it is for that.
+/// The master that a command is for. A single server gets all commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(all(feature = "cluster", feature = "inspect")),
@@ -78,26 +65,26 @@ impl Drop for Driving {
 )]
 pub(crate) enum To<'a> {
     Any,
-    /// That of a slot
+    /// The master of a hash slot
     Slot(u16),
-    /// That of a key's slot
+    /// The master of a key's hash slot
     Key(&'a [u8]),
 }
 
-/// What it means that nothing was answered in time.
+/// Returns the error for an answer that did not come in time.
 pub(crate) fn silent() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
-/// What a pool has given, or why it has not.
-pub(crate) fn checked_out<C>(given: Result<C, PoolError>) -> RedisResult<C> {
+/// Returns what a pool has checked out, or the error of redis-rs.
+pub(super) fn checked_out<C>(given: Result<C, PoolError>) -> RedisResult<C> {
     given.map_err(|error| match error {
         PoolError::Backend(error) => error,
         error => io_error(&error.to_string()),
     })
 }
 
-pub(crate) fn io_error(reason: &str) -> RedisError {
+pub(super) fn io_error(reason: &str) -> RedisError {
     RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
 }
 

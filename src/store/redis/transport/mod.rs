@@ -2,8 +2,6 @@
 
 pub(crate) mod address;
 pub(crate) mod connection;
-pub(crate) mod endpoint;
-pub(crate) mod lacked;
 pub(crate) mod link;
 pub(crate) mod source;
 mod stream;
@@ -11,8 +9,3 @@ mod stream;
 pub(crate) mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(crate) mod topology;
-
-use std::time::Duration;
-
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,134 +1,174 @@
-//! Sources of connections: made here, or taken out of a pool.
+//! Sources of connections: an address, several servers, or the caller's own pool or connection.
 
 use std::{sync::Arc, time::Duration};
 
 use deadpool_redis::Pool;
-use redis::{AsyncConnectionConfig, RedisResult};
+#[cfg(feature = "tls")]
+use redis::TlsCertificates;
+use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult};
 
 #[cfg(feature = "tls")]
 use super::tls;
-#[cfg(feature = "cluster")]
-use super::topology::Cluster;
-#[cfg(feature = "sentinel")]
-use super::topology::{self, Sentinels};
 use super::{
+    address,
     link::{Link, OwnConnection, checked_out},
     stream,
 };
+#[cfg(feature = "tls")]
+use crate::error::ConfigError;
 use crate::store::guard::breaker::Traffic;
 
-/// The source of connections.
+/// The settings of a connection that is made here.
 #[derive(Clone)]
-pub(crate) enum Source {
-    /// They are made here
-    Client(Box<redis::Client>, Box<AsyncConnectionConfig>),
-    /// They are made by a pool, and taken out of it
-    Pool(Pool),
-    #[cfg(feature = "cluster")]
-    ClusterPool(deadpool_redis::cluster::Pool),
-    #[cfg(feature = "sentinel")]
-    SentinelPool(deadpool_redis::sentinel::Pool),
-    /// A connection to each node, made and repaired by redis-rs
-    #[cfg(feature = "cluster")]
-    Cluster(Box<Cluster>),
-    /// They are made here, to the master that sentinels name at the time
-    #[cfg(feature = "sentinel")]
-    Sentinel(Box<Sentinels>, Box<AsyncConnectionConfig>),
-    /// The user's connection, which looks after itself
-    Own(Arc<dyn OwnConnection>),
+pub(crate) struct Dial {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    /// Records that a server answers.
+    pub(crate) traffic: Arc<Traffic>,
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Option<TlsCertificates>,
+}
+
+impl Dial {
+    /// Returns these settings for a connection to one server.
+    pub(super) fn config(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.response_timeout))
+    }
+}
+
+/// Makes connections.
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub(super) connect: Arc<dyn Fn(Dial) -> RedisFuture<'static, Link> + Send + Sync>,
+    /// The address without user and password; `None` for a pool or connection of the caller's.
+    pub(crate) shown: Option<Arc<str>>,
+    /// Set if each connection leads to several nodes, and is repaired by redis-rs.
+    pub(crate) has_nodes: bool,
+    /// Set if a lost connection is replaced; one of the caller's looks after itself.
+    pub(super) renews: bool,
+    /// Set if a connection sends commands again by itself.
+    pub(super) repeats: bool,
+    /// The same nodes, over connections that send nothing twice.
+    pub(crate) once: Option<Arc<Self>>,
+    /// Set if TLS is used. It is unknown for a pool.
+    #[cfg(feature = "tls")]
+    pub(super) wants_tls: bool,
 }
 
 impl Source {
-    #[cfg_attr(
-        not(feature = "sentinel"),
-        allow(unused_variables, reason = "the others have it among their settings")
-    )]
-    pub(crate) async fn connect(
-        &self,
-        response_timeout: Duration,
-        traffic: Arc<Traffic>,
-    ) -> RedisResult<Link> {
+    /// Returns a source of connections of the caller's to one server.
+    pub(super) fn new<F>(connect: impl Fn(Dial) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = RedisResult<Link>> + Send + 'static,
+    {
+        Self {
+            connect: Arc::new(move |dial| Box::pin(connect(dial))),
+            shown: None,
+            has_nodes: false,
+            renews: true,
+            repeats: false,
+            once: None,
+            #[cfg(feature = "tls")]
+            wants_tls: true,
+        }
+    }
+
+    /// Returns the source of connections to one server.
+    ///
+    /// # Errors
+    ///
+    /// The platform or the build lacks what the address needs.
+    pub(crate) fn address(info: ConnectionInfo) -> RedisResult<Self> {
+        Ok(Self {
+            shown: Some(address::shown(&info).into()),
+            #[cfg(feature = "tls")]
+            wants_tls: tls::is_wanted(&info),
+            ..{
+                let client = redis::Client::open(info)?;
+                Self::new(move |dial| {
+                    let client = client.clone();
+                    async move {
+                        #[cfg(feature = "tls")]
+                        let client = match &dial.certificates {
+                            Some(certificates) => {
+                                let info = client.get_connection_info().clone();
+                                redis::Client::build_with_tls(info, certificates.clone())?
+                            }
+                            None => client,
+                        };
+                        stream::connect(&client, &dial.config(), dial.traffic).await
+                    }
+                })
+            }
+        })
+    }
+
+    /// Returns a pool as a source.
+    ///
+    /// A checkout costs a PING, so there is one for each connection and not for each command.
+    /// Taking the connection out of the pool leaves the pool its full size for other users.
+    pub(crate) fn pool(pool: Pool) -> Self {
+        Self::new(move |_| {
+            let pool = pool.clone();
+            async move {
+                let connection = checked_out(pool.get().await)?;
+                let connection = deadpool_redis::Connection::take(connection);
+                Ok(Link::Multiplexed(connection, None))
+            }
+        })
+    }
+
+    /// Returns a pool of connections to a Cluster as a source. They have the pool's settings.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> Self {
+        let source = Self::new(move |_| {
+            let pool = pool.clone();
+            async move {
+                let nodes = checked_out(pool.get().await)?;
+                let nodes = deadpool_redis::cluster::Connection::take(nodes);
+                Ok(Link::Cluster(nodes))
+            }
+        });
+        Self {
+            has_nodes: true,
+            repeats: true,
+            ..source
+        }
+    }
+
+    /// Returns the only connection there is as a source.
+    pub(crate) fn own(connection: impl OwnConnection + 'static) -> Self {
+        let own: Arc<dyn OwnConnection> = Arc::new(connection);
+        Self {
+            renews: false,
+            #[cfg(feature = "tls")]
+            wants_tls: false,
+            ..Self::new(move |_| std::future::ready(Ok(Link::Own(Arc::clone(&own)))))
+        }
+    }
+
+    /// Checks that connections made here can use these certificates.
+    #[cfg(feature = "tls")]
+    pub(crate) fn check(&self, certificates: &TlsCertificates) -> Result<(), ConfigError> {
+        tls::check(certificates)?;
+        match &self.shown {
+            None => Err(tls::unusable(
+                "a pool or connection made elsewhere has its own",
+            )),
+            Some(_) if !self.wants_tls => {
+                Err(tls::unusable("TLS needs an address with `rediss://`"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn connect(&self, dial: Dial) -> RedisFuture<'static, Link> {
         #[cfg(feature = "tls")]
-        if self.may_want_tls() {
+        if self.wants_tls {
             tls::choose_provider();
         }
-        let connection = match self {
-            Self::Client(client, config) => return stream::connect(client, config, traffic).await,
-            // A checkout costs a PING, so there is one for each connection and not for each
-            // command. Taking it out of the pool leaves the pool its full size for other users.
-            Self::Pool(pool) => deadpool_redis::Connection::take(checked_out(pool.get().await)?),
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(pool) => {
-                let nodes = checked_out(pool.get().await)?;
-                return Ok(Link::Cluster(deadpool_redis::cluster::Connection::take(
-                    nodes,
-                )));
-            }
-            #[cfg(feature = "sentinel")]
-            Self::SentinelPool(pool) => {
-                let mut connection = topology::take_master(pool).await?;
-                // `deadpool_redis` has no such setting.
-                connection.set_response_timeout(response_timeout);
-                connection
-            }
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => return cluster.connect().await.map(Link::Cluster),
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels, config) => {
-                return stream::connect(&sentinels.master().await?, config, traffic).await;
-            }
-            Self::Own(own) => return Ok(Link::Own(Arc::clone(own))),
-        };
-        Ok(Link::Multiplexed(connection, None))
-    }
-
-    pub(crate) fn renews(&self) -> bool {
-        !matches!(self, Self::Own(_))
-    }
-
-    /// Returns whether it repairs the connections to its nodes, and repeats lost commands, by
-    /// itself.
-    pub(crate) fn has_nodes(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return matches!(self, Self::Cluster(_) | Self::ClusterPool(_));
-        #[cfg(not(feature = "cluster"))]
-        false
-    }
-
-    /// Returns the same nodes over connections that send nothing twice, if these would.
-    pub(crate) fn once(&self) -> Option<Self> {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster
-                .repeats()
-                .then(|| Self::Cluster(Box::new(cluster.once()))),
-            // A pool's connections have the pool's settings.
-            _ => None,
-        }
-    }
-
-    /// Returns whether it sends a command again by itself.
-    pub(crate) fn repeats(&self) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.repeats(),
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(_) => true,
-            _ => false,
-        }
-    }
-
-    /// It is unknown for a pool.
-    #[cfg(feature = "tls")]
-    fn may_want_tls(&self) -> bool {
-        match self {
-            Self::Client(client, _) => tls::is_wanted(client.get_connection_info()),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.wants_tls(),
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels, _) => sentinels.wants_tls(),
-            Self::Own(_) => false,
-            _ => true,
-        }
+        (self.connect)(dial)
     }
 }

@@ -9,18 +9,18 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
+use crate::error::{ConfigError, Error, ErrorKind, config_error};
 
 /// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
 /// own, and rustls panics if there is none, or several to choose from.
-pub(crate) fn choose_provider() {
+pub(super) fn choose_provider() {
     if CryptoProvider::get_default().is_none() {
         // Fails only if another provider was installed meanwhile.
         let _ = ring::default_provider().install_default();
     }
 }
 
-pub(crate) fn is_wanted(info: &ConnectionInfo) -> bool {
+pub(super) fn is_wanted(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
@@ -58,25 +58,12 @@ pub(crate) fn check(certificates: &TlsCertificates) -> Result<(), ConfigError> {
 
 /// Returns the error of certificates that cannot be used. Nothing of them is shown.
 pub(crate) fn unusable(reason: &str) -> ConfigError {
-    ConfigErrorKind::Store.error(format!("the certificates for TLS cannot be used: {reason}"))
-}
-
-pub(crate) fn no_tls() -> ConfigError {
-    unusable("TLS needs an address with `rediss://`")
+    config_error!(Store: "the certificates for TLS cannot be used: {reason}")
 }
 
 fn read(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     found.ok().filter(|found| !found.is_empty())
-}
-
-/// Returns the same address, with certificates.
-pub(crate) fn equip(
-    info: &ConnectionInfo,
-    certificates: TlsCertificates,
-) -> Result<ConnectionInfo, ConfigError> {
-    let client = redis::Client::build_with_tls(info.clone(), certificates).map_err(|_| no_tls())?;
-    Ok(client.get_connection_info().clone())
 }
 
 /// Returns the error of kind `Tls` if this one is about certificates or the handshake.
@@ -120,7 +107,7 @@ mod tests {
         let torn = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in [&b""[..], b"nothing", torn] {
             let error = check(&root(pem)).unwrap_err();
-            assert_eq!(error.kind(), ConfigErrorKind::Store);
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Store);
             assert!(
                 error
                     .reason()

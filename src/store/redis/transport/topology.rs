@@ -1,9 +1,9 @@
 //! More than one server: a Cluster, or a master that sentinels watch over.
 
 #[cfg(feature = "cluster")]
-pub(crate) use cluster::{Cluster, send_all, send_to};
+pub(crate) use cluster::{cluster, send_to};
 #[cfg(feature = "sentinel")]
-pub(crate) use sentinel::{Sentinels, take_master};
+pub(crate) use sentinel::{sentinel, sentinel_pool};
 
 fn shown_all(addresses: &[redis::ConnectionInfo]) -> String {
     let shown: Vec<_> = addresses.iter().map(super::address::shown).collect();
@@ -12,27 +12,22 @@ fn shown_all(addresses: &[redis::ConnectionInfo]) -> String {
 
 #[cfg(feature = "cluster")]
 mod cluster {
-    use std::time::Duration;
+    use std::sync::Arc;
 
     use redis::{
-        Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, Value,
-        aio::ConnectionLike,
+        Cmd, ConnectionInfo, RedisResult, Value,
         cluster::{ClusterClient, ClusterClientBuilder},
         cluster_async::ClusterConnection,
         cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
     };
-    use tokio::task::JoinSet;
 
-    #[cfg(feature = "tls")]
-    use super::super::tls;
-    use super::super::{
-        CONNECT_TIMEOUT, RESPONSE_TIMEOUT,
-        link::{To, silent, tcp_settings},
+    use super::{
+        super::{
+            link::{Link, To, tcp_settings},
+            source::{Dial, Source},
+        },
+        shown_all,
     };
-    use super::shown_all;
-    use crate::clock::within;
-    #[cfg(feature = "tls")]
-    use crate::error::ConfigError;
 
     /// A lost connection takes two retries: another node is called, it names the node of the hash
     /// slot, and that one is called over a new connection. If all were lost,
@@ -45,110 +40,56 @@ mod cluster {
     /// the time for connecting to the Cluster: it is tried twice, as a given address and as a node.
     const SHARE_OF_A_NODE: u32 = 4;
 
-    /// The settings of a Cluster.
-    #[derive(Clone)]
-    pub(crate) struct Cluster {
-        nodes: Vec<ConnectionInfo>,
-        connect_timeout: Duration,
-        response_timeout: Duration,
-        retries: u32,
-        #[cfg(feature = "tls")]
-        certificates: Option<redis::TlsCertificates>,
+    /// Returns the source of connections to the nodes of a Cluster, made and repaired by redis-rs.
+    ///
+    /// With retries, redis-rs sends a command again after a lost connection or a silent node, when
+    /// it is unknown whether it ran. It has no such choice for a single command.
+    ///
+    /// # Errors
+    ///
+    /// No address, a socket, addresses with different credentials, TLS that the build lacks.
+    pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> RedisResult<Source> {
+        let nodes: Arc<[_]> = nodes.into();
+        ClusterClientBuilder::new(nodes.iter().cloned()).build()?;
+        for node in &*nodes {
+            redis::Client::open(node.clone())?;
+        }
+        let source = |retries| {
+            let nodes = Arc::clone(&nodes);
+            Source {
+                shown: Some(shown_all(&nodes).into()),
+                has_nodes: true,
+                repeats: retries > 0,
+                #[cfg(feature = "tls")]
+                wants_tls: nodes.iter().any(super::super::tls::is_wanted),
+                ..Source::new(move |dial| {
+                    let client = client(&nodes, retries, &dial);
+                    async move { client?.get_async_connection().await.map(Link::Cluster) }
+                })
+            }
+        };
+        Ok(Source {
+            once: Some(Arc::new(source(0))),
+            ..source(RETRIES)
+        })
     }
 
-    impl Cluster {
-        pub(crate) fn new(nodes: Vec<ConnectionInfo>) -> Self {
-            Self {
-                nodes,
-                connect_timeout: CONNECT_TIMEOUT,
-                response_timeout: RESPONSE_TIMEOUT,
-                retries: RETRIES,
-                #[cfg(feature = "tls")]
-                certificates: None,
-            }
-        }
-
-        /// Returns the same Cluster, with other timeouts.
-        pub(crate) fn waiting(self, connect: Duration, response: Duration) -> Self {
-            Self {
-                connect_timeout: connect,
-                response_timeout: response,
-                ..self
-            }
-        }
-
-        /// Returns the same Cluster, over TLS with certificates.
+    fn client(nodes: &[ConnectionInfo], retries: u32, dial: &Dial) -> RedisResult<ClusterClient> {
+        let builder = ClusterClientBuilder::new(nodes.iter().cloned());
         #[cfg(feature = "tls")]
-        pub(crate) fn with_certificates(
-            self,
-            certificates: redis::TlsCertificates,
-        ) -> Result<Self, ConfigError> {
-            if !self.wants_tls() {
-                return Err(tls::no_tls());
-            }
-            Ok(Self {
-                certificates: Some(certificates),
-                ..self
-            })
-        }
-
-        #[cfg(feature = "tls")]
-        pub(crate) fn wants_tls(&self) -> bool {
-            self.nodes.iter().any(tls::is_wanted)
-        }
-
-        /// Returns the same Cluster, over connections that send nothing twice.
-        ///
-        /// With retries, redis-rs sends a command again after a lost connection or a silent node,
-        /// when it is unknown whether it ran. It has no such choice for a single command.
-        pub(crate) fn once(&self) -> Self {
-            Self {
-                retries: 0,
-                ..self.clone()
-            }
-        }
-
-        /// Returns whether a command may be sent more than once.
-        pub(crate) fn repeats(&self) -> bool {
-            self.retries > 0
-        }
-
-        fn client(&self) -> RedisResult<ClusterClient> {
-            let builder = ClusterClientBuilder::new(self.nodes.iter().cloned());
-            #[cfg(feature = "tls")]
-            let builder = match &self.certificates {
-                Some(certificates) => builder.certs(certificates.clone()),
-                None => builder,
-            };
-            builder
-                .connection_timeout(self.connect_timeout / SHARE_OF_A_NODE)
-                .response_timeout(self.response_timeout)
-                .overall_response_timeout(Some(self.response_timeout))
-                .retries(self.retries)
-                .min_retry_wait(1)
-                .max_retry_wait(LONGEST_WAIT)
-                .tcp_settings(tcp_settings())
-                .build()
-        }
-
-        /// Returns what is wrong without a server: no address, a socket, addresses with different
-        /// credentials, TLS that the build lacks.
-        pub(crate) fn check(&self) -> RedisResult<()> {
-            self.client()?;
-            for node in &self.nodes {
-                redis::Client::open(node.clone())?;
-            }
-            Ok(())
-        }
-
-        /// Formats its addresses, without users and passwords.
-        pub(crate) fn shown(&self) -> String {
-            shown_all(&self.nodes)
-        }
-
-        pub(crate) async fn connect(&self) -> RedisResult<ClusterConnection> {
-            self.client()?.get_async_connection().await
-        }
+        let builder = match &dial.certificates {
+            Some(certificates) => builder.certs(certificates.clone()),
+            None => builder,
+        };
+        builder
+            .connection_timeout(dial.connect_timeout / SHARE_OF_A_NODE)
+            .response_timeout(dial.response_timeout)
+            .overall_response_timeout(Some(dial.response_timeout))
+            .retries(retries)
+            .min_retry_wait(1)
+            .max_retry_wait(LONGEST_WAIT)
+            .tcp_settings(tcp_settings())
+            .build()
     }
 
     /// Sends a command to the master of a hash slot, whatever its keys.
@@ -171,77 +112,73 @@ mod cluster {
         let reply = connection.route_command(command.clone(), to).await;
         reply.and_then(Value::extract_error)
     }
-
-    /// Sends each command to its own node, all at once: a pipeline of redis-rs goes to one hash
-    /// slot, and one that spans several is refused.
-    pub(crate) async fn send_all(
-        connection: &ClusterConnection,
-        commands: &Pipeline,
-        longest: Duration,
-    ) -> Vec<RedisResult<Value>> {
-        let mut calls = JoinSet::new();
-        for (index, command) in commands.cmd_iter().enumerate() {
-            let (mut connection, command) = (connection.clone(), command.clone());
-            calls.spawn(async move {
-                // One silent node does not delay the others.
-                let sent = within(longest, connection.req_packed_command(&command)).await;
-                (index, sent.unwrap_or_else(|| Err(silent())))
-            });
-        }
-        let unsent = || {
-            Err(RedisError::from(std::io::Error::from(
-                std::io::ErrorKind::Interrupted,
-            )))
-        };
-        let mut replies: Vec<_> = (0..calls.len()).map(|_| unsent()).collect();
-        while let Some(call) = calls.join_next().await {
-            if let Ok((index, reply)) = call
-                && let Some(place) = replies.get_mut(index)
-            {
-                *place = reply.and_then(Value::extract_error);
-            }
-        }
-        replies
-    }
 }
 
 #[cfg(feature = "sentinel")]
 mod sentinel {
+    use std::sync::Arc;
+
     use deadpool_redis::sentinel::{Connection, Pool};
     use redis::{
         ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Role,
         TlsMode,
         aio::MultiplexedConnection,
-        sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
+        sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
     };
     use tokio::task::JoinSet;
 
-    use super::super::link::{checked_out, io_error, tcp_settings};
-    use super::shown_all;
+    #[cfg(feature = "tls")]
+    use super::super::tls;
+    use super::{
+        super::{
+            link::{Link, checked_out, io_error, tcp_settings},
+            source::{Dial, Source},
+            stream,
+        },
+        shown_all,
+    };
 
     /// The settings to find a master.
-    #[derive(Clone)]
-    pub(crate) struct Sentinels {
+    struct Sentinels {
         addresses: Vec<ConnectionInfo>,
         master_name: String,
         /// The settings for the master once it is found
         settings: RedisConnectionInfo,
         tls: Option<TlsMode>,
-        #[cfg(feature = "tls")]
-        certificates: Option<redis::TlsCertificates>,
+    }
+
+    /// Returns the source of connections to the master that sentinels name at the time.
+    ///
+    /// `master` is a name, or an address with the name as its host.
+    ///
+    /// # Errors
+    ///
+    /// There is no sentinel, or the platform or the build lacks what an address needs.
+    pub(crate) fn sentinel(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Source> {
+        let sentinels = Arc::new(Sentinels::new(addresses, master)?);
+        let shown = shown_all(&sentinels.addresses);
+        let shown = format!("{} of {shown}", sentinels.master_name);
+        Ok(Source {
+            shown: Some(shown.into()),
+            #[cfg(feature = "tls")]
+            wants_tls: sentinels.tls.is_some() || sentinels.addresses.iter().any(tls::is_wanted),
+            ..Source::new(move |dial| {
+                let sentinels = Arc::clone(&sentinels);
+                async move {
+                    let master = sentinels.master(&dial).await?;
+                    stream::connect(&master, &dial.config(), dial.traffic).await
+                }
+            })
+        })
     }
 
     impl Sentinels {
-        /// Combines the addresses of sentinels with `master`, which is a name, or an address with
-        /// the name as its host.
-        pub(crate) fn new(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Self> {
+        fn new(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Self> {
             let mut sentinels = Self {
                 addresses,
                 master_name: master.to_owned(),
                 settings: RedisConnectionInfo::default(),
                 tls: None,
-                #[cfg(feature = "tls")]
-                certificates: None,
             };
             if master.contains("://") {
                 let info = master.into_connection_info()?;
@@ -259,9 +196,8 @@ mod sentinel {
                     _ => return Err(io_error("a master is reached over TCP")),
                 }
             }
-            // Fails here, and not at the first request, if there is no sentinel or the platform
-            // lacks what is needed.
-            sentinels.plain(sentinels.addresses.clone())?;
+            // Fails here, and not at the first request, if there is no sentinel.
+            SentinelClient::build(sentinels.addresses.clone(), String::new(), None, MASTER)?;
             for address in &sentinels.addresses {
                 redis::Client::open(address.clone())?;
             }
@@ -272,10 +208,10 @@ mod sentinel {
         ///
         /// One client for each of them: redis-rs waits for those named first, and a silent one
         /// would use all of the time for connecting.
-        pub(crate) async fn master(&self) -> RedisResult<redis::Client> {
+        async fn master(&self, dial: &Dial) -> RedisResult<redis::Client> {
             let mut lookups = JoinSet::new();
             for address in &self.addresses {
-                let mut sentinel = self.client(address)?;
+                let mut sentinel = self.client(address, dial)?;
                 lookups.spawn(async move { sentinel.async_get_client().await });
             }
             let mut failed = io_error("no sentinel answers");
@@ -289,100 +225,59 @@ mod sentinel {
             Err(failed)
         }
 
-        /// Formats the master's name and the sentinels' addresses, without users and passwords.
-        pub(crate) fn shown(&self) -> String {
-            format!("{} of {}", self.master_name, shown_all(&self.addresses))
-        }
-
-        fn client(&self, address: &ConnectionInfo) -> RedisResult<SentinelClient> {
-            #[cfg(feature = "tls")]
-            if let Some(certificates) = &self.certificates {
-                return self.certified(address, certificates);
-            }
-            self.plain(vec![address.clone()])
-        }
-
-        fn plain(&self, addresses: Vec<ConnectionInfo>) -> RedisResult<SentinelClient> {
-            let node = SentinelNodeConnectionInfo::default()
-                .set_tcp_settings(tcp_settings())
-                .set_redis_connection_info(self.settings.clone());
-            let node = match self.tls {
-                Some(mode) => node.set_tls_mode(mode),
-                None => node,
-            };
-            let kind = SentinelServerType::Master;
-            SentinelClient::build(addresses, self.master_name.clone(), Some(node), kind)
-        }
-    }
-
-    /// The part with certificates: redis-rs takes them by another builder, which has fewer
-    /// settings.
-    #[cfg(feature = "tls")]
-    mod certified {
-        use redis::{
-            ConnectionInfo, RedisResult, TlsCertificates,
-            sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
-        };
-
-        use super::{
-            super::super::{link::tcp_settings, tls},
-            Sentinels,
-        };
-        use crate::error::ConfigError;
-
-        impl Sentinels {
-            /// Returns the same sentinels and master, with certificates for those reached over TLS.
-            pub(in super::super::super) fn with_certificates(
-                mut self,
-                certificates: TlsCertificates,
-            ) -> Result<Self, ConfigError> {
-                if !self.wants_tls() {
-                    return Err(tls::no_tls());
-                }
-                for address in self.addresses.iter_mut().filter(|it| tls::is_wanted(it)) {
-                    *address = tls::equip(address, certificates.clone())?;
-                }
-                self.certificates = Some(certificates);
-                Ok(self)
-            }
-
-            pub(in super::super::super) fn wants_tls(&self) -> bool {
-                self.tls.is_some() || self.addresses.iter().any(tls::is_wanted)
-            }
-
-            pub(crate) fn certified(
-                &self,
-                address: &ConnectionInfo,
-                certificates: &TlsCertificates,
-            ) -> RedisResult<SentinelClient> {
-                let kind = SentinelServerType::Master;
-                let addresses = [address.addr().clone()];
-                let mut builder = SentinelClientBuilder::new(addresses, &self.master_name, kind)?
+        #[cfg_attr(
+            not(feature = "tls"),
+            allow(unused_variables, reason = "the certificates are in it")
+        )]
+        fn client(&self, address: &ConnectionInfo, dial: &Dial) -> RedisResult<SentinelClient> {
+            let mut builder =
+                SentinelClientBuilder::new([address.addr().clone()], &self.master_name, MASTER)?
                     .set_client_to_sentinel_tcp_settings(tcp_settings())
                     .set_client_to_sentinel_protocol(address.redis_settings().protocol())
                     .set_client_to_redis_tcp_settings(tcp_settings())
                     .set_client_to_redis_protocol(self.settings.protocol())
                     .set_client_to_redis_db(self.settings.db());
-                if let Some(user) = address.redis_settings().username() {
-                    builder = builder.set_client_to_sentinel_username(user);
-                }
-                if let Some(password) = address.redis_settings().password() {
-                    builder = builder.set_client_to_sentinel_password(password);
-                }
-                if let Some(mode) = self.tls {
-                    builder = builder
-                        .set_client_to_redis_tls_mode(mode)
-                        .set_client_to_redis_certificates(certificates.clone());
-                }
-                if let Some(user) = self.settings.username() {
-                    builder = builder.set_client_to_redis_username(user);
-                }
-                if let Some(password) = self.settings.password() {
-                    builder = builder.set_client_to_redis_password(password);
-                }
-                builder.build()
+            if let Some(user) = address.redis_settings().username() {
+                builder = builder.set_client_to_sentinel_username(user);
             }
+            if let Some(password) = address.redis_settings().password() {
+                builder = builder.set_client_to_sentinel_password(password);
+            }
+            if let Some(user) = self.settings.username() {
+                builder = builder.set_client_to_redis_username(user);
+            }
+            if let Some(password) = self.settings.password() {
+                builder = builder.set_client_to_redis_password(password);
+            }
+            if let Some(mode) = self.tls {
+                builder = builder.set_client_to_redis_tls_mode(mode);
+            }
+            #[cfg(feature = "tls")]
+            if let Some(certificates) = &dial.certificates {
+                if tls::is_wanted(address) {
+                    builder = builder.set_client_to_sentinel_certificates(certificates.clone());
+                }
+                if self.tls.is_some() {
+                    builder = builder.set_client_to_redis_certificates(certificates.clone());
+                }
+            }
+            builder.build()
         }
+    }
+
+    const MASTER: SentinelServerType = SentinelServerType::Master;
+
+    /// Returns a pool of connections to the master of sentinels as a source.
+    pub(crate) fn sentinel_pool(pool: Pool) -> Source {
+        Source::new(move |dial| {
+            let pool = pool.clone();
+            async move {
+                let mut connection = take_master(&pool).await?;
+                // `deadpool_redis` has no such setting.
+                connection.set_response_timeout(dial.response_timeout);
+                Ok(Link::Multiplexed(connection, None))
+            }
+        })
     }
 
     /// Takes connections out of a pool until one leads to a master.
@@ -394,7 +289,7 @@ mod sentinel {
     /// # Cancel safety
     ///
     /// Dropping the future closes the connection in hand.
-    pub(crate) async fn take_master(pool: &Pool) -> RedisResult<MultiplexedConnection> {
+    async fn take_master(pool: &Pool) -> RedisResult<MultiplexedConnection> {
         let mut failed = io_error("the pool has no connection to a master");
         for _ in 0..=pool.status().max_size {
             let mut connection = Connection::take(checked_out(pool.get().await)?);

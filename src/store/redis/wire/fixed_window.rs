@@ -1,9 +1,8 @@
 //! A fixed window in Redis: `lua/fixed_window/`. Pure.
 
 use super::{
-    arguments::Word,
-    format::{Ask, fields_given},
-    script::{Call, Loaded, Script, Scripts, lua},
+    format::given,
+    script::{Ask, Call, Loaded, Script, Scripts, lua},
     verbs,
 };
 use crate::receipt::{Receipt, Taken};
@@ -37,7 +36,8 @@ fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
         return None;
     };
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let mut argv = Vec::from([credited, end].map(Word::number));
-    argv.extend(fields_given(receipt));
-    Some(verbs::settle(&VERBS, receipt, ask, argv, true))
+    let mut call = verbs::settle(&VERBS, receipt, ask, true);
+    call.command.arg((credited, end));
+    given(&mut call.command, receipt.limit());
+    Some(call)
 }

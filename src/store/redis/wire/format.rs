@@ -1,15 +1,17 @@
 //! Redisson's format: names of keys, packed members, limits; and the arguments of our scripts.
 //! Pure.
 
-use super::arguments::{Arguments, Word};
+use std::io::Write;
+
+use redis::{Cmd, RedisWrite, ToRedisArgs};
+
+use super::script::{Ask, Script};
 use crate::{
-    clock::Millis,
     demand::Charge,
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
-    list::List,
     name::Name,
-    receipt::{PermitId, Receipt},
+    receipt::PermitId,
 };
 
 /// Returns the five keys of a limiter, in the order in which every script takes them.
@@ -81,116 +83,89 @@ pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
 }
 
-/// Writes the time as the scripts take it: empty for the server's.
-pub(crate) fn time(now: Option<Millis>) -> Word {
-    now.map_or_else(Word::default, Word::number)
+/// Writes an argument that may be missing, and is empty then, such as the time of callers that
+/// count by the server's clock.
+pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
+    match argument {
+        Some(argument) => command.arg(argument),
+        None => command.arg(""),
+    };
 }
 
-/// The usual size of the keys of a limiter, and of each other argument.
-const KEYS_BYTES: usize = 400;
-const WORD_BYTES: usize = 8;
-
-/// The part of a call that does not depend on its limiters.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
-    pub(crate) client_id: &'a str,
-    /// The caller's time; `None` for the server's.
-    pub(crate) now: Option<Millis>,
-    /// Set if the permits left are wanted exactly.
-    pub(crate) exact: bool,
-}
-
-/// Returns the arguments for callers of one limiter or of several: see
+/// Returns the command of callers of one limiter or of several: see
 /// `lua/sliding_log/acquire_list.lua`.
 ///
 /// `limiters` are the charges of the first caller, each with a flag that has a differing limit
 /// rewritten. Each caller is a list of charges on the same limiters, with a flag that is set if it
 /// waits in the queue.
 pub(crate) fn acquire<'a, L>(
+    script: &Script,
     limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
     callers: impl ExactSizeIterator<Item = (L, bool)>,
     ask: Ask<'_>,
-) -> Arguments
+) -> Cmd
 where
     L: Iterator<Item = &'a Charge>,
 {
     let (width, height) = (limiters.len(), callers.len());
-    let count = 5 * width + 2 + 6 * width + height * (1 + 3 * width);
-    let mut arguments = Arguments::with_capacity(count, width * KEYS_BYTES + count * WORD_BYTES);
+    let count = 2 + 6 * width + height * (1 + 3 * width);
+    let mut command = script.start(5 * width, count);
     for (charge, _) in limiters.clone() {
         for pieces in key_pieces(charge.name(), ask.client_id) {
-            arguments.push_key(&pieces.map(str::as_bytes));
+            let mut key = command.writer_for_next_arg();
+            for piece in pieces {
+                // Writing to memory cannot fail.
+                let _ = key.write_all(piece.as_bytes());
+            }
         }
     }
-    arguments.push(time(ask.now));
-    arguments.push(flag_byte(ask.exact));
-    let mut slots = List::EMPTY;
-    for (charge, rewrite) in limiters {
-        let (source, limit) = limit_source(charge.limit(), rewrite);
-        arguments.push(source);
-        limit.iter().for_each(|field| arguments.push(field));
-        slots.push(charge.name().slots());
+    optional(&mut command, ask.now);
+    command.arg(ask.exact);
+    for (charge, rewrite) in limiters.clone() {
+        source(&mut command, charge.limit(), rewrite);
     }
     for (charges, waits) in callers {
-        arguments.push(flag_byte(waits));
+        command.arg(waits);
         for charge in charges {
-            arguments.push(Word::number(charge.permits));
-            arguments.push(Word::from(member(charge.id, charge.permits)));
-            arguments.push(manner(charge));
+            command.arg(charge.permits);
+            command.arg(&member(charge.id, charge.permits));
+            // How the permits are taken: ahead of time by so many ms, or as a shadow.
+            match charge.lead {
+                0 => command.arg(charge.shadow),
+                lead => command.arg(format!("+{lead}")),
+            };
         }
     }
-    if slots.iter().any(Option::is_some) {
-        for slots in slots.iter() {
-            let count = slots.map(|slots| Word::number(slots.count()));
-            arguments.push(count.unwrap_or_default());
-        }
+    let slots = limiters.map(|(charge, _)| charge.name().slots());
+    if slots.clone().any(|slots| slots.is_some()) {
+        slots.for_each(|slots| optional(&mut command, slots.map(|slots| slots.count())));
     }
-    arguments
-}
-
-/// Writes how a charge is taken, as the scripts take it.
-fn manner(charge: &Charge) -> Word {
-    match charge.lead {
-        0 => flag_byte(charge.shadow),
-        lead => Word::number(format_args!("+{lead}")),
-    }
+    command
 }
 
 /// Writes whose limit counts, and the limit, as the scripts take them.
-pub(crate) fn limit_source(source: LimitSource, rewrite: bool) -> (Word, [Word; 4]) {
-    let (word, limit) = match source {
-        LimitSource::Store => (Word::from(*b"redis"), None),
-        LimitSource::StoreOrInit(limit) => (Word::from(*b"init"), Some(limit)),
-        LimitSource::Code(limit) if rewrite => (Word::from(*b"code"), Some(limit)),
-        LimitSource::Code(limit) => (Word::from(*b"keep"), Some(limit)),
+pub(super) fn source(command: &mut Cmd, source: LimitSource, rewrite: bool) {
+    command.arg(match source {
+        LimitSource::Store => "redis",
+        LimitSource::StoreOrInit(_) => "init",
+        LimitSource::Code(_) if rewrite => "code",
+        LimitSource::Code(_) => "keep",
+    });
+    given(command, source);
+}
+
+/// Writes the limit that the caller brings; four empty arguments if it brings none.
+pub(super) fn given(command: &mut Cmd, source: LimitSource) {
+    match source.given() {
+        Some(limit) => command.arg(fields(&limit.stored())),
+        None => command.arg(&[""; 4]),
     };
-    let fields = limit.map(|limit| limit_fields(&limit.stored()));
-    (word, fields.unwrap_or_default())
 }
 
-pub(crate) fn flag_byte(flag: bool) -> Word {
-    Word::from([if flag { b'1' } else { b'0' }])
-}
-
-/// Returns the limit to charge more against, where there is none; empty if the caller has none.
-pub(super) fn fields_given(receipt: &Receipt) -> [Word; 4] {
-    let source = receipt.limit();
-    let limit = source.given().map(|limit| limit_fields(&limit.stored()));
-    limit.unwrap_or_default()
-}
-
-/// Writes a limit: rate, interval, type, keepAliveTime.
-pub(crate) fn limit_fields(limit: &StoredLimit) -> [Word; 4] {
-    let rate_type = match limit.rate_type {
-        RateType::Overall => b"0",
-        RateType::PerClient => b"1",
-    };
-    [
-        Word::number(limit.rate),
-        Word::number(limit.interval),
-        Word::from(*rate_type),
-        Word::number(limit.keep_alive),
-    ]
+/// Returns a limit as it is written: rate, interval, type, keepAliveTime.
+pub(crate) fn fields(limit: &StoredLimit) -> (i64, i64, bool, u64) {
+    let per_client = limit.rate_type == RateType::PerClient;
+    (limit.rate, limit.interval, per_client, limit.keep_alive)
 }
 
 /// Returns bytes that no process has used before, also after a fork or a restored snapshot: they

@@ -1,12 +1,11 @@
 //! A GCRA limiter in Redis: `lua/gcra/`, and its value's bytes. Pure.
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::{
-    arguments::{Arguments, Word},
-    format::{Ask, keys, limit_source, time},
+    format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Call, Loaded, ReadLone, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, ReadLone, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -54,7 +53,7 @@ fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLon
     let lone = Lone::new(&caller.first).filter(|_| rewrites)?;
     let call = Call {
         script: &ACQUIRE,
-        arguments: lone.arguments(caller.first.name(), ask.client_id, ask.now),
+        command: lone.command(caller.first.name(), ask.client_id, ask.now),
         once: true,
     };
     Some((call, |reply, charge, _| {
@@ -66,12 +65,13 @@ fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
     let Some(Taken::Tat(tat)) = receipt.settle() else {
         return None;
     };
-    let credited = Word::number(i64::from(receipt.permits) - i64::from(keep));
-    let (source, limit) = limit_source(receipt.limit(), true);
-    let (at, given) = (Word::number(tat.at), Word::number(tat.given));
-    let mut argv = vec![credited, time(ask.now), at, given, source];
-    argv.extend(limit);
-    Some(verbs::settle(&VERBS, receipt, ask, argv, true))
+    let mut call = verbs::settle(&VERBS, receipt, ask, true);
+    call.command
+        .arg(i64::from(receipt.permits) - i64::from(keep));
+    optional(&mut call.command, ask.now);
+    call.command.arg((tat.at, tat.given));
+    format::source(&mut call.command, receipt.limit(), true);
+    Some(call)
 }
 
 /// Reads the limit by which a value is counted.
@@ -124,16 +124,19 @@ impl Lone {
         })
     }
 
-    pub(crate) fn arguments(&self, name: &Name, client_id: &str, now: Option<Millis>) -> Arguments {
+    pub(crate) fn command(&self, name: &Name, client_id: &str, now: Option<Millis>) -> Cmd {
         let [_, value, client_value, ..] = keys(name, client_id);
         let key = match self.limit.rate_type {
             RateType::Overall => value,
             RateType::PerClient => client_value,
         };
         let cost = self.pace.cost(self.permits);
-        let limit = packed([self.limit.interval, self.limit.rate]);
-        let cost_and_room = packed([cost, self.pace.whole() - cost]);
-        Arguments::new([key], [time(now), limit, cost_and_room])
+        let mut command = ACQUIRE.start(1, 3);
+        command.arg(key);
+        optional(&mut command, now);
+        command.arg(&packed([self.limit.interval, self.limit.rate]));
+        command.arg(&packed([cost, self.pace.whole() - cost]));
+        command
     }
 
     /// Reads the reply; `None` if it is for `gcra/acquire_run.lua` to decide.
@@ -169,12 +172,12 @@ impl Lone {
 }
 
 /// Packs numbers as the scripts keep them: doubles, little-endian. All are whole and below 2^53.
-fn packed(numbers: [i64; 2]) -> Word {
+fn packed(numbers: [i64; 2]) -> [u8; 16] {
     let [first, second] = numbers.map(|number| (number as f64).to_le_bytes());
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&first);
     bytes[8..].copy_from_slice(&second);
-    Word::from(bytes)
+    bytes
 }
 
 /// Reads whole numbers; `None` if one is not whole.
@@ -182,7 +185,7 @@ fn doubles(text: &[u8]) -> Option<List<i64>> {
     let (doubles, []) = text.as_chunks::<8>() else {
         return None;
     };
-    let mut numbers = List::EMPTY;
+    let mut numbers = List::new();
     for double in doubles {
         let number = f64::from_le_bytes(*double);
         let whole = number.fract() == 0.0 && number.abs() <= MOST;

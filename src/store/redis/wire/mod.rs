@@ -2,7 +2,6 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
-pub(crate) mod arguments;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod gcra;
@@ -16,8 +15,9 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::Scripts;
 pub(crate) use self::{
-    format::{Ask, acquire, keys, random_id, tag, values},
+    format::{acquire, keys, random_id, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live},
+    script::Ask,
 };
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) use self::{

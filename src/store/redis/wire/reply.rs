@@ -1,8 +1,9 @@
 //! Reads the replies of our scripts. Pure.
 
-use std::{ops::Deref, time::Duration};
+use std::time::Duration;
 
 use redis::Value;
+use smallvec::SmallVec;
 
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
@@ -16,7 +17,7 @@ use crate::{
 
 /// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks
 /// until those asked for are free, until one more is, and until all are.
-pub(crate) fn answer_by(
+pub(super) fn answer_by(
     limit: &StoredLimit,
     verdict: Verdict,
     now: Now,
@@ -63,7 +64,7 @@ pub(crate) fn read_answers(
         return Err(unreadable());
     }
     let states = states.iter().cycle();
-    let mut answers = List::EMPTY;
+    let mut answers = List::new();
     for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
         outcomes.iter().zip(states)
     {
@@ -178,68 +179,28 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
 /// Returns the numbers, or the error that a negative first number stands for.
 pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
     let numbers = match reply {
-        Value::Array(items) => Numbers::read(items.iter().map(|item| match item {
-            Value::Int(number) => Some(*number),
-            _ => None,
-        })),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| match item {
+                Value::Int(number) => Some(*number),
+                _ => None,
+            })
+            .collect(),
         Value::BulkString(text) => std::str::from_utf8(text)
             .ok()
-            .and_then(|text| Numbers::read(text.split(' ').map(|number| number.parse().ok()))),
+            .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
         _ => None,
     };
-    let numbers = numbers.ok_or_else(unreadable)?;
+    let numbers: Numbers = numbers.ok_or_else(unreadable)?;
     match numbers.first().copied().and_then(script_error) {
         Some(error) => Err(error),
         None => Ok(numbers),
     }
 }
 
-/// The numbers of a reply. Those of a lone caller need no allocation.
-pub(crate) struct Numbers {
-    few: [i64; Self::FEW],
-    count: usize,
-    /// All, if there are more.
-    many: Vec<i64>,
-}
-
-impl Numbers {
-    /// Those of an acquire begin with two, then come seven of the limiter and two of the caller.
-    const FEW: usize = 2 + 7 + 2;
-
-    /// Reads all of them; `None` if one is no number.
-    fn read(numbers: impl Iterator<Item = Option<i64>>) -> Option<Self> {
-        let mut read = Self {
-            few: [0; Self::FEW],
-            count: 0,
-            many: Vec::new(),
-        };
-        for number in numbers {
-            match read.few.get_mut(read.count) {
-                Some(place) if read.many.is_empty() => *place = number?,
-                _ => {
-                    if read.many.is_empty() {
-                        read.many.extend(read.few);
-                    }
-                    read.many.push(number?);
-                }
-            }
-            read.count += 1;
-        }
-        Some(read)
-    }
-}
-
-impl Deref for Numbers {
-    type Target = [i64];
-
-    fn deref(&self) -> &[i64] {
-        match self.few.get(..self.count) {
-            Some(few) => few,
-            None => &self.many,
-        }
-    }
-}
-
+/// The numbers of a reply. Those of a lone caller need no allocation: an acquire's begin with two,
+/// then come seven of the limiter and two of the caller.
+pub(crate) type Numbers = SmallVec<[i64; 2 + 7 + 2]>;
 /// Returns the error that a script's first number stands for.
 fn script_error(code: i64) -> Option<Error> {
     Some(match code {

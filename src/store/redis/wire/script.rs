@@ -3,9 +3,8 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Arg, Cmd, RedisError, Value};
 
-use super::{arguments::Arguments, format::Ask};
 use crate::{
     algorithm::answer::Answer,
     clock::Millis,
@@ -31,7 +30,7 @@ pub(crate) struct Scripts {
     /// Set if an acquire may be sent twice, because each grant is an entry of its own.
     pub(crate) is_idempotent: bool,
     /// Set if one call decides for limiters of several names.
-    pub(crate) takes_lists: bool,
+    pub(super) takes_lists: bool,
     /// Set if a reply ends with the state that receipts of GCRA keep.
     pub(crate) tells_tat: bool,
     /// Makes the call of a cheaper script for one caller of one limiter, if one can decide. The
@@ -45,7 +44,17 @@ pub(crate) struct Scripts {
 }
 
 /// Reads the reply to a lone caller's call; `None` if the decision is left to [`Scripts::acquire`].
-pub(crate) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
+pub(super) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
+
+/// The part of a call that does not depend on its limiters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) client_id: &'a str,
+    /// The caller's time; `None` for the server's.
+    pub(crate) now: Option<Millis>,
+    /// Set if the permits left are wanted exactly.
+    pub(crate) exact: bool,
+}
 
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;
@@ -64,27 +73,64 @@ pub(crate) use lua;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) script: &'static Script,
-    pub(crate) arguments: Arguments,
+    /// By its hash.
+    pub(crate) command: Cmd,
     /// Set if it must not be sent twice: a lost connection is an error, because it may have run.
     pub(crate) once: bool,
 }
 
 impl Call {
+    /// Sends it by its hash: one command. A server that lacks the script gets it by SCRIPT LOAD,
+    /// and the hash again; where that is refused, the text itself is run.
+    ///
+    /// Loading comes first because newer servers drop texts that were run, once 500 others came.
+    ///
     /// # Cancel safety
     ///
     /// Dropping it may leave the script executed or not.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
+        let mut unacknowledged = match self.transmit(connection, &self.command).await {
+            Err(failed) if is_unknown_script(&failed.error) => failed.unacknowledged,
+            reply => return reply,
+        };
+        if self.load(connection).await {
+            match self.transmit(connection, &self.command).await {
+                // It was flushed since.
+                Err(failed) if is_unknown_script(&failed.error) => {
+                    unacknowledged |= failed.unacknowledged;
+                }
+                reply => return or_earlier(reply, unacknowledged),
+            }
+        }
+        let whole = self.script.whole(&self.command);
+        or_earlier(self.transmit(connection, &whole).await, unacknowledged)
+    }
+
+    async fn transmit(&self, connection: &Connection, command: &Cmd) -> Result<Value, Failed> {
         if self.once {
-            self.script.call_once(connection, &self.arguments).await
+            connection.send_once(command).await
         } else {
-            self.script.call(connection, &self.arguments).await
+            connection.send(command).await
         }
     }
 
-    /// Returns the command by hash.
-    pub(crate) fn command(&self) -> Cmd {
-        self.script.command(&self.arguments, false)
+    /// Loads the script on the node of these keys, and returns whether that succeeded.
+    async fn load(&self, connection: &Connection) -> bool {
+        // By itself redis-rs would load it into every node of a Cluster, and fail if one is down.
+        let to = match self.command.args_iter().nth(3) {
+            Some(Arg::Simple(key)) => To::Key(key),
+            _ => To::Any,
+        };
+        connection.send_to(to, &self.script.load()).await.is_ok()
     }
+}
+
+/// Returns the reply to a command that an earlier attempt may have carried out.
+fn or_earlier(reply: Result<Value, Failed>, unacknowledged: bool) -> Result<Value, Failed> {
+    reply.map_err(|last| Failed {
+        unacknowledged: unacknowledged || last.unacknowledged,
+        ..last
+    })
 }
 
 /// The text of a script and its hash.
@@ -100,118 +146,6 @@ impl Script {
             text,
             sha1: redis::Script::new(text).get_hash().to_owned(),
         }
-    }
-
-    /// Calls it: one command, and one more where the server has lost, or never had, the script.
-    ///
-    /// That second command carries the whole text, so that it loads the script on the very node
-    /// that lacks it. Newer servers drop what came so once 500 other texts have come: where it is
-    /// lacked again within a minute, and where the user may not send texts that are run at once,
-    /// the node gets the text by SCRIPT LOAD, and the hash again.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it may leave the script executed or not.
-    pub(crate) async fn call(
-        &self,
-        connection: &Connection,
-        arguments: &Arguments,
-    ) -> Result<Value, Failed> {
-        let by_hash = self.command(arguments, false);
-        // By its hash it may have run before a connection was lost.
-        let mut unheard = match connection.send(&by_hash).await {
-            Err(failed) if is_unknown_script(&failed.error) => failed.unheard,
-            reply => return reply,
-        };
-        let or_earlier = |reply: Result<Value, Failed>, unheard: bool| {
-            reply.map_err(|last| Failed {
-                unheard: unheard || last.unheard,
-                ..last
-            })
-        };
-        if self.is_kept(connection, arguments).await {
-            match connection.send(&by_hash).await {
-                // Gone again since it was loaded: only with its text it cannot be.
-                Err(failed) if is_unknown_script(&failed.error) => unheard |= failed.unheard,
-                reply => return or_earlier(reply, unheard),
-            }
-        }
-        let whole = connection.send(&self.command(arguments, true)).await;
-        let reply = match self.after_text(connection, arguments, whole).await {
-            Some(reply) => reply,
-            None => connection.send(&by_hash).await,
-        };
-        or_earlier(reply, unheard)
-    }
-
-    /// Calls it at most once: a lost connection is an error, as it may have run.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it may leave the script executed or not.
-    pub(crate) async fn call_once(
-        &self,
-        connection: &Connection,
-        arguments: &Arguments,
-    ) -> Result<Value, Failed> {
-        let by_hash = self.command(arguments, false);
-        match connection.send_once(&by_hash).await {
-            // It certainly did not run, nor does what is refused.
-            Err(failed) if is_unknown_script(&failed.error) => {}
-            reply => return reply,
-        }
-        if self.is_kept(connection, arguments).await {
-            match connection.send_once(&by_hash).await {
-                // Gone again since it was loaded.
-                Err(failed) if is_unknown_script(&failed.error) => {}
-                reply => return reply,
-            }
-        }
-        let whole = connection.send_once(&self.command(arguments, true)).await;
-        match self.after_text(connection, arguments, whole).await {
-            Some(reply) => reply,
-            None => connection.send_once(&by_hash).await,
-        }
-    }
-
-    /// Loads the script if the node of these keys lacked it within the last minute as well. Returns
-    /// whether the node now keeps it.
-    async fn is_kept(&self, connection: &Connection, arguments: &Arguments) -> bool {
-        if !connection.lacked.again(self.text) {
-            return false;
-        }
-        let is_loaded = self.load_on(connection, arguments).await;
-        // Where the user may not load it, the next minute is spent without asking.
-        connection.lacked.note(self.text, is_loaded);
-        is_loaded
-    }
-
-    /// Returns the reply to its text; `None` if the text was refused, and the node has the script
-    /// all the same.
-    async fn after_text(
-        &self,
-        connection: &Connection,
-        arguments: &Arguments,
-        reply: Result<Value, Failed>,
-    ) -> Option<Result<Value, Failed>> {
-        match reply {
-            Err(refused) if is_refused(&refused.error) => {
-                let is_loaded = self.load_on(connection, arguments).await;
-                (!is_loaded).then_some(Err(refused))
-            }
-            reply => {
-                // Not before: calls that were under way together lacked it once.
-                connection.lacked.note_first(self.text);
-                Some(reply)
-            }
-        }
-    }
-
-    /// Loads the script on the node of these keys, and returns whether that succeeded.
-    async fn load_on(&self, connection: &Connection, arguments: &Arguments) -> bool {
-        // By itself redis-rs would load it into every node of a Cluster, and fail if one is down.
-        let to = arguments.iter().next().map_or(To::Any, To::Key);
-        connection.send_to(to, &self.load()).await.is_ok()
     }
 
     /// Returns the command that loads it into a server without running it.
@@ -232,22 +166,42 @@ impl Script {
         script == self.sha1.as_bytes() || script == self.text.as_bytes()
     }
 
-    /// Returns the command by hash, or, if `whole`, by text.
-    pub(crate) fn command(&self, arguments: &Arguments, whole: bool) -> Cmd {
-        if whole {
-            arguments.command("EVAL", self.text)
-        } else {
-            arguments.command("EVALSHA", &self.sha1)
+    /// Starts a command that calls it by its hash: the keys follow, then the other arguments.
+    pub(crate) fn start(&self, keys: usize, arguments: usize) -> Cmd {
+        let bytes = 64 + KEY_BYTES * keys + ARGUMENT_BYTES * arguments;
+        let mut command = Cmd::with_capacity(3 + keys + arguments, bytes);
+        command.arg("EVALSHA").arg(&self.sha1).arg(keys);
+        command
+    }
+
+    /// Returns the same command with the script's text.
+    pub(crate) fn whole(&self, command: &Cmd) -> Cmd {
+        calling("EVAL", self.text, command)
+    }
+
+    /// Returns the same command for this script, by its hash.
+    #[cfg(all(test, inside))]
+    pub(crate) fn by_hash(&self, command: &Cmd) -> Cmd {
+        calling("EVALSHA", &self.sha1, command)
+    }
+}
+
+/// The usual size of a key and of any other argument.
+const KEY_BYTES: usize = 80;
+const ARGUMENT_BYTES: usize = 8;
+
+/// Returns a command with the same keys and arguments that calls another script.
+pub(crate) fn calling(verb: &str, script: &str, command: &Cmd) -> Cmd {
+    let mut other = redis::cmd(verb);
+    other.arg(script);
+    for argument in command.args_iter().skip(2) {
+        if let Arg::Simple(bytes) = argument {
+            other.arg(bytes);
         }
     }
+    other
 }
 
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     Class::of(error) == Class::UnknownScript
-}
-
-/// Returns whether the script was refused before it ran: this user may not send texts, or the
-/// server has no such command.
-pub(crate) fn is_refused(error: &RedisError) -> bool {
-    Class::of(error) == Class::Refused
 }

@@ -3,10 +3,9 @@
 use redis::Value;
 
 use super::{
-    arguments::Word,
-    format::{self, Ask, fields_given, member},
+    format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Call, Loaded, ReadLone, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, ReadLone, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -45,10 +44,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     takes_lists: true,
     tells_tat: false,
     lone,
-    settle: |receipt, keep, ask| {
-        let argv = settled(receipt, keep, ask.now);
-        Some(verbs::settle(&VERBS, receipt, ask, argv, false))
-    },
+    settle: |receipt, keep, ask| Some(settle(&VERBS, receipt, keep, ask)),
     limit_of: None,
 };
 
@@ -60,7 +56,7 @@ fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLon
     let callers = std::iter::once((caller.charges(), caller.patience.is_some()));
     let call = Call {
         script: &ACQUIRE,
-        arguments: format::acquire(limiters, callers, ask),
+        command: format::acquire(&ACQUIRE, limiters, callers, ask),
         once: false,
     };
     Some((call, |reply, charge, now| {
@@ -117,19 +113,21 @@ fn brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
     }
 }
 
-/// Returns the arguments of `settle`.
-pub(super) fn settled(receipt: &Receipt, keep: u32, now: Option<Millis>) -> Vec<Word> {
-    let of = |id, permits| Word::from(member(id, permits));
+/// Makes the call that settles a receipt: safe to repeat, as it names the entries.
+pub(super) fn settle(script: &'static Script, receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Call {
     let (taken, rest) = match keep.checked_sub(receipt.permits) {
-        Some(more) => (Word::default(), of(receipt.id.for_more(), more)),
+        Some(more) => (None, Some(member(receipt.id.for_more(), more))),
         None => {
-            let rest = (keep > 0).then(|| of(receipt.id, keep));
-            (of(receipt.id, receipt.permits), rest.unwrap_or_default())
+            let rest = (keep > 0).then(|| member(receipt.id, keep));
+            (Some(member(receipt.id, receipt.permits)), rest)
         }
     };
-    let mut argv = vec![taken, format::time(now), rest];
-    argv.extend(fields_given(receipt));
-    argv
+    let mut call = verbs::settle(script, receipt, ask, false);
+    optional(&mut call.command, taken.as_ref());
+    optional(&mut call.command, ask.now);
+    optional(&mut call.command, rest.as_ref());
+    given(&mut call.command, receipt.limit());
+    call
 }
 
 #[cfg(test)]

@@ -1,11 +1,8 @@
 //! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
 
 use super::{
-    arguments::Word,
-    format::Ask,
-    script::{Call, Loaded, Script, Scripts, lua},
-    sliding_log::{self, settled},
-    verbs,
+    script::{Ask, Call, Loaded, Script, Scripts, lua},
+    sliding_log,
 };
 use crate::receipt::{Receipt, Taken};
 
@@ -39,7 +36,7 @@ fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
     let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.name().slots()) else {
         return None;
     };
-    let mut argv = settled(receipt, keep, ask.now);
-    argv.extend([Word::number(end), Word::number(slots.count())]);
-    Some(verbs::settle(&VERBS, receipt, ask, argv, true))
+    let mut call = sliding_log::settle(&VERBS, receipt, keep, ask);
+    call.command.arg((end, slots.count()));
+    Some(Call { once: true, ..call })
 }

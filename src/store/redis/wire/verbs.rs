@@ -3,10 +3,9 @@
 use redis::Value;
 
 use super::{
-    arguments::{Arguments, Word},
-    format::{self, Ask, flag_byte, keys, limit_fields, random_id, time},
+    format::{self, fields, keys, optional, random_id},
     reply::{flag, second},
-    script::{Call, Script},
+    script::{Ask, Call, Script},
 };
 use crate::{
     error::Error,
@@ -23,46 +22,63 @@ pub(crate) fn call(
     op: &Op,
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
-    let now = time(ask.now);
-    let id = || random_id().map(|id| Word::from(id.0));
     let mut keys = Vec::from(keys(name, ask.client_id));
-    let (verb, argv, once) = match op {
-        Op::TrySetRate(limit) => ("try_set_rate", limit_fields(limit).into(), false),
+    let (verb, once) = match op {
+        Op::TrySetRate(_) => ("try_set_rate", false),
+        Op::SetRate { .. } => ("set_rate", false),
+        Op::Release(_) => ("release", true),
+        Op::Expire(..) => ("expire", false),
+        Op::ClearExpire => ("clear_expire", false),
+        Op::Available => ("available", false),
+        // A second call would find nothing to repair, and report that.
+        Op::Repair => ("repair", true),
+        Op::Rename(new_name) => {
+            keys.extend(format::keys(new_name, ask.client_id));
+            ("rename", true)
+        }
+        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+    };
+    let mut call = start(script, &keys, verb, once);
+    let command = &mut call.command;
+    match op {
+        Op::TrySetRate(limit) => {
+            command.arg(fields(limit));
+        }
         Op::SetRate {
             limit,
             keep,
             existing,
         } => {
-            let mut argv = Vec::from(limit_fields(limit));
-            argv.extend([now, flag_byte(*keep), flag_byte(*existing)]);
-            ("set_rate", argv, false)
+            command.arg(fields(limit));
+            optional(command, ask.now);
+            command.arg((keep, existing));
         }
-        Op::Release(permits) => ("release", vec![Word::number(permits), now, id()?], true),
-        Op::Expire(millis, when) => ("expire", vec![Word::number(millis), when_of(*when)], false),
-        Op::ClearExpire => ("clear_expire", vec![], false),
-        Op::Available => ("available", vec![now, id()?], false),
-        // A second call would find nothing to repair, and report that.
-        Op::Repair => ("repair", vec![now], true),
-        Op::Rename(new_name) => {
-            keys.extend(format::keys(new_name, ask.client_id));
-            ("rename", vec![], true)
+        Op::Release(permits) => {
+            command.arg(permits);
+            optional(command, ask.now);
+            command.arg(&random_id()?.0);
         }
-        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
-    };
-    Ok(Some(Call {
-        script,
-        arguments: arguments(keys, verb, argv),
-        once,
-    }))
+        Op::Expire(millis, when) => {
+            command.arg((millis, word(*when)));
+        }
+        Op::Available => {
+            optional(command, ask.now);
+            command.arg(&random_id()?.0);
+        }
+        Op::Repair => optional(command, ask.now),
+        _ => {}
+    }
+    Ok(Some(call))
 }
 
-fn when_of(when: ExpireWhen) -> Word {
+/// Returns the option of PEXPIRE.
+fn word(when: ExpireWhen) -> &'static str {
     match when {
-        ExpireWhen::Always => Word::default(),
-        ExpireWhen::NotSet => Word::from(*b"NX"),
-        ExpireWhen::Set => Word::from(*b"XX"),
-        ExpireWhen::Greater => Word::from(*b"GT"),
-        ExpireWhen::Less => Word::from(*b"LT"),
+        ExpireWhen::Always => "",
+        ExpireWhen::NotSet => "NX",
+        ExpireWhen::Set => "XX",
+        ExpireWhen::Greater => "GT",
+        ExpireWhen::Less => "LT",
     }
 }
 
@@ -74,28 +90,18 @@ pub(crate) fn outcome(reply: &Value) -> Result<Outcome, Error> {
     }
 }
 
-/// Makes the call that settles a receipt.
-pub(crate) fn settle(
-    script: &'static Script,
-    receipt: &Receipt,
-    ask: Ask<'_>,
-    argv: Vec<Word>,
-    once: bool,
-) -> Call {
-    Call {
-        script,
-        arguments: arguments(keys(receipt.name(), ask.client_id), "settle", argv),
-        once,
-    }
+/// Starts the call that settles a receipt.
+pub(super) fn settle(script: &'static Script, receipt: &Receipt, ask: Ask<'_>, once: bool) -> Call {
+    start(script, &keys(receipt.name(), ask.client_id), "settle", once)
 }
 
-/// Returns the arguments of a verb's script.
-pub(crate) fn arguments(
-    keys: impl IntoIterator<Item = impl AsRef<[u8]>>,
-    verb: &str,
-    argv: impl IntoIterator<Item = Word>,
-) -> Arguments {
-    let mut arguments = Arguments::new(keys, [verb]);
-    argv.into_iter().for_each(|word| arguments.push(word));
-    arguments
+/// Starts the call of a verb.
+pub(crate) fn start(script: &'static Script, keys: &[String], verb: &str, once: bool) -> Call {
+    let mut command = script.start(keys.len(), 8);
+    command.arg(keys).arg(verb);
+    Call {
+        script,
+        command,
+        once,
+    }
 }

@@ -1,4 +1,5 @@
-//! Compares the index with a linear search, which defines the meaning of the table.
+//! Compares the index with a linear search, which defines the meaning of the table, and its check
+//! with all requests of a small world.
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
@@ -33,10 +34,65 @@ impl Written {
             Self::Grpc(method) => Pattern::grpc(method).unwrap(),
             Self::Header(name) => {
                 let name = *name;
-                Pattern::Predicate(Arc::new(move |parts| parts.headers.contains_key(name)))
+                Pattern::default().and(Arc::new(move |parts| parts.headers.contains_key(name)))
             }
             Self::With(place, header) => {
-                Pattern::All(vec![place.pattern(), Self::Header(header).pattern()])
+                let header = Self::Header(header).pattern().conditions;
+                header.into_iter().fold(place.pattern(), Pattern::and)
+            }
+        }
+    }
+}
+
+/// Returns whether a request matches, by the definition of patterns.
+fn matches(pattern: &Pattern, parts: &Parts) -> bool {
+    let is_at = |place: &Place| match place {
+        Place::Route(method, path) => {
+            let method = method.as_ref();
+            method.is_none_or(|method| counts_as(&parts.method, method))
+                && (is_template(path, parts) || matches_path(path, full_path(parts)))
+        }
+        Place::Grpc(path) if path.ends_with('/') => parts.uri.path().starts_with(path.as_str()),
+        Place::Grpc(path) => parts.uri.path() == path,
+    };
+    pattern.places.iter().all(is_at) && pattern.conditions.iter().all(|holds| holds(parts))
+}
+
+/// Returns whether this is the route that serves the request, whatever the names of its
+/// parameters.
+fn is_template(path: &str, parts: &Parts) -> bool {
+    let given = template(&parts.extensions).and_then(|template| segments(template).ok());
+    given.is_some_and(|given| given.eq(segments(path).unwrap()))
+}
+
+fn matches_path(route: &str, path: &str) -> bool {
+    let mut rest = path.strip_prefix('/').map(|path| path.split('/'));
+    let Some(given) = rest.as_mut() else {
+        return false;
+    };
+    for segment in segments(route).unwrap() {
+        let Some(part) = given.next() else {
+            return false;
+        };
+        match segment.unwrap() {
+            Segment::Text(text) if text == part => {}
+            Segment::Text(_) => return false,
+            Segment::One if part.is_empty() => return false,
+            Segment::One => {}
+            Segment::Rest => return !part.is_empty() || given.next().is_some(),
+        }
+    }
+    given.next().is_none()
+}
+
+/// Returns an index without the entries that are never reached, which are taken out.
+fn reached(patterns: &mut Vec<Pattern>) -> Index {
+    loop {
+        match Index::new(patterns.clone()) {
+            Ok(index) => return index,
+            Err((late, early)) => {
+                assert!(early < late);
+                patterns.remove(late);
             }
         }
     }
@@ -131,15 +187,22 @@ proptest! {
         template in prop::option::of(route()),
         whole in prop::option::of(uri()),
     ) {
-        let patterns: Vec<_> = table.iter().map(Written::pattern).collect();
-        let index = Index::new(patterns.clone());
+        let all: Vec<_> = table.iter().map(Written::pattern).collect();
+        let alone: Vec<_> = all.iter().cloned().map(Index::one).collect();
+        let mut patterns = all.clone();
+        let index = reached(&mut patterns);
         // axum's router accepts the name of a parameter only once.
         let template = template.filter(|route| route.matches("{x}").count() < 2);
         for uri in uris {
             let mut parts = request(method, uri, &headers);
             routed(&mut parts, template.as_deref(), whole.clone());
-            let first = patterns.iter().position(|pattern| pattern.matches(&parts));
-            prop_assert_eq!(index.find(&parts), first, "{:?}", parts.uri);
+            let met = |pattern: &Pattern| matches(pattern, &parts);
+            prop_assert_eq!(index.find(&parts), patterns.iter().position(met), "{:?}", parts.uri);
+            let any = all.iter().any(met);
+            prop_assert_eq!(index.find(&parts).is_some(), any, "none is missed: {:?}", parts.uri);
+            for (pattern, alone) in all.iter().zip(&alone) {
+                prop_assert_eq!(alone.find(&parts).is_some(), met(pattern), "{:?}", parts.uri);
+            }
         }
     }
 }
@@ -150,7 +213,7 @@ fn closures_are_asked_in_turn() {
     let asked = Arc::new(AtomicUsize::new(0));
     let closure = |answer: bool| {
         let asked = Arc::clone(&asked);
-        Pattern::Predicate(Arc::new(move |_| {
+        Pattern::default().and(Arc::new(move |_| {
             asked.fetch_add(1, Ordering::Relaxed);
             answer
         }))
@@ -160,10 +223,11 @@ fn closures_are_asked_in_turn() {
         closure(false),
         route("/a"),
         closure(false),
-        Pattern::All(vec![route("/b"), closure(false)]),
+        route("/b").and(closure(false).conditions.remove(0)),
         route("/{x}"),
         closure(true),
-    ]);
+    ])
+    .unwrap();
     for (path, found, calls) in [
         ("/a", Some(1), 1),
         ("/b", Some(4), 3),
@@ -198,7 +262,7 @@ fn table(entries: usize) -> Index {
         2 => Pattern::route(&format!("/b/r{entry}/{{*r}}")),
         _ => Pattern::grpc(&format!("shop.v{entry}.Orders/Create")),
     };
-    Index::new((0..entries).map(|entry| pattern(entry).unwrap()).collect())
+    Index::new((0..entries).map(|entry| pattern(entry).unwrap()).collect()).unwrap()
 }
 
 /// Returns the processor time of one request in nanoseconds, the least of several tries.
@@ -262,4 +326,180 @@ fn a_long_path_leads_no_further_than_the_routes() {
             path.len()
         );
     }
+}
+
+fn found(pattern: &str, method: &str, path: &str) -> bool {
+    let index = Index::one(Pattern::route(pattern).unwrap());
+    index
+        .find(&request(method, path.parse().unwrap(), &[]))
+        .is_some()
+}
+
+#[test]
+fn paths_match_as_in_axums_router() {
+    for (pattern, path, expected) in [
+        ("/", "/", true),
+        ("/", "/a", false),
+        ("/login", "/login", true),
+        ("/login", "/login?next=/", true),
+        ("/login", "/login/", false),
+        ("/login", "/Login", false),
+        ("/users/{id}", "/users/7", true),
+        ("/users/{id}", "/users/", false),
+        ("/users/{id}", "/users/7/posts", false),
+        ("/users/{id}/posts", "/users/7/posts", true),
+        ("/files/{*path}", "/files/a/b", true),
+        ("/files/{*path}", "/files/", false),
+        ("/files/{*path}", "/files//", true),
+        ("/files/{*path}", "/files", false),
+    ] {
+        assert_eq!(found(pattern, "GET", path), expected, "{pattern} {path}");
+    }
+}
+
+#[test]
+fn a_method_narrows_and_head_counts_as_get() {
+    assert!(found("POST /login", "POST", "/login"));
+    assert!(!found("POST /login", "GET", "/login"));
+    assert!(found("GET /", "HEAD", "/"));
+    assert!(!found("HEAD /", "GET", "/"));
+    assert!(found("/", "DELETE", "/"));
+}
+
+#[test]
+fn a_grpc_entry_goes_by_the_path() {
+    let asked = |method: &str, pattern: &str, path: &str| {
+        let parts = request(method, path.parse().unwrap(), &[]);
+        Index::one(Pattern::grpc(pattern).unwrap())
+            .find(&parts)
+            .is_some()
+    };
+    let matches = |pattern, path| asked("POST", pattern, path);
+    // Some servers accept other methods than POST for a call.
+    assert!(asked("GET", "shop.Orders/Create", "/shop.Orders/Create"));
+    assert!(asked("GET", "shop.Orders", "/shop.Orders/Delete"));
+    assert!(matches("shop.Orders/Create", "/shop.Orders/Create"));
+    assert!(!matches("shop.Orders/Create", "/shop.Orders/Delete"));
+    assert!(matches("shop.Orders", "/shop.Orders/Delete"));
+    assert!(!matches("shop.Orders", "/shop.OrdersX/Delete"));
+}
+
+fn patterns(texts: &[&str]) -> Vec<Pattern> {
+    let pattern = |text: &&str| match text.strip_prefix("grpc ") {
+        Some(method) => Pattern::grpc(method).unwrap(),
+        None => Pattern::route(text).unwrap(),
+    };
+    texts.iter().map(pattern).collect()
+}
+
+fn unreached(texts: &[&str]) -> Option<(usize, usize)> {
+    Index::new(patterns(texts)).err()
+}
+
+#[test]
+fn an_entry_behind_a_wider_one_is_never_reached() {
+    for (patterns, expected) in [
+        (&["/a", "/a"][..], Some((1, 0))),
+        (&["/a", "/b", "/a"], Some((2, 0))),
+        (&["/users/{id}", "/users/{name}"], Some((1, 0))),
+        (&["/users/{id}", "/users/me"], Some((1, 0))),
+        (&["/users/me", "/users/{id}"], None),
+        (&["/{*rest}", "/a/b/{c}"], Some((1, 0))),
+        (&["/{*rest}", "/{*all}"], Some((1, 0))),
+        (&["/{*rest}", "/"], None),
+        (&["/a/{*rest}", "/a/{b}"], Some((1, 0))),
+        (&["/a/{*rest}", "/a"], None),
+        (&["/a/{*rest}", "/a/"], None),
+        (&["/a/{*rest}", "/a//"], Some((1, 0))),
+        (&["/{a}/{*rest}", "/a/{*rest}"], Some((1, 0))),
+        (&["/a/{b}", "/a/{*rest}"], None),
+        (&["/{a}/b", "/a/{b}"], None),
+        (
+            &["/{a}/b", "/a/c", "/{x}/{y}", "/a/b/c", "/z/b"],
+            Some((4, 0)),
+        ),
+        // Methods.
+        (&["/a", "POST /a"], Some((1, 0))),
+        (&["POST /a", "/a"], None),
+        (&["POST /a", "GET /a", "POST /a"], Some((2, 0))),
+        (&["GET /a", "HEAD /a"], Some((1, 0))),
+        (&["HEAD /a", "GET /a"], None),
+        (&["POST /{*rest}", "GET /a", "POST /a"], Some((2, 0))),
+        // gRPC.
+        (&["grpc a.B", "grpc a.B/C"], Some((1, 0))),
+        (&["grpc a.B/C", "grpc a.B"], None),
+        (&["grpc a.B/C", "grpc a.B/D", "grpc a.B/C"], Some((2, 0))),
+        (&["grpc a.B", "grpc a.BC/D"], None),
+        (&["grpc a.B", "grpc a.B"], Some((1, 0))),
+    ] {
+        assert_eq!(unreached(patterns), expected, "{patterns:?}");
+    }
+}
+
+/// The length of a path or a table must not exhaust the stack or take quadratic time.
+#[test]
+fn long_paths_and_long_tables_are_taken() {
+    let long = "/{a}".repeat(100_000);
+    assert_eq!(unreached(&[&long, &"/b".repeat(100_000)]), Some((1, 0)));
+    let many: Vec<_> = (0..10_000).map(|number| format!("/a/{number}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert_eq!(unreached(&many), None);
+    // Entries with further conditions at one place are not compared with each other.
+    let narrow = || Pattern::route("/a").unwrap().and(Arc::new(|_| true));
+    assert!(Index::new((0..100_000).map(|_| narrow()).collect()).is_ok());
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    let segment = prop_oneof![3 => "[ab]?", 2 => Just("{x}".to_owned())];
+    let method = prop_oneof![Just(""), Just("GET "), Just("HEAD "), Just("POST ")];
+    let segments = prop::collection::vec(segment, 1..4);
+    (method, segments, any::<bool>()).prop_map(|(method, mut segments, rest)| {
+        if rest && let Some(last) = segments.last_mut() {
+            "{*rest}".clone_into(last);
+        }
+        format!("{method}/{}", segments.join("/"))
+    })
+}
+
+proptest! {
+    /// An entry is reported as unreached exactly if no request meets it first.
+    #[test]
+    fn unreached_is_what_no_request_meets(texts in prop::collection::vec(pattern(), 2..6)) {
+        let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+        let table = patterns(&texts);
+        let requests = requests();
+        let covered = |late: usize, early: usize| {
+            let (late, early) = (&table[late], &table[early]);
+            let mut met = requests.iter().filter(|parts| matches(late, parts));
+            met.all(|parts| matches(early, parts))
+        };
+        let pairs = (0..table.len()).flat_map(|late| (0..late).map(move |early| (late, early)));
+        let mut expected = pairs.filter(|(late, early)| covered(*late, *early));
+        match unreached(&texts) {
+            Some((late, early)) => {
+                prop_assert!(covered(late, early));
+                prop_assert_eq!(expected.next().map(|(late, _)| late), Some(late));
+            }
+            None => prop_assert_eq!(expected.next(), None),
+        }
+    }
+}
+
+/// Returns all paths of up to four segments out of three texts and the empty one, with three
+/// methods.
+fn requests() -> Vec<Parts> {
+    let texts = ["", "a", "b", "c"];
+    let mut paths: Vec<String> = vec![String::new()];
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        paths = paths
+            .iter()
+            .flat_map(|path| texts.map(|text| format!("{path}/{text}")))
+            .collect();
+        all.extend(paths.iter().cloned());
+    }
+    let by_method = |path: &String| {
+        ["GET", "HEAD", "POST"].map(|method| request(method, path.parse().unwrap(), &[]))
+    };
+    all.iter().flat_map(by_method).collect()
 }

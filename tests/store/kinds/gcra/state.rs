@@ -1,7 +1,7 @@
 //! The state in Redis, by `lua/README.md` and not by this crate's code.
 
 use super::{clocks::plant, *};
-use tower_ratelimit::Finding;
+use tower_ratelimit::{Finding, FindingKind};
 
 impl State {
     fn numbers(&self) -> [f64; 5] {
@@ -247,7 +247,7 @@ async fn a_look_says_what_is_left() {
     let sound = |findings: Vec<Finding>| {
         findings
             .iter()
-            .all(|finding| *finding == Finding::OldRedisson)
+            .all(|finding| finding.kind() == FindingKind::OldRedisson)
     };
     assert!(sound(diagnosis.findings()), "{diagnosis}");
     assert!(diagnosis.to_string().contains("counted by GCRA"));

@@ -23,12 +23,12 @@ async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
             let mut context = Context::from_waker(Waker::noop());
             assert!(changing.as_mut().poll(&mut context).is_pending());
             world.warm(0);
-            assert!(ours.pools.take(&world.acquire(1)).is_some());
+            assert!(ours.table.take(&world.acquire(1)).is_some());
             if is_heard {
                 poll(changing, 9).unwrap().unwrap();
             }
         }
-        assert!(ours.pools.take(&world.acquire(1)).is_none(), "{is_heard}");
+        assert!(ours.table.take(&world.acquire(1)).is_none(), "{is_heard}");
         assert_eq!(ours.count(), 0, "{is_heard}");
     }
 }
@@ -53,7 +53,7 @@ async fn a_lease_ends_by_what_changes_its_limiter_alone() {
         poll(Decide::manage(&world.exit(0), name, &op), 9)
             .unwrap()
             .unwrap();
-        let lease = ours.pools.take(&world.acquire(1));
+        let lease = ours.table.take(&world.acquire(1));
         assert_eq!(lease.is_some(), lasts, "{op:?} {of_other}");
     }
 }

@@ -125,10 +125,13 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                 grant.permits = grant.permits.min(keep);
             }
             Step::Settle { .. } => {}
-            Step::EndAll(process) => world.processes[process].end_all(),
+            Step::EndAll(process) => world.processes[process].end_first(usize::MAX),
         }
     }
-    world.processes.iter().for_each(|leasing| leasing.end_all());
+    world
+        .processes
+        .iter()
+        .for_each(|leasing| leasing.end_first(usize::MAX));
     // Nothing is in use but what somebody has, and all of that: an entry lives as long as its grant and a lease.
     let available = world.available();
     let ahead = interval / 10;

@@ -15,8 +15,9 @@ use std::{
 
 use crate::{
     algorithm::{
-        call::{self, Counts, Terms},
-        sliding_log::Limiter,
+        call,
+        limiter::{LimiterState, Terms},
+        sliding_log::SlidingLog,
     },
     clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, Source},
@@ -38,7 +39,7 @@ use crate::{
 /// What all processes share.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) limiter: Mutex<Limiter>,
+    pub(crate) limiter: Mutex<LimiterState<SlidingLog>>,
     clock: ManualClock,
     calls: AtomicU64,
     /// Permits that were asked for ahead.
@@ -50,7 +51,7 @@ pub(crate) struct Server {
 pub(crate) struct Connection(Arc<Server>);
 
 impl Connection {
-    fn limiter(&self) -> MutexGuard<'_, Limiter> {
+    fn limiter(&self) -> MutexGuard<'_, LimiterState<SlidingLog>> {
         self.0.limiter.lock().unwrap()
     }
 
@@ -71,7 +72,7 @@ impl Connection {
             .unwrap()
             .extend(ahead.map(|acquire| acquire.first.permits));
         let limiter = &mut *self.limiter();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
+        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
         let answers = call::acquire(limiters, run, self.now()).unwrap();
         let answers = run.iter().zip(answers.iter());
         answers
@@ -113,7 +114,8 @@ impl Decide for Connection {
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        self.limiter().settle(&receipt, keep, self.now()).unwrap();
+        let settled = self.limiter().settle(&receipt, None, keep, self.now());
+        settled.unwrap();
     }
 }
 
@@ -196,7 +198,7 @@ impl World {
         let mut acquire = self.acquire(permits);
         let id = acquire.first.id;
         acquire.identify(PermitId::NONE);
-        if let Some(decision) = leasing.pools.take(&acquire) {
+        if let Some(decision) = leasing.table.take(&acquire) {
             return Some(decision);
         }
         acquire.identify(id);

@@ -536,13 +536,13 @@ fn is_granted(id: u64) -> bool {
 
 fn grant(acquire: &Acquire) -> Decision {
     let receipts = acquire.receipts();
-    Decision::Allow(Grant::new(List::EMPTY, receipts, Source::Store))
+    Decision::Allow(Grant::new(List::new(), receipts, Source::Store))
 }
 
 fn leased(caller: &Acquire) -> Decision {
     let id = number(caller.first.id) | LEASED;
     let receipts = acquire(id).receipts();
-    Decision::Allow(Grant::new(List::EMPTY, receipts, Source::Lease))
+    Decision::Allow(Grant::new(List::new(), receipts, Source::Lease))
 }
 
 fn refusal(wait: u64) -> Decision {
@@ -558,6 +558,6 @@ fn refusal(wait: u64) -> Decision {
         retry_after: Some(wait),
         shadow: false,
     };
-    let limits = List::one(limit);
+    let limits = List::from([limit]);
     Decision::Deny(Refusal::by_limits(limits, Some(wait), Source::Store))
 }

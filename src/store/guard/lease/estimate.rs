@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
-/// For how many callers a first lease is at most, and any after one that nobody used up. One that is used up is followed by
-/// one of four times as many permits at most.
+/// The largest first lease, in callers, and the largest after one that was not used up. One that is
+/// used up is followed by one of four times as many permits at most.
 const FIRST: u32 = 4;
-/// At most one of so many permits that are left is taken ahead: the others are for other processes, which take as many.
+/// At most one of so many permits that are left is taken ahead: the others are for other processes,
+/// which take as many.
 const SHARE: u64 = 8;
 
 /// What was asked for lately, and what was left.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct DemandEstimate {
     calls: u64,
     permits: u64,
     most: u32,
     left: u64,
 }
 
-impl Meter {
+impl DemandEstimate {
     pub(crate) fn new() -> Self {
         Self {
             calls: 0,
@@ -27,8 +28,8 @@ impl Meter {
         }
     }
 
-    /// Notes that somebody asked for `permits`.
-    pub(crate) fn note(&mut self, permits: u32) {
+    /// Records a caller that asks for `permits`.
+    pub(crate) fn record(&mut self, permits: u32) {
         self.calls = self.calls.saturating_add(1);
         self.permits = self.permits.saturating_add(u64::from(permits));
     }
@@ -38,12 +39,12 @@ impl Meter {
         (self.calls, self.permits) = (0, 0);
     }
 
-    /// Notes how many permits are left.
-    pub(crate) fn told(&mut self, left: u64) {
+    /// Records how many permits are left.
+    pub(crate) fn record_left(&mut self, left: u64) {
         self.left = left;
     }
 
-    /// Notes what became of a lease.
+    /// Records the end of a lease.
     pub(crate) fn ended(&mut self, taken: u32, used: u32) {
         self.most = if used >= taken {
             taken.saturating_mul(4)
@@ -52,15 +53,16 @@ impl Meter {
         };
     }
 
-    /// Notes that there was no room for so many.
+    /// Records that there was no room for so many.
     pub(crate) fn refused(&mut self, permits: u32) {
         self.most = permits / 2;
     }
 
-    /// How many permits to take for `lead`, where what was noted came within `over`; 0 where it does not pay.
+    /// Returns how many permits to take for `lead`, where what was recorded came within `over`; 0
+    /// where it does not pay.
     ///
-    /// As many as are asked for in that time, if they are of two callers at least, and no greater part of what is left
-    /// than others may take, too. So near exhaustion nothing is taken ahead.
+    /// As many as are asked for in that time, if they are of two callers at least, and no greater
+    /// part of what is left than others may take, too. So near exhaustion nothing is taken ahead.
     pub(crate) fn amount(&self, over: Duration, lead: Duration) -> u32 {
         let within_lead = |count: u64| {
             let over = over.as_nanos().max(1);
@@ -88,34 +90,34 @@ mod tests {
     const LEAD: Duration = Duration::from_millis(100);
 
     /// After so many calls within the lead, each for so many permits, with so many left.
-    fn meter(calls: u32, permits: u32, left: u64) -> Meter {
-        let mut meter = Meter::new();
-        (0..calls).for_each(|_| meter.note(permits));
-        meter.told(left);
-        meter
+    fn estimate(calls: u32, permits: u32, left: u64) -> DemandEstimate {
+        let mut estimate = DemandEstimate::new();
+        (0..calls).for_each(|_| estimate.record(permits));
+        estimate.record_left(left);
+        estimate
     }
 
-    /// One that is used up is followed by four times as much, any other by twice what was used of it.
+    /// One that is used up is followed by four times as much, any other by twice what was used.
     #[test]
     fn the_next_lease_goes_by_what_became_of_the_last() {
-        let mut meter = meter(1000, 1, 1_000_000);
-        assert_eq!(meter.amount(LEAD, LEAD), 4);
+        let mut estimate = estimate(1000, 1, 1_000_000);
+        assert_eq!(estimate.amount(LEAD, LEAD), 4);
         for (taken, used, next) in [(100, 100, 400), (100, 99, 198), (100, 30, 60), (100, 0, 4)] {
-            meter.ended(taken, used);
-            assert_eq!(meter.amount(LEAD, LEAD), next, "{used} of {taken}");
+            estimate.ended(taken, used);
+            assert_eq!(estimate.amount(LEAD, LEAD), next, "{used} of {taken}");
         }
-        meter.refused(100);
-        assert_eq!(meter.amount(LEAD, LEAD), 50);
+        estimate.refused(100);
+        assert_eq!(estimate.amount(LEAD, LEAD), 50);
     }
 
     /// It pays for two callers within the lead, and for no less than one of them asks for.
     #[test]
     fn nothing_is_taken_ahead_that_does_not_pay() {
         for (calls, left, expected) in [(1, 1000, 0), (2, 1000, 10), (2, 40, 5), (2, 39, 0)] {
-            let amount = meter(calls, 5, left).amount(LEAD, LEAD);
+            let amount = estimate(calls, 5, left).amount(LEAD, LEAD);
             assert_eq!(amount, expected, "{calls} calls, {left} left");
         }
-        assert_eq!(meter(10, 1, 16).amount(LEAD, LEAD), 2);
-        assert_eq!(meter(10, 1, 15).amount(LEAD, LEAD), 0);
+        assert_eq!(estimate(10, 1, 16).amount(LEAD, LEAD), 2);
+        assert_eq!(estimate(10, 1, 15).amount(LEAD, LEAD), 0);
     }
 }

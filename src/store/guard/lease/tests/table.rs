@@ -1,4 +1,4 @@
-//! Whom a lease serves, what ends it, and how much the next one takes.
+//! The callers that a lease serves, what ends it, and how much the next one takes.
 
 use super::*;
 use crate::clock::Now;
@@ -16,8 +16,8 @@ fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
         let _ = poll(lease.acquire(&by(leased_by)), 9).unwrap().unwrap();
     }
     assert_eq!(world.ahead(), [4], "{leased_by:?}");
-    assert!(lease.pools.take(&by(leased_by)).is_some());
-    lease.pools.take(&by(asked_by)).is_some()
+    assert!(lease.table.take(&by(leased_by)).is_some());
+    lease.table.take(&by(asked_by)).is_some()
 }
 
 /// The stored one is one for all, whatever they would have stored; one from code is its own, also where the same is stored.
@@ -52,14 +52,14 @@ async fn a_lease_does_not_outlast_the_limit_of_another_caller() {
     let asks = |limit| {
         let mut acquire = world.acquire(1);
         acquire.first = acquire.first.by(limit);
-        let taken = lease.pools.take(&acquire);
+        let taken = lease.table.take(&acquire);
         taken.unwrap_or_else(|| poll(lease.acquire(&acquire), 9).unwrap().unwrap())
     };
     let sources: Vec<_> = (0..3).map(|_| asks(wide).source()).collect();
     assert_eq!(sources, [Source::Store, Source::Store, Source::Lease]);
     let decision = asks(narrow);
     assert_eq!(decision.source(), Source::Store);
-    assert_eq!(decision.limits()[0].permits(), 10);
+    assert_eq!(decision.states()[0].permits(), 10);
     assert_eq!(asks(wide).source(), Source::Store);
 }
 
@@ -110,7 +110,7 @@ async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() 
             .set_rate(stored, true, now);
         // More than the lease has: so that the store is asked.
         assert_eq!(world.takes(0, 100).source(), Source::Store);
-        let lease = world.processes[0].pools.take(&world.acquire(1));
+        let lease = world.processes[0].table.take(&world.acquire(1));
         assert_eq!(lease.is_some(), lasts, "{permits} in {interval:?}");
     }
 }
@@ -130,7 +130,7 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
         acquire.patience = waits.then_some(crate::demand::MaxWait::ENDLESS);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
-        let lease = world.processes[0].pools.take(&world.acquire(1));
+        let lease = world.processes[0].table.take(&world.acquire(1));
         assert_eq!(lease.is_some(), lasts, "{waits} {permits}");
     }
 }
@@ -174,7 +174,7 @@ async fn half_as_much_is_asked_for_after_there_was_no_room() {
         let _ = world.takes(0, 1);
     }
     let lease = &world.processes[0];
-    while lease.pools.take(&world.acquire(1)).is_some() {}
+    while lease.table.take(&world.acquire(1)).is_some() {}
     let others = u32::try_from(world.available()).unwrap() - 10;
     let others = receipt(&world.takes(1, others));
     let _ = world.takes(0, 1);
@@ -184,23 +184,4 @@ async fn half_as_much_is_asked_for_after_there_was_no_room() {
     let _ = world.takes(0, 1);
     let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4, 16, 64, 32]);
-}
-
-/// A limiter that found no place has nothing taken ahead, and takes the place of none that has a lease.
-#[tokio::test]
-async fn limiters_keep_their_place_while_they_have_a_lease() {
-    let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
-    let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
-    Arc::get_mut(&mut world.processes[0]).unwrap().pools = Pools::knowing(1, Timer::new(Some(own)));
-    world.warm(0);
-    let first = world.acquire(1);
-    for limiter in 0..500 {
-        world.name = Name::exact(&format!("hot{limiter}")).unwrap();
-        for _ in 0..2 {
-            let _ = world.takes(0, 1);
-        }
-    }
-    let leases = world.ahead().len();
-    assert!((2..=SHARDS).contains(&leases), "{leases}");
-    assert!(world.processes[0].pools.take(&first).is_some());
 }

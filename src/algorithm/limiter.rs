@@ -1,0 +1,378 @@
+//! The one interface of an algorithm, [`Algorithm`], and a limiter that one counts,
+//! [`LimiterState`].
+
+use std::fmt::Debug;
+
+use super::answer::{Answer, Changed, Verdict};
+use crate::{
+    clock::Now,
+    demand::Charge,
+    error::ErrorKind,
+    limit::{self, Limit, LimitSource, Slots, StoredLimit, ahead_of},
+    receipt::{PermitId, Receipt, Taken},
+};
+
+/// The permits of one limiter that are in use, as one algorithm counts them.
+///
+/// All is pure: a state, the limit and an instant make an answer and the next state. The scripts
+/// in `lua/` do the same in Redis, and tests hold each against the other, so a state can lack each
+/// of its parts, as the keys in Redis can. What a verb changes, it changes only if it succeeds.
+pub(crate) trait Algorithm: Debug + Send {
+    /// Returns the algorithm's name in a limiter's name.
+    fn kind(&self) -> limit::Algorithm;
+
+    /// Checks that it can count by this limit. All other methods get a limit that was checked.
+    fn check(&self, _limit: &StoredLimit) -> Result<(), ErrorKind> {
+        Ok(())
+    }
+
+    /// Counts by this resolution from now on, if it has entries.
+    fn set_slots(&mut self, _slots: Option<Slots>) {}
+
+    /// Begins a call. Returns the permits left: exactly, or at least so well that it is known
+    /// whether there are as many as `wanted`.
+    fn begin(&mut self, call: &Call, wanted: i64) -> i64;
+
+    /// Returns whether the same call came before and took this. Most algorithms cannot tell one
+    /// grant from another.
+    fn holds(&self, _charge: &Charge) -> bool {
+        false
+    }
+
+    /// Records a grant of the call, as made at `score`, if each grant has an entry.
+    fn take(&mut self, _charge: &Charge, _score: i64) {}
+
+    /// Ends a call: stores the permits left as `answer` has them, completes it with the times, and
+    /// says when there is room for those that were refused. `needs` do not fall.
+    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]);
+
+    /// Takes permits for one caller of this limiter alone, as most are: what
+    /// [`acquire`](super::call::acquire) does, in straight lines. Whether the caller waits makes no
+    /// difference: there is none behind it.
+    ///
+    /// Compiled for each algorithm by itself, as nearly every request costs this.
+    fn acquire_one(
+        &mut self,
+        stored: &mut Option<StoredLimit>,
+        charge: &Charge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        let (call, changed) = Call::new(*stored, charge, terms, exact, now)?;
+        self.check(&call.limit)?;
+        let mut answer = Answer::new(&call.limit, changed, now);
+        let permits = i64::from(charge.permits);
+        let is_possible = permits <= call.limit.rate;
+        let is_held = terms.resendable && self.holds(charge);
+        if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
+            answer.verdict = Verdict::AboveRate;
+            return Ok(answer);
+        }
+        *stored = Some(call.limit);
+        let wanted = if is_possible || is_held { permits } else { 0 };
+        answer.remaining = self.begin(&call, wanted);
+        let mut needs = None;
+        // What was granted before the limit was lowered may have expired since.
+        answer.verdict = if terms.resendable && self.holds(charge) {
+            Verdict::Granted
+        } else if !is_possible {
+            Verdict::AboveRate
+        } else if answer.remaining >= permits {
+            self.take(charge, call.score_of(charge));
+            answer.remaining -= permits;
+            Verdict::Granted
+        } else {
+            needs = Some(Needs::new(permits, call.limit.rate, 0));
+            Verdict::Refused
+        };
+        self.end(&call, &mut answer, needs.as_mut_slice());
+        if let Some(needs) = needs {
+            answer.wait = needs.wait;
+        }
+        if answer.verdict != Verdict::Granted {
+            // The wait says when there is room.
+            answer.next = 0;
+        }
+        Ok(answer)
+    }
+
+    /// Returns whether nothing is stored beside the limit, so that a call that takes nothing can
+    /// leave the limiter as it was, with [`forget`](Self::forget).
+    fn is_unused(&self) -> bool {
+        false
+    }
+
+    /// Counts the free permits. `id` marks entries that a repair adds.
+    fn available(&mut self, limit: &StoredLimit, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
+
+    /// Gives back up to `wanted` permits, the oldest in use. Returns how many.
+    fn release(
+        &mut self,
+        _limit: &StoredLimit,
+        _wanted: i64,
+        _now: Now,
+        _id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        Ok(0)
+    }
+
+    /// Gives back what a grant took beyond `keep` permits, as far as it still counts. Returns how
+    /// many. There may be no limit any more.
+    fn give_back(
+        &mut self,
+        _limit: Option<&StoredLimit>,
+        _grant: &Receipt,
+        _taken: Option<Taken>,
+        _keep: u32,
+        _now: Now,
+    ) -> Result<i64, ErrorKind> {
+        Ok(0)
+    }
+
+    /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64;
+
+    /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
+    fn repair(&mut self, _limit: &StoredLimit, _now: Now) -> Result<i64, ErrorKind> {
+        Ok(0)
+    }
+
+    /// Goes on counting what is in use by another limit.
+    fn change_limit(&mut self, before: Option<&StoredLimit>, limit: &StoredLimit, now: Now);
+
+    /// Forgets what is in use.
+    fn forget(&mut self);
+
+    /// Returns the permits left as another algorithm finds them under the same key in Redis.
+    fn value(&self, _now: Now) -> Option<i64> {
+        None
+    }
+
+    /// Goes on from the permits that another algorithm left under its key.
+    fn resume(&mut self, _limit: &StoredLimit, _value: i64, _now: Now) {}
+
+    /// Returns the tick from which all permits are free again, if none is taken meanwhile, and
+    /// nothing can be given back any more. `None` if that is so already.
+    fn full_at(&self, limit: &StoredLimit) -> Option<i64>;
+
+    /// Returns the tick from which, at the earliest, nothing of this limit counts any more.
+    fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64;
+}
+
+/// How a call treats one limiter, whichever its callers are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Whether a stored limit that differs from the code's is rewritten.
+    pub(crate) rewrite: bool,
+    /// Whether the same call may have come before, so that its entries are looked for.
+    pub(crate) resendable: bool,
+}
+
+impl Terms {
+    /// Of a store in this process, to which nothing is sent twice.
+    pub(crate) const HERE: Self = Self {
+        rewrite: true,
+        resendable: false,
+    };
+}
+
+/// What all callers of one call have in common, for one limiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    /// The limit in force, which is stored by now
+    pub(crate) limit: StoredLimit,
+    /// The stored limit, if the call rewrites it. A lowered rate holds at once.
+    pub(crate) rewritten: Option<StoredLimit>,
+    /// Whether the permits left are wanted exactly.
+    pub(crate) exact: bool,
+    pub(crate) now: Now,
+    /// Marks entries that a repair adds.
+    pub(crate) id: PermitId,
+}
+
+impl Call {
+    /// Finds the limit in force for a call whose first caller asks for `first`, and what the call
+    /// makes of the stored limit.
+    pub(super) fn new(
+        stored: Option<StoredLimit>,
+        first: &Charge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<(Self, Changed), ErrorKind> {
+        let (limit, changed) = limit_in_force(first.limit(), terms.rewrite, stored)?;
+        let call = Self {
+            limit,
+            rewritten: stored.filter(|_| changed == Changed::Rewritten),
+            exact,
+            now,
+            id: first.id,
+        };
+        Ok((call, changed))
+    }
+
+    /// Returns the score of a grant: now, or later for permits that are taken ahead.
+    pub(super) fn score_of(&self, charge: &Charge) -> i64 {
+        let lead = self.now.ticks(charge.lead);
+        self.now.score() + lead.min(ahead_of(self.now.ticks(self.limit.interval)))
+    }
+}
+
+/// Returns the limit in force in a call, and what the call makes of the stored one.
+fn limit_in_force(
+    source: LimitSource,
+    rewrite: bool,
+    stored: Option<StoredLimit>,
+) -> Result<(StoredLimit, Changed), ErrorKind> {
+    let (given, stored) = match (source, stored) {
+        (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+        (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+            return Ok((given.stored(), Changed::Created));
+        }
+        (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+            return Ok((stored, Changed::Nothing));
+        }
+        (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
+    };
+    if given.rate_type != stored.rate_type {
+        return Err(ErrorKind::RateTypeDiffers);
+    }
+    let same = given.rate == stored.rate && given.interval == stored.interval;
+    if same || !rewrite {
+        return Ok((stored, Changed::Nothing));
+    }
+    let written = StoredLimit {
+        rate: given.rate,
+        interval: given.interval,
+        ..stored
+    };
+    Ok((written, Changed::Rewritten))
+}
+
+/// The permits that must be free for a caller, and the time until they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Needs {
+    /// The permits, including those of callers that wait before it, up to the rate.
+    pub(crate) permits: i64,
+    /// More than the rate is never free at once: so many further rates must come and go.
+    pub(crate) rounds: i64,
+    /// The index of its answer
+    pub(super) answer: usize,
+    /// Ticks until there is room
+    pub(crate) wait: i64,
+}
+
+impl Needs {
+    pub(super) fn new(permits: i64, rate: i64, answer: usize) -> Self {
+        let rounds = (permits - 1).div_euclid(rate);
+        Self {
+            permits: permits - rounds * rate,
+            rounds,
+            answer,
+            wait: 0,
+        }
+    }
+}
+
+/// A limiter: its limit, and what is in use of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimiterState<A: ?Sized = dyn Algorithm> {
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) state: A,
+}
+
+impl<A: Algorithm + ?Sized> LimiterState<A> {
+    /// Returns the stored limit, if it can be counted by.
+    fn checked_limit(&self) -> Result<StoredLimit, ErrorKind> {
+        let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
+        self.state.check(&limit)?;
+        Ok(limit)
+    }
+
+    /// Takes permits for one caller of this limiter alone.
+    pub(crate) fn acquire_one(
+        &mut self,
+        charge: &Charge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        self.state
+            .acquire_one(&mut self.limit, charge, terms, exact, now)
+    }
+
+    /// Counts the free permits. `id` marks entries that a repair adds.
+    pub(crate) fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
+        self.state.available(&self.checked_limit()?, now, id)
+    }
+
+    /// Gives back up to `wanted` permits, the oldest in use. Returns how many.
+    pub(crate) fn release(
+        &mut self,
+        wanted: i64,
+        now: Now,
+        id: PermitId,
+    ) -> Result<i64, ErrorKind> {
+        self.state.release(&self.checked_limit()?, wanted, now, id)
+    }
+
+    /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
+    pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
+        self.state.repair(&self.checked_limit()?, now)
+    }
+
+    /// Stores a limit where there is none. Returns whether there was none.
+    pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
+        let is_unset = self.limit.is_none();
+        self.limit.get_or_insert(limit);
+        is_unset
+    }
+
+    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
+    pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
+        let before = self.limit.replace(limit);
+        if keep && before.is_none_or(|before| before.rate_type == limit.rate_type) {
+            self.state.change_limit(before.as_ref(), &limit, now);
+        } else {
+            self.state.forget();
+        }
+    }
+
+    /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.
+    ///
+    /// `taken` is where a grant without an entry was taken from: `None` if that is not known, or if
+    /// it was settled before. A receipt of another algorithm finds nothing, and of an estimate,
+    /// which has no entry, there is nothing to give back.
+    pub(crate) fn settle(
+        &mut self,
+        receipt: &Receipt,
+        taken: Option<Taken>,
+        keep: u32,
+        now: Now,
+    ) -> Result<i64, ErrorKind> {
+        let (name, kind) = (receipt.name(), self.state.kind());
+        let has_entry = kind == limit::Algorithm::SlidingLog && name.slots().is_none();
+        if name.algorithm() != kind || (taken.is_none() && !has_entry) {
+            return Ok(0);
+        }
+        self.state.set_slots(name.slots());
+        let Some(more @ 1..) = keep.checked_sub(receipt.permits) else {
+            if matches!(taken, Some(Taken::Estimate)) {
+                return Ok(0);
+            }
+            let limit = self.limit.as_ref();
+            return self.state.give_back(limit, receipt, taken, keep, now);
+        };
+        let given = receipt.limit().given().map(Limit::stored);
+        let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
+        self.state.check(&limit)?;
+        self.limit = Some(limit);
+        Ok(-self.state.charge(&limit, more, receipt.id.for_more(), now))
+    }
+
+    /// Returns the tick from which all permits are free again; `None` if they are.
+    pub(crate) fn full_at(&self) -> Option<i64> {
+        self.state.full_at(self.limit.as_ref()?)
+    }
+}

@@ -1,0 +1,109 @@
+//! What the check tries and compiles, held against the scripts.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::*;
+use crate::inspect::diagnose::DIAGNOSE;
+
+/// Returns the words in capitals that follow `before`.
+fn words<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
+    let words = text.split(before).skip(1);
+    let words = words.filter_map(|rest| rest.split_once('\'').map(|(word, _)| word));
+    words
+        .filter(|word| word.bytes().all(|byte| byte.is_ascii_uppercase()))
+        .collect()
+}
+
+#[test]
+fn every_command_of_the_scripts_is_tried() {
+    let tried = words(VERIFY.text(), "{ '");
+    let scripts = wire::all();
+    let mut called: BTreeSet<_> = scripts
+        .iter()
+        .flat_map(|script| words(script.text(), "call('"))
+        .collect();
+    assert!(called.len() > 20, "{called:?}");
+    // `RateLimiter::delete` needs no script.
+    called.insert("DEL");
+    assert_eq!(tried, called);
+}
+
+const INCLUDE: &str = "--- @include ";
+
+fn lua() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(lua().join(file)).unwrap()
+}
+
+/// Joins a script as its lines say, with what they name for slots or without. What a line names
+/// comes before the script, or after it if that line is the last.
+fn join(file: &str, slots: bool, joined: &mut Vec<String>) {
+    if joined.iter().any(|known| known == file) {
+        return;
+    }
+    let text = read(file);
+    let mut includes: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(INCLUDE))
+        .collect();
+    let ends = |include: &str| text.trim_end().ends_with(&format!("\n{INCLUDE}{include}"));
+    let after = includes.pop_if(|include| ends(include));
+    for include in includes {
+        match include.strip_suffix(", with slots") {
+            None => join(include, false, joined),
+            Some(include) if slots => join(include, false, joined),
+            Some(_) => {}
+        }
+    }
+    joined.push(file.to_owned());
+    if let Some(after) = after {
+        join(after, false, joined);
+    }
+}
+
+/// Finds the files that say what they reply: the scripts. The others are parts of them.
+fn find_scripts(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let below = path.strip_prefix(lua()).unwrap().to_str().unwrap();
+        if path.is_dir() && !path.ends_with("lib") {
+            find_scripts(&path, found);
+        } else if path.extension().is_some_and(|end| end == "lua") {
+            let text = read(below);
+            let mut header = text.lines().take_while(|line| line.starts_with("--"));
+            if header.any(|line| line.contains("Reply")) {
+                found.push(below.to_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn scripts_are_joined_as_they_say() {
+    let mut files = Vec::new();
+    find_scripts(&lua(), &mut files);
+    let mut texts: BTreeSet<_> = wire::all().map(Script::text).into();
+    texts.extend([VERIFY.text(), DIAGNOSE.text()]);
+    let mut said = BTreeSet::new();
+    for file in &files {
+        for slots in [false, true] {
+            let mut joined = Vec::new();
+            join(file, slots, &mut joined);
+            let text: String = joined.iter().map(|file| read(file)).collect();
+            assert!(texts.contains(&*text), "no script is {joined:?}");
+            said.insert(text);
+        }
+    }
+    assert_eq!(
+        said.len(),
+        texts.len(),
+        "some script is not said in {files:?}"
+    );
+}

@@ -1,0 +1,143 @@
+//! The limit of a limiter: set, changed and read.
+
+use super::{RateLimiter, mismatch};
+use crate::{
+    error::{Error, ErrorKind},
+    limit::Limit,
+    store::{Op, Outcome},
+};
+
+impl RateLimiter {
+    /// Sets the limit if none is set. Returns whether it did.
+    ///
+    /// If the connection is lost on the way, the call is sent once more. It then finds the limit
+    /// that it has set itself, and returns `false`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit set or not.
+    pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
+        let limit = limit.stored();
+        self.key().check(&limit)?;
+        self.manage_changed(Op::TrySetRate(limit)).await
+    }
+
+    /// Sets the limit whatever was set before, and begins anew: all of its permits are free.
+    /// Redisson: `setRate`.
+    ///
+    /// Without a keep-alive time the limiter stays until it is deleted, whatever time it had.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit set or not.
+    pub async fn set_rate(&self, limit: Limit) -> Result<(), Error> {
+        self.change(limit, false, false).await.map(drop)
+    }
+
+    /// Sets the limit whatever was set before, and goes on counting what is in use. Redisson:
+    /// `setRate` with `keepState(true)`.
+    ///
+    /// A lower limit holds at once, as with [`update_rate`](Self::update_rate). A limit of another
+    /// [`RateType`](crate::RateType) begins anew: its permits are counted under other keys.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit set or not.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?;
+    /// // At every start of a service: what is in use by then goes on being counted.
+    /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
+    /// assert!(orders.try_acquire_many(3).await?.is_allowed());
+    /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
+    /// assert_eq!(orders.available_permits().await?, 17);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_or_update_rate(&self, limit: Limit) -> Result<(), Error> {
+        self.change(limit, true, false).await.map(drop)
+    }
+
+    /// Changes the limit that is set and goes on counting what is in use. Returns whether there was
+    /// a limit to change. Redisson: `updateRate` with `keepState(true)`.
+    ///
+    /// A lower limit holds at once: if more is in use than it allows, no caller is admitted until
+    /// that has expired. (Redisson forgets the excess, so that under load a lower limit never takes
+    /// effect.)
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit changed or not.
+    pub async fn update_rate(&self, limit: Limit) -> Result<bool, Error> {
+        self.change(limit, true, true).await
+    }
+
+    /// Changes the limit that is set and begins anew: all of its permits are free. Returns whether
+    /// there was a limit to change. Redisson: `updateRate`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the limit changed or not.
+    pub async fn reset_rate(&self, limit: Limit) -> Result<bool, Error> {
+        self.change(limit, false, true).await
+    }
+
+    /// Returns the limit that is set, if there is one. Redisson: `getConfig`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a store that cannot be asked, and of kind
+    /// [`ForeignState`](ErrorKind::ForeignState) if what is stored is not a limit: Java also stores
+    /// rates of zero.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect.
+    pub async fn limit(&self) -> Result<Option<Limit>, Error> {
+        match self.manage(Op::Inspect).await? {
+            Outcome::Limit(None) => Ok(None),
+            Outcome::Limit(Some(stored)) => stored.limit().map(Some).ok_or_else(|| {
+                let what = format!("rate {} in {} ms", stored.rate, stored.interval);
+                Error::new(ErrorKind::ForeignState).detail(what)
+            }),
+            _ => Err(mismatch()),
+        }
+    }
+
+    async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
+        let limit = limit.stored();
+        self.key().check(&limit)?;
+        self.manage_changed(Op::SetRate {
+            limit,
+            keep,
+            existing,
+        })
+        .await
+    }
+}

@@ -1,0 +1,185 @@
+//! The breaker against a simple one, on a clock that is moved.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Enter,
+    /// One of the calls under way is over
+    End(usize, Told),
+    /// Its callers have left
+    Leave(usize),
+    /// Bytes come in, for whichever call
+    CameIn,
+    Advance(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let told = prop_oneof![
+        3 => Just(Told::Failed),
+        2 => Just(Told::Answered),
+        1 => Just(Told::Nothing),
+    ];
+    let step = prop_oneof![
+        6 => Just(Step::Enter),
+        6 => (any::<usize>(), told).prop_map(|(which, told)| Step::End(which, told)),
+        3 => any::<usize>().prop_map(Step::Leave),
+        1 => Just(Step::CameIn),
+        2 => (0..20_u64).prop_map(Step::Advance),
+        1 => (20..1500_u64).prop_map(Step::Advance),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// What a breaker is to do, said in another way.
+#[derive(Debug)]
+struct Model {
+    phase: Is,
+    /// The last calls that were begun since it closed.
+    row: Vec<bool>,
+    opened: u64,
+}
+
+#[derive(Debug, PartialEq)]
+enum Is {
+    Closed,
+    /// Since when, and after how many pauses
+    Open(u64, u32),
+    /// Nobody has to wait for anything
+    Ready(u32),
+    /// Since when, by which call, after how many pauses
+    Probed(u64, usize, u32),
+}
+
+/// A call of the model.
+struct Call<'a> {
+    number: usize,
+    /// How often it had been opened when it was begun.
+    opened: u64,
+    at: u64,
+    probes: bool,
+    pass: Pass<'a>,
+}
+
+impl Model {
+    fn told(&mut self, call: &Call<'_>, now: u64, told: Told) {
+        match (&self.phase, told) {
+            // Also if another one asks by now.
+            (Is::Probed(..) | Is::Ready(_), Told::Answered)
+                if call.probes && self.opened == call.opened =>
+            {
+                self.phase = Is::Closed;
+                self.row.clear();
+            }
+            (Is::Probed(_, number, pauses), Told::Failed) if *number == call.number => {
+                self.phase = Is::Open(now, pauses + 1);
+                self.opened += 1;
+            }
+            (Is::Probed(_, number, pauses), Told::Nothing) if *number == call.number => {
+                self.phase = Is::Ready(*pauses);
+            }
+            // Of a probe that was given up nobody wants to hear.
+            (Is::Closed, Told::Answered | Told::Failed)
+                if self.opened == call.opened && !call.probes =>
+            {
+                self.row.push(told == Told::Failed);
+                let last = self.row.iter().rev().take(2 * FAILURES as usize);
+                let failed = last.filter(|failed| **failed).count();
+                if told == Told::Failed && failed >= FAILURES as usize {
+                    self.phase = Is::Open(now, 0);
+                    self.opened += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_does_what_a_simple_one_does(steps in steps()) {
+        let clock = ManualClock::new();
+        let breakers = breakers(FAILURES, 1, &clock);
+        let orders = orders();
+        let mut model = Model { phase: Is::Closed, row: Vec::new(), opened: 0 };
+        let (mut calls, mut now, mut number) = (Vec::<Call<'_>>::new(), 0, 0);
+        let (mut came_in, mut sent) = (None::<(u64, usize)>, Vec::new());
+        for step in steps {
+            match step {
+                Step::Advance(by) => {
+                    clock.advance(Duration::from_millis(by));
+                    now += by;
+                }
+                Step::Enter => {
+                    let refused = breakers.refuses(&orders).is_some();
+                    let pass = enter(&breakers, &orders);
+                    prop_assert_eq!(refused, pass.is_none());
+                    let passes = match model.phase {
+                        Is::Closed | Is::Ready(_) => Some(true),
+                        Is::Open(since, pauses) => match bounds(pauses) {
+                            (half, _) if now < since + half => Some(false),
+                            (_, whole) if now >= since + whole => Some(true),
+                            _ => None,
+                        },
+                        Is::Probed(since, ..) => Some(now >= since + in_millis(LONGEST_PROBE)),
+                    };
+                    if let Some(passes) = passes {
+                        prop_assert_eq!(passes, pass.is_some(), "{:?} at {}", model, now);
+                    }
+                    let Some(pass) = pass else { continue };
+                    sent.push(now);
+                    number += 1;
+                    let probes = model.phase != Is::Closed;
+                    match model.phase {
+                        Is::Closed => {}
+                        Is::Open(_, pauses) | Is::Ready(pauses) | Is::Probed(_, _, pauses) => {
+                            model.phase = Is::Probed(now, number, pauses);
+                        }
+                    }
+                    calls.push(Call { number, opened: model.opened, at: now, probes, pass });
+                }
+                Step::End(which, told) if !calls.is_empty() => {
+                    let call = calls.remove(which % calls.len());
+                    let late = told == Told::Answered && now - call.at >= in_millis(SLOW);
+                    let of_late = if call.probes { Told::Failed } else { Told::Nothing };
+                    model.told(&call, now, if late { of_late } else { told });
+                    call.pass.ends(told);
+                }
+                Step::Leave(which) if !calls.is_empty() => {
+                    let call = calls.remove(which % calls.len());
+                    let late = now - call.at >= in_millis(SLOW) / 10 * 9;
+                    // Where others are answered it is a burst.
+                    let forgiven = in_millis(SLOW) / 10;
+                    let silent = came_in.is_none_or(|(at, _)| at <= call.at + forgiven);
+                    // What was sent behind the last bytes is owed.
+                    let (_, before) = came_in.unwrap_or_default();
+                    let owed = sent.get(before);
+                    let owes = owed.is_some_and(|owed| now - owed >= in_millis(SLOW) / 10 * 9);
+                    let fails = late && (call.probes || silent && owes);
+                    model.told(&call, now, if fails { Told::Failed } else { Told::Nothing });
+                    drop(call.pass);
+                }
+                Step::CameIn => {
+                    breakers.traffic().came_in();
+                    came_in = Some((now, sent.len()));
+                }
+                Step::End(..) | Step::Leave(_) => {}
+            }
+            let seems = state(&breakers);
+            match model.phase {
+                Is::Closed => prop_assert_eq!(seems, BreakerState::Closed),
+                Is::Open(since, pauses) => {
+                    prop_assert_ne!(seems, BreakerState::Closed);
+                    prop_assert!(seems == BreakerState::Open || now >= since + bounds(pauses).0);
+                }
+                Is::Ready(_) | Is::Probed(..) => prop_assert_ne!(seems, BreakerState::Closed),
+            }
+            // The lock is passed by only where there is nothing to find.
+            let (state, _, failures) = breakers.look()[0];
+            let troubled = state != BreakerState::Closed || failures > 0;
+            prop_assert_eq!(breakers.is_troubled(), troubled);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The clock that a store counts by, as this process sees it.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::clock::{Clock, SystemClock, millis, moment};
+
+/// The clock that waits and scores go by: one of this process, or the server's.
+#[derive(Clone)]
+pub(crate) struct StoreClock(Option<Arc<dyn Clock>>);
+
+/// An instant, by a clock that never jumps and by one that does not stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreInstant {
+    pub(crate) moment: Instant,
+    time: Duration,
+}
+
+impl StoreClock {
+    /// The server's clock: it goes on as those of this process do.
+    pub(crate) const SERVER: Self = Self(None);
+
+    /// Returns the clock of this process by which calls are made, or else the server's.
+    pub(crate) fn new(own: Option<Arc<dyn Clock>>) -> Self {
+        Self(own)
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn now(&self) -> StoreInstant {
+        StoreInstant {
+            moment: moment(),
+            time: self.0.as_deref().map_or_else(|| SystemClock.now(), whole),
+        }
+    }
+
+    /// Returns the time since `then`, never too short. Without end where the clock of this process
+    /// was set back: then it is not known.
+    ///
+    /// By the server's clock it includes the time in which the machine slept. The clock that never
+    /// jumps stands still meanwhile, and the time of day does not; but that may be set. The longer
+    /// of both is too short only if the time of day was set back and the machine slept.
+    pub(crate) fn elapsed(&self, then: &StoreInstant) -> Duration {
+        self.own_elapsed(then).unwrap_or_else(|| {
+            let wall = SystemClock.now().saturating_sub(then.time);
+            moment().duration_since(then.moment).max(wall)
+        })
+    }
+
+    /// Returns the same by the clock of this process alone; `None` by the server's.
+    pub(crate) fn own_elapsed(&self, then: &StoreInstant) -> Option<Duration> {
+        let own = self.0.as_deref()?;
+        Some(whole(own).checked_sub(then.time).unwrap_or(Duration::MAX))
+    }
+}
+
+/// Returns the time in whole milliseconds, as a call has it.
+fn whole(clock: &dyn Clock) -> Duration {
+    Duration::from_millis(millis(clock))
+}
+
+impl fmt::Debug for StoreClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StoreClock").field(&self.0).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn a_time_that_the_machine_slept_through_is_not_too_short() {
+        let (server, hour) = (StoreClock::SERVER, Duration::from_secs(3600));
+        let now = server.now();
+        // By one clock it is an hour ago: the other one stood still, or was set.
+        let slept = StoreInstant {
+            time: now.time - hour,
+            ..now
+        };
+        assert!(server.elapsed(&slept) >= hour);
+        let set_back = StoreInstant {
+            time: now.time + hour,
+            ..now
+        };
+        assert!(server.elapsed(&set_back) < hour);
+        let tick = Duration::from_millis(1);
+        let set_back = StoreInstant {
+            moment: now.moment.checked_sub(tick).unwrap(),
+            time: now.time + hour,
+        };
+        assert!(server.elapsed(&set_back) >= tick);
+    }
+
+    #[test]
+    fn a_clock_of_this_process_that_was_set_back_tells_no_time() {
+        let clock = ManualClock::new();
+        let own = StoreClock::new(Some(Arc::new(clock.clone())));
+        let then = own.now();
+        clock.advance(Duration::from_micros(1999));
+        assert_eq!(own.elapsed(&then), Duration::from_millis(1));
+        clock.set(clock.now() - Duration::from_millis(2));
+        assert_eq!(own.elapsed(&then), Duration::MAX);
+    }
+}

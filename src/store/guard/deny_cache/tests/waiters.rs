@@ -1,0 +1,103 @@
+//! What callers that wait for permits are refused from memory, and what they leave there.
+
+use super::*;
+
+fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
+    Acquire {
+        patience: Some(max_wait),
+        ..ask.clone()
+    }
+}
+
+/// Those before it could only put off what it is told.
+#[test]
+fn one_that_gives_up_before_there_is_room_is_told_so() {
+    let ask = one("a");
+    let queue = |wait| MaxWait {
+        longest: Some(wait),
+        queue: Some(1),
+    };
+    for (wait, elapsed, waits) in [
+        (1000, 0, 999),
+        (1000, 0, 1000),
+        (1000, 600, 399),
+        (1000, 600, 400),
+        (1000, 999, 1),
+    ] {
+        let world = World::new(CAP);
+        world.refused(&ask, wait, || {});
+        world.advance(elapsed);
+        for max_wait in [MaxWait::of, queue] {
+            let waits = Duration::from_millis(waits);
+            let hopeless = u128::from(wait - elapsed) > waits.as_millis();
+            let told = world.told(&waiting(&ask, max_wait(waits)));
+            let left = u128::from(wait - elapsed);
+            assert_eq!(told, hopeless.then_some(left), "{wait} {elapsed} {waits:?}");
+        }
+        assert_eq!(world.told(&waiting(&ask, MaxWait::ENDLESS)), None);
+    }
+}
+
+/// More than the rate is never free, however long it waits.
+#[test]
+fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
+    let (world, ask) = (World::new(CAP), one("a"));
+    let mut asking = pin!(world.cache.acquire(&ask));
+    assert!(poll(asking.as_mut()).is_pending());
+    let Decision::Deny(told) = refusal(&ask, 1000) else {
+        panic!("it is a refusal");
+    };
+    world.cache.inner.answer(Decision::Deny(Refusal {
+        kind: RefusalKind::AboveRate,
+        retry_after: None,
+        ..told
+    }));
+    assert!(poll(asking).is_ready());
+    for max_wait in [MaxWait::of(CAP * 60), MaxWait::ENDLESS] {
+        let refusals = &world.cache.refusals;
+        let (known, elapsed) = refusals.known(&waiting(&ask, max_wait)).unwrap();
+        assert_eq!(known.refusal(elapsed).kind, RefusalKind::AboveRate);
+    }
+}
+
+/// What the first of those who wait is told, all are; what is told of those before it, nobody else.
+#[test]
+fn those_who_wait_tell_what_holds_without_those_before_them() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
+    let refused = |wait, behind| {
+        let mut asking = pin!(world.cache.acquire(&waits));
+        assert!(poll(asking.as_mut()).is_pending());
+        let Decision::Deny(told) = refusal(&waits, wait) else {
+            panic!("it is a refusal");
+        };
+        let told = Refusal { behind, ..told };
+        world.cache.inner.answer(Decision::Deny(told));
+        assert!(poll(asking).is_ready());
+    };
+    refused(2000, true);
+    assert_eq!(world.told(&ask), None);
+    refused(1000, false);
+    assert_eq!(world.told(&ask), Some(1000));
+    assert_eq!(world.told(&waits), Some(1000));
+    // Where nobody can be asked, its policy decides.
+    assert!(world.cache.refusals.last_known(&waits).is_none());
+}
+
+/// A wait that was told at the end of another one counts from then.
+#[test]
+fn one_that_has_waited_drops_nothing_that_is_known() {
+    let world = World::new(CAP);
+    let ask = one("a");
+    let waits = waiting(&ask, MaxWait::of(Duration::from_secs(3)));
+    let mut asking = pin!(world.cache.acquire(&waits));
+    assert!(poll(asking.as_mut()).is_pending());
+    world.advance(3000);
+    let mut other = pin!(world.cache.acquire(&ask));
+    world.cache.inner.answer(refusal(&ask, 1000));
+    assert!(poll(other.as_mut()).is_ready());
+    world.cache.inner.answer(refusal(&ask, 1000));
+    assert!(poll(asking).is_ready());
+    assert_eq!(world.told(&ask), Some(1000));
+}

@@ -1,0 +1,352 @@
+//! The leases of a store, and what is known of the limiters that may have one.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use quick_cache::{UnitWeighter, sync::Cache};
+use tokio::task::AbortHandle;
+
+use super::{balance::Balance, estimate::DemandEstimate};
+use crate::{
+    decision::{Decision, Grant, LimitState, Source},
+    demand::Acquire,
+    limit::LimitSource,
+    list::List,
+    name::{BuildSpread, Name, Text},
+    receipt::{PermitId, Receipt},
+    store::guard::clock::{StoreClock, StoreInstant},
+};
+
+/// The largest number of limiters that are known. One that is evicted gives its lease back, and is
+/// known again after two calls.
+const MOST_LIMITERS: usize = 1 << 16;
+
+pub(crate) struct LeaseTable {
+    entries: Cache<Text, Arc<Entry>, UnitWeighter, BuildSpread>,
+    clock: StoreClock,
+}
+
+/// One limiter.
+pub(crate) struct Entry(Mutex<State>);
+
+struct State {
+    lease: Option<Lease>,
+    /// Whether a call asks for a lease: one at a time does.
+    asking: bool,
+    /// How often the limiter was changed: what was asked for before that is not handed out.
+    changes: u64,
+    estimate: DemandEstimate,
+    /// Since when demand is counted.
+    since: StoreInstant,
+    /// The interval, as stored, once it is known.
+    interval: Option<Duration>,
+}
+
+/// Permits in hand. Dropping it ends it: what no grant has is given back.
+pub(crate) struct Lease {
+    pub(crate) balance: Arc<Balance>,
+    pub(crate) settle: Settle,
+    /// The limit by which it was taken.
+    pub(crate) limit: LimitSource,
+    /// It lasts so long after it was sent.
+    pub(crate) sent: StoreInstant,
+    pub(crate) lasts: Duration,
+    /// How long the answer took.
+    pub(crate) received: Duration,
+    /// The limit when it was taken, with what was left beside it.
+    pub(crate) state: LimitState,
+    /// None without a runtime: the entry in the store expires by itself.
+    pub(crate) _expiry: Option<Expiry>,
+}
+
+/// Settles with the store. It neither waits nor comes back to leases, whose locks may be held.
+pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
+
+/// The task that ends a lease in time, also if its limiter is not asked for any more.
+pub(crate) struct Expiry(pub(crate) AbortHandle);
+
+/// The part of a call beside its callers.
+pub(crate) struct Plan {
+    /// How many permits it takes ahead, and for how long; none with 0.
+    pub(crate) ahead: u32,
+    pub(crate) lead: Duration,
+    /// The changes of its limiter before it was sent.
+    pub(crate) changes: u64,
+    pub(crate) entry: Arc<Entry>,
+}
+
+impl LeaseTable {
+    pub(crate) fn new(clock: StoreClock) -> Self {
+        Self::knowing(MOST_LIMITERS, clock)
+    }
+
+    pub(crate) fn knowing(most: usize, clock: StoreClock) -> Self {
+        let entries = Cache::with(
+            most,
+            most as u64,
+            UnitWeighter,
+            BuildSpread::new(),
+            Default::default(),
+        );
+        Self { entries, clock }
+    }
+
+    pub(crate) fn clock(&self) -> &StoreClock {
+        &self.clock
+    }
+
+    /// Grants out of the lease, if it has enough.
+    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
+        lease_of(acquire)?;
+        let entry = self.entries.get(acquire.first.name().text())?;
+        entry.lock().take(acquire, &self.clock)
+    }
+
+    /// Plans a call for these callers, who found no lease that suffices. It takes nothing ahead
+    /// where what is left is `reserved` for others.
+    pub(crate) fn plan(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+        lead: Duration,
+        reserved: bool,
+    ) -> Plan {
+        let name = first.first.name().text();
+        let Some(entry) = self.entries.get(name) else {
+            // One call does not tell how often there are calls.
+            let entry = Arc::new(Entry::new(self.clock.now()));
+            self.entries.insert(name.clone(), Arc::clone(&entry));
+            return Plan {
+                ahead: 0,
+                lead,
+                changes: 0,
+                entry,
+            };
+        };
+        let mut plan = Plan {
+            ahead: 0,
+            lead,
+            changes: 0,
+            entry: Arc::clone(&entry),
+        };
+        // Dropped when the lock is released.
+        let _worn = entry.lock().plan(&mut plan, run, reserved, &self.clock);
+        plan
+    }
+
+    /// Ends the lease of a limiter that is changed.
+    pub(crate) fn changed(&self, name: &Name) {
+        if let Some(entry) = self.entries.get(name.text()) {
+            let mut state = entry.lock();
+            state.changes += 1;
+            let ended = state.lease.take();
+            drop(state);
+            drop(ended);
+        }
+    }
+
+    /// Returns how many leases are out.
+    pub(crate) fn count(&self) -> usize {
+        let has_lease = |(_, entry): &(Text, Arc<Entry>)| entry.lock().lease.is_some();
+        self.entries.iter().filter(has_lease).count()
+    }
+
+    /// Ends so many leases.
+    pub(crate) fn end_first(&self, most: usize) {
+        let ended = |(_, entry): (Text, Arc<Entry>)| entry.lock().lease.take();
+        self.entries
+            .iter()
+            .filter_map(ended)
+            .take(most)
+            .for_each(drop);
+    }
+}
+
+/// Returns for how long a caller's rule has permits taken ahead. None for a list, which is granted
+/// together or not at all.
+pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
+    let charge = &acquire.first;
+    let leases = acquire.rest.is_empty() && !charge.shadow;
+    // What has no entry of its own has no score.
+    let logged = charge.name().tells_grants_apart();
+    charge.lease.filter(|_| leases && logged)
+}
+
+/// Returns the longest time that a lease lasts: a score leads by no more.
+pub(crate) fn longest(interval: Duration) -> Duration {
+    let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(millis / 10)
+}
+
+impl Entry {
+    fn new(since: StoreInstant) -> Self {
+        Self(Mutex::new(State {
+            lease: None,
+            asking: false,
+            changes: 0,
+            estimate: DemandEstimate::new(),
+            since,
+            interval: None,
+        }))
+    }
+
+    /// Records how a call left the limiter. Ends a lease by another limit than the one in force,
+    /// and one whose permits a waiter `lacks`.
+    pub(crate) fn record(&self, limit: &LimitState, lacks: bool) {
+        let mut state = self.lock();
+        state.interval = Some(limit.interval);
+        if let Some(left) = limit.remaining {
+            state.estimate.record_left(left);
+        }
+        let ends = |lease: &mut Lease| {
+            let of = &lease.state;
+            lacks || of.permits != limit.permits || of.interval != limit.interval
+        };
+        let ended = state.lease.take_if(ends);
+        drop(state);
+        drop(ended);
+    }
+
+    /// Records that there was no room for so many permits.
+    pub(crate) fn refused(&self, permits: u32) {
+        self.lock().estimate.refused(permits);
+    }
+
+    /// Records that the call that asked for a lease is over.
+    pub(crate) fn asked(&self) {
+        self.lock().asking = false;
+    }
+
+    /// Serves callers out of a lease from now on, unless the limiter was changed since it was asked
+    /// for. Returns whether it does.
+    pub(crate) fn put(&self, lease: Lease, changes: u64) -> bool {
+        let mut state = self.lock();
+        if state.changes != changes {
+            return false;
+        }
+        let before = state.lease.replace(lease);
+        drop(state);
+        drop(before);
+        true
+    }
+
+    /// Ends this lease, if it is still in hand.
+    pub(crate) fn end(&self, balance: &Weak<Balance>) {
+        let is_it = |lease: &mut Lease| Arc::as_ptr(&lease.balance) == balance.as_ptr();
+        let ended = self.lock().lease.take_if(is_it);
+        drop(ended);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What is behind the lock is whole between any two statements, so a panic elsewhere does
+        // not spoil it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, acquire: &Acquire, clock: &StoreClock) -> Option<Decision> {
+        let lease = self.lease.as_ref()?;
+        if !lease.serves(acquire.first.limit()) {
+            return None;
+        }
+        let elapsed = clock.elapsed(&lease.sent);
+        if elapsed >= lease.lasts {
+            return None;
+        }
+        let (left, id) = lease.balance.take(acquire.first.permits)?;
+        self.estimate.record(acquire.first.permits);
+        Some(lease.grant(acquire, id, left, elapsed))
+    }
+
+    /// Returns a lease of which nothing can be handed out any more.
+    fn plan(
+        &mut self,
+        plan: &mut Plan,
+        run: &[Acquire],
+        reserved: bool,
+        clock: &StoreClock,
+    ) -> Option<Lease> {
+        plan.changes = self.changes;
+        run.iter()
+            .for_each(|acquire| self.estimate.record(acquire.first.permits));
+        let worn = self.lease.take_if(|lease| {
+            reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_worn()
+        });
+        if let Some(Lease { balance, .. }) = &worn {
+            self.estimate.ended(balance.taken(), balance.used());
+        }
+        // The longest that a score may lead: the script goes no farther.
+        plan.lead = plan.lead.min(self.interval.map_or(plan.lead, longest));
+        let over = clock.elapsed(&self.since);
+        let amount = self.estimate.amount(over, plan.lead);
+        if amount > 0 || over >= plan.lead {
+            self.since = clock.now();
+            self.estimate.restart();
+        }
+        if self.lease.is_none() && !self.asking && !reserved {
+            plan.ahead = amount;
+            self.asking = amount > 0;
+        }
+        worn
+    }
+}
+
+impl Lease {
+    /// Returns whether it was taken by the limit that a caller goes by. The stored one is the same
+    /// for all who go by that.
+    fn serves(&self, limit: LimitSource) -> bool {
+        let stored = |limit: &LimitSource| !matches!(limit, LimitSource::Code(_));
+        self.limit == limit || stored(&self.limit) && stored(&limit)
+    }
+
+    /// Returns a grant that leaves so many permits in hand.
+    fn grant(&self, acquire: &Acquire, id: PermitId, left: u32, elapsed: Duration) -> Decision {
+        let charge = &acquire.first;
+        let answered = elapsed.saturating_sub(self.received);
+        let remaining = acquire.remaining.then_some(self.state.remaining).flatten();
+        let state = LimitState {
+            labels: Arc::clone(&charge.labels),
+            permits: self.state.permits,
+            interval: self.state.interval,
+            remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
+            // What this process holds, and gives back, is not in the store's count.
+            next_after: None,
+            reset_after: self.state.reset_after.saturating_sub(answered),
+            refused: false,
+            retry_after: None,
+            shadow: false,
+        };
+        let receipt = Receipt {
+            id,
+            ..charge.receipt().granted(self.state.interval)
+        };
+        let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
+        let (limits, receipts) = (List::from([state]), List::from([receipt]));
+        Decision::Allow(Grant::new(limits, receipts, Source::Lease))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.balance.close(|entry, keep| (self.settle)(entry, keep));
+    }
+}
+
+impl Drop for Expiry {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+// Names hold identities.
+impl fmt::Debug for LeaseTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseTable")
+            .field("limiters", &self.entries.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,103 @@
+//! Which leases are out, when they end, and what a balance knows of one.
+
+use super::{world::Connection, *};
+use crate::receipt::TakenAhead;
+
+/// Three limiters that are asked for ten milliseconds after each other, each with a lease of four
+/// permits, one of which is taken.
+fn leased(world: &mut World) -> Vec<Acquire> {
+    let mut out = Vec::new();
+    for (limiter, pause) in [("a", 10), ("b", 10), ("c", 0)] {
+        world.name = Name::exact(limiter).unwrap();
+        world.warm(0);
+        out.push(world.acquire(1));
+        world.advance(pause);
+    }
+    out
+}
+
+fn balance(world: &World, permits: u32) -> Arc<Balance> {
+    Arc::new(Balance::new(world.acquire(permits).first.receipt()))
+}
+
+#[tokio::test]
+async fn leases_are_ended_by_number() {
+    let mut world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let out = leased(&mut world);
+    let ours = &world.processes[0];
+    assert_eq!(ours.count(), 3);
+    let before = world.available();
+    ours.end_first(2);
+    assert_eq!(ours.count(), 1);
+    assert_eq!(world.available(), before + 6);
+    let lasts = out
+        .iter()
+        .filter(|acquire| ours.table.take(acquire).is_some());
+    assert_eq!(lasts.count(), 1);
+    ours.end_first(2);
+    assert_eq!(ours.count(), 0);
+    assert_eq!(world.available(), before + 6 + 2);
+}
+
+/// Each by itself, to the millisecond, and also where another one has taken its place meanwhile.
+#[tokio::test]
+async fn each_lease_ends_in_time() {
+    let mut world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    leased(&mut world);
+    world.settle_down().await;
+    for (millis, out) in [(79, 3), (1, 2), (9, 2), (1, 1), (9, 1), (1, 0)] {
+        world.advance(millis);
+        world.settle_down().await;
+        assert_eq!(world.processes[0].count(), out, "{millis}");
+    }
+    // The first of these is used up.
+    world.advance(2000);
+    while world.ahead().len() < 5 {
+        let _ = world.takes(0, 1);
+        world.settle_down().await;
+        world.advance(1);
+    }
+    assert_eq!(world.processes[0].count(), 1);
+    world.advance(98);
+    world.settle_down().await;
+    assert_eq!(world.processes[0].count(), 1);
+    world.advance(1);
+    world.settle_down().await;
+    assert_eq!(world.processes[0].count(), 0);
+}
+
+/// And not at the end of the last lease, which would keep a runtime from being idle.
+#[tokio::test]
+async fn the_tasks_end_with_their_leases() {
+    let mut world = World::new(Limit::new(1000, SECOND), TENTH, 2);
+    leased(&mut world);
+    world.settle_down().await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    assert_eq!(tasks(), 3);
+    world.processes[0].end_first(1);
+    world.settle_down().await;
+    assert_eq!(tasks(), 2);
+    let store: Weak<Connection> = Arc::downgrade(world.processes[0].inner());
+    world.processes.remove(0);
+    world.settle_down().await;
+    assert_eq!(tasks(), 0);
+    assert!(store.upgrade().is_none());
+}
+
+#[test]
+fn a_balance_is_worn_when_less_than_half_is_left() {
+    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let balance = balance(&world, 100);
+    assert_eq!((balance.used(), balance.is_worn()), (0, false));
+    let (left, _) = balance.take(50).unwrap();
+    assert_eq!(left, 50);
+    assert_eq!((balance.used(), balance.is_worn()), (50, false));
+    balance.take(1).unwrap();
+    assert_eq!((balance.used(), balance.is_worn()), (51, true));
+    balance.give_back(20, &mut |_, _| panic!("it may be handed out again"));
+    assert_eq!((balance.used(), balance.is_worn()), (31, false));
+    // Out of the store, as no grant has it.
+    balance.close(|entry, keep| assert_eq!((entry.permits, keep), (100, 31)));
+    assert_eq!((balance.used(), balance.is_worn()), (31, true));
+    assert_eq!(balance.taken(), 100);
+}

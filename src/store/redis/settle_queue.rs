@@ -1,0 +1,233 @@
+//! The settle queue: receipts to release or to charge, sent in the background.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{runtime::Handle, sync::watch};
+
+use super::{
+    classify::Class,
+    transport::connection::{Connection, Failed},
+    wire::script::Call,
+};
+use crate::{
+    clock::{self, moment},
+    name::Name,
+    receipt::Receipt,
+    store::Listeners,
+};
+
+/// The maximum number of receipts on their way. Those beyond it are lost.
+pub(super) const PLACES: usize = 1024;
+/// The delay before a receipt is sent again that did not arrive, or whose call may still be under
+/// way.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The time for which an unsent receipt is kept.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// Settles in the background, each receipt in a task of its own: all of them share the connection,
+/// which writes what is waiting at once.
+pub(super) struct SettleQueue {
+    connection: Arc<Connection>,
+    listeners: Listeners,
+    counts: Arc<Counts>,
+    /// The runtime of the last receipt, for those that are dropped outside of any.
+    runtime: Mutex<Option<Handle>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// The receipts that are not settled yet.
+    on_their_way: watch::Sender<usize>,
+    /// Those that found no place, no runtime, or no Redis for too long.
+    lost_receipts: AtomicU64,
+    lost_charges: AtomicU64,
+}
+
+/// Counts a receipt as on its way until it is dropped, and then as lost if it has not arrived.
+struct Counted {
+    counts: Arc<Counts>,
+    charges: bool,
+    arrived: bool,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if !self.arrived {
+            let lost = match self.charges {
+                true => &self.counts.lost_charges,
+                false => &self.counts.lost_receipts,
+            };
+            lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.counts.on_their_way.send_modify(|count| *count -= 1);
+    }
+}
+
+struct Settlement {
+    name: Name,
+    /// Taken for a list of several calls that a later call refused.
+    undone: bool,
+    call: Call,
+    /// Set if it may be sent more than once.
+    repeatable: bool,
+    /// The latest instant at which the call began; that of queueing, if the call was answered.
+    made: Instant,
+    queued: Instant,
+    /// The last instant at which a charge may be sent again. Later its entry may have existed and
+    /// expired.
+    charges_until: Option<Instant>,
+    counted: Counted,
+}
+
+impl SettleQueue {
+    pub(crate) fn new(connection: Arc<Connection>, listeners: Listeners) -> Self {
+        Self {
+            connection,
+            listeners,
+            counts: Arc::default(),
+            runtime: Mutex::default(),
+        }
+    }
+
+    /// Queues a receipt that is settled at `keep` permits by this call.
+    ///
+    /// On the connection that carried the call, Redis executes both in the order in which they were
+    /// sent. If the call may have used another connection, it can arrive after the receipt. So the
+    /// receipt is sent at once and again later; removing twice is harmless. A receipt that charges
+    /// more belongs to a call that was answered. Permits taken without a log member are credited,
+    /// not removed: such a receipt is sent once, and only after the call's reply has arrived.
+    ///
+    /// `undone` marks permits taken for a list of several calls that a later call refused. Other
+    /// such lists are not woken by it: they would take and release without end, and make each other
+    /// do so.
+    pub(super) fn push(&self, receipt: &Receipt, keep: u32, mut call: Call, undone: bool) {
+        let queued = moment();
+        let charges = keep > receipt.permits;
+        let full = *self.counts.on_their_way.borrow() >= PLACES;
+        self.counts.on_their_way.send_modify(|count| *count += 1);
+        let counted = Counted {
+            counts: Arc::clone(&self.counts),
+            charges,
+            arrived: false,
+        };
+        let Some(runtime) = self.runtime().filter(|_| !full) else {
+            return;
+        };
+        let repeatable = !call.once;
+        // Before a charge is sent again, it is looked at how late it is.
+        call.once |= charges;
+        let settlement = Settlement {
+            name: receipt.name().clone(),
+            undone,
+            call,
+            repeatable,
+            made: receipt.made.unwrap_or(queued),
+            queued,
+            // A tenth less than the lifetime of its entry, because the way to the server takes time
+            // too.
+            charges_until: charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR)),
+            counted,
+        };
+        let (connection, listeners) = (Arc::clone(&self.connection), self.listeners.clone());
+        drop(runtime.spawn(settlement.run(connection, listeners)));
+    }
+
+    /// Returns how many releases were lost. Each costs its permits for one interval.
+    pub(super) fn lost_receipts(&self) -> u64 {
+        self.counts.lost_receipts.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many charges were lost. Each lets its permits be used twice.
+    pub(super) fn lost_charges(&self) -> u64 {
+        self.counts.lost_charges.load(Ordering::Relaxed)
+    }
+
+    /// Waits until no receipt is on its way: each was settled, or kept for its full time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it has no effect: the receipts are sent all the same.
+    pub(super) async fn flush(&self) {
+        let mut on_their_way = self.counts.on_their_way.subscribe();
+        // Cannot fail: `self` holds the sender.
+        let _ = on_their_way.wait_for(|count| *count == 0).await;
+    }
+
+    /// Returns the runtime of the caller, or the last one that there was.
+    fn runtime(&self) -> Option<Handle> {
+        let last = || self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current) = clock::runtime() else {
+            return last().clone();
+        };
+        // Dropped after the lock is released.
+        let _replaced = last().replace(current.clone());
+        Some(current)
+    }
+}
+
+impl Settlement {
+    /// Sends it until it has arrived and, if the call may still be under way, once more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it counts the receipt as lost, unless it has arrived.
+    async fn run(mut self, connection: Arc<Connection>, listeners: Listeners) {
+        // The first attempt of a charge was a single one.
+        let mut pause = match self.charges_until {
+            Some(_) => Duration::ZERO,
+            None => AGAIN_AFTER,
+        };
+        let mut last = false;
+        loop {
+            let reply = self.call.send(&connection).await;
+            let arrived = reply.map_or_else(|failed| self.repeatable && replied(&failed), |_| true);
+            if arrived {
+                self.counted.arrived = true;
+                listeners.room(&self.name, self.undone);
+                if last || !self.is_sent_again(&connection) {
+                    return;
+                }
+            } else if !self.repeatable {
+                // It may have been carried out all the same.
+                return listeners.changed(&self.name);
+            }
+            let due = moment() + pause;
+            if !arrived && (due - self.queued >= KEPT_FOR || self.is_late(due)) {
+                return;
+            }
+            // If it did not arrive, the call may have used an older connection.
+            last = arrived;
+            pause = AGAIN_AFTER;
+            tokio::time::sleep_until(due.into()).await;
+            if self.is_late(moment()) {
+                return;
+            }
+        }
+    }
+
+    /// Returns whether one that has arrived is sent once more, because its call may follow it. That
+    /// leaves half of the places to those that have not arrived.
+    fn is_sent_again(&self, connection: &Connection) -> bool {
+        self.repeatable
+            && self.charges_until.is_none()
+            && !connection.carried(self.made)
+            && *self.counted.counts.on_their_way.borrow() <= PLACES / 2
+    }
+
+    /// Returns whether it must no longer be sent.
+    fn is_late(&self, now: Instant) -> bool {
+        self.charges_until.is_some_and(|until| until <= now)
+    }
+}
+
+/// Returns whether the server has replied, if only by a refusal.
+fn replied(failed: &Failed) -> bool {
+    let class = Class::of(&failed.error);
+    class != Class::Silent && !class.ends_connection()
+}

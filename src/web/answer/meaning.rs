@@ -1,0 +1,70 @@
+//! The one table of refusals: the HTTP status, the gRPC code and the text of each.
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+
+use crate::decision::{Fault, Refusal, RefusalKind};
+
+// The numbers of `google.rpc.Code`.
+const INVALID_ARGUMENT: u8 = 3;
+const PERMISSION_DENIED: u8 = 7;
+pub(super) const RESOURCE_EXHAUSTED: u8 = 8;
+const INTERNAL: u8 = 13;
+const UNAVAILABLE: u8 = 14;
+const UNAUTHENTICATED: u8 = 16;
+
+/// Returns the HTTP status, the gRPC code and the text of a refusal. Only a text that is owned can
+/// hold characters beyond the letters, digits and spaces of a sentence.
+pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
+    let (status, code, text) = match refusal.kind {
+        RefusalKind::OverLimit => (
+            StatusCode::TOO_MANY_REQUESTS,
+            RESOURCE_EXHAUSTED,
+            "too many requests",
+        ),
+        // A queue belongs to the limit, and its callers have filled it: no outage.
+        RefusalKind::QueueFull => (
+            StatusCode::TOO_MANY_REQUESTS,
+            RESOURCE_EXHAUSTED,
+            "too many requests wait already",
+        ),
+        RefusalKind::AboveRate => (
+            StatusCode::TOO_MANY_REQUESTS,
+            RESOURCE_EXHAUSTED,
+            "the request costs more than its limit allows",
+        ),
+        RefusalKind::Blocked => (
+            StatusCode::FORBIDDEN,
+            PERMISSION_DENIED,
+            "the request is blocked",
+        ),
+        // Not 429 and RESOURCE_EXHAUSTED, which callers and alerts take for the limit: the caller
+        // has done nothing wrong, and alerts for 5xx must see an outage.
+        RefusalKind::Unavailable => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            UNAVAILABLE,
+            "the rate limiter is unavailable",
+        ),
+        RefusalKind::MissingKey | RefusalKind::KeyTooLong => return lack(refusal),
+    };
+    (status, code, text.into())
+}
+
+/// Returns the meaning of a key that is missing, repeated or too long.
+fn lack(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
+    let what = refusal.missing().unwrap_or_default();
+    let (status, code) = (StatusCode::UNAUTHORIZED, UNAUTHENTICATED);
+    let (status, code, lacks) = match refusal.missing.as_ref().map(|missing| missing.fault) {
+        Some(Fault::TooLong { most }) => (
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            INVALID_ARGUMENT,
+            &*format!("has more than {most} bytes of"),
+        ),
+        Some(Fault::Server) => (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL, "lacks"),
+        Some(Fault::Ambiguous) => (status, code, "says more than once"),
+        Some(Fault::Caller) | None => (status, code, "lacks"),
+    };
+    let text = format!("the request {lacks} what it is limited by: {what}");
+    (status, code, text.into())
+}
