@@ -202,7 +202,8 @@ impl RateLimiter {
     ///
     /// Dropping it leaves the queue and gives back what it may have taken; without
     /// [entries](Algorithm) only if others go on waiting. A future that is kept and not polled
-    /// delays no others.
+    /// delays others by one deadline of the store at most, or by a tenth of a second in a
+    /// [`MemoryStore`](crate::MemoryStore).
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -246,7 +247,8 @@ impl RateLimiter {
     ///
     /// Dropping it leaves the queue and gives back what it may have taken; without
     /// [entries](Algorithm) only if others go on waiting. A future that is kept and not polled
-    /// delays no others.
+    /// delays others by one deadline of the store at most, or by a tenth of a second in a
+    /// [`MemoryStore`](crate::MemoryStore).
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(MaxWait::ENDLESS))?;
         match take(&self.store, acquire).await? {

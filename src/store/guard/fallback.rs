@@ -13,6 +13,7 @@ use super::{
     deny_cache::Refusals,
     local::Locals,
     policy::{refuses_anyway, settled},
+    queue::Unsent,
 };
 use crate::{
     clock::{Clock, millis},
@@ -134,7 +135,8 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         match decision {
             Ok(_) => self.note_answer(),
             // More was asked for than the server can answer in time: it works.
-            Err(error) if GivenUp::of(error) == Some(GivenUp::Overload) => {}
+            Err(error)
+                if GivenUp::of(error) == Some(GivenUp::Overload) || Unsent::is_why(error) => {}
             Err(error) if is_of_store(error) => self.note_failure(error),
             Err(_) => {}
         }

@@ -7,7 +7,8 @@
 
 use std::{
     collections::VecDeque,
-    error, fmt,
+    error, fmt, future,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -82,6 +83,20 @@ impl InFlight {
 
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
+    }
+
+    /// Waits by the clock of calls; without end where there is no timer, as the end of a call wakes
+    /// those that wait for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub(super) fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        if self.clock.can_sleep() {
+            self.clock.sleep_until(time)
+        } else {
+            Box::pin(future::pending())
+        }
     }
 
     /// Waits until a call may be sent to the node of `name`. A call for callers that wait for
@@ -180,7 +195,7 @@ impl InFlight {
     }
 
     /// Returns how many calls are in flight to a node, and its bound.
-    #[cfg(all(test, feature = "redis"))]
+    #[cfg(test)]
     pub(super) fn count(&self, node: usize) -> (usize, usize) {
         let nodes = self.lock();
         nodes
@@ -288,7 +303,6 @@ impl Drop for Place {
 pub(crate) struct Unsent;
 
 impl Unsent {
-    #[cfg(feature = "redis")]
     pub(crate) fn is_why(error: &Error) -> bool {
         error::Error::source(error).is_some_and(|source| source.is::<Self>())
     }

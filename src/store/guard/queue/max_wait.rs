@@ -36,7 +36,7 @@ pub(super) struct Queue {
 
 pub(super) struct Call {
     pub(super) number: u64,
-    /// When it was sent, or is about to be.
+    /// When it was sent, or is about to be, by the clock of calls.
     since: Duration,
     is_sent: bool,
     pub(super) task: Option<AbortHandle>,
@@ -63,7 +63,25 @@ pub(super) enum Turn {
     Served(Result<Decision, Error>),
     /// It sends this call
     Ask(u64),
-    Sleep(Duration),
+    Sleep(Until),
+}
+
+/// When a waiter looks again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// By the clock that limits are counted by.
+    Due(Duration),
+    /// When a call has held the limiter for long enough, by the clock of calls: one of real time,
+    /// as a user's clock may stand still or jump.
+    Held(Duration),
+}
+
+/// The time by both clocks, and for how long a call holds a limiter.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) now: Duration,
+    pub(super) of_calls: Duration,
+    pub(super) hold: Duration,
 }
 
 /// Wakers to be called once the lock is free.
@@ -94,20 +112,23 @@ impl Queue {
         self.turn_away(now)
     }
 
-    /// Returns what a waiter does that is polled. A call holds the limiter no longer than `hold`:
-    /// the task that waits for its reply may not be driven.
+    /// Returns what a waiter does that is polled. A call holds the limiter for some time only: the
+    /// task that waits for its reply may not be driven.
     pub(super) fn turn(
         &mut self,
         number: u64,
         next_call: u64,
-        (now, hold): (Duration, Duration),
+        times: Times,
         cx: &Context<'_>,
     ) -> (Option<Turn>, Wakers) {
-        let held = self
-            .call
-            .as_ref()
-            .map(|call| call.since.saturating_add(hold));
-        let is_held = held.is_some_and(|until| now < until);
+        let Times {
+            now,
+            of_calls,
+            hold,
+        } = times;
+        let end = |call: &Call| call.since.saturating_add(hold);
+        let held = self.call.as_ref().map(end);
+        let is_held = held.is_some_and(|until| of_calls < until);
         let mut wakers = Wakers::new();
         if !is_held {
             self.nudged |= held.is_some();
@@ -127,7 +148,7 @@ impl Queue {
         if !is_held && self.asks(now) {
             self.call = Some(Call {
                 number: next_call,
-                since: now,
+                since: of_calls,
                 is_sent: false,
                 task: None,
             });
@@ -135,32 +156,33 @@ impl Queue {
         }
         let waiter = &mut self.waiters[at];
         waiter.waker = Some(cx.waker().clone());
-        let until = self.sleeps_until(at, held, hold).unwrap_or(now);
+        // Two look in time, as one may not be polled; the others a little later.
+        let ahead = self.waiters.iter().take(at);
+        let is_first = ahead.filter(|waiter| waiter.outcome.is_none()).count() < 2;
+        let later = if is_first { Duration::ZERO } else { hold };
+        let until = match held {
+            Some(until) => Until::Held(until.saturating_add(later)),
+            None => {
+                // Or when one gives up: any of them for the first two, itself for the others.
+                let who = if is_first {
+                    0..self.waiters.len()
+                } else {
+                    at..at + 1
+                };
+                let doubtful = self
+                    .waiters
+                    .range(who)
+                    .filter(|waiter| waiter.is_doubtful());
+                let give_up = doubtful.filter_map(|waiter| waiter.deadline);
+                let due = self.due.map(|due| due.saturating_add(later));
+                Until::Due(give_up.chain(due).min().unwrap_or(now))
+            }
+        };
         (Some(Turn::Sleep(until)), wakers)
     }
 
-    /// Returns when a waiter looks again: when a call has held the limiter for long enough, when
-    /// the first can be served, or when somebody gives up. Two look in time, as one may not be
-    /// polled; the others a little later, or when they give up themselves.
-    fn sleeps_until(&self, at: usize, held: Option<Duration>, hold: Duration) -> Option<Duration> {
-        let until = held.or(self.due);
-        let ahead = self.waiters.iter().take(at);
-        let is_first = ahead.filter(|waiter| waiter.outcome.is_none()).count() < 2;
-        let gives_up = |waiter: &Waiter| waiter.deadline.filter(|_| waiter.is_doubtful());
-        match (held.is_some(), is_first) {
-            (true, true) => until,
-            (true, false) => until.map(|until| until.saturating_add(hold)),
-            (false, true) => self.waiters.iter().filter_map(gives_up).chain(until).min(),
-            (false, false) => {
-                let until = until.map(|until| until.saturating_add(hold));
-                let own = self.waiters.get(at).and_then(gives_up);
-                own.into_iter().chain(until).min()
-            }
-        }
-    }
-
-    /// Picks the callers of a call, now that it is sent. There are none if another one was sent in
-    /// its place.
+    /// Picks the callers of a call, now that it is sent, by the clock of calls. There are none if
+    /// another one was sent in its place.
     pub(super) fn ask(&mut self, number: u64, now: Duration) -> Vec<(u64, Acquire)> {
         let Some(call) = &mut self.call else {
             return Vec::new();
@@ -273,7 +295,7 @@ impl Queue {
         now: Duration,
     ) -> Option<Refusal> {
         let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
-        let [limit] = refusal.limits() else {
+        let [limit] = refusal.states() else {
             // Of several limits, the one that refused last need not be the one that refuses next.
             return None;
         };

@@ -17,7 +17,7 @@ mod in_flight;
 mod max_wait;
 mod reply;
 mod runs;
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
 mod tests;
 mod waits;
 
@@ -31,7 +31,6 @@ use std::{
 };
 
 pub(crate) use self::in_flight::InFlight;
-#[cfg(feature = "redis")]
 pub(crate) use self::in_flight::Unsent;
 use self::{max_wait::Queue, reply::Unanswered, runs::Run};
 use crate::{
@@ -78,7 +77,6 @@ struct Shared {
 
 impl Queues {
     /// Returns whether a caller waits for permits of these limiters that no call is in flight for.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
         self.0.waiting.load(Ordering::SeqCst) > 0
             && lock(&self.0.waits)

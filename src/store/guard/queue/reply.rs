@@ -96,7 +96,7 @@ impl Unanswered {
         self.lock().remove(&acquire.first.id) == Some(true)
     }
 
-    #[cfg(all(test, feature = "redis"))]
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Inner, Key, key, lock,
-    max_wait::{Queue, Turn, Wakers},
+    max_wait::{Queue, Times, Turn, Until, Wakers},
 };
 use crate::{
     decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
@@ -63,7 +63,7 @@ struct Place<'a, S: DecideRuns> {
     queue: &'a Arc<Inner<S>>,
     key: Key,
     number: u64,
-    timer: Option<(Duration, Sleep)>,
+    timer: Option<(Until, Sleep)>,
     /// The call that it sends where there is no runtime for a task.
     asking: Option<Sleep>,
 }
@@ -81,7 +81,7 @@ impl<S: DecideRuns> Place<'_, S> {
                 Some(Turn::Ask(call)) => self.ask(call, cx),
                 Some(Turn::Sleep(until)) => {
                     if self.timer.as_ref().is_none_or(|(due, _)| *due != until) {
-                        self.timer = Some((until, self.queue.clock.sleep_until(until)));
+                        self.timer = Some((until, self.sleep(until)));
                     }
                     if let Some((_, timer)) = &mut self.timer
                         && timer.as_mut().poll(cx).is_pending()
@@ -95,14 +95,25 @@ impl<S: DecideRuns> Place<'_, S> {
         }
     }
 
+    fn sleep(&self, until: Until) -> Sleep {
+        match until {
+            Until::Due(time) => self.queue.clock.sleep_until(time),
+            Until::Held(time) => self.queue.in_flight.sleep_until(time),
+        }
+    }
+
     fn turn(&self, cx: &Context<'_>) -> Option<Turn> {
         let queue = self.queue;
         let next_call = queue.queues.0.next();
-        let time = (queue.clock.now(), queue.in_flight.bounds.deadline);
+        let times = Times {
+            now: queue.clock.now(),
+            of_calls: queue.in_flight.now(),
+            hold: queue.in_flight.bounds.deadline,
+        };
         let (turn, wakers) = {
             let mut queues = lock(&queue.queues.0.waits);
             let waits = queues.get_mut(&self.key)?;
-            waits.turn(self.number, next_call, time, cx)
+            waits.turn(self.number, next_call, times, cx)
         };
         wake(wakers);
         turn
@@ -158,7 +169,7 @@ impl<S: DecideRuns> Drop for Place<'_, S> {
             let receipts = match waiter.outcome {
                 Some(Ok(Decision::Allow(grant))) => grant.into_receipts(),
                 None if waiter.call.is_some() => waiter.acquire.receipts(),
-                _ => List::EMPTY,
+                _ => List::new(),
             };
             self.queue.give_back(receipts);
         }
@@ -181,7 +192,7 @@ impl<S: DecideRuns> Asking<S> {
             return;
         };
         let place = self.queue.in_flight.enter(name, true).await;
-        let now = self.queue.clock.now();
+        let now = self.queue.in_flight.now();
         let run = self.with(|waits| waits.ask(self.call, now));
         self.run = run.unwrap_or_default();
         if self.run.is_empty() {

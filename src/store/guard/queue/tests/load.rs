@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::ErrorKind,
-    store::guard::{breaker::Seems, queue::Unsent},
+    store::guard::{breaker::BreakerState, queue::Unsent},
 };
 
 /// What became of the callers of a burst.
@@ -89,7 +89,7 @@ fn a_burst_of_new_keys_is_bounded_and_closes_nothing() {
             .breakers
             .look()
             .iter()
-            .all(|node| node.state == Seems::Closed)
+            .all(|node| node.0 == BreakerState::Closed)
     );
     world.is_empty();
 }
@@ -149,7 +149,7 @@ fn the_bound_falls_on_a_slow_node_and_rises_again() {
             .breakers
             .look()
             .iter()
-            .all(|node| node.state == Seems::Closed)
+            .all(|node| node.0 == BreakerState::Closed)
     );
     // It answers at once again.
     for round in 0..60 {
@@ -198,7 +198,7 @@ fn a_hang_opens_the_breaker_also_behind_a_long_queue() {
             let now = world.clock.now();
             callers.retain(|caller| !caller.is_late(now));
             world.drive(0, 20);
-            if world.server.breakers.look()[0].state != Seems::Closed {
+            if world.server.breakers.look()[0].0 != BreakerState::Closed {
                 opened = Some(millis);
                 break;
             }

@@ -12,8 +12,9 @@ use std::{
 use super::super::{Queues, lock};
 use crate::{
     algorithm::{
-        call::{self, Counts, Terms},
-        sliding_log::Limiter,
+        call,
+        limiter::{LimiterState, Terms},
+        sliding_log::SlidingLog,
     },
     clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, Grant, Source},
@@ -73,7 +74,7 @@ pub(super) struct State {
     pub(super) calls: Vec<InFlight>,
     /// So many of the first calls are answered or over.
     done: usize,
-    limiters: BTreeMap<String, Limiter>,
+    limiters: BTreeMap<String, LimiterState<SlidingLog>>,
     /// What is taken: by whom, for which call, and when.
     pub(super) held: BTreeMap<(u64, PermitId), Duration>,
     /// The callers that are neither decided for nor have left.
@@ -153,7 +154,7 @@ impl Server {
             acquire.identify(acquire.first.id.for_ahead());
             let (id, now) = (acquire.first.id, self.clock.now());
             self.state().held.insert((number(id), id), now);
-            Decision::Allow(Grant::new(List::EMPTY, acquire.receipts(), Source::Lease))
+            Decision::Allow(Grant::new(List::new(), acquire.receipts(), Source::Lease))
         });
         let leased = leased.collect();
         self.answer(at, Ok(leased));
@@ -309,7 +310,7 @@ impl State {
             .limiters
             .entry(first.name().as_str().into())
             .or_default();
-        let limiters = std::iter::once((limiter as &mut dyn Counts, terms));
+        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
         let answers = call::acquire(limiters, &run, now).expect("the limit can be counted by");
         let answers = run.iter().zip(answers.iter());
         let decided: Vec<_> = answers
@@ -395,7 +396,7 @@ impl Decide for Server {
         let now = Now::millis(millis(&self.clock).cast_signed());
         if let Some(limiter) = state.limiters.get_mut(receipt.name().as_str()) {
             limiter
-                .settle(&receipt, keep, now)
+                .settle(&receipt, None, keep, now)
                 .expect("the limit is there");
         }
     }
