@@ -36,6 +36,8 @@ pub(crate) struct Acquire {
     pub(crate) patience: Option<MaxWait>,
     /// The time since which its caller waits for the store; `None` until that is asked.
     pub(crate) asked: Option<Instant>,
+    /// Set when its caller leaves before any call was sent for it, so that it took nothing.
+    pub(crate) unsent: OnceLock<()>,
 }
 
 /// The longest time that a caller waits for permits.
@@ -45,18 +47,21 @@ pub(crate) struct MaxWait {
     pub(crate) longest: Option<Duration>,
     /// The number of callers that may wait already; more turn it away.
     pub(crate) queue: Option<usize>,
+    /// Set if it comes back as late as Redisson's waiters do, to leave them their share.
+    pub(crate) yields: bool,
 }
 
 impl MaxWait {
     pub(crate) const ENDLESS: Self = Self {
         longest: None,
         queue: None,
+        yields: false,
     };
 
     pub(crate) const fn of(longest: Duration) -> Self {
         Self {
             longest: Some(longest),
-            queue: None,
+            ..Self::ENDLESS
         }
     }
 }
@@ -71,6 +76,7 @@ impl Acquire {
             remaining: true,
             patience: max_wait,
             asked: None,
+            unsent: OnceLock::new(),
         }
     }
 
@@ -395,6 +401,7 @@ impl Acquire {
             remaining: false,
             patience: waits.then_some(MaxWait::ENDLESS),
             asked: None,
+            unsent: OnceLock::new(),
         }
     }
 }

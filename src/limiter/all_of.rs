@@ -145,7 +145,7 @@ impl AllOf {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        self.wait(permits, MaxWait::of(timeout)).await
+        self.wait(permits, Some(timeout)).await
     }
 
     /// Takes one permit from each limiter, waiting for them as long as it takes.
@@ -173,7 +173,7 @@ impl AllOf {
     ///
     /// As [`RateLimiter::acquire_many`].
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        match self.wait(permits, MaxWait::ENDLESS).await? {
+        match self.wait(permits, None).await? {
             Decision::Allow(grant) => Ok(grant),
             // A wait without end is refused for no other reason.
             Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
@@ -191,7 +191,12 @@ impl AllOf {
         }
     }
 
-    async fn wait(&self, permits: u32, max_wait: MaxWait) -> Result<Decision, Error> {
+    async fn wait(&self, permits: u32, longest: Option<Duration>) -> Result<Decision, Error> {
+        let max_wait = MaxWait {
+            longest,
+            queue: None,
+            yields: self.limiters().any(|limiter| limiter.yields),
+        };
         let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(max_wait))?;
         take(self.first.store(), acquire).await
     }

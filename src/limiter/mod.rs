@@ -48,6 +48,8 @@ pub struct RateLimiter {
     labels: Arc<Labels>,
     /// The time for which leased permits may be held.
     lease: Option<Duration>,
+    /// Set if waiters leave others their share.
+    yields: bool,
 }
 
 impl RateLimiter {
@@ -66,6 +68,7 @@ impl RateLimiter {
             limiter: stored(Name::exact(name)?),
             labels: Labels::unnamed(name),
             lease: None,
+            yields: false,
         })
     }
 
@@ -152,6 +155,27 @@ impl RateLimiter {
         Ok(Self { lease, ..self })
     }
 
+    /// Has waiters come back later than permits become free, by 3 milliseconds and up to a tenth of
+    /// a second. Default: to the millisecond.
+    ///
+    /// For a limiter that Java waits for, too: Redisson's waiters come back as late, and would get
+    /// little beside waiters that are always there first. It applies to this limiter and its
+    /// clones, and delays each of their waits. A wait that ends earlier is not missed.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{MemoryStore, RateLimiter};
+    ///
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?.yield_to_others();
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn yield_to_others(mut self) -> Self {
+        self.yields = true;
+        self
+    }
+
     /// Takes one permit if there is one now.
     ///
     /// # Errors
@@ -212,7 +236,7 @@ impl RateLimiter {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        let acquire = self.ask(permits, Some(MaxWait::of(timeout)))?;
+        let acquire = self.ask(permits, Some(self.max_wait(Some(timeout))))?;
         take(&self.store, acquire).await
     }
 
@@ -250,7 +274,7 @@ impl RateLimiter {
     /// delays others by one deadline of the store at most, or by a tenth of a second in a
     /// [`MemoryStore`](crate::MemoryStore).
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        let acquire = self.ask(permits, Some(MaxWait::ENDLESS))?;
+        let acquire = self.ask(permits, Some(self.max_wait(None)))?;
         match take(&self.store, acquire).await? {
             Decision::Allow(grant) => Ok(grant),
             // A wait without end is refused for no other reason.
@@ -385,6 +409,15 @@ impl RateLimiter {
     /// Returns the name, as given.
     pub fn name(&self) -> &str {
         self.key().as_str()
+    }
+
+    /// Returns how long its waiters wait; `None` waits without end.
+    fn max_wait(&self, longest: Option<Duration>) -> MaxWait {
+        MaxWait {
+            longest,
+            queue: None,
+            yields: self.yields,
+        }
     }
 
     fn ask(&self, permits: u32, max_wait: Option<MaxWait>) -> Result<Acquire, Error> {

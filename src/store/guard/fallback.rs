@@ -197,7 +197,9 @@ impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
                 self.saw(acquire, &decision);
                 Ok(decision)
             }
-            Err(error) if GivenUp::of(&error).is_some() => self.after_giving_up(acquire, error),
+            Err(error) if GivenUp::of(&error).is_some() && acquire.unsent.get().is_none() => {
+                self.after_giving_up(acquire, error)
+            }
             Err(error) => self.instead(acquire, error),
         }
     }

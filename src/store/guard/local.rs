@@ -165,6 +165,7 @@ impl<L: StandIn> Locals<L> {
             remaining: acquire.remaining,
             patience: None,
             asked: None,
+            unsent: OnceLock::new(),
         })
     }
 

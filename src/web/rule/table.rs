@@ -1,6 +1,11 @@
 //! The table of rules, in which the first match wins.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use http::request::Parts;
 
@@ -399,10 +404,11 @@ impl CompiledRules {
             rest,
             on_failure: Some(strictest),
             patience: wait.map(|(up_to, queue)| MaxWait {
-                longest: Some(up_to),
                 queue: Some(queue),
+                ..MaxWait::of(up_to)
             }),
             asked: None,
+            unsent: OnceLock::new(),
         };
         Plan::Acquire(acquire, judges)
     }

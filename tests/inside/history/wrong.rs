@@ -83,6 +83,7 @@ impl Tale {
             remaining: true,
             patience: None,
             asked: None,
+            unsent: std::sync::OnceLock::new(),
         };
         let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));
         Asked { tale: self, event }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::VecDeque,
+    hash::BuildHasher,
     task::{Context, Waker},
     time::Duration,
 };
@@ -13,10 +14,16 @@ use crate::{
     decision::{Decision, Refusal, RefusalKind},
     demand::Acquire,
     error::Error,
+    name::BuildSpread,
 };
 
 /// The most callers that one call decides for.
 pub(super) const LONGEST_RUN: usize = 64;
+
+/// How late a waiter of Redisson comes back: the script adds so much to the wait, and a timer with
+/// such a tick ends it.
+const REDISSON_ADDS: Duration = Duration::from_millis(3);
+const REDISSON_TICK: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Queue {
@@ -281,7 +288,10 @@ impl Queue {
             self.nudged = true;
             return (None, waiter.tell(decision));
         }
-        self.due.get_or_insert(due);
+        let comes_back = due.saturating_add(waiter.pause(now));
+        // In time all the same.
+        let latest = waiter.deadline.unwrap_or(comes_back);
+        self.due.get_or_insert(comes_back.min(latest));
         (None, None)
     }
 
@@ -403,6 +413,15 @@ impl Waiter {
             _ => false,
         };
         self.outcome.is_none() && !in_time
+    }
+
+    /// Returns how long it leaves to waiters of Redisson what has become free.
+    fn pause(&self, now: Duration) -> Duration {
+        if !self.acquire.patience.is_some_and(|wait| wait.yields) {
+            return Duration::ZERO;
+        }
+        let random = BuildSpread::new().hash_one((self.number, now)) >> 32;
+        REDISSON_ADDS + REDISSON_TICK.mul_f64(random as f64 / f64::from(u32::MAX))
     }
 
     fn take_new_id(&mut self) {

@@ -147,10 +147,21 @@ impl<S: DecideRuns> Inner<S> {
     ///
     /// As [`Queued::acquire`].
     async fn call_alone(&self, acquire: &Acquire, was_sent: bool) -> Result<Decision, Error> {
-        // One that was sent before cannot be said to be unsent.
-        let name = acquire.first.name();
-        let _place = self.in_flight.enter(name, was_sent).await?;
+        let _place = self.enter(acquire, was_sent).await?;
         self.store.acquire(acquire).await
+    }
+
+    /// Waits until the call of one caller may be sent. One that was sent before cannot be said to
+    /// be unsent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives the place up.
+    async fn enter(&self, acquire: &Acquire, was_sent: bool) -> Result<in_flight::Place, Error> {
+        let mut leaving = Leaving((!was_sent).then_some(acquire));
+        let place = self.in_flight.enter(acquire.first.name(), was_sent).await;
+        leaving.0 = None;
+        place
     }
 
     /// Decides for a caller that would wait, where there is no timer: a refusal says how long.
@@ -169,6 +180,17 @@ impl<S: DecideRuns> Inner<S> {
                 Err(no_timer())
             }
             decision => Ok(decision),
+        }
+    }
+}
+
+/// A caller that leaves unsent, if this is dropped with it.
+struct Leaving<'a>(Option<&'a Acquire>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(acquire) = self.0 {
+            let _ = acquire.unsent.set(());
         }
     }
 }

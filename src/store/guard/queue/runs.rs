@@ -63,7 +63,7 @@ pub(super) async fn acquire<S: DecideRuns>(
                     key: key.clone(),
                     call,
                 };
-                let place = queue.in_flight.enter(acquire.first.name(), false).await?;
+                let place = queue.enter(acquire, false).await?;
                 // Another call may have been sent while this one waited, unpolled.
                 if !place.has_waited || held.begins() {
                     return queue.store.acquire(acquire).await;
@@ -73,6 +73,7 @@ pub(super) async fn acquire<S: DecideRuns>(
                 let mut place = Place {
                     queue,
                     key: &key,
+                    acquire,
                     number,
                     reply,
                 };
@@ -130,6 +131,7 @@ fn enter<S: DecideRuns>(
 struct Place<'a, S: DecideRuns> {
     queue: &'a Inner<S>,
     key: &'a Key,
+    acquire: &'a Acquire,
     number: u64,
     reply: oneshot::Receiver<Reply>,
 }
@@ -147,7 +149,9 @@ impl<S: DecideRuns> Drop for Place<'_, S> {
         });
         // Not while the table is locked: a runtime may end with its last handle.
         drop(runs);
-        drop(left);
+        if left.is_some() {
+            let _ = self.acquire.unsent.set(());
+        }
     }
 }
 

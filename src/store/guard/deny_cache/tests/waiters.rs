@@ -14,8 +14,8 @@ fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
 fn one_that_gives_up_before_there_is_room_is_told_so() {
     let ask = one("a");
     let queue = |wait| MaxWait {
-        longest: Some(wait),
         queue: Some(1),
+        ..MaxWait::of(wait)
     };
     for (wait, elapsed, waits) in [
         (1000, 0, 999),

@@ -189,6 +189,7 @@ impl World {
             remaining: true,
             patience: None,
             asked: None,
+            unsent: std::sync::OnceLock::new(),
         }
     }
 

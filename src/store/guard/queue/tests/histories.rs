@@ -124,8 +124,9 @@ impl History {
                 self.dice.roll(400) as u64
             ))),
             2 => Some(MaxWait {
-                longest: Some(Duration::from_millis(300)),
                 queue: Some(self.dice.roll(4)),
+                yields: self.dice.one_in(2),
+                ..MaxWait::of(Duration::from_millis(300))
             }),
             _ => None,
         };

@@ -1,7 +1,21 @@
 //! Callers that leave, at every step of a call.
 
-use super::world::{Caller, World};
-use crate::limit::{Limit, LimitSource};
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Waker},
+};
+
+use tokio::runtime::Runtime;
+
+use super::{
+    super::{Queued, in_flight::Bounds},
+    world::{BOUNDS, Caller, World},
+};
+use crate::{
+    limit::{Limit, LimitSource},
+    store::Decide,
+};
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
@@ -43,6 +57,34 @@ fn a_caller_that_leaves_unsent_takes_nothing() {
     world.settle();
     assert_eq!(world.calls()[1..], [vec![others[0].id]]);
     assert!(!world.held().contains(&left_id));
+}
+
+/// What it took is known to be nothing, so nothing is given back for it.
+#[test]
+fn a_caller_knows_whether_it_leaves_unsent() {
+    let bounds = Bounds { most: 1, ..BOUNDS };
+    for (limiters, is_sent) in [([1, 1], false), ([1, 2], false), ([1, 1], true)] {
+        // Behind a call of its limiter, behind the bound in flight, and with its call sent.
+        let mut world = World::with(1, bounds, true);
+        let first = world.comes(limiters[0]);
+        let acquire = world.acquire(limiters[1], None);
+        let queued = Queued(Arc::clone(&world.queued.0));
+        {
+            let runtime = world.runtimes[0].as_ref().map(Runtime::enter);
+            let mut asking = pin!(queued.acquire(&acquire));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(asking.as_mut().poll(&mut context).is_pending());
+            drop(runtime);
+            if is_sent {
+                world.server.state().holds_limiters = false;
+                drop(first);
+                world.alive(&acquire);
+                world.settle();
+                assert_eq!(world.calls().len(), 2);
+            }
+        }
+        assert_eq!(acquire.unsent.get().is_some(), !is_sent);
+    }
 }
 
 /// A caller that leaves gives back at once, on another connection; its call is sent once more after

@@ -99,8 +99,8 @@ fn a_caller_that_finds_enough_waiting_is_turned_away() {
     let _first = world.waits(1);
     world.answer_all();
     let queue = |longest| MaxWait {
-        longest: Some(millis(10_000)),
         queue: Some(longest),
+        ..MaxWait::of(millis(10_000))
     };
     let mut second = world.acquire(1, Some(queue(1)));
     second.first.permits = 1;
@@ -184,8 +184,8 @@ fn a_caller_that_is_turned_away_leaves_its_room_to_those_behind() {
     let (mut world, _full) = full();
     let mut first = world.waits(1);
     let queue = MaxWait {
-        longest: Some(millis(10_000)),
         queue: Some(1),
+        ..MaxWait::of(millis(10_000))
     };
     let mut turned_away = world.comes_to(Some(0), 1, Some(queue));
     let behind = [world.waits(1), world.waits(1)];
@@ -236,4 +236,66 @@ fn room_in_one_limiter_has_nobody_asked_for_that_waits_for_another() {
     assert!(!waiting.is_woken());
     world.nudge(1);
     assert!(waiting.is_woken());
+}
+
+/// It comes back as late as Redisson's waiters, and in time all the same.
+#[test]
+fn a_waiter_that_yields_comes_back_late_and_in_time() {
+    for (max_wait, latest) in [(None, 303), (Some(201), 201), (Some(200), 200)] {
+        let (mut world, _full) = full();
+        let yields = MaxWait {
+            longest: max_wait.map(millis),
+            yields: true,
+            ..MaxWait::ENDLESS
+        };
+        let mut waiting = world.comes_to(Some(0), 1, Some(yields));
+        world.answer_all();
+        assert!(world.poll(&mut waiting).is_none());
+        let calls = world.calls().len();
+        world.advance(latest.min(202));
+        world.answer_all();
+        if latest > 202 {
+            assert!(world.run(&mut [&mut waiting]).is_empty());
+            assert_eq!(world.calls().len(), calls);
+            world.advance(latest - 202);
+        }
+        assert!(world.poll(&mut waiting).is_none());
+        world.answer_all();
+        assert!(granted(&world, &mut waiting));
+    }
+}
+
+#[test]
+fn a_caller_whose_turn_comes_after_its_time_is_refused_at_once() {
+    for (max_wait, is_refused) in [(199, true), (200, false)] {
+        let (mut world, _full) = full();
+        let mut late = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(max_wait))));
+        world.answer_all();
+        assert_eq!(
+            refused(&world, &mut late).is_some(),
+            is_refused,
+            "{max_wait}"
+        );
+    }
+}
+
+/// The last one that a call tries may be late; one behind it is refused.
+#[test]
+fn callers_that_a_call_tries_may_be_late_and_no_others() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    let short = MaxWait::of(millis(20));
+    let longest = |place| if place < 64 { MaxWait::ENDLESS } else { short };
+    let mut behind: Vec<_> = (2..=65)
+        .map(|place| world.comes_to(Some(0), 1, Some(longest(place))))
+        .collect();
+    world.answer_all();
+    world.advance(20);
+    world.nudge(1);
+    assert!(world.poll(&mut first).is_none());
+    let mut asked = vec![first.id];
+    asked.extend(behind[..63].iter().map(|caller| caller.id));
+    assert_eq!(world.calls().last(), Some(&asked));
+    assert!(refused(&world, &mut behind[62]).is_none());
+    assert!(refused(&world, &mut behind[63]).is_some());
 }

@@ -100,27 +100,33 @@ impl World {
             remaining: false,
             patience: max_wait,
             asked: None,
+            unsent: std::sync::OnceLock::new(),
         }
     }
 
     /// A caller of a limiter, on a runtime or on none, that has not been polled.
     pub(super) fn caller(&mut self, runtime: Option<usize>, acquire: Acquire) -> Caller {
         let (queued, asked) = (Queued(Arc::clone(&self.queued.0)), acquire.clone());
+        Caller {
+            id: self.alive(&acquire),
+            runtime,
+            arrived: self.clock.now(),
+            future: Some(Box::pin(async move { queued.acquire(&asked).await })),
+            acquire,
+            flag: Arc::new(Flag(AtomicBool::new(true))),
+            server: Arc::clone(&self.server),
+        }
+    }
+
+    /// Has a call be sent for a caller, whose number this returns.
+    pub(super) fn alive(&self, acquire: &Acquire) -> u64 {
         let alive = Alive {
             arrived: self.clock.now(),
             waits: acquire.patience.is_some(),
         };
         let id = number(acquire.first.id);
         self.server.state().alive.insert(id, alive);
-        Caller {
-            id,
-            runtime,
-            arrived: alive.arrived,
-            future: Some(Box::pin(async move { queued.acquire(&asked).await })),
-            acquire,
-            flag: Arc::new(Flag(AtomicBool::new(true))),
-            server: Arc::clone(&self.server),
-        }
+        id
     }
 
     /// A caller that does not wait for permits, on the first runtime, polled once.
