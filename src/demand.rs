@@ -47,7 +47,7 @@ pub(crate) struct MaxWait {
     pub(crate) longest: Option<Duration>,
     /// The number of callers that may wait already; more turn it away.
     pub(crate) queue: Option<usize>,
-    /// Set if it comes back as late as Redisson's waiters do, to leave them their share.
+    /// Set if it leaves half of the time to waiters that come back later.
     pub(crate) yields: bool,
 }
 

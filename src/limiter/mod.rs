@@ -155,12 +155,12 @@ impl RateLimiter {
         Ok(Self { lease, ..self })
     }
 
-    /// Has waiters come back later than permits become free, by 3 milliseconds and up to a tenth of
-    /// a second. Default: to the millisecond.
+    /// Leaves half of the time to waiters that come back later: what becomes free then is asked for
+    /// up to 220 milliseconds later. Default: waiters come back to the millisecond.
     ///
-    /// For a limiter that Java waits for, too: Redisson's waiters come back as late, and would get
-    /// little beside waiters that are always there first. It applies to this limiter and its
-    /// clones, and delays each of their waits. A wait that ends earlier is not missed.
+    /// For a limiter that Java waits for, too: Redisson's waiters come back at a tick of their
+    /// timer, and get little beside waiters that are always there first. It applies to this limiter
+    /// and its clones. A wait with a timeout is not longer for it.
     ///
     /// # Example
     ///

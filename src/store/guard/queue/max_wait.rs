@@ -3,7 +3,6 @@
 
 use std::{
     collections::VecDeque,
-    hash::BuildHasher,
     task::{Context, Waker},
     time::Duration,
 };
@@ -14,16 +13,10 @@ use crate::{
     decision::{Decision, Refusal, RefusalKind},
     demand::Acquire,
     error::Error,
-    name::BuildSpread,
 };
 
 /// The most callers that one call decides for.
 pub(super) const LONGEST_RUN: usize = 64;
-
-/// How late a waiter of Redisson comes back: the script adds so much to the wait, and a timer with
-/// such a tick ends it.
-const REDISSON_ADDS: Duration = Duration::from_millis(3);
-const REDISSON_TICK: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Queue {
@@ -288,10 +281,11 @@ impl Queue {
             self.nudged = true;
             return (None, waiter.tell(decision));
         }
-        let comes_back = due.saturating_add(waiter.pause(now));
+        let yields = waiter.acquire.patience.is_some_and(|wait| wait.yields);
+        let turn = if yields { own_turn(due) } else { due };
         // In time all the same.
-        let latest = waiter.deadline.unwrap_or(comes_back);
-        self.due.get_or_insert(comes_back.min(latest));
+        let latest = waiter.deadline.unwrap_or(turn);
+        self.due.get_or_insert(turn.min(latest));
         (None, None)
     }
 
@@ -415,15 +409,6 @@ impl Waiter {
         self.outcome.is_none() && !in_time
     }
 
-    /// Returns how long it leaves to waiters of Redisson what has become free.
-    fn pause(&self, now: Duration) -> Duration {
-        if !self.acquire.patience.is_some_and(|wait| wait.yields) {
-            return Duration::ZERO;
-        }
-        let random = BuildSpread::new().hash_one((self.number, now)) >> 32;
-        REDISSON_ADDS + REDISSON_TICK.mul_f64(random as f64 / f64::from(u32::MAX))
-    }
-
     fn take_new_id(&mut self) {
         self.acquire.identify(self.acquire.first.id.for_next_call());
     }
@@ -436,5 +421,38 @@ fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
             refusal.retry_after()
         }
         _ => None,
+    }
+}
+
+/// Returns when a waiter that yields asks for what is free from `due` on.
+///
+/// Every other slice of time is left to others: they may come as late as a tick of Redisson's timer,
+/// which is at most 100 ms, and 3 ms more. Slices alternate by the Thue-Morse sequence, in which
+/// at most two in a row are equal, and which has no period that an interval could meet.
+fn own_turn(due: Duration) -> Duration {
+    const SLICE: u128 = 110;
+    let first = due.as_millis() / SLICE;
+    match (first..).find(|slice| slice.count_ones() % 2 == 0) {
+        Some(slice) if slice > first => {
+            Duration::from_millis(u64::try_from(slice * SLICE).unwrap_or(u64::MAX))
+        }
+        _ => due,
+    }
+}
+
+#[test]
+fn half_of_the_time_is_left_to_others_and_no_turn_is_far() {
+    let begin = Duration::from_secs(1_704_153_600);
+    let late = |millis| {
+        own_turn(begin + Duration::from_millis(millis)) - begin - Duration::from_millis(millis)
+    };
+    for interval in [1, 100, 110, 220, 500, 1000, 3000] {
+        let late: Vec<_> = (0..3000).map(|turn| late(turn * interval)).collect();
+        let own = late.iter().filter(|late| late.is_zero()).count();
+        assert!(
+            (1200..=1800).contains(&own),
+            "{own} of 3000 every {interval} ms"
+        );
+        assert!(late.iter().all(|late| *late <= Duration::from_millis(220)));
     }
 }

@@ -238,31 +238,40 @@ fn room_in_one_limiter_has_nobody_asked_for_that_waits_for_another() {
     assert!(waiting.is_woken());
 }
 
-/// It comes back as late as Redisson's waiters, and in time all the same.
+/// It leaves some turns to others, and comes in time all the same.
 #[test]
-fn a_waiter_that_yields_comes_back_late_and_in_time() {
-    for (max_wait, latest) in [(None, 303), (Some(201), 201), (Some(200), 200)] {
-        let (mut world, _full) = full();
-        let yields = MaxWait {
-            longest: max_wait.map(millis),
-            yields: true,
-            ..MaxWait::ENDLESS
-        };
-        let mut waiting = world.comes_to(Some(0), 1, Some(yields));
-        world.answer_all();
-        assert!(world.poll(&mut waiting).is_none());
-        let calls = world.calls().len();
-        world.advance(latest.min(202));
-        world.answer_all();
-        if latest > 202 {
-            assert!(world.run(&mut [&mut waiting]).is_empty());
-            assert_eq!(world.calls().len(), calls);
-            world.advance(latest - 202);
+fn a_waiter_that_yields_comes_back_later_and_in_time() {
+    let mut late = 0;
+    for offset in 0..20 {
+        for max_wait in [None, Some(201), Some(200)] {
+            let (mut world, _full) = full();
+            world.advance(200 + 100 * offset);
+            let _again = [(); 3].map(|()| {
+                let mut request = world.comes(1);
+                world.answer_all();
+                assert!(granted(&world, &mut request));
+            });
+            let yields = MaxWait {
+                longest: max_wait.map(millis),
+                yields: true,
+                ..MaxWait::ENDLESS
+            };
+            let mut waiting = world.comes_to(Some(0), 1, Some(yields));
+            world.answer_all();
+            assert!(world.poll(&mut waiting).is_none());
+            let calls = world.calls().len();
+            world.advance(200);
+            if max_wait != Some(200) {
+                world.run(&mut [&mut waiting]);
+                late += usize::from(world.calls().len() == calls);
+                world.advance(max_wait.map_or(220, |max_wait| max_wait - 200));
+            }
+            assert!(world.poll(&mut waiting).is_none());
+            world.answer_all();
+            assert!(granted(&world, &mut waiting));
         }
-        assert!(world.poll(&mut waiting).is_none());
-        world.answer_all();
-        assert!(granted(&world, &mut waiting));
     }
+    assert!((8..=32).contains(&late), "{late} of 40");
 }
 
 #[test]
