@@ -28,6 +28,15 @@ use crate::{
 /// # }
 /// ```
 ///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use tower_ratelimit::{Error, RateLimiter};
+/// # async fn mails(limiter: &RateLimiter) -> Result<(), Error> {
+/// limiter.try_acquire().await?.is_allowed();
+/// # Ok(())
+/// # }
+/// ```
+///
 /// ```
 /// #![deny(unused_must_use)]
 /// # use tower_ratelimit::{Error, RateLimiter};
@@ -53,6 +62,7 @@ pub enum Decision {
 
 impl Decision {
     /// Returns whether permits were granted.
+    #[must_use = "a refusal is no error: what ignores the decision lets everything pass"]
     pub fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow(_))
     }

@@ -190,7 +190,7 @@ pub(crate) struct Charge {
     pub(crate) limiter: Target,
     pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u32,
-    /// Without a meaning until the store has given it one.
+    /// Meaningless until the store has drawn one.
     pub(crate) id: PermitId,
     /// Set if it is taken when there is room, and refuses nothing when there is none.
     pub(crate) shadow: bool,
@@ -204,7 +204,9 @@ pub(crate) struct Charge {
     pub(crate) bounded: bool,
 }
 
-/// The policy field of a rule as responses render it. It seldom changes, and each response has it.
+/// The policy field of a rule, rendered once: each response has it, and it seldom changes.
+///
+/// It holds one dialect. Another one needs a field of its own, or a type that tells them apart.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
 

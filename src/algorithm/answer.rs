@@ -72,7 +72,7 @@ impl Answer {
         }
     }
 
-    /// Returns the same for one of the callers. The wait tells a refused one what `next` would.
+    /// Returns the same answer for one of the callers. A refused caller has its `wait` and no `next`.
     pub(crate) fn for_caller(self, verdict: Verdict, wait: i64) -> Self {
         let next = if verdict == Verdict::Granted {
             self.next

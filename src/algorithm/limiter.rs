@@ -14,11 +14,11 @@ use crate::{
 
 /// The permits of one limiter that are in use, as one algorithm counts them.
 ///
-/// All is pure: a state, the limit and an instant make an answer and the next state. The scripts
-/// in `lua/` do the same in Redis, and tests hold each against the other, so a state can lack each
-/// of its parts, as the keys in Redis can. What a verb changes, it changes only if it succeeds.
+/// All methods are pure: a state, the limit and an instant make an answer and the next state. The
+/// scripts in `lua/` do the same in Redis, and tests compare the two. So a state can lack each of its
+/// parts, as the keys in Redis can. A verb that fails changes nothing.
 pub(crate) trait Algorithm: Debug + Send {
-    /// Returns the algorithm's name in a limiter's name.
+    /// Returns which algorithm it is.
     fn kind(&self) -> limit::Algorithm;
 
     /// Checks that it can count by this limit. All other methods get a limit that was checked.

@@ -96,8 +96,8 @@ impl Algorithm for SlidingLog {
             }
             newest = newest.map(|newest| newest.min(latest));
         }
-        // In debt, one more is not free yet; where very much expired at once, what is left is not
-        // all.
+        // In debt, the next permit is not free yet. After a mass expiry, some expired entries are
+        // still in the log.
         let oldest = self.log.oldest().filter(|_| call.exact && value >= 0);
         answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
         answer.reset = match newest {

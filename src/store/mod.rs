@@ -87,7 +87,7 @@ impl<S: sealed::Sealed + Debug + Clone + Send + Sync + 'static> Store for S {}
 pub(crate) mod sealed {
     use std::sync::Arc;
 
-    // Public only in the eyes of the compiler: the module is private, and so the trait cannot be named outside.
+    // Public to the compiler alone: the module is private, so the trait cannot be named outside.
     #[allow(unnameable_types)]
     pub trait Sealed {
         #[doc(hidden)]

@@ -1,4 +1,5 @@
-//! Which rules there are of a name, so that no two of them count in one place by different limits.
+//! Refuses a rule whose name another rule in use has, so that they do not count in one place by
+//! different limits.
 
 use std::{
     collections::HashMap,
@@ -7,19 +8,20 @@ use std::{
 
 /// The rules of all layers on a store.
 ///
-/// Rules of one name count in one place, also those of different layers. If they differed, each would count by its own
-/// limit and, in Redis, rewrite the other's; so the second is refused while the first is in use.
+/// Rules of one name count in one place, also those of different layers. If they differed, each would
+/// count by its own limit and, in Redis, rewrite the other's. So the second is refused while the first
+/// is in use.
 #[derive(Debug, Default)]
 pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
 
 #[derive(Debug)]
 struct Claim {
     fingerprint: String,
-    /// Gone with the layer.
+    /// Dropped with the layer.
     holder: Weak<()>,
 }
 
-/// Who claims names: a layer's rules, as long as it has them.
+/// Claims names for a layer's rules, for as long as the layer has them.
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
     token: Arc<()>,
@@ -42,8 +44,8 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Notes that `holder` has a rule of this name; false if another holder has a different one, other than the one that
-    /// it replaces.
+    /// Records that `holder` has a rule of this name. Returns false if another holder has a different
+    /// one, other than the holder that it replaces.
     pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let claims = names.entry(Arc::clone(name)).or_default();

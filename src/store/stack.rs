@@ -156,7 +156,8 @@ impl<S: Decide> Exit<S> {
         }
     }
 
-    /// Names the store in an error, and answers it by the caller's policy where no guard has.
+    /// Adds the store's address to an error, and turns an error that no guard has answered into the
+    /// answer of the caller's policy.
     #[inline]
     fn leaves(
         &self,

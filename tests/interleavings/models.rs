@@ -30,7 +30,7 @@ use crate::{
     store::{
         Decide, Listener, Listeners, Op, Outcome,
         guard::{
-            breaker::{BreakerState, Breakers, Pass, Told},
+            breaker::{BreakerState, Breakers, Pass, Signal},
             deny_cache::{DenyCache, Refusals},
         },
         stack::{About, Exit},
@@ -202,16 +202,16 @@ pub fn one_of_a_herd_goes() {
     for answered in [false, true] {
         loom::model(move || {
             let (breakers, clock) = breakers(1);
-            enter(&breakers).unwrap().ends(Told::Failed);
+            enter(&breakers).unwrap().ends(Signal::Failed);
             clock.advance(Duration::from_secs(1));
             let herd = [(); 2].map(|()| {
                 let breakers = Arc::clone(&breakers);
                 thread::spawn(move || {
                     let pass = enter(&breakers)?;
                     pass.ends(if answered {
-                        Told::Answered
+                        Signal::Answered
                     } else {
-                        Told::Failed
+                        Signal::Failed
                     });
                     Some(())
                 })

@@ -110,14 +110,14 @@ struct Open {
     is_probed: bool,
 }
 
-/// The end of a call.
+/// What the end of a call says about its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// There was an answer, whatever it says
+pub(crate) enum Signal {
+    /// It answered, whatever the answer says
     Answered,
-    /// The server says that it cannot work
+    /// It says that it cannot work, or is silent
     Failed,
-    /// Nothing of the server: it was not sent, or is a matter of the connection
+    /// Nothing: the call was not sent, or only its connection failed
     Nothing,
 }
 
@@ -245,19 +245,19 @@ impl Breakers {
     }
 
     /// Records the end of a probe.
-    fn probed(&self, index: usize, began: Duration, probe: Open, told: Told) {
+    fn probed(&self, index: usize, began: Duration, probe: Open, signal: Signal) {
         self.change(index, |node, now| {
             let Some(open) = node.open.filter(|_| began >= node.since) else {
                 return;
             };
-            node.open = match told {
+            node.open = match signal {
                 // Also if there is another probe by now: this is an answer since the last pause.
-                Told::Answered if open.pauses == probe.pauses => None,
-                Told::Failed if open == probe => {
+                Signal::Answered if open.pauses == probe.pauses => None,
+                Signal::Failed if open == probe => {
                     Some(Open::pausing(open.pauses, now, self.spread()))
                 }
                 // Nothing was learnt: the next probe may go at once.
-                Told::Nothing if open == probe => Some(Open {
+                Signal::Nothing if open == probe => Some(Open {
                     until: now,
                     is_probed: false,
                     ..open
@@ -387,13 +387,13 @@ struct Passing<'a> {
 
 impl Pass<'_> {
     /// Reports the end of the call. An answer that took longer than callers wait is none.
-    pub(crate) fn ends(mut self, told: Told) {
+    pub(crate) fn ends(mut self, signal: Signal) {
         if let Some(passing) = self.0.take() {
-            let late = told == Told::Answered && passing.took() >= passing.breakers.slow;
+            let late = signal == Signal::Answered && passing.took() >= passing.breakers.slow;
             passing.report(match passing.probe {
-                _ if !late => told,
-                Some(_) => Told::Failed,
-                None => Told::Nothing,
+                _ if !late => signal,
+                Some(_) => Signal::Failed,
+                None => Signal::Nothing,
             });
         }
     }
@@ -423,18 +423,18 @@ impl Passing<'_> {
         let traffic = &self.breakers.traffic;
         let silent = traffic.lets_down(self.index, asked, max_wait);
         self.report(if silent || self.probe.is_some() {
-            Told::Failed
+            Signal::Failed
         } else {
-            Told::Nothing
+            Signal::Nothing
         });
     }
 
-    fn report(&self, told: Told) {
-        match (self.probe, told) {
-            (Some(probe), _) => self.breakers.probed(self.index, self.began, probe, told),
-            (None, Told::Nothing) => {}
+    fn report(&self, signal: Signal) {
+        match (self.probe, signal) {
+            (Some(probe), _) => self.breakers.probed(self.index, self.began, probe, signal),
+            (None, Signal::Nothing) => {}
             (None, _) => {
-                let failed = told == Told::Failed;
+                let failed = signal == Signal::Failed;
                 self.breakers.record(self.index, self.began, failed);
             }
         }
@@ -450,7 +450,7 @@ impl Drop for Pass<'_> {
             if passing.waited + passing.took() >= nearly(slow) {
                 passing.report_unanswered(slow);
             } else {
-                passing.report(Told::Nothing);
+                passing.report(Signal::Nothing);
             }
         }
     }

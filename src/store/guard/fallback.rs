@@ -1,4 +1,4 @@
-//! What to answer when the store cannot: the user's choice.
+//! Answers by the user's choice when the store cannot decide.
 
 use std::{
     sync::{
@@ -27,25 +27,26 @@ use crate::{
     store::{Decide, Op, Outcome, StandIn},
 };
 
-/// A store that answers by the caller's policy when it cannot decide, and says once that it started failing and once
-/// that it recovered.
+/// Answers by the caller's policy when the store cannot decide, and logs once that the store began to
+/// fail and once that it recovered.
 #[derive(Debug)]
 pub(crate) struct Fallback<S, L> {
     pub(crate) inner: S,
-    /// The refusals that hold in an outage, too.
+    /// The refusals that stay valid in an outage.
     refusals: Arc<Refusals>,
     pub(crate) locals: Locals<L>,
-    /// By which failures are timed.
+    /// The clock that failures are timed by.
     clock: Arc<dyn Clock>,
     failing: AtomicBool,
-    /// In milliseconds; zero: never.
+    /// The time of the last failure in milliseconds; zero for none.
     failed_last: AtomicU64,
 }
 
-/// How long a store must not have failed to count as well: one that fails now and then is told of once.
+/// The time without a failure after which a store counts as recovered, so that one that fails now and
+/// then is logged once.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Whether it is the store that does not work, and not the limiter or the question.
+/// Returns whether the store is at fault, and not the limiter or the question.
 fn is_of_store(error: &Error) -> bool {
     !matches!(
         error.kind(),
@@ -75,14 +76,14 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         }
     }
 
-    /// Learns from a decision for one that may come to be decided for in this process.
+    /// Records a decision for a limiter that this process decides for in an outage.
     fn saw(&self, acquire: &Acquire, decision: &Decision) {
         if let Some(FailurePolicy::Local(_)) = acquire.on_failure {
             self.locals.saw(acquire, decision);
         }
     }
 
-    /// The answer where the store fails: what it told last, or what the policy says.
+    /// Returns the answer while the store fails: its last refusal, or that of the policy.
     fn instead(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
         let Some(policy) = acquire.on_failure else {
             return Err(error);
@@ -103,8 +104,8 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         }
     }
 
-    /// The answer to one whose call was given up at its deadline, and may have taken permits all
-    /// the same.
+    /// Returns the answer to a caller whose call was given up at its deadline. The call may have taken
+    /// permits all the same.
     ///
     /// A request that is admitted here pays for that: what it took stays taken, and is settled with
     /// what is counted here. Whatever else was asked for is given back. (Callers that wait for
@@ -134,7 +135,7 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
     fn note(&self, decision: &Result<Decision, Error>) {
         match decision {
             Ok(_) => self.note_answer(),
-            // More was asked for than the server can answer in time: it works.
+            // The server works: it was sent more than it can answer in time, or would have been.
             Err(error)
                 if GivenUp::of(error) == Some(GivenUp::Overload) || Unsent::is_why(error) => {}
             Err(error) if is_of_store(error) => self.note_failure(error),
@@ -172,10 +173,10 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
 
 impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // A decision is large, and not moved where there is nothing to change.
+        // A decision is large: it is moved only to be changed.
         let decision = self.inner.decide_at_once(acquire);
         match &decision {
-            // A cached refusal was seen before.
+            // A cached refusal was recorded before.
             None | Some(Ok(Decision::Deny(_))) => {}
             Some(Ok(granted)) => self.saw(acquire, granted),
             Some(Err(error)) => {

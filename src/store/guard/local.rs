@@ -1,9 +1,10 @@
 //! Decides in this process, by a share of each limit, for as long as the store cannot.
 //!
-//! While the store decides, what it grants is remembered here, where a rule may come to need it: for each key a few
-//! counts of the last interval. When the store fails, a limiter is made of them in memory when somebody asks for it
-//! first, and it counts from then on as any in memory does. It is kept when the store is back, so that one that fails
-//! now and then does not give a share each time; what the store has granted meanwhile is charged then.
+//! While the store decides, this process records what it grants, for rules that may need it: a few
+//! counts of the last interval for each key. When the store fails, the first request for a limiter
+//! makes one of these counts in memory, which counts from then on as any other there. It stays when
+//! the store is back, so that a store that fails now and then does not grant a share each time; what
+//! the store granted meanwhile is charged then.
 
 mod recent;
 
@@ -26,11 +27,11 @@ use crate::{
     store::StandIn,
 };
 
-/// What is decided here, and what was decided elsewhere before.
+/// The limiters of this process, and what the store granted before.
 pub(crate) struct Locals<L> {
     /// Decides here.
     store: Arc<L>,
-    /// Made when a rule first may come to need it.
+    /// Made for the first rule that may need it.
     recent: OnceLock<Recent>,
     /// The limits that only the store knows, as they were last seen on any limiter of a rule, by
     /// the rule's name.
@@ -49,17 +50,17 @@ impl<L: StandIn> Locals<L> {
         }
     }
 
-    /// Remembers what the store decided for one that would be decided for here.
+    /// Records what the store decided for a request that would be decided here in an outage.
     pub(crate) fn saw(&self, acquire: &Acquire, decision: &Decision) {
         let (recent, now) = (self.recent.get_or_init(Recent::new), self.now());
         for charge in acquire.charges() {
-            // Only answers tell a limit that is nobody's code.
-            let told = decision
+            // A limit that no code gives is known from answers alone.
+            let state = decision
                 .states()
                 .iter()
                 .find(|state| Arc::ptr_eq(&state.labels, &charge.labels));
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
-            let Some(state) = told else {
+            let Some(state) = state else {
                 continue;
             };
             if charge.limit() == LimitSource::Store
@@ -75,7 +76,7 @@ impl<L: StandIn> Locals<L> {
         }
     }
 
-    /// Settles what was taken here; of what was taken from the store, remembers it.
+    /// Settles what was taken here, or records how a grant of the store was settled.
     ///
     /// Returns the receipt that is the store's.
     pub(crate) fn settle(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
@@ -99,8 +100,8 @@ impl<L: StandIn> Locals<L> {
     ///
     /// # Errors
     ///
-    /// `error`, with which the store failed, where the limit is not known or less than what is asked for; and those of a
-    /// store in memory.
+    /// `error`, with which the store failed, if the limit is not known or less than the permits;
+    /// and the errors of a store in memory.
     pub(crate) fn decide(
         &self,
         acquire: &Acquire,
@@ -124,7 +125,7 @@ impl<L: StandIn> Locals<L> {
         let decided = self.store.decide_at_once(&mut shared);
         match decided {
             Some(Ok(Decision::Allow(grant))) => Ok(Decision::Allow(taken_here(&grant))),
-            // Not for ever, but for as long as the store fails.
+            // Above the share, not above the limit: only for as long as the store fails.
             Some(Ok(Decision::Deny(refusal))) if refusal.kind == RefusalKind::AboveRate => {
                 Err(error)
             }
@@ -137,9 +138,10 @@ impl<L: StandIn> Locals<L> {
         }
     }
 
-    /// What of it is decided here, with a share of each limit; none where one is not known.
+    /// Returns the charges that are decided here, each with a share of its limit; `None` if a limit
+    /// is not known.
     ///
-    /// Neither what is only tried out nor what passes uncounted while the store fails.
+    /// Shadow rules have no part in it, nor rules that pass uncounted while the store fails.
     fn share(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
         let counted = |charge: &&Charge| !charge.shadow && !charge.passes;
         let mut charges = Vec::with_capacity(acquire.rest.len());
@@ -160,7 +162,7 @@ impl<L: StandIn> Locals<L> {
         Some(Acquire {
             first: charges.next()?,
             rest: charges.collect(),
-            // The error is to be heard of here.
+            // Errors come back to this guard.
             on_failure: None,
             remaining: acquire.remaining,
             patience: None,
@@ -169,8 +171,8 @@ impl<L: StandIn> Locals<L> {
         })
     }
 
-    /// The limit to decide by. Where only the store knows it: as it was last seen on this limiter,
-    /// or on any of its rule.
+    /// Returns the limit to decide by. One that only the store knows is the one last seen on this
+    /// limiter, or on any limiter of its rule.
     fn limit(&self, charge: &Charge) -> Option<Limit> {
         match charge.limit() {
             LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
@@ -195,18 +197,18 @@ impl<L: StandIn> Locals<L> {
     }
 }
 
-/// Says once of a rule that its requests are refused because its limit is not known.
+/// Logs once for a rule that its requests are refused because its limit is not known.
 fn note_unknown(charge: &Charge) {
     if charge.labels.is_to_warn(Warning::Unknown) {
         warning!(
             rule = charge.labels.for_logs(),
-            "requests are refused because only the store knows the limit, and it has not answered yet: give the rule \
-             `or_init`"
+            "requests are refused because only the store knows the limit, and it has not answered \
+             yet: give the rule `or_init`"
         );
     }
 }
 
-/// The same grant, of which the receipts are not for the store.
+/// Returns the same grant with receipts that are settled here.
 fn taken_here(grant: &Grant) -> Grant {
     let receipts = grant.receipts().iter().cloned().map(|receipt| Receipt {
         place: Place::Here,
@@ -219,7 +221,7 @@ fn taken_here(grant: &Grant) -> Grant {
     )
 }
 
-// What it holds has identities in it.
+// Its names contain identities.
 impl<L: fmt::Debug> fmt::Debug for Locals<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locals")

@@ -1,4 +1,4 @@
-//! The answer by a failure policy, and the few cases in which none is asked.
+//! The answer by a failure policy, and the few cases in which there is none.
 
 use crate::{
     decision::{Decision, Grant, Refusal},
@@ -10,8 +10,9 @@ use crate::{
 
 /// Turns an error into the answer that the caller chose, if it chose one.
 ///
-/// Whatever was chosen, three errors refuse: nobody has set a limit, it cannot be counted by, and no room for another
-/// limiter. Letting pass would open the gate for as long as a configuration is wrong, or to whoever fills the store. What is only tried out passes.
+/// Three errors refuse whatever was chosen: the limit was never set, the algorithm cannot count by
+/// it, and the store has no room for another limiter. To let requests pass would open the gate for as
+/// long as a configuration is wrong, or to a caller that fills the store. Shadow rules let pass.
 #[inline]
 pub(crate) fn settle(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
     match acquire.on_failure {
@@ -35,15 +36,15 @@ pub(crate) fn settled(
             if charge.labels.is_to_warn(Warning::Unset) {
                 warning!(
                     rule = charge.labels.for_logs(),
-                    "requests are refused because nobody has set the limit: call `RateLimiter::try_set_rate`, or give the \
-                     rule `or_init`"
+                    "requests are refused because the limit was never set: call \
+                     `RateLimiter::try_set_rate`, or give the rule `or_init`"
                 );
             }
         }
     }
     Ok(match policy {
         FailurePolicy::Allow if !refuses_anyway(&error) => Decision::Allow(Grant::by_policy()),
-        // A share is of what somebody else decides by: of a store in this process there is none.
+        // A store in this process has no share to fall back to.
         FailurePolicy::Allow | FailurePolicy::Local(_) | FailurePolicy::Deny => {
             Decision::Deny(Refusal::unavailable(error))
         }
@@ -57,8 +58,9 @@ pub(crate) fn refuses_anyway(error: &Error) -> bool {
     )
 }
 
-/// Whom to ask for instead, where what is only tried out may be why a store cannot decide: nothing was taken then, and what
-/// is enforced must not suffer. The callers of a run try out the same.
+/// Returns the same callers without their shadow rules, if one of these may be why the store cannot
+/// decide: nothing was taken then, and the enforced rules must not suffer. All callers of a run have
+/// the same shadow rules.
 pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acquire>> {
     let of_one_limiter = matches!(
         error.kind(),
@@ -78,9 +80,9 @@ pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acqui
     enforced
 }
 
-/// Says once of a rule that is tried out that its limiter cannot be counted.
+/// Logs once for a shadow rule that its limiter cannot be counted.
 fn note_uncounted(acquire: &Acquire, error: &Error) {
-    // Of the store's own faults it says itself.
+    // The store logs its own failures.
     if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
         return;
     }
@@ -89,7 +91,7 @@ fn note_uncounted(acquire: &Acquire, error: &Error) {
             warning!(
                 rule = charge.labels.for_logs(),
                 error = %error,
-                "requests are not counted by a rule that is tried out: once it is enforced, they will be refused"
+                "requests are not counted by a shadow rule: once it is enforced, they will be refused"
             );
         }
     }

@@ -1,8 +1,12 @@
 //! The verbs that take no permits.
 
-use super::shared::Shared;
+use super::{
+    shard::{Kept, Shard},
+    shared::Shared,
+};
 use crate::{
     algorithm,
+    clock::Now,
     demand::{Limiter, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
@@ -20,81 +24,54 @@ fn stored(name: &Name) -> Target {
     Target::Named(Limiter { name, limit })
 }
 
+/// Returns the limiter that a verb is for, and whether the verb makes it.
+fn find<'s>(
+    shard: &'s mut Shard,
+    name: &Name,
+    op: &Op,
+    now: Now,
+) -> Result<(Option<&'s mut Kept>, bool), Error> {
+    let is_new = shard.get_mut(name, now).is_none();
+    if is_new {
+        // It may have expired.
+        shard.remove(name);
+    }
+    let found = match op {
+        Op::TrySetRate(_)
+        | Op::SetRate {
+            existing: false, ..
+        } if is_new => Some(shard.add(&stored(name), now).ok_or(ErrorKind::Full)?),
+        _ => shard.get_mut(name, now),
+    };
+    Ok((found, is_new))
+}
+
 impl Shared {
+    /// Carries out a verb at once.
     pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
-        let is_new = shard.get_mut(name, now).is_none();
-        if is_new {
-            // It may have expired.
-            shard.remove(name);
-        }
-        let found = match op {
-            Op::TrySetRate(_)
-            | Op::SetRate {
-                existing: false, ..
-            } if is_new => Some(shard.add(&stored(name), now).ok_or(ErrorKind::Full)?),
-            _ => shard.get_mut(name, now),
-        };
+        let (found, is_new) = find(&mut shard, name, op, now)?;
         let Some(kept) = found else {
-            let left = (self.strangers.any())
-                .then(|| self.strangers().left(name))
-                .flatten();
-            return Ok(match (op, left) {
-                (Op::Available, Some((_, left))) => Outcome::Permits(left),
-                (Op::Inspect, Some((limit, _))) => Outcome::Limit(Some(limit)),
-                (Op::Available | Op::Release(_) | Op::Repair, _) => {
-                    return Err(ErrorKind::NotInitialized.into());
-                }
-                (Op::Inspect, None) => Outcome::Limit(None),
-                (Op::TimeToLive, _) => Outcome::TimeToLive(TimeToLive::Missing),
-                _ => Outcome::Changed(false),
-            });
+            return self.without_limiter(name, op);
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
             algorithm::count_by(&mut kept.limiter, name, now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {
-                kept.lasting = true;
                 let changed = kept.limiter.try_set_rate(limit);
-                if is_new {
-                    self.begin(kept, &stored(name), now)?;
-                }
-                if changed {
-                    kept.keep_alive(now);
-                }
-                Outcome::Changed(changed)
+                self.set(kept, changed, is_new, name, now)?
             }
             Op::SetRate { limit, keep, .. } => {
-                kept.lasting = true;
                 kept.limiter.set_rate(limit, keep, now);
-                if is_new && keep {
-                    self.begin(kept, &stored(name), now)?;
-                }
                 kept.expires_at = None;
-                kept.keep_alive(now);
-                Outcome::Changed(true)
+                self.set(kept, true, is_new && keep, name, now)?
             }
             Op::Release(permits) => {
                 Outcome::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
             }
-            Op::Expire(millis, when) => {
-                let new = now.after(millis);
-                let applies = match (when, kept.expires_at) {
-                    (ExpireWhen::Always, _)
-                    | (ExpireWhen::NotSet | ExpireWhen::Less, None)
-                    | (ExpireWhen::Set, Some(_)) => true,
-                    (ExpireWhen::NotSet, Some(_))
-                    | (ExpireWhen::Set | ExpireWhen::Greater, None) => false,
-                    (ExpireWhen::Greater, Some(old)) => new > old,
-                    (ExpireWhen::Less, Some(old)) => new < old,
-                };
-                if applies {
-                    kept.expires_at = Some(new);
-                }
-                Outcome::Changed(applies)
-            }
+            Op::Expire(millis, when) => Outcome::Changed(expire(kept, now.after(millis), when)),
             Op::ClearExpire => Outcome::Changed(kept.expires_at.take().is_some()),
             Op::TimeToLive => Outcome::TimeToLive(match kept.expires_at {
                 None => TimeToLive::Lasting,
@@ -127,4 +104,57 @@ impl Shared {
         };
         Ok(outcome)
     }
+    /// Completes the setting of a limit: a limiter that `begins` counts what was estimated for it
+    /// before.
+    fn set(
+        &self,
+        kept: &mut Kept,
+        changed: bool,
+        begins: bool,
+        name: &Name,
+        now: Now,
+    ) -> Result<Outcome, Error> {
+        kept.lasting = true;
+        if begins {
+            self.begin(kept, &stored(name), now)?;
+        }
+        if changed {
+            kept.keep_alive(now);
+        }
+        Ok(Outcome::Changed(changed))
+    }
+
+    /// Returns the outcome of a verb for a limiter that this store does not hold.
+    fn without_limiter(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        let estimate = (self.strangers.any())
+            .then(|| self.strangers().left(name))
+            .flatten();
+        Ok(match (op, estimate) {
+            (Op::Available, Some((_, left))) => Outcome::Permits(left),
+            (Op::Inspect, Some((limit, _))) => Outcome::Limit(Some(limit)),
+            (Op::Available | Op::Release(_) | Op::Repair, _) => {
+                return Err(ErrorKind::NotInitialized.into());
+            }
+            (Op::Inspect, None) => Outcome::Limit(None),
+            (Op::TimeToLive, _) => Outcome::TimeToLive(TimeToLive::Missing),
+            _ => Outcome::Changed(false),
+        })
+    }
+}
+
+/// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One
+/// without an end counts as one that never ends.
+fn expire(kept: &mut Kept, end: i64, when: ExpireWhen) -> bool {
+    let applies = match (when, kept.expires_at) {
+        (ExpireWhen::Always, _)
+        | (ExpireWhen::NotSet | ExpireWhen::Less, None)
+        | (ExpireWhen::Set, Some(_)) => true,
+        (ExpireWhen::NotSet, Some(_)) | (ExpireWhen::Set | ExpireWhen::Greater, None) => false,
+        (ExpireWhen::Greater, Some(old)) => end > old,
+        (ExpireWhen::Less, Some(old)) => end < old,
+    };
+    if applies {
+        kept.expires_at = Some(end);
+    }
+    applies
 }

@@ -3,7 +3,7 @@
 
 use redis::{ErrorKind as RedisKind, RedisError};
 
-use crate::{error::ErrorKind, store::guard::breaker::Told};
+use crate::{error::ErrorKind, store::guard::breaker::Signal};
 
 /// The meaning of an error for those who have to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +80,15 @@ impl Class {
     }
 
     /// Returns what the breaker learns about the server, from an answer or if nothing was sent.
-    pub(crate) fn learnt(self) -> Told {
+    pub(crate) fn learnt(self) -> Signal {
         match self {
-            Self::Unable => Told::Failed,
+            Self::Unable => Signal::Failed,
             Self::UnknownScript
             | Self::Unwritable
             | Self::Refused
             | Self::RefusedWithin
             | Self::Foreign
-            | Self::Other => Told::Answered,
+            | Self::Other => Signal::Answered,
             // The connection has pauses of its own, and the other hash slots of a node are not
             // affected.
             Self::Moving
@@ -96,7 +96,7 @@ impl Class {
             | Self::Unreachable
             | Self::Lost
             | Self::Silent
-            | Self::Credentials => Told::Nothing,
+            | Self::Credentials => Signal::Nothing,
         }
     }
 }
@@ -407,7 +407,7 @@ mod tests {
             let unknown = meaning(&server_says(text));
             assert_eq!(unknown, UNKNOWN, "{text}");
             assert_eq!(unknown.kind, ErrorKind::Rejected);
-            assert_eq!(unknown.class.learnt(), Told::Answered);
+            assert_eq!(unknown.class.learnt(), Signal::Answered);
             assert!(!unknown.class.ends_connection());
         }
     }
@@ -477,9 +477,9 @@ mod tests {
                 }
                 .to_owned(),
                 match class.learnt() {
-                    Told::Answered => "answer",
-                    Told::Failed => "failure",
-                    Told::Nothing => "nothing",
+                    Signal::Answered => "answer",
+                    Signal::Failed => "failure",
+                    Signal::Nothing => "nothing",
                 }
                 .to_owned(),
                 remedy.unwrap_or(NONE).to_owned(),

@@ -1,7 +1,7 @@
 //! Finds the node of a limiter, and what a failed call says about that node.
 
 use super::{classify::Class, transport::connection::Failed, wire};
-use crate::{name::Name, store::guard::breaker::Told};
+use crate::{name::Name, store::guard::breaker::Signal};
 
 /// The number of hash slots of a Cluster that share a breaker. redis-rs tells only its strategies
 /// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
@@ -10,14 +10,14 @@ pub(super) const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// Returns what a failed call says about the server, which is one of several if `in_slots`.
-pub(crate) fn told(failed: &Failed, in_slots: bool) -> Told {
+pub(crate) fn signal(failed: &Failed, in_slots: bool) -> Signal {
     match Class::of(&failed.error) {
         // The other hash slots of its node are not affected.
-        Class::Moving => Told::Nothing,
+        Class::Moving => Signal::Nothing,
         // The calls that are sent once are all lost with their connection, and the next one is
         // opened at once, or after its own pause. A node of a Cluster has no such pauses.
-        Class::Lost if !in_slots => Told::Nothing,
-        _ if failed.unacknowledged => Told::Failed,
+        Class::Lost if !in_slots => Signal::Nothing,
+        _ if failed.unacknowledged => Signal::Failed,
         class => class.learnt(),
     }
 }
@@ -45,12 +45,12 @@ mod tests {
 
     use super::*;
 
-    fn heard(error: impl Into<RedisError>) -> Told {
+    fn signal_of(error: impl Into<RedisError>) -> Signal {
         let failed = Failed {
             error: error.into(),
             unacknowledged: false,
         };
-        told(&failed, false)
+        signal(&failed, false)
     }
 
     fn says(code: &str) -> RedisError {
@@ -72,14 +72,14 @@ mod tests {
             "CROSSSLOT",
             "NOSCRIPT",
         ] {
-            assert_eq!(heard(says(code)), Told::Answered, "{code}");
+            assert_eq!(signal_of(says(code)), Signal::Answered, "{code}");
         }
         for code in ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"] {
-            assert_eq!(heard(says(code)), Told::Failed, "{code}");
+            assert_eq!(signal_of(says(code)), Signal::Failed, "{code}");
         }
         // The connection is replaced, or the hash slot is moving.
         for code in ["READONLY", "TRYAGAIN"] {
-            assert_eq!(heard(says(code)), Told::Nothing, "{code}");
+            assert_eq!(signal_of(says(code)), Signal::Nothing, "{code}");
         }
     }
 
@@ -87,25 +87,25 @@ mod tests {
     fn what_was_not_sent_tells_nothing_and_what_was_not_heard_is_a_failure() {
         // The last column: the call was sent, and lost with the connection to the only server.
         for (kind, lost) in [
-            (io::ErrorKind::ConnectionRefused, Told::Nothing),
-            (io::ErrorKind::ConnectionReset, Told::Nothing),
-            (io::ErrorKind::TimedOut, Told::Failed),
+            (io::ErrorKind::ConnectionRefused, Signal::Nothing),
+            (io::ErrorKind::ConnectionReset, Signal::Nothing),
+            (io::ErrorKind::TimedOut, Signal::Failed),
         ] {
             let error = || RedisError::from(io::Error::from(kind));
-            assert_eq!(heard(error()), Told::Nothing, "{kind}");
+            assert_eq!(signal_of(error()), Signal::Nothing, "{kind}");
             let unacknowledged = Failed {
                 error: error(),
                 unacknowledged: true,
             };
-            assert_eq!(told(&unacknowledged, false), lost, "{kind}");
-            assert_eq!(told(&unacknowledged, true), Told::Failed, "{kind}");
+            assert_eq!(signal(&unacknowledged, false), lost, "{kind}");
+            assert_eq!(signal(&unacknowledged, true), Signal::Failed, "{kind}");
         }
         let moving = Failed {
             error: says("TRYAGAIN"),
             unacknowledged: true,
         };
         for in_slots in [false, true] {
-            assert_eq!(told(&moving, in_slots), Told::Nothing);
+            assert_eq!(signal(&moving, in_slots), Signal::Nothing);
         }
     }
 

@@ -29,7 +29,7 @@ use crate::{
     store::{
         Decide, DecideRuns, Listeners, Op, Outcome, TimeToLive,
         guard::{
-            breaker::{Breakers, Told},
+            breaker::{Breakers, Signal},
             policy,
         },
     },
@@ -216,7 +216,7 @@ impl Server {
         match call.send(&self.connection).await {
             Ok(reply) => {
                 self.breakers.traffic().replied_for(first.first.name());
-                pass.ends(Told::Answered);
+                pass.ends(Signal::Answered);
                 Ok(reply)
             }
             Err(failed) => {
@@ -224,7 +224,7 @@ impl Server {
                 if silent && failed.unacknowledged {
                     pass.ends_unanswered();
                 } else {
-                    pass.ends(node::told(&failed, self.connection.has_nodes()));
+                    pass.ends(node::signal(&failed, self.connection.has_nodes()));
                 }
                 if failed.unacknowledged {
                     receipts
@@ -321,7 +321,8 @@ impl Server {
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),
-                    "the stored limit differed and was rewritten: another process has other code, or an older version"
+                    "the stored limit differed and was rewritten: another process has other code, or \
+                     an older version"
                 );
             }
         }
@@ -329,7 +330,8 @@ impl Server {
             warning!(
                 rule = charge.labels.for_logs(),
                 entries = answer.repaired,
-                "grants from the future were set back: a process with a wrong clock shares this limit"
+                "grants from the future were set back: a process with a wrong clock shares this \
+                 limit"
             );
         }
     }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use hmac_sha256::HMAC;
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, NoKey};
+use super::{Key, KeyExtractor, KeyTraits, NoKey};
 use crate::{
     error::{ConfigError, bail},
     name::{is_word, push_hex},
@@ -116,12 +116,11 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        self.inner.check()
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.inner.is_bounded()
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        Ok(KeyTraits {
+            exposed_credential: None,
+            ..self.inner.check()?
+        })
     }
 }
 

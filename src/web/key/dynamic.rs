@@ -8,12 +8,12 @@ use std::{
 
 use http::request::Parts;
 
-use super::{AnyKey, Key, KeyExtractor, NoKey, Or};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, Or};
 use crate::error::ConfigError;
 
 /// An extractor of any type.
 #[derive(Clone)]
-pub(crate) struct Any(pub(crate) Arc<dyn AnyKey>);
+pub(crate) struct Any(pub(crate) Arc<dyn KeyExtractor>);
 
 impl Any {
     pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
@@ -38,16 +38,8 @@ impl KeyExtractor for Any {
         self.0.extract(parts, key)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
         self.0.check()
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        self.0.exposed_credential()
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.0.is_bounded()
     }
 }
 
@@ -64,21 +56,11 @@ pub(crate) struct All(pub(crate) Vec<Any>);
 
 impl KeyExtractor for All {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.0
-            .iter()
-            .try_for_each(|any| KeyExtractor::extract(any, parts, key))
+        self.0.iter().try_for_each(|any| any.extract(parts, key))
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        self.0.iter().try_for_each(KeyExtractor::check)
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        self.0.iter().find_map(KeyExtractor::exposed_credential)
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.0.iter().all(KeyExtractor::is_bounded)
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        KeyTraits::of_all(&self.0)
     }
 }
 
@@ -116,7 +98,7 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let mut key = Key::default();
-        KeyExtractor::extract(extractor, &parts, &mut key)?;
+        extractor.extract(&parts, &mut key)?;
         let naming = Naming::derived("p", "r").unwrap();
         Ok(naming.name(&key.0).as_str().to_owned())
     }
@@ -160,7 +142,7 @@ mod tests {
                 Any::new(header())
             }
         };
-        let bounded: [&dyn AnyKey; 8] = [
+        let bounded: [&dyn KeyExtractor; 8] = [
             &PeerIp,
             &ClientIp::hops(1),
             &Constant("all"),
@@ -170,7 +152,7 @@ mod tests {
             &PeerIp.digest(&secret),
             &All(vec![any(true), any(true)]),
         ];
-        let made_up: [&dyn AnyKey; 9] = [
+        let made_up: [&dyn KeyExtractor; 9] = [
             &header(),
             &FromParts(|_: &Parts| Some("x")),
             &(PeerIp, header()),
@@ -183,7 +165,7 @@ mod tests {
         ];
         for (keys, expected) in [(&bounded[..], true), (&made_up, false)] {
             for key in keys {
-                assert_eq!(key.is_bounded(), expected, "{key:?}");
+                assert_eq!(key.check().unwrap().is_bounded, expected, "{key:?}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
-use super::{Key, KeyExtractor, NoKey, push_non_empty};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, push_non_empty};
 use crate::error::{ConfigError, config_error};
 
 /// The default maximum length. Servers' own limits for all headers together are seldom lower, and
@@ -162,16 +162,14 @@ impl KeyExtractor for FromHeader {
         }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
         match &self.name {
-            Ok(_) => Ok(()),
+            Ok((_, name)) => Ok(KeyTraits {
+                exposed_credential: self.is_credential.then_some(name),
+                is_bounded: false,
+            }),
             Err(name) => Err(no_header_name(name)),
         }
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        let (Ok((_, name)) | Err(name)) = &self.name;
-        self.is_credential.then_some(name)
     }
 }
 
@@ -240,12 +238,12 @@ mod tests {
         let error = FromHeader::new("x api key").check().unwrap_err();
         assert_eq!(error.kind(), crate::ConfigErrorKind::Key);
         assert_eq!(error.to_string(), "\"x api key\" is not a header's name");
-        assert_eq!(FromHeader::new("x-api-key").check(), Ok(()));
+        assert!(FromHeader::new("x-api-key").check().is_ok());
     }
 
     #[test]
     fn credentials_are_known_by_name_or_mark() {
-        let exposed = |header: FromHeader| header.exposed_credential();
+        let exposed = |header: FromHeader| header.check().unwrap().exposed_credential;
         assert_eq!(
             exposed(FromHeader::new("Authorization")),
             Some("Authorization")
@@ -270,19 +268,42 @@ mod tests {
             FromHeader::new("cookie").digest(&secret),
         );
         let tenant = || FromHeader::new("x-tenant");
-        assert_eq!(hidden.exposed_credential(), None);
+        assert_eq!(hidden.check().unwrap().exposed_credential, None);
         assert_eq!(
-            (tenant(), open.clone()).exposed_credential(),
+            (tenant(), open.clone()).check().unwrap().exposed_credential,
             Some("cookie")
         );
-        assert_eq!((tenant(), hidden.clone()).exposed_credential(), None);
         assert_eq!(
-            tenant().or(open.clone()).exposed_credential(),
+            (tenant(), hidden.clone())
+                .check()
+                .unwrap()
+                .exposed_credential,
+            None
+        );
+        assert_eq!(
+            tenant()
+                .or(open.clone())
+                .check()
+                .unwrap()
+                .exposed_credential,
             Some("cookie")
         );
-        assert_eq!(tenant().or(hidden.clone()).exposed_credential(), None);
-        assert_eq!(open.clone().or_skip().exposed_credential(), Some("cookie"));
+        assert_eq!(
+            tenant()
+                .or(hidden.clone())
+                .check()
+                .unwrap()
+                .exposed_credential,
+            None
+        );
+        assert_eq!(
+            open.clone().or_skip().check().unwrap().exposed_credential,
+            Some("cookie")
+        );
         let all = (tenant(), open.or(hidden).or_skip());
-        assert_eq!(all.digest(&secret).exposed_credential(), None);
+        assert_eq!(
+            all.digest(&secret).check().unwrap().exposed_credential,
+            None
+        );
     }
 }

@@ -7,7 +7,8 @@ use std::{
 
 use http::{Extensions, request::Parts};
 
-use super::{Key, KeyExtractor, NoKey, mistakes::Mistakes};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, mistakes::Mistakes};
+use crate::error::ConfigError;
 
 /// The address at the other end of the connection.
 ///
@@ -49,8 +50,8 @@ impl KeyExtractor for PeerIp {
         Ok(())
     }
 
-    fn is_bounded(&self) -> bool {
-        true
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        Ok(KeyTraits::BOUNDED)
     }
 }
 

@@ -29,6 +29,7 @@
 //! [`digest`](KeyExtractor::digest) for what must not be read in Redis.
 
 mod client_ip;
+mod combine;
 mod digest;
 #[cfg(feature = "config")]
 mod dynamic;
@@ -39,7 +40,11 @@ mod ip;
 mod mistakes;
 mod route;
 
-use std::{any::TypeId, fmt, sync::Arc};
+use std::{
+    any::{TypeId, type_name},
+    fmt,
+    sync::Arc,
+};
 
 use http::request::Parts;
 
@@ -52,6 +57,7 @@ pub(crate) use self::{
 };
 pub use self::{
     client_ip::{ClientIp, ForwardedHeader},
+    combine::{Or, OrSkip},
     digest::{Digested, Secret},
     extension::FromExtension,
     header::FromHeader,
@@ -92,31 +98,25 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// [`NoKey`], if the request does not have the key.
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
 
-    /// Checks the extractor's own settings, when a layer is built.
+    /// Checks the extractor's own settings, when a layer is built, and returns what is known of its
+    /// keys before any request.
+    ///
+    /// An extractor that delegates to others returns theirs, [together](KeyTraits::and). Default:
+    /// [`KeyTraits::default`].
     ///
     /// # Errors
     ///
     /// [`ConfigError`], with the value at fault.
-    fn check(&self) -> Result<(), ConfigError> {
-        Ok(())
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        Ok(KeyTraits::default())
     }
 
-    /// Returns the credential, `authorization` for example, that this puts into keys as it is.
-    ///
-    /// A rule whose key returns one is refused with a [`ConfigError`] when a layer is built. An
-    /// extractor that delegates to others delegates this, too. Default: none.
-    fn exposed_credential(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Returns whether a caller has few keys by this, whatever its requests contain: an address, a
-    /// constant.
-    ///
-    /// If the limits of a request take several calls, those by such keys come first: so a caller
-    /// over the limit of its address cannot create limiters with invented names. An extractor that
-    /// delegates to others returns this for all of them. Default: no.
-    fn is_bounded(&self) -> bool {
-        false
+    /// Returns its type and settings: extractors that are equal in this find the same keys.
+    #[doc(hidden)]
+    fn description(&self) -> String {
+        // The type's name alone is the same for all closures of a function.
+        let (name, id) = (type_name::<Self>(), TypeId::of::<Self>());
+        format!("{name} {id:?} {self:?}")
     }
 
     /// Puts a digest into keys instead of the found value: HMAC-SHA-256 under a secret.
@@ -171,6 +171,45 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Self: Sized,
     {
         OrSkip(self)
+    }
+}
+
+/// The properties that all keys of an extractor have. See [`KeyExtractor::check`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyTraits {
+    /// The credential, `authorization` for example, that is in keys as it is. A rule whose key has
+    /// one is refused with a [`ConfigError`] when a layer is built. Default: none
+    pub exposed_credential: Option<&'static str>,
+    /// True if a caller has few keys, whatever its requests contain: an address, a constant
+    ///
+    /// If the limits of a request take several calls, those by such keys come first: so a caller
+    /// over the limit of its address cannot create limiters with invented names. Default: false
+    pub is_bounded: bool,
+}
+
+impl KeyTraits {
+    /// A caller has few keys.
+    pub const BOUNDED: Self = Self {
+        exposed_credential: None,
+        is_bounded: true,
+    };
+
+    /// Returns the properties of keys that may have components of both extractors.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            exposed_credential: self.exposed_credential.or(other.exposed_credential),
+            is_bounded: self.is_bounded && other.is_bounded,
+        }
+    }
+
+    /// Returns the properties of keys that may have components of all of these.
+    fn of_all<'k>(
+        keys: impl IntoIterator<Item = &'k (impl KeyExtractor + ?Sized)>,
+    ) -> Result<Self, ConfigError> {
+        let mut keys = keys.into_iter();
+        keys.try_fold(Self::BOUNDED, |all, key| Ok(all.and(key.check()?)))
     }
 }
 
@@ -263,8 +302,8 @@ impl KeyExtractor for Constant {
         Ok(())
     }
 
-    fn is_bounded(&self) -> bool {
-        true
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        Ok(KeyTraits::BOUNDED)
     }
 }
 
@@ -288,180 +327,6 @@ impl<F> fmt::Debug for FromParts<F> {
     }
 }
 
-/// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
-#[derive(Clone)]
-pub struct Or(Vec<Arc<dyn AnyKey>>);
-
-impl Or {
-    /// Uses another extractor if none of these finds anything.
-    #[must_use]
-    pub fn or<K: KeyExtractor>(mut self, other: K) -> Self {
-        self.0.push(Arc::new(other));
-        self
-    }
-}
-
-impl KeyExtractor for Or {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let start = key.0.end();
-        let mut first_missing = None;
-        for (index, alternative) in self.0.iter().enumerate() {
-            if index > 0 {
-                key.0.mark(index);
-            }
-            let before = key.0.end();
-            let found = match alternative.extract(parts, key) {
-                // An extractor that adds nothing has found nothing.
-                Ok(()) if key.0.end() == before => Err(NoKey::missing("identity")),
-                found => found,
-            };
-            match found {
-                Ok(()) => {
-                    // The first alternative goes unmarked, unless it could be taken for another.
-                    if index == 0 && key.0.is_marked_from(start) {
-                        key.0.mark_from(start, 0);
-                    }
-                    return Ok(());
-                }
-                Err(NoKey::Skip) => return Err(NoKey::Skip),
-                Err(missing) => {
-                    if let Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
-                        return Err(missing);
-                    }
-                    key.0.truncate(start);
-                    // The caller cannot change what the server lacks.
-                    let is_worse = first_missing.is_none_or(|first: NoKey| {
-                        first.fault() != missing.fault() && missing.fault() == Some(Fault::Server)
-                    });
-                    if is_worse {
-                        first_missing = Some(missing);
-                    }
-                }
-            }
-        }
-        Err(first_missing.unwrap_or(NoKey::missing("identity")))
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        self.0
-            .iter()
-            .try_for_each(|alternative| alternative.check())
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        self.0
-            .iter()
-            .find_map(|alternative| alternative.exposed_credential())
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.0.iter().all(|alternative| alternative.is_bounded())
-    }
-}
-
-impl fmt::Debug for Or {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let descriptions = self.0.iter().map(|alternative| alternative.description());
-        f.debug_list().entries(descriptions).finish()
-    }
-}
-
-/// Does not limit requests in which an extractor finds nothing. Made by [`KeyExtractor::or_skip`].
-#[derive(Clone, Copy, Debug)]
-pub struct OrSkip<K>(K);
-
-impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.0
-            .extract(parts, key)
-            .map_err(|none| match none.fault() {
-                Some(Fault::Caller) | None => NoKey::Skip,
-                Some(Fault::Ambiguous | Fault::TooLong { .. } | Fault::Server) => none,
-            })
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        self.0.check()
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        self.0.exposed_credential()
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.0.is_bounded()
-    }
-}
-
-macro_rules! tuple {
-    ($($field:ident),+) => {
-        impl<$($field: KeyExtractor),+> KeyExtractor for ($($field,)+) {
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-                let ($($field,)+) = self;
-                $($field.extract(parts, key)?;)+
-                Ok(())
-            }
-
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn check(&self) -> Result<(), ConfigError> {
-                let ($($field,)+) = self;
-                $($field.check()?;)+
-                Ok(())
-            }
-
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn exposed_credential(&self) -> Option<&'static str> {
-                let ($($field,)+) = self;
-                None$(.or_else(|| $field.exposed_credential()))+
-            }
-
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
-            fn is_bounded(&self) -> bool {
-                let ($($field,)+) = self;
-                true $(&& $field.is_bounded())+
-            }
-        }
-    };
-}
-tuple!(A, B);
-tuple!(A, B, C);
-tuple!(A, B, C, D);
-
-/// The object-safe part of an extractor: the trait itself has methods that need its type.
-pub(crate) trait AnyKey: fmt::Debug + Send + Sync {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey>;
-    fn check(&self) -> Result<(), ConfigError>;
-    fn exposed_credential(&self) -> Option<&'static str>;
-    fn is_bounded(&self) -> bool;
-    /// Returns its type and settings: extractors that are equal in this find the same keys.
-    fn description(&self) -> String;
-}
-
-impl<K: KeyExtractor> AnyKey for K {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        KeyExtractor::extract(self, parts, key)
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        KeyExtractor::check(self)
-    }
-
-    fn exposed_credential(&self) -> Option<&'static str> {
-        KeyExtractor::exposed_credential(self)
-    }
-
-    fn is_bounded(&self) -> bool {
-        KeyExtractor::is_bounded(self)
-    }
-
-    fn description(&self) -> String {
-        // The type's name alone is the same for all closures of a function.
-        let (name, id) = (std::any::type_name::<K>(), TypeId::of::<K>());
-        format!("{name} {id:?} {self:?}")
-    }
-}
-
 /// Adds one component, unless there is none or it is empty: an empty string identifies no caller.
 fn push_non_empty(
     key: &mut Key,
@@ -474,108 +339,5 @@ fn push_non_empty(
             Ok(())
         }
         _ => Err(NoKey::missing(what)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-    use crate::name::Naming;
-
-    fn parts(headers: &[(&str, &str)]) -> Parts {
-        let mut request = Request::builder().uri("/");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        request.body(()).unwrap().into_parts().0
-    }
-
-    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
-        let mut key = Key::default();
-        extractor.extract(&parts(headers), &mut key)?;
-        let naming = Naming::derived("p", "r").unwrap();
-        let name = naming.name(&key.0);
-        Ok(name
-            .as_str()
-            .strip_prefix("p:{")
-            .unwrap()
-            .strip_suffix("}:r")
-            .unwrap()
-            .to_owned())
-    }
-
-    #[test]
-    fn alternatives_cannot_be_taken_for_each_other() {
-        let (a, b, c) = (
-            || FromHeader::new("a"),
-            || FromHeader::new("b"),
-            || FromHeader::new("c"),
-        );
-        let flat = a().or(b()).or(c());
-        assert_eq!(name(&flat, &[("a", "x")]).unwrap(), "x");
-        assert_eq!(name(&flat, &[("b", "x")]).unwrap(), "+1,x");
-        assert_eq!(name(&flat, &[("c", "x")]).unwrap(), "+2,x");
-        assert_eq!(name(&flat, &[("a", "+1"), ("b", "x")]).unwrap(), "%2B1");
-
-        // Also if they are nested or of other types.
-        let nested = OrSkip(a().or(b())).or(c());
-        assert_eq!(name(&nested, &[("b", "x")]).unwrap(), "+0,+1,x");
-        let behind = (Constant("k"), (a().or(b()), Constant("z")).or(c()));
-        assert_eq!(name(&behind, &[("a", "x")]).unwrap(), "k,x,z");
-        assert_eq!(name(&behind, &[("b", "x")]).unwrap(), "k,+0,+1,x,z");
-        assert_eq!(name(&behind, &[("c", "x")]).unwrap(), "k,+1,x");
-    }
-
-    #[test]
-    fn a_repeated_header_is_not_excused() {
-        let twice = [("a", "x"), ("a", "y"), ("b", "z")];
-        let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
-        let refused = Err(NoKey::ambiguous("a"));
-        assert_eq!(name(&a(), &twice), refused);
-        assert_eq!(name(&a().or(b()), &twice), refused);
-        assert_eq!(name(&FromHeader::new("c").or(a()).or(b()), &twice), refused);
-        assert_eq!(name(&a().or_shared(), &twice), refused);
-        assert_eq!(name(&a().or_skip(), &twice), refused);
-        assert_eq!(name(&(b(), a()).or_skip().or_shared(), &twice), refused);
-        let secret = Secret::new("k1", [7; 32]).unwrap();
-        assert_eq!(name(&a().digest(&secret).or_skip(), &twice), refused);
-        // Extractors after the first match are not called.
-        assert_eq!(name(&b().or(a()), &twice).unwrap(), "z");
-    }
-
-    #[test]
-    fn the_servers_fault_goes_before_the_callers() {
-        let (a, server) = (|| FromHeader::new("a"), Err(NoKey::missing_peer()));
-        assert_eq!(name(&a().or(PeerIp), &[]), server);
-        assert_eq!(name(&PeerIp.or(a()), &[]), server);
-        assert_eq!(name(&a().or(PeerIp).or(FromHeader::new("b")), &[]), server);
-        assert_eq!(name(&PeerIp.or_skip(), &[]), server);
-        assert_eq!(name(&ClientIp::hops(1).or_skip(), &[]), server);
-        assert_eq!(name(&a().or(PeerIp.or_skip()).or_skip(), &[]), server);
-        // Another key stands in for it, which causes only a warning.
-        assert_eq!(name(&PeerIp.or_shared(), &[]).unwrap(), "+1,shared");
-        assert_eq!(name(&PeerIp.or(a()), &[("a", "x")]).unwrap(), "+1,x");
-    }
-
-    #[test]
-    fn what_is_missing_is_named_or_excused() {
-        assert_eq!(name(&FromHeader::new("a"), &[]), Err(NoKey::missing("a")));
-        let both = FromHeader::new("a").or(FromHeader::new("b"));
-        assert_eq!(name(&both, &[]), Err(NoKey::missing("a")));
-        assert_eq!(name(&FromHeader::new("a").or_skip(), &[]), Err(NoKey::Skip));
-        assert_eq!(
-            name(&FromHeader::new("a").or_shared(), &[]).unwrap(),
-            "+1,shared"
-        );
-        assert_eq!(
-            name(&(Constant("k"), FromHeader::new("a")), &[]),
-            Err(NoKey::missing("a"))
-        );
-        assert_eq!(
-            name(&FromParts(|_: &Parts| Some("")), &[]),
-            Err(NoKey::missing("identity"))
-        );
     }
 }

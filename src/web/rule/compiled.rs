@@ -21,7 +21,7 @@ use crate::{
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
-        key::{Key, Mistakes, NoKey, Warned},
+        key::{Key, KeyTraits, Mistakes, NoKey, Warned},
         request::is_preflight,
     },
 };
@@ -80,7 +80,7 @@ impl CompiledRule {
         holder: &Holder,
     ) -> Result<Self, ConfigError> {
         let label = rule.label().to_owned();
-        rule.check()?;
+        let traits = rule.check()?;
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
@@ -120,7 +120,7 @@ impl CompiledRule {
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
         Ok(Self {
             limits,
-            bounded: rule.key.as_ref().is_some_and(|key| key.is_bounded()),
+            bounded: traits.is_some_and(|key| key.is_bounded),
             wait: wait.map(|wait| (wait, queue)),
             warned: Warned::default(),
             rule,
@@ -267,8 +267,8 @@ impl CompiledRule {
 }
 
 impl Rule {
-    /// Checks its settings.
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Checks its settings, and returns what is known of its key; `None` without one.
+    fn check(&self) -> Result<Option<KeyTraits>, ConfigError> {
         let label = self.label();
         check_rule_name(label)?;
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
@@ -280,12 +280,10 @@ impl Rule {
         }
         self.check_lease(self.lease)?;
         self.on_failure.check(label)?;
-        if let Some(key) = &self.key {
-            key.check()?;
-            if let Some(header) = key.exposed_credential() {
-                bail!(Key: "the header {header:?} holds a credential, which would be visible in \
-                    Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
-            }
+        let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
+        if let Some(header) = traits.and_then(|key| key.exposed_credential) {
+            bail!(Key: "the header {header:?} holds a credential, which would be visible in \
+                Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
         }
         for limit in self.known_limits() {
             let limit = limit.stored();
@@ -297,10 +295,10 @@ impl Rule {
                 bail!(Rule: "rule {label:?} has no tiers, or two with one name");
             }
         }
-        match self.cost {
-            Cost::Fixed(permits) => self.check_cost(permits),
-            Cost::Parts(_) => Ok(()),
+        if let Cost::Fixed(permits) = self.cost {
+            self.check_cost(permits)?;
         }
+        Ok(traits)
     }
 
     /// Checks that a fixed cost is between 1 and the limits that are known.

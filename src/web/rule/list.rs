@@ -13,7 +13,7 @@ use crate::{
     macros::warning,
     name::Identity,
     web::{
-        key::{AnyKey, ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
+        key::{ClientIp, Key, KeyExtractor, KeyTraits, Mistakes, NoKey, Warned, network_of},
         request::is_preflight,
     },
 };
@@ -40,7 +40,7 @@ pub struct Requests(Result<Which, ConfigError>);
 #[derive(Clone)]
 enum Which {
     From(ClientIp, Networks),
-    With(Arc<dyn AnyKey>, HashSet<Identity>),
+    With(Arc<dyn KeyExtractor>, HashSet<Identity>),
     Method(Method),
     Matching(Arc<Index>),
 }
@@ -117,10 +117,10 @@ impl Requests {
     fn checked(self) -> Result<Which, ConfigError> {
         let which = self.0?;
         match &which {
-            Which::From(address, _) => KeyExtractor::check(address)?,
+            Which::From(address, _) => address.check()?,
             Which::With(key, _) => key.check()?,
-            Which::Method(_) | Which::Matching(_) => {}
-        }
+            Which::Method(_) | Which::Matching(_) => KeyTraits::default(),
+        };
         Ok(which)
     }
 }

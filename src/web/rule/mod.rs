@@ -22,7 +22,7 @@ pub use self::{
 use self::{pattern::Pattern, share::Share};
 use super::{
     charge::{ChargeIf, Judges, Outcome},
-    key::{AnyKey, Constant, KeyExtractor},
+    key::{Constant, KeyExtractor},
 };
 use crate::{
     decision::Refusal,
@@ -52,7 +52,7 @@ const UNNAMED: &str = "default";
 pub struct Rule {
     name: Option<String>,
     limit: LimitOf,
-    key: Option<Arc<dyn AnyKey>>,
+    key: Option<Arc<dyn KeyExtractor>>,
     pub(crate) cost: Cost,
     on_failure: FailurePolicy,
     pub(crate) algorithm: Algorithm,
@@ -379,7 +379,11 @@ impl Rule {
         self
     }
 
-    pub(crate) fn of(name: Option<String>, limit: LimitOf, key: Option<Arc<dyn AnyKey>>) -> Self {
+    pub(crate) fn of(
+        name: Option<String>,
+        limit: LimitOf,
+        key: Option<Arc<dyn KeyExtractor>>,
+    ) -> Self {
         Self {
             name,
             limit,

@@ -36,8 +36,10 @@ use crate::{
 /// pass. Requests of an entry without rules pass too: `.on("/health", Vec::new())` exempts a route.
 ///
 /// A table that would limit nothing is an error when the layer is built: one without any rule, or
-/// with a pattern that is never reached because an earlier one matches the same requests. One
-/// warning names the entries that have matched none of the first 1,000 requests.
+/// with a pattern that is never reached because an earlier one matches the same requests. Routes and
+/// gRPC methods are not compared with each other: in a nested or rewritten request they read
+/// different paths. One warning names the entries that have matched none of the first 1,000
+/// requests.
 ///
 /// # Several rules
 ///
@@ -351,8 +353,8 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the plan for a request. A charge that an outer layer has made for the same rule on
-    /// the store `once` is not made again.
+    /// Returns the plan for a request. With `once`, the layer's store, the plan leaves out what an
+    /// outer layer has charged there for the same rule.
     pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
         if let Some(plan) = self.lists.find(parts) {
             return plan;

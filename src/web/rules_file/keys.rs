@@ -223,7 +223,7 @@ impl Definition {
 }
 
 fn check(at: &impl Fail, key: &impl KeyExtractor) -> Result<(), Mistake> {
-    key.check().map_err(|error| at.fail(error))
+    key.check().map(|_| ()).map_err(|error| at.fail(error))
 }
 
 fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {

@@ -271,10 +271,10 @@ fn reason_of(message: &str) -> String {
 
 /// Returns a message that a name is unknown, with the known or nearest names.
 pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
-    // A text of another length was not meant to be the name.
+    // A text of another length was not meant to be the name, and a very long one would take long.
     let near = known
         .iter()
-        .filter(|name| given.len().abs_diff(name.len()) <= 1 + name.len() / 4);
+        .filter(|name| given.len() <= 64 && given.len().abs_diff(name.len()) <= 1 + name.len() / 4);
     let near = near
         .map(|name| (levenshtein(given, name), name))
         .filter(|(distance, name)| *distance <= 1 + name.len() / 4)

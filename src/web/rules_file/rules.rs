@@ -183,7 +183,11 @@ fn failure_policy(
 
 fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
     let key = keys.key(by)?;
-    match KeyExtractor::exposed_credential(&key) {
+    match key
+        .check()
+        .ok()
+        .and_then(|traits| traits.exposed_credential)
+    {
         Some(header) => Err(by.fail(format!(
             "the header {header:?} holds a credential, which would be visible in Redis: define a \
              key with `from = \"credential:{header}\"` and the `digest` of a secret that the code \

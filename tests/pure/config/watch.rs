@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread, thread::
 
 use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
-use tower_ratelimit::{RulesFile, key::Key, key::NoKey};
+use tower_ratelimit::{
+    RulesFile,
+    key::{Key, KeyTraits, NoKey},
+};
 
 use super::{file, layer, met, one, request};
 
@@ -181,9 +184,9 @@ impl KeyExtractor for Noting {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
         self.0.lock().unwrap().push(thread::current().id());
-        Ok(())
+        Ok(KeyTraits::default())
     }
 }
 

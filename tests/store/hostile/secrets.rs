@@ -60,7 +60,9 @@ fn digested() -> impl KeyExtractor + Clone {
 fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("Secret", &secret());
     shown.show("Digested", &digested());
-    shown.show("FromHeader", &FromHeader::credential("x-session"));
+    let header = FromHeader::credential("x-session");
+    shown.show("FromHeader", &header);
+    shown.show("KeyTraits", &header.check().unwrap());
     shown.show("Or", &digested().or(PeerIp));
     shown.show("OrSkip", &digested().or_skip());
     shown.show(

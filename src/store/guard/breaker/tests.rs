@@ -69,7 +69,7 @@ fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
 
 fn fail(breakers: &Breakers, acquire: &Acquire, times: u32) {
     for _ in 0..times {
-        enter(breakers, acquire).unwrap().ends(Told::Failed);
+        enter(breakers, acquire).unwrap().ends(Signal::Failed);
     }
 }
 
@@ -149,8 +149,8 @@ fn answers_never_open_it() {
     let clock = ManualClock::new();
     let breakers = breakers(1, 1, &clock);
     for _ in 0..1000 {
-        enter(&breakers, &orders()).unwrap().ends(Told::Answered);
-        enter(&breakers, &orders()).unwrap().ends(Told::Nothing);
+        enter(&breakers, &orders()).unwrap().ends(Signal::Answered);
+        enter(&breakers, &orders()).unwrap().ends(Signal::Nothing);
         // Somebody hangs up.
         drop(enter(&breakers, &orders()));
     }
@@ -177,7 +177,7 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
         breakers
             .enter(name, Duration::ZERO)
             .unwrap()
-            .ends(Told::Nothing);
+            .ends(Signal::Nothing);
         clock.advance(earlier);
         let pass = breakers.enter(name, waited).unwrap();
         clock.advance(millisecond);
@@ -189,7 +189,7 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     breakers
         .enter(name, 10 * SLOW)
         .unwrap()
-        .ends(Told::Answered);
+        .ends(Signal::Answered);
     assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
@@ -214,7 +214,7 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
         clock.advance(SLOW - came_in);
         drop(pass);
         assert_eq!(state(&breakers), expected, "{came_in:?}");
-        behind.ends(Told::Nothing);
+        behind.ends(Signal::Nothing);
     }
     // Where nothing is sent behind it, nothing may be owed.
     let breakers = breakers(1, 1, &clock);
@@ -281,9 +281,9 @@ fn the_answer_to_any_probe_closes_it() {
     let first = enter(&breakers, &orders()).unwrap();
     clock.advance(LONGEST_PROBE);
     let second = enter(&breakers, &orders()).unwrap();
-    first.ends(Told::Answered);
+    first.ends(Signal::Answered);
     assert_eq!(state(&breakers), BreakerState::Closed);
-    second.ends(Told::Failed);
+    second.ends(Signal::Failed);
     assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
@@ -300,22 +300,22 @@ fn none_is_never_open() {
 fn it_is_told_how_it_is_and_for_how_long() {
     let clock = ManualClock::new();
     let breakers = breakers(FAILURES, 1, &clock);
-    let told = |state, lasts, failures| (state, Duration::from_millis(lasts), failures);
+    let seen = |state, lasts, failures| (state, Duration::from_millis(lasts), failures);
     clock.advance(Duration::from_secs(5));
     fail(&breakers, &orders(), 2);
-    assert_eq!(breakers.look(), [told(BreakerState::Closed, 5000, 2)]);
+    assert_eq!(breakers.look(), [seen(BreakerState::Closed, 5000, 2)]);
     fail(&breakers, &orders(), 1);
-    assert_eq!(breakers.look(), [told(BreakerState::Open, 0, 0)]);
+    assert_eq!(breakers.look(), [seen(BreakerState::Open, 0, 0)]);
     clock.advance(FIRST_PAUSE);
-    assert_eq!(breakers.look(), [told(BreakerState::HalfOpen, 100, 0)]);
+    assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 100, 0)]);
     let probe = enter(&breakers, &orders()).unwrap();
-    assert_eq!(breakers.look(), [told(BreakerState::HalfOpen, 100, 0)]);
+    assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 100, 0)]);
     // It goes on being open, though it pauses anew.
-    probe.ends(Told::Failed);
+    probe.ends(Signal::Failed);
     clock.advance(LONGEST_PAUSE);
-    assert_eq!(breakers.look(), [told(BreakerState::HalfOpen, 1100, 0)]);
-    enter(&breakers, &orders()).unwrap().ends(Told::Answered);
-    assert_eq!(breakers.look(), [told(BreakerState::Closed, 0, 0)]);
+    assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 1100, 0)]);
+    enter(&breakers, &orders()).unwrap().ends(Signal::Answered);
+    assert_eq!(breakers.look(), [seen(BreakerState::Closed, 0, 0)]);
 }
 
 /// Whoever comes at the end of a pause, all at once: one goes.
@@ -338,7 +338,7 @@ fn a_herd_sends_one() {
                     barrier.wait();
                     // Not before all have tried.
                     if let Some(pass) = pass {
-                        pass.ends(Told::Failed);
+                        pass.ends(Signal::Failed);
                     }
                 });
             }
@@ -383,7 +383,7 @@ fn what_opens_again_and_again_is_told_of_once_a_minute() {
     let breakers = breakers(1, 2, &clock);
     let nodes = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let opens = |node: &Acquire| levels(|| fail(&breakers, node, 1));
-    let closes = |node: &Acquire| levels(|| enter(&breakers, node).unwrap().ends(Told::Answered));
+    let closes = |node: &Acquire| levels(|| enter(&breakers, node).unwrap().ends(Signal::Answered));
     clock.advance(Duration::from_secs(5));
     assert_eq!(opens(&nodes[0]), ["WARN"]);
     assert_eq!(opens(&nodes[1]), [""; 0]);

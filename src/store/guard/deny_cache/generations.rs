@@ -1,8 +1,8 @@
-//! How often something was changed under a name, so that what was learnt before is known to be old.
+//! Counts the changes of each name, so that a refusal from before a change is known to be stale.
 //!
-//! A refusal is on its way while other calls change its limiter, and reaches this process after them. So it is not
-//! looked up and removed when something changes: it carries the generations that it was asked in, and counts while they
-//! last. Nothing has to be done in the right order for that.
+//! A refusal can be on its way while other calls change its limiter, and arrive after them. So a
+//! change does not look up refusals and remove them: each refusal carries the generations at which it
+//! was asked for, and is valid while they last. This needs no order of events.
 
 use std::sync::OnceLock;
 
@@ -12,16 +12,16 @@ use crate::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Names share them: a change then makes old what stands under another name, too, which costs that one a call. With
-/// half as many as there are refusals at most, that is two others in the mean.
+/// The number of counts. Names share them, so a change also makes refusals of other names stale,
+/// which costs each of these a call: two in the mean, with half as many counts as refusals at most.
 ///
-/// One where every order of steps is tried: which names share a place would else differ each time.
+/// There is one where all orders of steps are tried: otherwise each run would share them differently.
 const GENERATIONS: usize = if cfg!(interleavings) { 1 } else { 1 << 16 };
 
 /// Changes, counted by name.
 ///
-/// A count that has gone through all 2^32 seems not to have changed: that takes more calls than one process makes while a
-/// refusal stands.
+/// A count that wraps around seems not to have changed: that takes 2^32 changes while one refusal is
+/// valid.
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     /// Made by the first call, as a store may be set up in several steps.
@@ -33,7 +33,7 @@ pub(crate) struct Generations {
 pub(crate) struct Seen(List<(usize, u32)>);
 
 impl Generations {
-    /// What changed up to now. To be called before the call is sent that tells how things are.
+    /// Returns the present generations. Call it before sending the call whose answer they are for.
     pub(crate) fn see<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Seen {
         let seen = names.map(|name| {
             let place = Self::place(name);
@@ -42,15 +42,15 @@ impl Generations {
         Seen(seen.collect())
     }
 
-    /// Makes old what was seen of this name. To be called when the change was heard of, and before anybody else hears
-    /// of it.
+    /// Makes refusals of this name stale. Call it when a change is known, before it is reported to
+    /// anyone.
     pub(crate) fn changed(&self, name: &Name) {
         if let Some(count) = self.counts().get(Self::place(name)) {
             count.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Whether nothing has changed since.
+    /// Returns whether nothing has changed since.
     pub(crate) fn is_current(&self, seen: &Seen) -> bool {
         seen.0.iter().all(|(place, then)| self.at(*place) == *then)
     }
@@ -60,9 +60,9 @@ impl Generations {
         count.map_or(0, |count| count.load(Ordering::Acquire))
     }
 
-    /// By its text alone: however its permits are counted, it is the same keys.
+    /// Returns the count of a name. Its text decides alone: the algorithms share the same keys.
     fn place(name: &Name) -> usize {
-        // The lowest bits, of which there are enough on every machine.
+        // The lowest bits are enough on every machine.
         name.text().seeded_hash() as usize % GENERATIONS
     }
 
@@ -87,7 +87,7 @@ mod tests {
     fn any_change_after_the_look_makes_it_old() {
         let generations = Generations::default();
         let (a, b) = (name("a"), name("b"));
-        // Of hashes that collide there is nothing to see.
+        // Names that share a count would show nothing.
         assert_ne!(Generations::place(&a), Generations::place(&b));
         generations.changed(&a);
         let seen = generations.see([&a].into_iter());

@@ -1,4 +1,4 @@
-//! What the store has granted lately, by key: a few counts of the last interval.
+//! The permits that the store granted in the last interval, by key: a few counts each.
 
 use std::{
     convert::Infallible,
@@ -14,14 +14,16 @@ use crate::{
     name::{BuildSpread, Name, Text},
 };
 
-/// How many keys are remembered, some 300 bytes each: 20 MB. One that is forgotten has all of its share.
+/// The most keys that are recorded, some 300 bytes each: 20 MB. One that is evicted has all of its
+/// share.
 const MOST_KEYS: usize = 1 << 16;
-/// Into how many parts an interval is divided: what was granted leaves it a part too late at most.
+/// The parts of an interval. A grant leaves the interval one part too late at most.
 const PARTS: usize = 8;
 
 pub(crate) struct Recent(Cache<Text, Arc<Mutex<Granted>>, UnitWeighter, BuildSpread>);
 
-/// What one limiter granted, the last part of the interval first. One more part than an interval has, as two are cut.
+/// The grants of one limiter, the last part of the interval first. There is one more part than an
+/// interval has, because the first and the last are cut.
 #[derive(Debug, PartialEq)]
 struct Granted {
     permits: u64,
@@ -42,12 +44,12 @@ impl Recent {
         ))
     }
 
-    /// Notes a grant of so many permits, and by which limit it was made.
+    /// Records a grant of so many permits, and the limit that it was made by.
     pub(crate) fn note(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
         let interval = i64::try_from(state.interval.as_millis())
             .unwrap_or(i64::MAX)
             .max(1);
-        // In one step: of two who come first at once, neither may replace what the other has noted.
+        // In one step: two callers that come first together must not replace each other's record.
         let Ok(found) = self.0.get_or_insert_with(name.text(), || {
             let granted = Granted::new(state.permits, interval, now);
             Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
@@ -58,7 +60,7 @@ impl Recent {
         granted.add(permits);
     }
 
-    /// Notes that so many permits were kept of what was granted.
+    /// Records that so many permits of a grant were kept.
     pub(crate) fn settle(&self, name: &Name, granted: u32, keep: u32, now: i64) {
         let Some(found) = self.0.get(name.text()) else {
             return;
@@ -72,7 +74,7 @@ impl Recent {
         }
     }
 
-    /// The limit as the store told it last.
+    /// Returns the limit as the store reported it last.
     pub(crate) fn limit(&self, name: &Name) -> Option<Limit> {
         let found = self.0.get(name.text())?;
         let granted = lock(&found);
@@ -80,8 +82,8 @@ impl Recent {
         Limit::try_new(granted.permits, interval).ok()
     }
 
-    /// Hands over what was granted within the interval, the earliest first, and no later than when each counts from. It is
-    /// forgotten here, and nobody else finds it gone before it has arrived.
+    /// Hands over the grants of the interval, the earliest first, each with the time it counts from.
+    /// They are removed here, under a lock that is held until they have arrived.
     pub(crate) fn hand_over<E>(
         &self,
         name: &Name,
@@ -111,7 +113,7 @@ impl Granted {
     /// Makes the first part that of `now`.
     fn move_to(&mut self, interval: i64, now: i64) {
         if interval != self.interval {
-            // Parts of another length: what they hold counts from now on.
+            // Parts of another length: their permits count from now on.
             let all = self
                 .parts
                 .iter()
@@ -120,7 +122,7 @@ impl Granted {
             self.add(all);
             return;
         }
-        // A clock that was set back puts what comes into the part that is there.
+        // After a clock was set back, grants go into the part that is there.
         let passed = part_at(now, interval).saturating_sub(self.newest).max(0);
         let count = self.parts.len();
         let passed = usize::try_from(passed).unwrap_or(count).min(count);
@@ -138,7 +140,7 @@ impl Granted {
         }
     }
 
-    /// Takes out the latest.
+    /// Removes the latest.
     fn remove(&mut self, permits: u32) {
         let mut left = permits;
         for part in &mut self.parts {
@@ -171,7 +173,7 @@ fn end_of(part: i64, interval: i64) -> i64 {
     i64::try_from(end).unwrap_or(i64::MAX)
 }
 
-/// What is behind the lock is whole between any two statements, so a panic elsewhere does not spoil it.
+/// A panic elsewhere does not spoil the counts: they are whole between any two statements.
 fn lock(granted: &Mutex<Granted>) -> MutexGuard<'_, Granted> {
     granted.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -192,8 +194,8 @@ mod tests {
     use crate::demand::Labels;
 
     proptest! {
-        /// What was granted within the interval is there, at its time or up to a part later; of what is older, at most what
-        /// was within a part of it.
+        /// The grants of the interval are there, at their times or up to a part later; of older ones
+        /// at most those of one part before.
         #[test]
         fn what_was_granted_lately_is_there(
             interval in 1..100_000_i64,
@@ -210,12 +212,15 @@ mod tests {
             }
             let past = granted.take(interval, now);
             let part = interval / PARTS as i64 + 1;
-            // At each time: no fewer count than were granted by then, and no more than a part before.
+            // At each time: at least what was granted since, and at most that of a part before.
             for at in [now, now - interval / 3, now - interval / 2, now - interval + 1] {
-                let since = |from: i64| all.iter().filter(|(time, _)| *time >= from).map(|(_, permits)| permits).sum::<u32>();
-                let told: u32 = past.iter().filter(|(time, _)| *time >= at).map(|(_, permits)| permits).sum();
-                prop_assert!(told >= since(at), "{told} since {at}");
-                prop_assert!(told <= since(at - part), "{told} since {at}");
+                let sum = |of: &[(i64, u32)], from: i64| {
+                    let since = of.iter().filter(|(time, _)| *time >= from);
+                    since.map(|(_, permits)| permits).sum::<u32>()
+                };
+                let counted = sum(&past, at);
+                prop_assert!(counted >= sum(&all, at), "{counted} since {at}");
+                prop_assert!(counted <= sum(&all, at - part), "{counted} since {at}");
             }
             prop_assert!(past.is_sorted_by_key(|(time, _)| *time));
             prop_assert!(past.iter().all(|(time, _)| *time <= now));
@@ -223,7 +228,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_given_back_is_taken_out(taken in prop::collection::vec(1..50_u32, 1..20), back in 0..500_u32) {
+        fn what_is_given_back_is_taken_out(
+            taken in prop::collection::vec(1..50_u32, 1..20),
+            back in 0..500_u32,
+        ) {
             let mut granted = Granted::new(10, 1000, 0);
             let mut now = 0;
             for permits in &taken {
@@ -251,7 +259,7 @@ mod tests {
         }
     }
 
-    /// All of them, by whoever asks first.
+    /// Returns the sum of what is handed over.
     fn handed_over(recent: &Recent, name: &Name) -> u32 {
         let mut all = 0;
         let done = recent.hand_over(name, 1000, 5000, |past| {

@@ -2,7 +2,8 @@
 
 const PAGE: &str = include_str!("../../../docs/failure.md");
 
-/// Its rows: what is said, redis-rs' kind, carried out, class, kind, connection, breaker, what to do.
+/// Returns its rows: the message, redis-rs' kind, carried out, class, kind, connection, breaker,
+/// what to do.
 pub fn rows() -> Vec<[&'static str; 8]> {
     let (_, section) = PAGE.split_once("\n## Errors, one by one\n").unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();

@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether each node needs a script's text separately.
+    /// Returns whether there are several nodes, as in a Cluster.
     pub(crate) fn has_nodes(&self) -> bool {
         self.source.has_nodes
     }

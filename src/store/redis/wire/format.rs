@@ -1,5 +1,4 @@
 //! Redisson's format: names of keys, packed members, limits; and the arguments of our scripts.
-//! Pure.
 
 use std::io::Write;
 

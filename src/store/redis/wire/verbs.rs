@@ -1,4 +1,4 @@
-//! The calls of the verbs: see `lua/lib/verbs.lua`. Pure.
+//! The calls of the verbs: see `lua/lib/verbs.lua`.
 
 use redis::Value;
 

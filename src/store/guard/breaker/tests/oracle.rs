@@ -8,7 +8,7 @@ use super::*;
 enum Step {
     Enter,
     /// One of the calls under way is over
-    End(usize, Told),
+    End(usize, Signal),
     /// Its callers have left
     Leave(usize),
     /// Bytes come in, for whichever call
@@ -17,14 +17,14 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let told = prop_oneof![
-        3 => Just(Told::Failed),
-        2 => Just(Told::Answered),
-        1 => Just(Told::Nothing),
+    let signal = prop_oneof![
+        3 => Just(Signal::Failed),
+        2 => Just(Signal::Answered),
+        1 => Just(Signal::Nothing),
     ];
     let step = prop_oneof![
         6 => Just(Step::Enter),
-        6 => (any::<usize>(), told).prop_map(|(which, told)| Step::End(which, told)),
+        6 => (any::<usize>(), signal).prop_map(|(which, signal)| Step::End(which, signal)),
         3 => any::<usize>().prop_map(Step::Leave),
         1 => Just(Step::CameIn),
         2 => (0..20_u64).prop_map(Step::Advance),
@@ -64,30 +64,30 @@ struct Call<'a> {
 }
 
 impl Model {
-    fn told(&mut self, call: &Call<'_>, now: u64, told: Told) {
-        match (&self.phase, told) {
+    fn signal(&mut self, call: &Call<'_>, now: u64, signal: Signal) {
+        match (&self.phase, signal) {
             // Also if another one asks by now.
-            (Is::Probed(..) | Is::Ready(_), Told::Answered)
+            (Is::Probed(..) | Is::Ready(_), Signal::Answered)
                 if call.probes && self.opened == call.opened =>
             {
                 self.phase = Is::Closed;
                 self.row.clear();
             }
-            (Is::Probed(_, number, pauses), Told::Failed) if *number == call.number => {
+            (Is::Probed(_, number, pauses), Signal::Failed) if *number == call.number => {
                 self.phase = Is::Open(now, pauses + 1);
                 self.opened += 1;
             }
-            (Is::Probed(_, number, pauses), Told::Nothing) if *number == call.number => {
+            (Is::Probed(_, number, pauses), Signal::Nothing) if *number == call.number => {
                 self.phase = Is::Ready(*pauses);
             }
             // Of a probe that was given up nobody wants to hear.
-            (Is::Closed, Told::Answered | Told::Failed)
+            (Is::Closed, Signal::Answered | Signal::Failed)
                 if self.opened == call.opened && !call.probes =>
             {
-                self.row.push(told == Told::Failed);
+                self.row.push(signal == Signal::Failed);
                 let last = self.row.iter().rev().take(2 * FAILURES as usize);
                 let failed = last.filter(|failed| **failed).count();
-                if told == Told::Failed && failed >= FAILURES as usize {
+                if signal == Signal::Failed && failed >= FAILURES as usize {
                     self.phase = Is::Open(now, 0);
                     self.opened += 1;
                 }
@@ -140,12 +140,12 @@ proptest! {
                     }
                     calls.push(Call { number, opened: model.opened, at: now, probes, pass });
                 }
-                Step::End(which, told) if !calls.is_empty() => {
+                Step::End(which, signal) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
-                    let late = told == Told::Answered && now - call.at >= in_millis(SLOW);
-                    let of_late = if call.probes { Told::Failed } else { Told::Nothing };
-                    model.told(&call, now, if late { of_late } else { told });
-                    call.pass.ends(told);
+                    let late = signal == Signal::Answered && now - call.at >= in_millis(SLOW);
+                    let of_late = if call.probes { Signal::Failed } else { Signal::Nothing };
+                    model.signal(&call, now, if late { of_late } else { signal });
+                    call.pass.ends(signal);
                 }
                 Step::Leave(which) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
@@ -158,7 +158,7 @@ proptest! {
                     let owed = sent.get(before);
                     let owes = owed.is_some_and(|owed| now - owed >= in_millis(SLOW) / 10 * 9);
                     let fails = late && (call.probes || silent && owes);
-                    model.told(&call, now, if fails { Told::Failed } else { Told::Nothing });
+                    model.signal(&call, now, if fails { Signal::Failed } else { Signal::Nothing });
                     drop(call.pass);
                 }
                 Step::CameIn => {

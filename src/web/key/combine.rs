@@ -1,0 +1,221 @@
+//! Extractors made of others: alternatives, an excuse, and all of several.
+
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+use super::{Key, KeyExtractor, KeyTraits, NoKey};
+use crate::{decision::Fault, error::ConfigError};
+
+/// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
+#[derive(Clone)]
+pub struct Or(pub(super) Vec<Arc<dyn KeyExtractor>>);
+
+impl Or {
+    /// Uses another extractor if none of these finds anything.
+    #[must_use]
+    pub fn or<K: KeyExtractor>(mut self, other: K) -> Self {
+        self.0.push(Arc::new(other));
+        self
+    }
+}
+
+impl KeyExtractor for Or {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        let start = key.0.end();
+        let mut first_missing = None;
+        for (index, alternative) in self.0.iter().enumerate() {
+            if index > 0 {
+                key.0.mark(index);
+            }
+            let before = key.0.end();
+            let found = match alternative.extract(parts, key) {
+                // An extractor that adds nothing has found nothing.
+                Ok(()) if key.0.end() == before => Err(NoKey::missing("identity")),
+                found => found,
+            };
+            match found {
+                Ok(()) => {
+                    // The first alternative goes unmarked, unless it could be taken for another.
+                    if index == 0 && key.0.is_marked_from(start) {
+                        key.0.mark_from(start, 0);
+                    }
+                    return Ok(());
+                }
+                Err(NoKey::Skip) => return Err(NoKey::Skip),
+                Err(missing) => {
+                    if let Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
+                        return Err(missing);
+                    }
+                    key.0.truncate(start);
+                    // The caller cannot change what the server lacks.
+                    let is_worse = first_missing.is_none_or(|first: NoKey| {
+                        first.fault() != missing.fault() && missing.fault() == Some(Fault::Server)
+                    });
+                    if is_worse {
+                        first_missing = Some(missing);
+                    }
+                }
+            }
+        }
+        Err(first_missing.unwrap_or(NoKey::missing("identity")))
+    }
+
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        KeyTraits::of_all(self.0.iter().map(|key| &**key))
+    }
+}
+
+impl fmt::Debug for Or {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let descriptions = self.0.iter().map(|alternative| alternative.description());
+        f.debug_list().entries(descriptions).finish()
+    }
+}
+
+/// Does not limit requests in which an extractor finds nothing. Made by [`KeyExtractor::or_skip`].
+#[derive(Clone, Copy, Debug)]
+pub struct OrSkip<K>(pub(super) K);
+
+impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0
+            .extract(parts, key)
+            .map_err(|none| match none.fault() {
+                Some(Fault::Caller) | None => NoKey::Skip,
+                Some(Fault::Ambiguous | Fault::TooLong { .. } | Fault::Server) => none,
+            })
+    }
+
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        self.0.check()
+    }
+}
+
+macro_rules! tuple {
+    ($($field:ident),+) => {
+        impl<$($field: KeyExtractor),+> KeyExtractor for ($($field,)+) {
+            #[allow(non_snake_case, reason = "the fields are named as their types")]
+            fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+                let ($($field,)+) = self;
+                $($field.extract(parts, key)?;)+
+                Ok(())
+            }
+
+            #[allow(non_snake_case, reason = "the fields are named as their types")]
+            fn check(&self) -> Result<KeyTraits, ConfigError> {
+                let ($($field,)+) = self;
+                Ok(KeyTraits::BOUNDED$(.and($field.check()?))+)
+            }
+        }
+    };
+}
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::{
+        key::{ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret},
+        name::Naming,
+    };
+
+    fn parts(headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
+        let mut key = Key::default();
+        extractor.extract(&parts(headers), &mut key)?;
+        let naming = Naming::derived("p", "r").unwrap();
+        let name = naming.name(&key.0);
+        Ok(name
+            .as_str()
+            .strip_prefix("p:{")
+            .unwrap()
+            .strip_suffix("}:r")
+            .unwrap()
+            .to_owned())
+    }
+
+    #[test]
+    fn alternatives_cannot_be_taken_for_each_other() {
+        let (a, b, c) = (
+            || FromHeader::new("a"),
+            || FromHeader::new("b"),
+            || FromHeader::new("c"),
+        );
+        let flat = a().or(b()).or(c());
+        assert_eq!(name(&flat, &[("a", "x")]).unwrap(), "x");
+        assert_eq!(name(&flat, &[("b", "x")]).unwrap(), "+1,x");
+        assert_eq!(name(&flat, &[("c", "x")]).unwrap(), "+2,x");
+        assert_eq!(name(&flat, &[("a", "+1"), ("b", "x")]).unwrap(), "%2B1");
+
+        // Also if they are nested or of other types.
+        let nested = OrSkip(a().or(b())).or(c());
+        assert_eq!(name(&nested, &[("b", "x")]).unwrap(), "+0,+1,x");
+        let behind = (Constant("k"), (a().or(b()), Constant("z")).or(c()));
+        assert_eq!(name(&behind, &[("a", "x")]).unwrap(), "k,x,z");
+        assert_eq!(name(&behind, &[("b", "x")]).unwrap(), "k,+0,+1,x,z");
+        assert_eq!(name(&behind, &[("c", "x")]).unwrap(), "k,+1,x");
+    }
+
+    #[test]
+    fn a_repeated_header_is_not_excused() {
+        let twice = [("a", "x"), ("a", "y"), ("b", "z")];
+        let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
+        let refused = Err(NoKey::ambiguous("a"));
+        assert_eq!(name(&a(), &twice), refused);
+        assert_eq!(name(&a().or(b()), &twice), refused);
+        assert_eq!(name(&FromHeader::new("c").or(a()).or(b()), &twice), refused);
+        assert_eq!(name(&a().or_shared(), &twice), refused);
+        assert_eq!(name(&a().or_skip(), &twice), refused);
+        assert_eq!(name(&(b(), a()).or_skip().or_shared(), &twice), refused);
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        assert_eq!(name(&a().digest(&secret).or_skip(), &twice), refused);
+        // Extractors after the first match are not called.
+        assert_eq!(name(&b().or(a()), &twice).unwrap(), "z");
+    }
+
+    #[test]
+    fn the_servers_fault_goes_before_the_callers() {
+        let (a, server) = (|| FromHeader::new("a"), Err(NoKey::missing_peer()));
+        assert_eq!(name(&a().or(PeerIp), &[]), server);
+        assert_eq!(name(&PeerIp.or(a()), &[]), server);
+        assert_eq!(name(&a().or(PeerIp).or(FromHeader::new("b")), &[]), server);
+        assert_eq!(name(&PeerIp.or_skip(), &[]), server);
+        assert_eq!(name(&ClientIp::hops(1).or_skip(), &[]), server);
+        assert_eq!(name(&a().or(PeerIp.or_skip()).or_skip(), &[]), server);
+        // Another key stands in for it, which causes only a warning.
+        assert_eq!(name(&PeerIp.or_shared(), &[]).unwrap(), "+1,shared");
+        assert_eq!(name(&PeerIp.or(a()), &[("a", "x")]).unwrap(), "+1,x");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_or_excused() {
+        assert_eq!(name(&FromHeader::new("a"), &[]), Err(NoKey::missing("a")));
+        let both = FromHeader::new("a").or(FromHeader::new("b"));
+        assert_eq!(name(&both, &[]), Err(NoKey::missing("a")));
+        assert_eq!(name(&FromHeader::new("a").or_skip(), &[]), Err(NoKey::Skip));
+        assert_eq!(
+            name(&FromHeader::new("a").or_shared(), &[]).unwrap(),
+            "+1,shared"
+        );
+        assert_eq!(
+            name(&(Constant("k"), FromHeader::new("a")), &[]),
+            Err(NoKey::missing("a"))
+        );
+        assert_eq!(
+            name(&FromParts(|_: &Parts| Some("")), &[]),
+            Err(NoKey::missing("identity"))
+        );
+    }
+}
