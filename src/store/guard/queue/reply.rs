@@ -61,6 +61,17 @@ fn is_leased(grant: &Grant) -> bool {
     grant.source() == Source::Lease
 }
 
+/// Returns the decision of each caller of a call. An error is that of each of them.
+pub(super) fn of_each(
+    outcome: Result<Vec<Decision>, Error>,
+    callers: usize,
+) -> Vec<Result<Decision, Error>> {
+    match outcome {
+        Ok(decisions) => decisions.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error); callers],
+    }
+}
+
 /// A store of any type to which receipts are given back.
 pub(super) trait GivesBack: Send + Sync {
     fn give_back(&self, receipt: Receipt);

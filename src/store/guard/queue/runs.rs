@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     Inner, Key, key, lock,
     max_wait::LONGEST_RUN,
-    reply::{GivesBack, Reply},
+    reply::{GivesBack, Reply, of_each},
 };
 use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
 
@@ -174,7 +174,7 @@ impl<S: DecideRuns> Held<S> {
 
 impl<S: DecideRuns> Drop for Held<S> {
     fn drop(&mut self) {
-        let next = {
+        let (runtime, call) = {
             let mut runs = lock(&self.queue.queues.0.runs);
             let Some(run) = runs.get_mut(&self.key).filter(|run| run.call == self.call) else {
                 return;
@@ -188,7 +188,6 @@ impl<S: DecideRuns> Drop for Held<S> {
             (run.call, run.since) = (self.queue.queues.0.next(), self.queue.in_flight.now());
             (runtime, run.call)
         };
-        let (runtime, call) = next;
         let task = Task {
             runtime: runtime.id(),
             begun: false,
@@ -302,11 +301,7 @@ impl<S: DecideRuns> Sent<S> {
     }
 
     fn answer(&mut self, outcome: Result<Vec<Decision>, Error>) {
-        let outcomes: Vec<_> = match outcome {
-            Ok(decisions) => decisions.into_iter().map(Ok).collect(),
-            Err(error) => self.members.iter().map(|_| Err(error.clone())).collect(),
-        };
-        for outcome in outcomes {
+        for outcome in of_each(outcome, self.members.len()) {
             let Some(member) = self.members.pop_front() else {
                 return;
             };

@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use super::{
     Inner, Key, key, lock,
     max_wait::{Queue, Times, Turn, Until, Wakers},
+    reply::of_each,
 };
 use crate::{
     decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
@@ -198,11 +199,8 @@ impl<S: DecideRuns> Asking<S> {
         if self.run.is_empty() {
             return;
         }
-        let callers: Vec<_> = self
-            .run
-            .iter()
-            .map(|(_, acquire)| acquire.clone())
-            .collect();
+        let callers = self.run.iter().map(|(_, acquire)| acquire.clone());
+        let callers: Vec<_> = callers.collect();
         let outcome = match place {
             Ok(_place) => self.queue.store.acquire_run(&callers).await,
             Err(overload) => Err(overload),
@@ -213,10 +211,7 @@ impl<S: DecideRuns> Asking<S> {
     fn answer(mut self, outcome: Result<Vec<Decision>, Error>) {
         let now = self.queue.clock.now();
         let run = mem::take(&mut self.run);
-        let mut outcomes: Vec<_> = match outcome {
-            Ok(decisions) => decisions.into_iter().map(Ok).collect(),
-            Err(error) => run.iter().map(|_| Err(error.clone())).collect(),
-        };
+        let mut outcomes = of_each(outcome, run.len());
         // What the first is refused for holds for anybody; the others are behind it.
         let refused = outcomes.iter_mut().filter_map(|outcome| match outcome {
             Ok(Decision::Deny(refusal)) => Some(refusal),

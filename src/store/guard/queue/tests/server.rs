@@ -25,7 +25,7 @@ use crate::{
     receipt::{PermitId, Receipt},
     store::{
         Decide, DecideRuns, Op, Outcome,
-        guard::breaker::{Breakers, Told},
+        guard::breaker::{Breakers, Signal},
     },
 };
 
@@ -227,8 +227,8 @@ impl Server {
         })
         .await;
         match &reply {
-            Ok(_) => pass.ends(Told::Answered),
-            Err(_) => pass.ends(Told::Nothing),
+            Ok(_) => pass.ends(Signal::Answered),
+            Err(_) => pass.ends(Signal::Nothing),
         }
         reply
     }

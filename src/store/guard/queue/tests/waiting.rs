@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::world::{Caller, World};
+use super::{
+    super::max_wait::own_turn,
+    world::{Caller, World},
+};
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
     demand::MaxWait,
@@ -238,6 +241,24 @@ fn room_in_one_limiter_has_nobody_asked_for_that_waits_for_another() {
     assert!(waiting.is_woken());
 }
 
+/// Calls to a silent node take each other's place, and each fails in its time.
+#[test]
+fn a_waiter_ends_with_the_first_error_of_its_calls() {
+    let mut world = World::new();
+    let mut waiting = world.waits(1);
+    world.advance(50);
+    assert!(world.run(&mut [&mut waiting]).is_empty());
+    assert_eq!(world.calls().len(), 2);
+    world.server.fail(0);
+    let decided = world.run(&mut [&mut waiting]);
+    assert!(decided.iter().all(|(_, outcome)| outcome.is_err()));
+    assert_eq!(decided.len(), 1);
+    drop(waiting);
+    world.settle();
+    assert!(world.server.open().is_empty());
+    world.is_empty();
+}
+
 /// It leaves some turns to others, and comes in time all the same.
 #[test]
 fn a_waiter_that_yields_comes_back_later_and_in_time() {
@@ -307,4 +328,21 @@ fn callers_that_a_call_tries_may_be_late_and_no_others() {
     assert_eq!(world.calls().last(), Some(&asked));
     assert!(refused(&world, &mut behind[62]).is_none());
     assert!(refused(&world, &mut behind[63]).is_some());
+}
+
+#[test]
+fn half_of_the_time_is_left_to_others_and_no_turn_is_far() {
+    let begin = Duration::from_secs(1_704_153_600);
+    let late = |millis| {
+        own_turn(begin + Duration::from_millis(millis)) - begin - Duration::from_millis(millis)
+    };
+    for interval in [1, 100, 110, 220, 500, 1000, 3000] {
+        let late: Vec<_> = (0..3000).map(|turn| late(turn * interval)).collect();
+        let own = late.iter().filter(|late| late.is_zero()).count();
+        assert!(
+            (1200..=1800).contains(&own),
+            "{own} of 3000 every {interval} ms"
+        );
+        assert!(late.iter().all(|late| *late <= Duration::from_millis(220)));
+    }
 }
