@@ -62,7 +62,8 @@ impl Algorithm for FixedWindow {
         // A window later for each further rate.
         let next = now.ticks(interval + 1);
         for needs in needs {
-            needs.wait = end + 1 - now.tick + needs.rounds * next;
+            let rounds = needs.rounds.saturating_mul(next);
+            needs.wait = (end + 1 - now.tick).saturating_add(rounds);
         }
         // All come back together.
         answer.reset = if value < rate { end + 1 - now.tick } else { 0 };

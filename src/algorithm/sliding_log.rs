@@ -92,7 +92,8 @@ impl Algorithm for SlidingLog {
             // What is left is free now.
             answer.repaired = self.log.due(needs, value, latest, now.score() - interval);
             for needs in needs {
-                needs.wait += interval - now.tick + needs.rounds * interval;
+                let rounds = needs.rounds.saturating_mul(interval);
+                needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
             }
             newest = newest.map(|newest| newest.min(latest));
         }

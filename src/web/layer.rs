@@ -5,8 +5,6 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
-
 use super::{
     answer::{Answers, Fields, HeaderStyle, OnRefusal},
     charge::LayerId,
@@ -55,7 +53,7 @@ pub struct RateLimitLayer {
 pub(crate) struct Shared {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
-    pub(crate) rules: ArcSwap<CompiledRules>,
+    pub(crate) rules: Replaceable,
     pub(crate) answers: Answers,
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
@@ -64,6 +62,27 @@ pub(crate) struct Shared {
     replacing: Mutex<()>,
 }
 
+/// The rules of a layer, with the header fields that belong to them.
+#[cfg(feature = "config")]
+pub(crate) type Replaceable = arc_swap::ArcSwap<CompiledRules>;
+
+/// The same where nothing replaces them.
+#[cfg(not(feature = "config"))]
+#[derive(Debug)]
+pub(crate) struct Replaceable(CompiledRules);
+
+#[cfg(not(feature = "config"))]
+impl Replaceable {
+    fn from_pointee(rules: CompiledRules) -> Self {
+        Self(rules)
+    }
+
+    pub(crate) fn load(&self) -> &CompiledRules {
+        &self.0
+    }
+}
+
+#[cfg(feature = "config")]
 impl Shared {
     /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
@@ -135,6 +154,7 @@ impl RateLimitLayer {
     }
 }
 
+#[cfg(feature = "config")]
 impl RateLimitLayer {
     /// Replaces the rules of this layer, also in the services it has already made, while they
     /// serve.
@@ -436,7 +456,7 @@ impl RateLimitLayerBuilder {
             shared: Arc::new(Shared {
                 id: LayerId::new(),
                 store: self.store,
-                rules: ArcSwap::from_pointee(rules),
+                rules: Replaceable::from_pointee(rules),
                 answers: Answers {
                     jitter: self.retry_jitter,
                     on_refusal: self.on_refusal,

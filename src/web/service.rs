@@ -92,10 +92,11 @@ where
         }
         let (parts, body) = request.into_parts();
         let once = (!self.shared.always).then_some(&self.shared.store);
-        let rules = self.shared.rules.load();
-        // The fields of these rules, also if others apply when the response is sent.
-        let (plan, fields) = (rules.plan(&parts, once), rules.fields);
-        drop(rules);
+        let (plan, fields) = {
+            let rules = self.shared.rules.load();
+            // The fields of these rules, also if others apply when the response is sent.
+            (rules.plan(&parts, once), rules.fields)
+        };
         match plan {
             Plan::Pass => self.forward(Request::from_parts(parts, body), None),
             Plan::Refuse(refusal) => self.refuse(refusal, parts, fields),

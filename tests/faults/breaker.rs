@@ -68,6 +68,17 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     let opened = Instant::now();
     assert!(!store.health().is_well());
     assert_eq!(store.health().connection(), ConnectionState::Connected);
+    // Whatever answers, a handler finds which server it is about.
+    let place = format!("127.0.0.1:{}", server.port());
+    until("the open breaker's error names its server", || async {
+        let Ok(answer) = deny.clone().oneshot(Request::new(())).await;
+        let Decision::Deny(refusal) = decision_of(&answer) else {
+            return false;
+        };
+        let said = refusal.error().map(ToString::to_string).unwrap_or_default();
+        said.contains("its breaker is open") && said.contains(&place)
+    })
+    .await;
     let mut decisions = 0;
     while opened.elapsed() < Duration::from_secs(1) {
         assert_eq!(ask(&deny).await, DENIED);

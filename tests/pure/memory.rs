@@ -365,3 +365,32 @@ async fn an_expired_limiter_does_not_exist() {
         assert!(store.is_empty());
     }
 }
+
+/// A store that shares a look for idle limiters between newcomers does not refuse those that it
+/// cannot estimate meanwhile.
+#[tokio::test]
+async fn a_large_store_has_room_at_once_when_others_are_idle() {
+    let (store, clock, service) = flooded(4_000);
+    let mut full = 0;
+    for user in 0..6_000 {
+        full += usize::from(ask(&service, user).await == Answer::Full);
+    }
+    assert!(full > 1_000, "{full}");
+    clock.advance(Duration::from_millis(2 * INTERVAL));
+    for user in 0..10 {
+        assert_eq!(ask(&service, format!("late {user}")).await, Answer::Granted);
+    }
+    let (store, clock, service) = {
+        let again = flooded(4_000);
+        drop((store, clock, service));
+        again
+    };
+    for user in 0..6_000 {
+        ask(&service, user).await;
+    }
+    clock.advance(Duration::from_millis(2 * INTERVAL));
+    for name in 0..10 {
+        let limiter = RateLimiter::new(&store, &format!("set {name}")).unwrap();
+        assert!(limiter.try_set_rate(Limit::per_minute(1)).await.unwrap());
+    }
+}

@@ -152,6 +152,12 @@ impl Breakers {
         }
     }
 
+    /// Names the store in the error of an open breaker.
+    pub(crate) fn named(self, address: Option<&Arc<str>>) -> Self {
+        let open = self.open.of(address);
+        Self { open, ..self }
+    }
+
     /// Returns what is recorded of the nodes' replies, also where there is no breaker.
     pub(crate) fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic

@@ -52,6 +52,12 @@ impl StoreClock {
         })
     }
 
+    /// Returns the time since `then` by the clock of this process, or by one that never jumps.
+    pub(crate) fn steady_elapsed(&self, then: &StoreInstant) -> Duration {
+        let steady = || moment().duration_since(then.moment);
+        self.own_elapsed(then).unwrap_or_else(steady)
+    }
+
     /// Returns the same by the clock of this process alone; `None` by the server's.
     pub(crate) fn own_elapsed(&self, then: &StoreInstant) -> Option<Duration> {
         let own = self.0.as_deref()?;

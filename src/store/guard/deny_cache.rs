@@ -178,19 +178,14 @@ impl Refusals {
             return;
         }
         let received = clock.elapsed(&asked.at);
-        let slack = if clock.is_own() {
-            Duration::ZERO
-        } else {
-            WHOLE_MILLISECOND
-        };
-        let (until, over) = match (refusal.kind, refusal.retry_after) {
+        let until = match (refusal.kind, refusal.retry_after) {
             (RefusalKind::OverLimit, Some(wait)) => {
                 let waits = refusal.limits.iter().filter_map(|limit| limit.retry_after);
                 let first = waits.min().unwrap_or(wait).min(wait);
-                (first.saturating_sub(slack), wait.saturating_sub(slack))
+                first.saturating_sub(slack(clock))
             }
             // Until the limit is changed.
-            (RefusalKind::AboveRate, _) => (self.cap, self.cap),
+            (RefusalKind::AboveRate, _) => self.cap,
             // Not of the store, or not of the limits alone.
             (
                 RefusalKind::OverLimit
@@ -213,10 +208,11 @@ impl Refusals {
             limits: refusal.limits.clone(),
             retry_after: refusal.retry_after,
             seen: asked.seen,
+            // By the clock that its age is read by, or a repeated wait would be too long by what
+            // the time of day was set meanwhile.
+            received: clock.steady_elapsed(&asked.at),
             asked: asked.at,
-            received,
             until,
-            over,
             asked_again: AtomicBool::new(false),
         };
         kept.insert(key(acquire), Arc::new(known));
@@ -228,10 +224,13 @@ impl Refusals {
     /// off.
     #[inline]
     fn known(&self, acquire: &Acquire) -> Option<(Arc<Known>, Duration)> {
-        let (known, elapsed, steady) = self.find(acquire)?;
-        let wait = known
-            .retry_after
-            .map(|_| known.over.saturating_sub(elapsed));
+        let Found {
+            known,
+            elapsed,
+            steady,
+            over,
+        } = self.find(acquire)?;
+        let wait = known.retry_after.map(|_| over.saturating_sub(elapsed));
         // A clock that is set may show the same time once more.
         let fresh = elapsed.max(steady) < self.cap;
         if elapsed >= known.until || !fresh || !gives_up_within(acquire.patience, wait) {
@@ -252,13 +251,13 @@ impl Refusals {
         if acquire.patience.is_some() {
             return None;
         }
-        let (known, elapsed, _) = self.find(acquire)?;
-        (elapsed < known.over).then(|| known.refusal(elapsed))
+        let found = self.find(acquire)?;
+        (found.elapsed < found.over).then(|| found.known.refusal(found.elapsed))
     }
 
-    /// Returns what is known, and how long ago that was asked: by the clock of its waits, and by
-    /// one that never jumps.
-    fn find(&self, acquire: &Acquire) -> Option<(Arc<Known>, Duration, Duration)> {
+    /// Returns the refusal of this demand, if nothing has changed since it was asked for.
+    #[inline]
+    fn find(&self, acquire: &Acquire) -> Option<Found> {
         // A caller that misses the first refusal asks the store, as before it.
         if !self.any.load(Ordering::Relaxed) {
             return None;
@@ -270,7 +269,13 @@ impl Refusals {
         let clock = self.clock_of(acquire)?;
         let steady = moment().duration_since(known.asked.moment);
         let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
-        Some((known, elapsed, steady))
+        let wait = known.retry_after;
+        Some(Found {
+            over: wait.map_or(self.cap, |wait| wait.saturating_sub(slack(clock))),
+            known,
+            elapsed,
+            steady,
+        })
     }
 
     /// Returns the clock by which waits are counted; `None` where there are several. Windows end by
@@ -297,6 +302,25 @@ impl Listener for Arc<Refusals> {
     }
 }
 
+/// A refusal that is known, at one moment.
+struct Found {
+    known: Arc<Known>,
+    /// The time since it was asked for, by the clock of its waits.
+    elapsed: Duration,
+    /// The same by a clock that never jumps.
+    steady: Duration,
+    /// The time from then on within which asking again is certainly refused.
+    over: Duration,
+}
+
+/// Returns the part of a wait that is not certain: the server's clock is read in whole milliseconds.
+fn slack(clock: &StoreClock) -> Duration {
+    match clock.is_own() {
+        true => Duration::ZERO,
+        false => WHOLE_MILLISECOND,
+    }
+}
+
 /// A refusal, and what was asked. Times count from when it was asked.
 struct Known {
     charges: List<Held>,
@@ -310,8 +334,6 @@ struct Known {
     /// Until when it is certain, except for what others do: of several limits, the first that has
     /// room changes the refusal.
     until: Duration,
-    /// Until when it is certain that it is refused.
-    over: Duration,
     /// Whether a caller asks already, to know it for longer.
     asked_again: AtomicBool,
 }

@@ -128,7 +128,12 @@ impl<S: DecideRuns> Leasing<S> {
                 // What one of them lacked is not for those still to come.
                 let lacking =
                     decisions.iter().any(is_over_limit) || self.queues.is_waited_for(first);
+                let put = Arc::downgrade(&lease.balance);
                 if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
+                    // Its task may have come before it.
+                    if self.table.clock().elapsed(&sent) >= lasts {
+                        plan.entry.end(&put);
+                    }
                     decisions
                         .iter_mut()
                         .for_each(|decision| add(decision, plan.ahead));

@@ -55,6 +55,12 @@ impl Shared {
         // Lent while they count, because a shard lends one reference at a time.
         let (mut lent, mut failed) = (Vec::new(), None);
         for charge in first.charges() {
+            let text = charge.name().text();
+            if (first.charges().take(lent.len())).any(|other| other.name().text() == text) {
+                let detail = "two limits of a list are one limiter by different algorithms";
+                failed = Some(Error::new(ErrorKind::Limit).detail(detail));
+                break;
+            }
             match self.lend(&mut shards[place_of(charge.name())], charge, now) {
                 Ok(kept) => lent.push(kept),
                 Err(error) => {

@@ -30,6 +30,8 @@ pub(super) struct Shard {
     lent: usize,
     /// How many newcomers have found no room since idle limiters were last looked for.
     turned_away: usize,
+    /// The tick before which no limiter becomes idle, unless permits are given back.
+    next_idle: i64,
 }
 
 pub(super) struct Kept {
@@ -71,10 +73,13 @@ impl Kept {
         self.expires_at.is_none_or(|end| end > now.tick)
     }
 
-    /// Returns whether forgetting it makes no difference.
-    fn is_idle(&self, now: Now) -> bool {
-        let is_full = || self.limiter.full_at().is_none_or(|at| at <= now.tick);
-        !self.is_there(now) || (!self.lasting && is_full())
+    /// Returns the tick from which on forgetting it makes no difference.
+    fn idle_at(&self) -> i64 {
+        let full_at = match self.lasting {
+            true => i64::MAX,
+            false => self.limiter.full_at().unwrap_or(i64::MIN),
+        };
+        self.expires_at.map_or(full_at, |end| end.min(full_at))
     }
 
     /// Decides for one caller of this limiter alone. Returns the limiter too if it granted.
@@ -136,6 +141,7 @@ impl Shard {
             most,
             lent: 0,
             turned_away: 0,
+            next_idle: i64::MIN,
         }
     }
 
@@ -150,10 +156,10 @@ impl Shard {
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
-    /// room.
-    pub(super) fn add(&mut self, limiter: &Target, now: Now) -> Option<&mut Kept> {
+    /// room; one that `can_wait` for room is counted by an estimate meanwhile.
+    pub(super) fn add(&mut self, limiter: &Target, can_wait: bool, now: Now) -> Option<&mut Kept> {
         self.limiters.remove(limiter.name.text());
-        if !self.has_room(now) {
+        if !self.has_room(can_wait, now) {
             return None;
         }
         self.put(Kept::new(limiter.share()));
@@ -162,6 +168,7 @@ impl Shard {
 
     /// Stores a limiter under its name.
     pub(super) fn put(&mut self, kept: Kept) {
+        self.next_idle = i64::MIN;
         self.limiters.insert(kept.named.name.text().clone(), kept);
     }
 
@@ -184,16 +191,24 @@ impl Shard {
 
     /// Returns whether there is room for one more limiter, and makes it if others are idle.
     ///
-    /// To look at all limiters of a large shard takes long, so several newcomers share it; until
-    /// then they are counted by an estimate.
-    fn has_room(&mut self, now: Now) -> bool {
+    /// To look at all limiters of a large shard takes long, so several newcomers that can wait share
+    /// it. For another one it is done as soon as a limiter may have become idle.
+    fn has_room(&mut self, can_wait: bool, now: Now) -> bool {
         if self.len() + self.lent < self.most {
             return true;
         }
         self.turned_away += 1;
-        if self.turned_away > self.most.saturating_sub(SMALL) / 8 {
+        let is_due = !can_wait && self.next_idle <= now.tick;
+        if is_due || self.turned_away > self.most.saturating_sub(SMALL) / 8 {
             self.turned_away = 0;
-            self.limiters.retain(|_, kept| !kept.is_idle(now));
+            let mut next = i64::MAX;
+            self.limiters.retain(|_, kept| {
+                let idle_at = kept.idle_at();
+                let is_idle = idle_at <= now.tick;
+                next = if is_idle { next } else { next.min(idle_at) };
+                !is_idle
+            });
+            self.next_idle = next;
         }
         self.len() + self.lent < self.most
     }

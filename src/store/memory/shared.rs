@@ -176,7 +176,8 @@ impl Shared {
         if limiter.limit == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let kept = shard.add(limiter, now).ok_or(ErrorKind::Full)?;
+        let can_wait = Strangers::can_count(limiter.limit.given());
+        let kept = shard.add(limiter, can_wait, now).ok_or(ErrorKind::Full)?;
         self.begin(kept, limiter, now)?;
         Ok(kept)
     }

@@ -326,7 +326,8 @@ impl Algorithm for Stranger {
         let interval = ticks(call.limit.interval);
         for needs in needs {
             let lacks = needs.permits - answer.remaining;
-            needs.wait = until_free(&self.parts, lacks) + needs.rounds * interval;
+            let rounds = needs.rounds.saturating_mul(interval);
+            needs.wait = until_free(&self.parts, lacks).saturating_add(rounds);
         }
         // When the next is free is not known: another name's grants may stand in its cells.
         answer.reset = until_free(&self.parts, used(&self.parts));

@@ -40,7 +40,11 @@ fn find<'s>(
         Op::TrySetRate(_)
         | Op::SetRate {
             existing: false, ..
-        } if is_new => Some(shard.add(&stored(name), now).ok_or(ErrorKind::Full)?),
+        } if is_new => Some(
+            shard
+                .add(&stored(name), false, now)
+                .ok_or(ErrorKind::Full)?,
+        ),
         _ => shard.get_mut(name, now),
     };
     Ok((found, is_new))

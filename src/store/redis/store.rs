@@ -157,7 +157,7 @@ impl RedisStore {
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
         let address = source.shown.clone();
-        let breakers = settings.breakers(source.has_nodes);
+        let breakers = settings.breakers(source.has_nodes).named(address.as_ref());
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
             deadline: settings.deadline,

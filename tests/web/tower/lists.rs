@@ -331,3 +331,33 @@ fn mistakes_in_lists_are_named() {
         .otherwise(Limit::per_hour(1).by(Constant("all")));
     assert!(!format!("{rules:?}").contains("ann"), "{rules:?}");
 }
+
+/// Two rules can name one limiter for some keys. Different algorithms cannot count it in one call:
+/// it is refused, whatever the failure policy.
+#[tokio::test]
+async fn one_limiter_by_two_algorithms_admits_nothing() {
+    let limit = Limit::per_minute(1_000);
+    let shared = |name| {
+        Rule::shared(name)
+            .or_init(limit)
+            .on_failure(FailurePolicy::Allow)
+    };
+    let each = shared("orders:<key>")
+        .by(FromHeader::new("x-id"))
+        .named("each");
+    let vip = shared("orders:vip")
+        .algorithm(Algorithm::FixedWindow)
+        .named("vip");
+    let rules = Rules::new().otherwise([each, vip]);
+    for (id, status) in [
+        ("ann", StatusCode::OK),
+        ("vip", StatusCode::SERVICE_UNAVAILABLE),
+    ] {
+        let request = Request::builder()
+            .header("x-id", id)
+            .body(String::new())
+            .unwrap();
+        let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules.clone());
+        assert_eq!(send_to(layer, request).await, status, "{id}");
+    }
+}

@@ -236,7 +236,12 @@ impl Entry {
     /// Ends this lease, if it is still in hand.
     pub(crate) fn end(&self, balance: &Weak<Balance>) {
         let is_it = |lease: &mut Lease| Arc::as_ptr(&lease.balance) == balance.as_ptr();
-        let ended = self.lock().lease.take_if(is_it);
+        let mut state = self.lock();
+        let ended = state.lease.take_if(is_it);
+        if let Some(Lease { balance, .. }) = &ended {
+            state.estimate.ended(balance.taken(), balance.used());
+        }
+        drop(state);
         drop(ended);
     }
 

@@ -383,11 +383,13 @@ impl Connection {
     /// try for a quarter of an hour.
     fn record_silence(&self, since: Instant) {
         let mut slot = self.slot();
+        // The silence of an earlier connection says nothing of its successor.
+        if slot.since != since {
+            return;
+        }
         let first = *slot.unanswered_since.get_or_insert_with(moment);
         let silent_for = moment().duration_since(first);
-        let silent = slot.since == since
-            && silent_for >= self.dial.response_timeout
-            && !self.is_late_itself(silent_for);
+        let silent = silent_for >= self.dial.response_timeout && !self.is_late_itself(silent_for);
         drop(slot);
         if silent {
             self.lose(since, None);

@@ -101,3 +101,36 @@ fn a_balance_is_worn_when_less_than_half_is_left() {
     assert_eq!((balance.used(), balance.is_worn()), (31, true));
     assert_eq!(balance.taken(), 100);
 }
+
+/// A lease that its time ends was not used up, so the next one is smaller.
+#[tokio::test]
+async fn a_lease_that_ends_unused_makes_the_next_one_small() {
+    let world = World::new(Limit::new(100_000, SECOND), TENTH, 1);
+    let has_grown = || world.ahead().last().is_some_and(|ahead| *ahead >= 60);
+    'growing: loop {
+        for _ in 0..50 {
+            let _ = world.takes(0, 1);
+            if has_grown() {
+                break 'growing;
+            }
+        }
+        world.settle_down().await;
+        world.advance(5);
+    }
+    world.advance(500);
+    world.settle_down().await;
+    assert_eq!(world.processes[0].count(), 0);
+    // A pair of callers after a long pause looks like many.
+    world.advance(60_000);
+    let before = world.ahead().len();
+    for _ in 0..4 {
+        let _ = world.takes(0, 1);
+        world.advance(1);
+    }
+    let ahead = world.ahead();
+    assert!(ahead.len() > before, "{ahead:?}");
+    assert!(
+        ahead[before..].iter().all(|ahead| *ahead <= 10),
+        "{ahead:?}"
+    );
+}
