@@ -10,7 +10,7 @@ use super::{
     feed::{Seen, bytes_of},
     record::{Event, What},
     recorded::{Counted, History},
-    steps::{Asked, Caller, Of, Step},
+    steps::{Answer, Asked, Caller, Of, Step},
     ways::{Hint, Time},
 };
 use crate::store::redis::wire::sliding_log::VERBS;
@@ -144,8 +144,13 @@ impl<'a> Shown<'a> {
                 None => Hint::never(),
             },
             Of::Event(event) => {
-                let is_for = |call: &Vec<Asked>| call.iter().any(|(of, _)| of == event);
-                let last_call = calls.iter().rposition(is_for);
+                let decides =
+                    |caller: &Caller| caller.event == *event && caller.answer != Answer::GivenBack;
+                let is_for = |step: &Step| match &step.of {
+                    Of::Call(callers) => callers.iter().any(decides),
+                    Of::Event(_) => false,
+                };
+                let last_call = history.steps[..calls.len()].iter().rposition(is_for);
                 let event = &history.events[*event];
                 let after = before.iter().filter_map(|before| places.get(*before)).max();
                 let hint = match last_call {
