@@ -70,8 +70,8 @@ pub(crate) fn memory<S: DecideRuns>(
     clock: Arc<dyn Clock>,
     store: impl FnOnce(Listeners) -> S,
 ) -> (Arc<S>, Arc<dyn AnyStore>) {
-    let queues = Queues::default();
-    let listeners = Listeners::new([Box::new(queues.clone()) as Box<dyn Listener>]);
+    let queues = Arc::new(Queues::default());
+    let listeners = Listeners::new([Box::new(Arc::clone(&queues)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
     let about = About {
         prefix: "memory".into(),
@@ -115,14 +115,14 @@ pub(crate) fn remote<S: DecideRuns>(
     let clock = own_clock
         .clone()
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
-    let queues = Queues::default();
+    let queues = Arc::new(Queues::default());
     let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
     // The store knows its listeners, and leases their store: one must not keep the other.
     let listeners = |leasing: &Weak<Leasing<S>>| {
         Listeners::new([
             Box::new(Arc::clone(&refusals)) as Box<dyn Listener>,
             Box::new(Weak::clone(leasing)),
-            Box::new(queues.clone()),
+            Box::new(Arc::clone(&queues)),
         ])
     };
     let leasing = Arc::new_cyclic(|leasing| {

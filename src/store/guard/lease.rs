@@ -46,7 +46,7 @@ pub(crate) struct Leasing<S: DecideRuns> {
     settle: Settle,
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
-    queues: Queues,
+    queues: Arc<Queues>,
 }
 
 impl<S: DecideRuns> Leasing<S> {
@@ -56,7 +56,7 @@ impl<S: DecideRuns> Leasing<S> {
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
         clock: Arc<dyn Clock>,
-        queues: Queues,
+        queues: Arc<Queues>,
     ) -> Self {
         let store = Arc::clone(&inner);
         Self {

@@ -9,12 +9,13 @@ use std::{
     collections::VecDeque,
     error, fmt, future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio::sync::oneshot;
 
+use super::lock;
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
@@ -43,14 +44,21 @@ pub(super) struct Bounds {
 }
 
 struct Node {
+    bounds: Bounds,
     bound: usize,
     /// When the bound was lowered last.
     lowered: Duration,
     last: u64,
-    /// When each call was sent, with its number.
+    /// The number of each call, and when it was sent.
     sent: VecDeque<(u64, Duration)>,
     /// Since when each call waits to be sent.
     waiting: VecDeque<(Duration, oneshot::Sender<Place>)>,
+}
+
+enum Entered {
+    Sent(u64),
+    Waits(oneshot::Receiver<Place>),
+    Overload,
 }
 
 /// A call's place among those in flight. Dropping it lets another one go.
@@ -110,110 +118,72 @@ impl InFlight {
     ///
     /// Dropping it gives the place up.
     pub(super) async fn enter(self: &Arc<Self>, name: &Name, waits: bool) -> Result<Place, Error> {
-        let index = (self.node_of)(name);
+        let node = (self.node_of)(name);
         let mut has_waited = false;
         loop {
-            match self.try_enter(index, waits) {
-                Entered::Sent(call) => {
-                    let mut place = self.place(index, call);
-                    place.has_waited = has_waited;
-                    return Ok(place);
-                }
+            match self.with(node, |node, now| node.enter(now, waits)) {
+                Entered::Sent(call) => return Ok(self.place(node, call, has_waited)),
                 Entered::Overload => return Err(overload()),
                 Entered::Waits(place) => {
                     let mut place = place.await.map_err(|_| overload())?;
-                    has_waited = true;
-                    place.has_waited = true;
-                    if self.renew(&mut place) {
+                    // It counts from now on, unless it has counted for a deadline: this task may
+                    // not have been polled for as long.
+                    if let Some(call) = self.with(node, |node, now| node.renew(place.call, now)) {
+                        place.call = call;
                         return Ok(place);
                     }
+                    has_waited = true;
                 }
             }
         }
     }
 
-    fn try_enter(self: &Arc<Self>, index: usize, waits: bool) -> Entered {
+    /// Hands out the places that are free before and after `act`, with nothing locked: one that
+    /// finds its call gone comes back at once.
+    fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
         let now = self.now();
-        let (ready, entered) = {
-            let mut nodes = self.lock();
+        let mut ready = Vec::new();
+        let acted = {
+            let mut nodes = lock(&self.nodes);
             if nodes.len() <= index {
-                nodes.resize_with(index + 1, || Node::new(self.bounds.most));
+                nodes.resize_with(index + 1, || Node::new(self.bounds));
             }
             let node = &mut nodes[index];
-            let ready = node.admit(now, &self.bounds);
-            (ready, node.enter(now, &self.bounds, waits))
+            node.admit(now, &mut ready);
+            let acted = act(node, now);
+            node.admit(now, &mut ready);
+            acted
         };
-        self.hand_out(index, ready);
-        entered
-    }
-
-    /// Has a place that was handed out some time ago count from now on. Returns whether it counts
-    /// still: this task may not have been polled for as long.
-    fn renew(&self, place: &mut Place) -> bool {
-        let now = self.now();
-        let mut nodes = self.lock();
-        let Some(node) = nodes.get_mut(place.node) else {
-            return false;
-        };
-        let counts = node.remove(place.call).is_some();
-        if counts {
-            place.call = node.send(now);
-        }
-        counts
-    }
-
-    fn leave(self: &Arc<Self>, index: usize, call: u64) {
-        let now = self.now();
-        let ready = match self.lock().get_mut(index) {
-            Some(node) => {
-                node.leave(call, now, &self.bounds);
-                node.admit(now, &self.bounds)
-            }
-            None => return,
-        };
-        self.hand_out(index, ready);
-    }
-
-    /// Hands out places, with nothing locked: one that finds its call gone comes back at once.
-    fn hand_out(self: &Arc<Self>, node: usize, ready: Vec<(u64, oneshot::Sender<Place>)>) {
         for (call, waiting) in ready {
-            drop(waiting.send(self.place(node, call)));
+            drop(waiting.send(self.place(index, call, true)));
         }
+        acted
     }
 
-    fn place(self: &Arc<Self>, node: usize, call: u64) -> Place {
+    fn place(self: &Arc<Self>, node: usize, call: u64, has_waited: bool) -> Place {
         Place {
             in_flight: Arc::clone(self),
             node,
             call,
-            has_waited: false,
+            has_waited,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Node>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns how many calls are in flight to a node, and its bound.
     #[cfg(test)]
     pub(super) fn count(&self, node: usize) -> (usize, usize) {
-        let nodes = self.lock();
+        let nodes = lock(&self.nodes);
         nodes
             .get(node)
             .map_or((0, self.bounds.most), |node| (node.sent.len(), node.bound))
     }
 }
 
-enum Entered {
-    Sent(u64),
-    Waits(oneshot::Receiver<Place>),
-    Overload,
-}
-
 impl Node {
-    fn new(bound: usize) -> Self {
+    fn new(bounds: Bounds) -> Self {
         Self {
-            bound,
+            bounds,
+            bound: bounds.most,
             lowered: Duration::ZERO,
             last: 0,
             sent: VecDeque::new(),
@@ -221,12 +191,12 @@ impl Node {
         }
     }
 
-    fn enter(&mut self, now: Duration, bounds: &Bounds, waits: bool) -> Entered {
+    fn enter(&mut self, now: Duration, waits: bool) -> Entered {
         if self.waiting.is_empty() && self.sent.len() < self.bound {
             return Entered::Sent(self.send(now));
         }
         let oldest = self.waiting.front().map_or(now, |(since, _)| *since);
-        let is_late = now.saturating_sub(oldest) >= bounds.deadline / 2;
+        let is_late = now.saturating_sub(oldest) >= self.bounds.deadline / 2;
         if !waits && (is_late || self.waiting.len() >= self.bound) {
             return Entered::Overload;
         }
@@ -235,29 +205,31 @@ impl Node {
         Entered::Waits(receiver)
     }
 
-    /// Takes a call out, and returns when it was sent.
-    fn remove(&mut self, call: u64) -> Option<Duration> {
-        let at = self.sent.binary_search_by_key(&call, |(call, _)| *call);
-        at.ok()
-            .and_then(|at| self.sent.remove(at))
-            .map(|(_, sent)| sent)
-    }
-
     fn send(&mut self, now: Duration) -> u64 {
         self.last += 1;
         self.sent.push_back((self.last, now));
         self.last
     }
 
-    /// Forgets old calls. Returns those that may be sent now.
-    fn admit(&mut self, now: Duration, bounds: &Bounds) -> Vec<(u64, oneshot::Sender<Place>)> {
+    /// Takes a call out, and returns when it was sent.
+    fn remove(&mut self, call: u64) -> Option<Duration> {
+        let at = self.sent.binary_search_by_key(&call, |(call, _)| *call);
+        self.sent.remove(at.ok()?).map(|(_, sent)| sent)
+    }
+
+    /// Has a call that is in flight be sent now. Returns its new number.
+    fn renew(&mut self, call: u64, now: Duration) -> Option<u64> {
+        self.remove(call).map(|_| self.send(now))
+    }
+
+    /// Forgets old calls, and sends those that wait while there is room.
+    fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<Place>)>) {
         while let Some((_, sent)) = self.sent.front()
-            && now >= sent.saturating_add(bounds.deadline)
+            && now >= sent.saturating_add(self.bounds.deadline)
         {
             self.sent.pop_front();
-            self.lower(now, bounds);
+            self.lower(now);
         }
-        let mut ready = Vec::new();
         while let Some((_, first)) = self.waiting.front() {
             if !first.is_closed() && self.sent.len() >= self.bound {
                 break;
@@ -268,33 +240,34 @@ impl Node {
                 ready.push((self.send(now), first));
             }
         }
-        ready
     }
 
-    fn leave(&mut self, call: u64, now: Duration, bounds: &Bounds) {
+    fn leave(&mut self, call: u64, now: Duration) {
         let was_full = self.sent.len() >= self.bound;
         let Some(sent) = self.remove(call) else {
             return;
         };
-        if now.saturating_sub(sent) > bounds.deadline / 2 {
-            self.lower(now, bounds);
+        if now.saturating_sub(sent) > self.bounds.deadline / 2 {
+            self.lower(now);
         } else if was_full {
-            self.bound = (self.bound + 1).min(bounds.most);
+            self.bound = (self.bound + 1).min(self.bounds.most);
         }
     }
 
     /// Lowers the bound, once a deadline.
-    fn lower(&mut self, now: Duration, bounds: &Bounds) {
-        if now.saturating_sub(self.lowered) >= bounds.deadline {
+    fn lower(&mut self, now: Duration) {
+        if now.saturating_sub(self.lowered) >= self.bounds.deadline {
             self.lowered = now;
-            self.bound = (self.bound / 4 * 3).max(bounds.least);
+            self.bound = (self.bound / 4 * 3).max(self.bounds.least);
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.in_flight.leave(self.node, self.call);
+        let call = self.call;
+        self.in_flight
+            .with(self.node, |node, now| node.leave(call, now));
     }
 }
 
@@ -318,12 +291,4 @@ impl error::Error for Unsent {}
 
 fn overload() -> Error {
     Error::new(ErrorKind::Timeout).caused_by(Unsent)
-}
-
-impl fmt::Debug for InFlight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InFlight")
-            .field("deadline", &self.bounds.deadline)
-            .finish_non_exhaustive()
-    }
 }

@@ -14,11 +14,11 @@
 //! caller that leaves unsent takes nothing.
 
 mod in_flight;
-mod max_wait;
 mod reply;
 mod runs;
 #[cfg(test)]
 mod tests;
+mod wait_queue;
 mod waits;
 
 use std::{
@@ -28,11 +28,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    task::Waker,
 };
 
-pub(crate) use self::in_flight::InFlight;
-pub(crate) use self::in_flight::Unsent;
-use self::{max_wait::Queue, reply::Unanswered, runs::Run};
+pub(crate) use self::in_flight::{InFlight, Unsent};
+use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
@@ -44,6 +44,9 @@ use crate::{
     receipt::Receipt,
     store::{Decide, DecideRuns, Listener, Op, Outcome},
 };
+
+/// The most callers that one call decides for.
+const LONGEST_RUN: usize = 64;
 
 /// What the callers of a queue charge. Callers of other limiters, or with other limits, slots or
 /// shadows, share no call.
@@ -61,13 +64,10 @@ fn key(acquire: &Acquire) -> Key {
 }
 
 /// The queues of a store.
-#[derive(Clone, Default)]
-pub(crate) struct Queues(Arc<Shared>);
-
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Queues {
     runs: Mutex<HashMap<Key, Run>>,
-    waits: Mutex<HashMap<Key, Queue>>,
+    waits: Mutex<HashMap<Key, WaitQueue>>,
     /// The number of callers that wait for permits, in all queues.
     waiting: AtomicUsize,
     /// The last number of a call or a caller.
@@ -78,37 +78,36 @@ struct Shared {
 impl Queues {
     /// Returns whether a caller waits for permits of these limiters that no call is in flight for.
     pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
-        self.0.waiting.load(Ordering::SeqCst) > 0
-            && lock(&self.0.waits)
+        self.waiting.load(Ordering::SeqCst) > 0
+            && lock(&self.waits)
                 .get(&key(acquire))
                 .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
     }
-}
 
-impl Shared {
     /// Returns a number that no other call or caller has. Later ones are greater.
     fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
-impl Listener for Queues {
+impl Listener for Arc<Queues> {
     fn changed(&self, _: &Name) {}
 
     /// Asks again for those that wait for `name`.
     fn room(&self, name: &Name, undone: bool) {
         // A caller that begins to wait after this look asks after it, too.
-        if self.0.waiting.load(Ordering::SeqCst) == 0 {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
         let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
         let mut wakers = Vec::new();
-        for (key, queue) in lock(&self.0.waits).iter_mut() {
+        for (key, queue) in lock(&self.waits).iter_mut() {
             if waited_for(key) && !(undone && queue.in_parts) {
-                wakers.extend(queue.nudge());
+                queue.nudge();
+                wakers.append(&mut queue.wakers);
             }
         }
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -119,7 +118,7 @@ struct Inner<S> {
     store: Arc<S>,
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
-    queues: Queues,
+    queues: Arc<Queues>,
     in_flight: Arc<InFlight>,
 }
 
@@ -128,7 +127,7 @@ impl<S: DecideRuns> Queued<S> {
     pub(crate) fn new(
         store: Arc<S>,
         clock: Arc<dyn Clock>,
-        queues: Queues,
+        queues: Arc<Queues>,
         in_flight: Arc<InFlight>,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -162,6 +161,12 @@ impl<S: DecideRuns> Inner<S> {
         let place = self.in_flight.enter(acquire.first.name(), was_sent).await;
         leaving.0 = None;
         place
+    }
+
+    fn give_back(&self, receipts: List<Receipt>) {
+        for receipt in receipts {
+            self.store.settle(receipt, 0);
+        }
     }
 
     /// Decides for a caller that would wait, where there is no timer: a refusal says how long.
@@ -227,7 +232,7 @@ impl<S: DecideRuns> Decide for Queued<S> {
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        self.0.queues.0.unanswered.gives_back(&receipt);
+        self.0.queues.unanswered.gives_back(&receipt);
         self.0.store.settle(receipt, keep);
     }
 }
@@ -237,11 +242,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<S: fmt::Debug> fmt::Debug for Queued<S> {
+impl<S> fmt::Debug for Queued<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queued")
-            .field("store", &self.0.store)
-            .field("in_flight", &self.0.in_flight)
-            .finish_non_exhaustive()
+        f.write_str("Queued")
     }
 }

@@ -2,9 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
+use super::lock;
 use crate::{
     decision::{Decision, Grant, Source},
     demand::Acquire,
@@ -91,28 +92,23 @@ pub(super) struct Unanswered(Mutex<HashMap<PermitId, bool>>);
 
 impl Unanswered {
     pub(super) fn insert<'a>(&self, callers: impl Iterator<Item = &'a Acquire>) {
-        self.lock()
-            .extend(callers.map(|acquire| (acquire.first.id, false)));
+        lock(&self.0).extend(callers.map(|acquire| (acquire.first.id, false)));
     }
 
     /// Records that a receipt is given back.
     pub(super) fn gives_back(&self, receipt: &Receipt) {
-        if let Some(given_back) = self.lock().get_mut(&receipt.id) {
+        if let Some(given_back) = lock(&self.0).get_mut(&receipt.id) {
             *given_back = true;
         }
     }
 
     /// Ends the call for a caller. Returns whether it was given back meanwhile.
     pub(super) fn remove(&self, acquire: &Acquire) -> bool {
-        self.lock().remove(&acquire.first.id) == Some(true)
+        lock(&self.0).remove(&acquire.first.id) == Some(true)
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<PermitId, bool>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).len()
     }
 }

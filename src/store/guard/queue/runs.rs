@@ -8,20 +8,17 @@
 use std::{
     collections::{VecDeque, hash_map::Entry},
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use tokio::{
-    runtime::{Handle, Id},
-    sync::oneshot,
-};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    Inner, Key, key, lock,
-    max_wait::LONGEST_RUN,
+    Inner, Key, LONGEST_RUN, key, lock,
     reply::{GivesBack, Reply, of_each},
 };
 use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
@@ -65,7 +62,8 @@ pub(super) async fn acquire<S: DecideRuns>(
                 };
                 let place = queue.enter(acquire, false).await?;
                 // Another call may have been sent while this one waited, unpolled.
-                if !place.has_waited || held.begins() {
+                let begins = || held.run(|run| run.since = queue.in_flight.now()).is_some();
+                if !place.has_waited || begins() {
                     return queue.store.acquire(acquire).await;
                 }
             }
@@ -98,8 +96,8 @@ fn enter<S: DecideRuns>(
     acquire: &Acquire,
     runtime: &Handle,
 ) -> Entered {
-    let (number, now) = (queue.queues.0.next(), queue.in_flight.now());
-    match lock(&queue.queues.0.runs).entry(key.clone()) {
+    let (number, now) = (queue.queues.next(), queue.in_flight.now());
+    match lock(&queue.queues.runs).entry(key.clone()) {
         Entry::Vacant(free) => {
             free.insert(Run {
                 call: number,
@@ -140,12 +138,12 @@ impl<S: DecideRuns> Drop for Place<'_, S> {
     fn drop(&mut self) {
         // First: one that is put back behind is then either found here, or known to have left.
         self.reply.close();
-        let mut runs = lock(&self.queue.queues.0.runs);
+        let mut runs = lock(&self.queue.queues.runs);
         let left = runs.get_mut(self.key).and_then(|run| {
             let at = run
                 .behind
                 .binary_search_by_key(&self.number, |member| member.number);
-            at.ok().and_then(|at| run.behind.remove(at))
+            run.behind.remove(at.ok()?)
         });
         // Not while the table is locked: a runtime may end with its last handle.
         drop(runs);
@@ -163,19 +161,19 @@ struct Held<S: DecideRuns> {
 }
 
 impl<S: DecideRuns> Held<S> {
-    /// Records that the call is sent only now. Returns whether it still holds the limiter.
-    fn begins(&self) -> bool {
-        let mut runs = lock(&self.queue.queues.0.runs);
-        let run = runs.get_mut(&self.key).filter(|run| run.call == self.call);
-        run.map(|run| run.since = self.queue.in_flight.now())
-            .is_some()
+    /// Acts on the limiter, if the call still holds it.
+    fn run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
+        let mut runs = lock(&self.queue.queues.runs);
+        runs.get_mut(&self.key)
+            .filter(|run| run.call == self.call)
+            .map(act)
     }
 }
 
 impl<S: DecideRuns> Drop for Held<S> {
     fn drop(&mut self) {
         let (runtime, call) = {
-            let mut runs = lock(&self.queue.queues.0.runs);
+            let mut runs = lock(&self.queue.queues.runs);
             let Some(run) = runs.get_mut(&self.key).filter(|run| run.call == self.call) else {
                 return;
             };
@@ -185,100 +183,77 @@ impl<S: DecideRuns> Drop for Held<S> {
                 return;
             };
             let runtime = last.runtime.clone();
-            (run.call, run.since) = (self.queue.queues.0.next(), self.queue.in_flight.now());
+            (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.now());
             (runtime, run.call)
         };
-        let task = Task {
-            runtime: runtime.id(),
-            begun: false,
+        let next = Call {
+            members: VecDeque::new(),
+            has_begun: false,
             held: Self {
                 queue: Arc::clone(&self.queue),
                 key: self.key.clone(),
                 call,
             },
         };
-        runtime.spawn(task.send());
+        runtime.spawn(next.send());
     }
 }
 
-/// A call that is to be sent by a task.
-struct Task<S: DecideRuns> {
-    runtime: Id,
-    begun: bool,
+/// A call that a task sends for the first callers behind.
+struct Call<S: DecideRuns> {
+    /// Those that it was sent for, and that are not answered. Dropped before the next call is sent.
+    members: VecDeque<Member>,
+    has_begun: bool,
     held: Held<S>,
 }
 
-impl<S: DecideRuns> Drop for Task<S> {
-    /// If it never began, its runtime is gone, and the callers from there send for themselves.
-    fn drop(&mut self) {
-        if !self.begun {
-            let mut gone = Vec::new();
-            if let Some(run) = lock(&self.held.queue.queues.0.runs).get_mut(&self.held.key) {
-                let behind = std::mem::take(&mut run.behind);
-                let here = |member: &Member| member.runtime.id() == self.runtime;
-                let (from_there, others): (Vec<_>, Vec<_>) = behind.into_iter().partition(here);
-                (gone, run.behind) = (from_there, others.into());
-            }
-            drop(gone);
-        }
-    }
-}
-
-impl<S: DecideRuns> Task<S> {
+impl<S: DecideRuns> Call<S> {
     async fn send(mut self) {
-        self.begun = true;
-        let Held { queue, key, call } = &self.held;
-        let Some((name, ..)) = key.first() else {
+        self.has_begun = true;
+        let queue = Arc::clone(&self.held.queue);
+        let Some((name, ..)) = self.held.key.first() else {
             return;
         };
         let place = queue.in_flight.enter(name, false).await;
-        let mut sent = Sent::take(queue, key, *call);
-        if sent.members.is_empty() {
+        let callers = self.take_members();
+        if callers.is_empty() {
             return;
         }
         let outcome = match place {
-            Ok(_place) => {
-                let callers: Vec<_> = sent.callers().cloned().collect();
-                let call = queue.store.acquire_run(&callers);
-                match sent.wanted(call).await {
-                    Some(outcome) => outcome,
-                    None => return,
-                }
-            }
+            Ok(_place) => match self.wanted(queue.store.acquire_run(&callers)).await {
+                Some(outcome) => outcome,
+                None => return,
+            },
             Err(overload) => Err(overload),
         };
-        sent.answer(outcome);
-        sent.put_back(key, *call);
+        for outcome in of_each(outcome, callers.len()) {
+            let Some(member) = self.members.pop_front() else {
+                return;
+            };
+            let gave_back = queue.queues.unanswered.remove(&member.acquire);
+            let store = Arc::clone(&queue.store) as Arc<dyn GivesBack>;
+            drop(member.reply.send(Reply::new(outcome, gave_back, store)));
+        }
+        self.put_back();
     }
-}
 
-/// The callers of a call that is in flight.
-struct Sent<S: DecideRuns> {
-    queue: Arc<Inner<S>>,
-    members: VecDeque<Member>,
-}
-
-impl<S: DecideRuns> Sent<S> {
-    /// Takes the first callers behind.
-    fn take(queue: &Arc<Inner<S>>, key: &Key, call: u64) -> Self {
-        let mut members = VecDeque::new();
-        let mut runs = lock(&queue.queues.0.runs);
-        if let Some(run) = runs.get_mut(key).filter(|run| run.call == call) {
+    /// Takes the first callers behind, and returns what they ask.
+    fn take_members(&mut self) -> Vec<Acquire> {
+        let queue = &self.held.queue;
+        let taken = self.held.run(|run| {
             run.since = queue.in_flight.now();
             let count = run.behind.len().min(LONGEST_RUN);
-            members = run.behind.drain(..count).collect();
-        }
-        let sent = Self {
-            queue: Arc::clone(queue),
-            members,
-        };
-        // With the table locked: a caller that leaves after that may give back at once.
-        queue.queues.0.unanswered.insert(sent.callers());
-        sent
-    }
-
-    fn callers(&self) -> impl Iterator<Item = &Acquire> {
-        self.members.iter().map(|member| &member.acquire)
+            let members: VecDeque<_> = run.behind.drain(..count).collect();
+            // With the table locked: a caller that leaves after that may give back at once.
+            queue
+                .queues
+                .unanswered
+                .insert(members.iter().map(|member| &member.acquire));
+            members
+        });
+        self.members = taken.unwrap_or_default();
+        let members = self.members.iter();
+        members.map(|member| member.acquire.clone()).collect()
     }
 
     /// Waits for the reply to a call, as long as one of its callers does.
@@ -300,48 +275,40 @@ impl<S: DecideRuns> Sent<S> {
         .await
     }
 
-    fn answer(&mut self, outcome: Result<Vec<Decision>, Error>) {
-        for outcome in of_each(outcome, self.members.len()) {
-            let Some(member) = self.members.pop_front() else {
-                return;
-            };
-            let gave_back = self.queue.queues.0.unanswered.remove(&member.acquire);
-            let store = Arc::clone(&self.queue.store) as Arc<dyn GivesBack>;
-            drop(member.reply.send(Reply::new(outcome, gave_back, store)));
-        }
-    }
-
     /// Puts the callers that were not tried in front of those behind.
-    fn put_back(&mut self, key: &Key, call: u64) {
-        if self.members.is_empty() {
-            return;
-        }
-        let mut untried = std::mem::take(&mut self.members);
+    fn put_back(&mut self) {
+        let mut untried = mem::take(&mut self.members);
         for member in &untried {
-            self.queue.queues.0.unanswered.remove(&member.acquire);
+            self.held.queue.queues.unanswered.remove(&member.acquire);
         }
-        let mut runs = lock(&self.queue.queues.0.runs);
-        untried.retain(|member| !member.reply.is_closed());
         // If another call holds the limiter by now, they are dropped, and send for themselves.
-        if let Some(run) = runs.get_mut(key).filter(|run| run.call == call) {
+        let mut left = Vec::new();
+        self.held.run(|run| {
             while let Some(member) = untried.pop_back() {
-                run.behind.push_front(member);
+                if member.reply.is_closed() {
+                    left.push(member);
+                } else {
+                    run.behind.push_front(member);
+                }
             }
-        }
-        drop(runs);
+        });
     }
 }
 
-impl<S: DecideRuns> Drop for Sent<S> {
-    /// Without an answer, what was given back meanwhile may have arrived before the call, which is
-    /// not sent again from now on.
+impl<S: DecideRuns> Drop for Call<S> {
     fn drop(&mut self) {
+        let queue = &self.held.queue;
+        // Without an answer, what was given back meanwhile may have arrived before the call, which
+        // is not sent again from now on.
         for member in &self.members {
-            if self.queue.queues.0.unanswered.remove(&member.acquire) {
-                for receipt in member.acquire.receipts() {
-                    self.queue.store.give_back(receipt);
-                }
+            if queue.queues.unanswered.remove(&member.acquire) {
+                queue.give_back(member.acquire.receipts());
             }
+        }
+        if !self.has_begun {
+            // Its runtime is gone, so those behind send for themselves.
+            let behind = self.held.run(|run| mem::take(&mut run.behind));
+            drop(behind);
         }
     }
 }

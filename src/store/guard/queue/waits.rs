@@ -5,6 +5,7 @@
 //! not be polled; the others look a little later.
 
 use std::{
+    collections::hash_map::Entry,
     future::poll_fn,
     mem,
     pin::Pin,
@@ -17,13 +18,10 @@ use tokio::runtime::Handle;
 
 use super::{
     Inner, Key, key, lock,
-    max_wait::{Queue, Times, Turn, Until, Wakers},
     reply::of_each,
+    wait_queue::{Times, Turn, Until, WaitQueue},
 };
-use crate::{
-    decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
-    store::DecideRuns,
-};
+use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -37,17 +35,15 @@ pub(super) async fn acquire<S: DecideRuns>(
     acquire: &Acquire,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
-    let (key, number) = (key(acquire), queue.queues.0.next());
+    let (key, number) = (key(acquire), queue.queues.next());
     let now = queue.clock.now();
     let in_parts = !queue.store.decides_together(acquire);
     // Before it can be asked for, or room that is made then would go unnoticed.
-    queue.queues.0.waiting.fetch_add(1, Ordering::SeqCst);
-    let wakers = {
-        let mut queues = lock(&queue.queues.0.waits);
-        let waits = queues.entry(key.clone()).or_default();
+    queue.queues.waiting.fetch_add(1, Ordering::SeqCst);
+    queue.with(&key, |waits| {
         waits.in_parts = in_parts;
-        waits.enter(number, acquire, deadline, now)
-    };
+        waits.enter(number, acquire, deadline, now);
+    });
     let mut place = Place {
         queue,
         key,
@@ -55,8 +51,28 @@ pub(super) async fn acquire<S: DecideRuns>(
         timer: None,
         asking: None,
     };
-    wake(wakers);
     poll_fn(|cx| place.poll(cx)).await
+}
+
+impl<S: DecideRuns> Inner<S> {
+    /// Acts on the queue of a key. Wakers are called when it is not locked any more.
+    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
+        let (acted, wakers) = {
+            let mut queues = lock(&self.queues.waits);
+            let mut there = match queues.entry(key.clone()) {
+                Entry::Occupied(there) => there,
+                Entry::Vacant(free) => free.insert_entry(WaitQueue::default()),
+            };
+            let acted = act(there.get_mut());
+            let wakers = mem::take(&mut there.get_mut().wakers);
+            if there.get().is_empty() {
+                there.remove();
+            }
+            (acted, wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        acted
+    }
 }
 
 /// A waiter's place in its queue.
@@ -78,7 +94,7 @@ impl<S: DecideRuns> Place<'_, S> {
                 self.asking = None;
             }
             match self.turn(cx) {
-                Some(Turn::Served(outcome)) => return Poll::Ready(outcome),
+                Some(Turn::Return(outcome)) => return Poll::Ready(outcome),
                 Some(Turn::Ask(call)) => self.ask(call, cx),
                 Some(Turn::Sleep(until)) => {
                     if self.timer.as_ref().is_none_or(|(due, _)| *due != until) {
@@ -105,19 +121,15 @@ impl<S: DecideRuns> Place<'_, S> {
 
     fn turn(&self, cx: &Context<'_>) -> Option<Turn> {
         let queue = self.queue;
-        let next_call = queue.queues.0.next();
+        let next_call = queue.queues.next();
         let times = Times {
             now: queue.clock.now(),
             of_calls: queue.in_flight.now(),
             hold: queue.in_flight.bounds.deadline,
         };
-        let (turn, wakers) = {
-            let mut queues = lock(&queue.queues.0.waits);
-            let waits = queues.get_mut(&self.key)?;
+        queue.with(&self.key, |waits| {
             waits.turn(self.number, next_call, times, cx)
-        };
-        wake(wakers);
-        turn
+        })
     }
 
     /// Sends a call. A store in memory answers at once, others to a task.
@@ -126,8 +138,8 @@ impl<S: DecideRuns> Place<'_, S> {
             queue: Arc::clone(self.queue),
             key: self.key.clone(),
             call,
-            run: Vec::new(),
-            is_over: false,
+            callers: Vec::new(),
+            is_answered: false,
         };
         let mut asking: Sleep = Box::pin(asking.send());
         if asking.as_mut().poll(cx).is_ready() {
@@ -138,43 +150,17 @@ impl<S: DecideRuns> Place<'_, S> {
             return;
         };
         let task = runtime.spawn(asking).abort_handle();
-        let mut queues = lock(&self.queue.queues.0.waits);
-        if let Some(waits) = queues.get_mut(&self.key)
-            && let Some(there) = waits.call.as_mut().filter(|there| there.number == call)
-        {
-            there.task = Some(task);
-        }
+        self.queue
+            .with(&self.key, |waits| waits.is_sent_by(call, task));
     }
 }
 
 impl<S: DecideRuns> Drop for Place<'_, S> {
     fn drop(&mut self) {
-        self.queue.queues.0.waiting.fetch_sub(1, Ordering::SeqCst);
-        let (left, unwanted, wakers) = {
-            let mut queues = lock(&self.queue.queues.0.waits);
-            let Some(waits) = queues.get_mut(&self.key) else {
-                return;
-            };
-            let left = waits.leave(self.number);
-            if waits.waiters.is_empty() {
-                queues.remove(&self.key);
-            }
-            left
-        };
-        if let Some(task) = unwanted.and_then(|call| call.task) {
-            task.abort();
-        }
-        if let Some(waiter) = left {
-            // At once: a reply, by which it would be given back, may never come. The end of the
-            // call gives back once more.
-            let receipts = match waiter.outcome {
-                Some(Ok(Decision::Allow(grant))) => grant.into_receipts(),
-                None if waiter.call.is_some() => waiter.acquire.receipts(),
-                _ => List::new(),
-            };
-            self.queue.give_back(receipts);
-        }
-        wake(wakers);
+        self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
+        let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));
+        unwanted.into_iter().for_each(|task| task.abort());
+        self.queue.give_back(receipts);
     }
 }
 
@@ -183,35 +169,31 @@ struct Asking<S: DecideRuns> {
     queue: Arc<Inner<S>>,
     key: Key,
     call: u64,
-    run: Vec<(u64, Acquire)>,
-    is_over: bool,
+    callers: Vec<Acquire>,
+    is_answered: bool,
 }
 
 impl<S: DecideRuns> Asking<S> {
     async fn send(mut self) {
+        let queue = Arc::clone(&self.queue);
         let Some((name, ..)) = self.key.first() else {
             return;
         };
-        let place = self.queue.in_flight.enter(name, true).await;
-        let now = self.queue.in_flight.now();
-        let run = self.with(|waits| waits.ask(self.call, now));
-        self.run = run.unwrap_or_default();
-        if self.run.is_empty() {
+        let place = queue.in_flight.enter(name, true).await;
+        let until = queue
+            .in_flight
+            .now()
+            .saturating_add(queue.in_flight.bounds.deadline);
+        let (numbers, callers) = queue.with(&self.key, |waits| waits.ask(self.call, until));
+        if callers.is_empty() {
             return;
         }
-        let callers = self.run.iter().map(|(_, acquire)| acquire.clone());
-        let callers: Vec<_> = callers.collect();
+        self.callers = callers;
         let outcome = match place {
-            Ok(_place) => self.queue.store.acquire_run(&callers).await,
+            Ok(_place) => queue.store.acquire_run(&self.callers).await,
             Err(overload) => Err(overload),
         };
-        self.answer(outcome);
-    }
-
-    fn answer(mut self, outcome: Result<Vec<Decision>, Error>) {
-        let now = self.queue.clock.now();
-        let run = mem::take(&mut self.run);
-        let mut outcomes = of_each(outcome, run.len());
+        let mut outcomes = of_each(outcome, numbers.len());
         // What the first is refused for holds for anybody; the others are behind it.
         let refused = outcomes.iter_mut().filter_map(|outcome| match outcome {
             Ok(Decision::Deny(refusal)) => Some(refusal),
@@ -220,61 +202,27 @@ impl<S: DecideRuns> Asking<S> {
         for (place, refusal) in refused.enumerate() {
             refusal.behind = place > 0;
         }
-        let mut receipts: Vec<List<Receipt>> = Vec::new();
-        let mut wakers = Wakers::new();
-        let call = self.call;
-        let mut outcomes = outcomes.into_iter();
-        self.with(|waits| {
-            for ((number, _), outcome) in run.iter().zip(&mut outcomes) {
-                let (unread, waker) = waits.answer(*number, call, outcome, now);
-                wakers.extend(waker);
-                receipts.extend(unread.and_then(granted));
-            }
-            wakers.extend(waits.turn_away(now));
-            wakers.extend(waits.end(call, true));
+        let now = queue.clock.now();
+        queue.with(&self.key, |waits| {
+            waits.answer(self.call, &numbers, &mut outcomes, now);
+            waits.end(self.call, true);
         });
-        self.is_over = true;
-        // All of them have left.
-        receipts.extend(outcomes.filter_map(granted));
-        receipts
-            .into_iter()
-            .for_each(|receipts| self.queue.give_back(receipts));
-        wake(wakers);
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
-        lock(&self.queue.queues.0.waits).get_mut(&self.key).map(act)
+        self.is_answered = true;
+        for outcome in outcomes {
+            if let Ok(Decision::Allow(grant)) = outcome {
+                queue.give_back(grant.into_receipts());
+            }
+        }
     }
 }
 
 impl<S: DecideRuns> Drop for Asking<S> {
     fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let wakers = self.with(|waits| waits.end(self.call, false));
-        for (_, acquire) in &self.run {
-            self.queue.give_back(acquire.receipts());
-        }
-        wake(wakers.unwrap_or_default());
-    }
-}
-
-impl<S: DecideRuns> Inner<S> {
-    fn give_back(&self, receipts: List<Receipt>) {
-        for receipt in receipts {
-            self.store.settle(receipt, 0);
+        if !self.is_answered {
+            self.queue
+                .with(&self.key, |waits| waits.end(self.call, false));
+            let callers = self.callers.iter();
+            callers.for_each(|acquire| self.queue.give_back(acquire.receipts()));
         }
     }
-}
-
-fn granted(outcome: Result<Decision, Error>) -> Option<List<Receipt>> {
-    match outcome {
-        Ok(Decision::Allow(grant)) => Some(grant.into_receipts()),
-        _ => None,
-    }
-}
-
-fn wake(wakers: Wakers) {
-    wakers.into_iter().for_each(Waker::wake);
 }

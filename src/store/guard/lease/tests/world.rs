@@ -30,7 +30,7 @@ use crate::{
         Decide, DecideRuns, Listener, Listeners, Op, Outcome,
         guard::{
             lease::Leasing,
-            queue::{InFlight, Queued, Queues},
+            queue::{InFlight, Queued},
         },
         stack::{About, Exit},
     },
@@ -156,7 +156,7 @@ impl World {
             let own: Arc<dyn Clock> = Arc::new(clock.clone());
             let connection = Arc::new(Connection(Arc::clone(&server)));
             let own_clock = Some(Arc::clone(&own));
-            Arc::new(Leasing::new(connection, own_clock, own, Queues::default()))
+            Arc::new(Leasing::new(connection, own_clock, own, Arc::default()))
         };
         Self {
             processes: std::iter::repeat_with(process).take(processes).collect(),
@@ -215,7 +215,7 @@ impl World {
         let leasing = &self.processes[process];
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let in_flight = InFlight::new(Duration::from_secs(1), Arc::clone(&clock), |_| 0);
-        let queued = Queued::new(Arc::clone(leasing), clock, Queues::default(), in_flight);
+        let queued = Queued::new(Arc::clone(leasing), clock, Arc::default(), in_flight);
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
         Exit::new(queued, Listeners::new([listener]), About::default())
     }

@@ -113,7 +113,7 @@ fn what_is_sent_again_after_its_caller_left_is_given_back_once_more() {
     world.answer_all();
     assert!(!world.held().contains(&leaves_id) && !world.held().contains(&waits_id));
     assert_eq!(world.held(), [stays.id]);
-    assert_eq!(world.queues.0.unanswered.len(), 0);
+    assert_eq!(world.queues.unanswered.len(), 0);
 }
 
 /// The same where the whole call is given up: it is not sent again, and may have arrived.

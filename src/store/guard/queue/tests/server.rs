@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{Queues, lock};
+use super::super::{Queues, lock, wait_queue::WaitQueue};
 use crate::{
     algorithm::{
         call,
@@ -90,7 +90,7 @@ pub(super) struct State {
     /// The call that panics when it is polled next.
     pub(super) panics: Option<usize>,
     /// Where callers stand.
-    pub(super) queues: Option<Queues>,
+    pub(super) queues: Option<Arc<Queues>>,
 }
 
 pub(super) struct Server {
@@ -346,9 +346,9 @@ impl State {
         let Some(queues) = &self.queues else {
             return false;
         };
-        let queues = lock(&queues.0.waits);
-        let mut waiters = queues.values().flat_map(|queue| &queue.waiters);
-        waiters.any(|waiter| waiter.outcome.is_none() && number(waiter.acquire.first.id) == caller)
+        let queues = lock(&queues.waits);
+        let mut waiters = queues.values().flat_map(WaitQueue::waiting);
+        waiters.any(|waiter| number(waiter.acquire.first.id) == caller)
     }
 
     /// Returns whether a caller has taken something, by any of its ids.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::max_wait::own_turn,
+    super::wait_queue::own_turn,
     world::{Caller, World},
 };
 use crate::{

@@ -37,7 +37,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
 pub(super) struct World {
     pub(super) server: Arc<Server>,
     pub(super) queued: Queued<Server>,
-    pub(super) queues: Queues,
+    pub(super) queues: Arc<Queues>,
     pub(super) in_flight: Arc<InFlight>,
     pub(super) clock: ManualClock,
     pub(super) runtimes: Vec<Option<Runtime>>,
@@ -53,7 +53,7 @@ impl World {
     pub(super) fn with(runtimes: usize, bounds: Bounds, together: bool) -> Self {
         let clock = ManualClock::new();
         let server = Arc::new(Server::new(clock.clone(), together));
-        let queues = Queues::default();
+        let queues = Arc::new(Queues::default());
         server.state().queues = Some(queues.clone());
         let own: Arc<dyn Clock> = Arc::new(clock.clone());
         let mut in_flight = InFlight::new(bounds.deadline, Arc::clone(&own), |_| 0);
@@ -253,7 +253,7 @@ impl World {
 
     /// Asserts that nothing is left of any caller.
     pub(super) fn is_empty(&self) {
-        let queues = &self.queues.0;
+        let queues = &self.queues;
         assert_eq!(lock(&queues.runs).len() + lock(&queues.waits).len(), 0);
         assert_eq!(queues.unanswered.len(), 0);
         assert_eq!(queues.waiting.load(Ordering::SeqCst), 0);

@@ -3,27 +3,28 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     task::{Context, Waker},
     time::Duration,
 };
 
 use tokio::task::AbortHandle;
 
+use super::LONGEST_RUN;
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
     demand::Acquire,
     error::Error,
+    list::List,
+    receipt::Receipt,
 };
 
-/// The most callers that one call decides for.
-pub(super) const LONGEST_RUN: usize = 64;
-
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct WaitQueue {
     /// In the order of arrival. One that is decided for stays until it is polled.
-    pub(super) waiters: VecDeque<Waiter>,
+    waiters: VecDeque<Waiter>,
     /// The call in flight for the first of them.
-    pub(super) call: Option<Call>,
+    call: Option<Call>,
     /// When the first can be served, by the last call.
     due: Option<Duration>,
     /// The last refusal.
@@ -32,25 +33,27 @@ pub(super) struct Queue {
     nudged: bool,
     /// Whether its callers are decided for in several calls.
     pub(super) in_parts: bool,
+    /// To be called once the queue is not locked.
+    pub(super) wakers: Vec<Waker>,
 }
 
-pub(super) struct Call {
-    pub(super) number: u64,
-    /// When it was sent, or is about to be, by the clock of calls.
-    since: Duration,
+struct Call {
+    number: u64,
+    /// For how long it holds the limiter, by the clock of calls.
+    until: Duration,
     is_sent: bool,
-    pub(super) task: Option<AbortHandle>,
+    task: Option<AbortHandle>,
 }
 
 pub(super) struct Waiter {
-    pub(super) number: u64,
+    number: u64,
     pub(super) acquire: Acquire,
-    pub(super) deadline: Option<Duration>,
+    deadline: Option<Duration>,
     /// When it can be served, by the last call.
     due: Option<Duration>,
     /// The last call that is in flight for it.
     pub(super) call: Option<u64>,
-    pub(super) outcome: Option<Result<Decision, Error>>,
+    outcome: Option<Result<Decision, Error>>,
     waker: Option<Waker>,
 }
 
@@ -60,7 +63,7 @@ pub(super) struct Waiter {
     reason = "it lives for a moment, and a box would be an allocation"
 )]
 pub(super) enum Turn {
-    Served(Result<Decision, Error>),
+    Return(Result<Decision, Error>),
     /// It sends this call
     Ask(u64),
     Sleep(Until),
@@ -84,17 +87,14 @@ pub(super) struct Times {
     pub(super) hold: Duration,
 }
 
-/// Wakers to be called once the lock is free.
-pub(super) type Wakers = Vec<Waker>;
-
-impl Queue {
+impl WaitQueue {
     pub(super) fn enter(
         &mut self,
         number: u64,
         acquire: &Acquire,
         deadline: Option<Duration>,
         now: Duration,
-    ) -> Wakers {
+    ) {
         if self.waiting().next().is_none() {
             // The last one may have left, and have needed more than this one.
             (self.due, self.refusal) = (None, None);
@@ -109,7 +109,11 @@ impl Queue {
             outcome: refusal.map(|refusal| Ok(Decision::Deny(refusal))),
             waker: None,
         });
-        self.turn_away(now)
+        self.turn_away(now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.call.is_none()
     }
 
     /// Returns what a waiter does that is polled. A call holds the limiter for some time only: the
@@ -120,173 +124,188 @@ impl Queue {
         next_call: u64,
         times: Times,
         cx: &Context<'_>,
-    ) -> (Option<Turn>, Wakers) {
-        let Times {
-            now,
-            of_calls,
-            hold,
-        } = times;
-        let end = |call: &Call| call.since.saturating_add(hold);
-        let held = self.call.as_ref().map(end);
-        let is_held = held.is_some_and(|until| of_calls < until);
-        let mut wakers = Wakers::new();
+    ) -> Option<Turn> {
+        let held = self.call.as_ref().map(|call| call.until);
+        let is_held = held.is_some_and(|until| times.of_calls < until);
         if !is_held {
             self.nudged |= held.is_some();
             // Those that are asked for now learn what the store says, also if they are late: there
             // may be room.
-            let asks = self.asks(now);
-            wakers = self.give_up_late(now, if asks { LONGEST_RUN } else { 0 });
+            let asked_for = if self.asks(times.now) { LONGEST_RUN } else { 0 };
+            self.give_up_late(times.now, asked_for);
         }
-        let Some(at) = self.place(number) else {
-            return (None, wakers);
-        };
+        let at = self.place(number)?;
         if self.waiters[at].outcome.is_some() {
-            let waiter = self.waiters.remove(at);
-            let outcome = waiter.and_then(|waiter| waiter.outcome);
-            return (outcome.map(Turn::Served), wakers);
+            let outcome = self.waiters.remove(at)?.outcome?;
+            return Some(Turn::Return(outcome));
         }
-        if !is_held && self.asks(now) {
+        if !is_held && self.asks(times.now) {
             self.call = Some(Call {
                 number: next_call,
-                since: of_calls,
+                until: times.of_calls.saturating_add(times.hold),
                 is_sent: false,
                 task: None,
             });
-            return (Some(Turn::Ask(next_call)), wakers);
+            return Some(Turn::Ask(next_call));
         }
-        let waiter = &mut self.waiters[at];
-        waiter.waker = Some(cx.waker().clone());
-        // Two look in time, as one may not be polled; the others a little later.
-        let ahead = self.waiters.iter().take(at);
-        let is_first = ahead.filter(|waiter| waiter.outcome.is_none()).count() < 2;
-        let later = if is_first { Duration::ZERO } else { hold };
-        let until = match held {
-            Some(until) => Until::Held(until.saturating_add(later)),
-            None => {
-                // Or when one gives up: any of them for the first two, itself for the others.
-                let who = if is_first {
-                    0..self.waiters.len()
-                } else {
-                    at..at + 1
-                };
-                let doubtful = self
-                    .waiters
-                    .range(who)
-                    .filter(|waiter| waiter.is_doubtful());
-                let give_up = doubtful.filter_map(|waiter| waiter.deadline);
-                let due = self.due.map(|due| due.saturating_add(later));
-                Until::Due(give_up.chain(due).min().unwrap_or(now))
-            }
-        };
-        (Some(Turn::Sleep(until)), wakers)
+        self.waiters[at].waker = Some(cx.waker().clone());
+        Some(Turn::Sleep(self.next_look(at, held, times)))
     }
 
-    /// Picks the callers of a call, now that it is sent, by the clock of calls. There are none if
-    /// another one was sent in its place.
-    pub(super) fn ask(&mut self, number: u64, now: Duration) -> Vec<(u64, Acquire)> {
-        let Some(call) = &mut self.call else {
-            return Vec::new();
-        };
-        if call.number != number && call.is_sent {
-            return Vec::new();
+    /// Returns when a waiter looks again. Two look in time, as one may not be polled; the others a
+    /// little later.
+    fn next_look(&self, at: usize, held: Option<Duration>, times: Times) -> Until {
+        let ahead = self.waiters.range(..at);
+        let is_first = ahead.filter(|waiter| waiter.outcome.is_none()).count() < 2;
+        let later = if is_first { Duration::ZERO } else { times.hold };
+        if let Some(until) = held {
+            return Until::Held(until.saturating_add(later));
         }
+        // Or when one gives up: any of them for the first two, itself for the others.
+        let seen = if is_first {
+            0..self.waiters.len()
+        } else {
+            at..at + 1
+        };
+        let doubtful = self
+            .waiters
+            .range(seen)
+            .filter(|waiter| waiter.is_doubtful());
+        let give_up = doubtful.filter_map(|waiter| waiter.deadline);
+        let due = self.due.map(|due| due.saturating_add(later));
+        Until::Due(give_up.chain(due).min().unwrap_or(times.now))
+    }
+
+    /// Names the task that waits for the reply to a call.
+    pub(super) fn is_sent_by(&mut self, number: u64, task: AbortHandle) {
+        if let Some(call) = self.call.as_mut().filter(|call| call.number == number) {
+            call.task = Some(task);
+        }
+    }
+
+    /// Picks the callers of a call, now that it is sent: their numbers, and what they ask. There
+    /// are none if another one was sent in its place.
+    pub(super) fn ask(&mut self, number: u64, until: Duration) -> (Vec<u64>, Vec<Acquire>) {
+        let Some(call) = &mut self.call else {
+            return Default::default();
+        };
         if call.number != number {
+            if call.is_sent {
+                return Default::default();
+            }
             call.task = None;
         }
-        (call.number, call.since, call.is_sent) = (number, now, true);
+        (call.number, call.until, call.is_sent) = (number, until, true);
         (self.nudged, self.due) = (false, None);
         let waiters = self.waiters.iter_mut();
-        waiters
-            .filter(|waiter| waiter.outcome.is_none())
-            .take(LONGEST_RUN)
-            .map(|waiter| {
-                if waiter.call.replace(number).is_some() {
-                    // That call may still be answered: what it takes is told apart.
-                    waiter.take_new_id();
-                }
-                (waiter.number, waiter.acquire.clone())
-            })
-            .collect()
+        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
+        let picked = waiting.take(LONGEST_RUN).map(|waiter| {
+            if waiter.call.replace(number).is_some() {
+                // That call may still be answered: what it takes has an id of its own.
+                waiter.take_new_id();
+            }
+            (waiter.number, waiter.acquire.clone())
+        });
+        picked.unzip()
     }
 
     /// Ends a call. Without an answer, its callers are asked for again.
-    pub(super) fn end(&mut self, number: u64, answered: bool) -> Wakers {
+    pub(super) fn end(&mut self, number: u64, is_answered: bool) {
         for waiter in &mut self.waiters {
             if waiter.call == Some(number) {
                 waiter.call = None;
-                if !answered {
+                if !is_answered {
                     waiter.take_new_id();
                     self.nudged = true;
                 }
             }
         }
-        if self.call.as_ref().is_some_and(|call| call.number == number) {
-            self.call = None;
-        }
-        self.first_wakers()
+        self.call.take_if(|call| call.number == number);
+        self.wake_first();
     }
 
     /// Has waiters asked for again.
-    pub(super) fn nudge(&mut self) -> Wakers {
+    pub(super) fn nudge(&mut self) {
         self.nudged = true;
         // A newcomer must not be refused by what is no longer known.
         self.due = None;
-        self.first_wakers()
+        self.wake_first();
     }
 
-    /// Gives up a place. Returns the waiter, and the call that is in flight for no waiter any more.
-    pub(super) fn leave(&mut self, number: u64) -> (Option<Waiter>, Option<Call>, Wakers) {
+    /// Gives up a place. Returns what to give back, and the task of a call that is in flight for no
+    /// waiter any more.
+    pub(super) fn leave(&mut self, number: u64) -> (List<Receipt>, Option<AbortHandle>) {
         let left = self.place(number).and_then(|at| self.waiters.remove(at));
-        if let Some(waiter) = &left
-            && waiter.outcome.is_none()
-            && self.waiting().any(|behind| behind.number > number)
-        {
-            // They may be served earlier than they were told.
-            self.nudged = true;
-        }
+        let undecided = left.as_ref().is_some_and(|left| left.outcome.is_none());
+        // Those behind may be served earlier than is known.
+        self.nudged |= undecided && self.waiting().any(|behind| behind.number > number);
         let unwanted = self.call.take_if(|call| {
             let is_for = |waiter: &Waiter| waiter.call == Some(call.number);
             self.waiters.is_empty() || call.is_sent && !self.waiters.iter().any(is_for)
         });
-        (left, unwanted, self.first_wakers())
+        self.wake_first();
+        // At once: a reply, by which it would be given back, may never come. The end of the call
+        // gives back once more.
+        let receipts = left.and_then(|left| match left.outcome {
+            Some(Ok(Decision::Allow(grant))) => Some(grant.into_receipts()),
+            None if left.call.is_some() => Some(left.acquire.receipts()),
+            _ => None,
+        });
+        let receipts = receipts.unwrap_or_default();
+        (receipts, unwanted.and_then(|call| call.task))
+    }
+
+    /// Gives the callers of a call its decisions. Leaves those in `outcomes` that no caller takes.
+    pub(super) fn answer(
+        &mut self,
+        call: u64,
+        callers: &[u64],
+        outcomes: &mut Vec<Result<Decision, Error>>,
+        now: Duration,
+    ) {
+        let all = callers.iter().zip(mem::take(outcomes));
+        outcomes
+            .extend(all.filter_map(|(number, outcome)| self.decide(*number, call, outcome, now)));
+        self.turn_away(now);
     }
 
     /// Gives a waiter the decision of a call, unless it waits for another one. Returns the decision
     /// if the waiter is not there any more.
-    pub(super) fn answer(
+    fn decide(
         &mut self,
         number: u64,
         call: u64,
         decision: Result<Decision, Error>,
         now: Duration,
-    ) -> (Option<Result<Decision, Error>>, Option<Waker>) {
-        let waiting = |waiter: &&mut Waiter| waiter.outcome.is_none();
+    ) -> Option<Result<Decision, Error>> {
         let at = self.place(number).and_then(|at| self.waiters.get_mut(at));
-        let Some(waiter) = at.filter(waiting) else {
-            return (Some(decision), None);
+        let Some(waiter) = at.filter(|waiter| waiter.outcome.is_none()) else {
+            return Some(decision);
         };
         if waiter.call != Some(call) && matches!(decision, Ok(Decision::Deny(_))) {
             // The call that took its place decides. An error ends the wait, or calls that take each
             // other's place would have no end where none is answered.
-            return (None, None);
+            return None;
         }
         let (Some(wait), Ok(Decision::Deny(refusal))) = (wait_of(&decision), &decision) else {
-            return (None, waiter.tell(decision));
+            self.wakers.extend(waiter.decided(decision));
+            return None;
         };
         let due = now.saturating_add(wait);
         waiter.due = Some(due);
         self.refusal = Some(Box::new(refusal.clone()));
         if waiter.deadline.is_some_and(|deadline| deadline < due) {
-            // Those behind it were told to wait for it, too.
+            // The wait of those behind it counts its permits, too.
             self.nudged = true;
-            return (None, waiter.tell(decision));
+            self.wakers.extend(waiter.decided(decision));
+            return None;
         }
         let yields = waiter.acquire.patience.is_some_and(|wait| wait.yields);
         let turn = if yields { own_turn(due) } else { due };
         // In time all the same.
         let latest = waiter.deadline.unwrap_or(turn);
         self.due.get_or_insert(turn.min(latest));
-        (None, None)
+        None
     }
 
     /// Returns the refusal of a newcomer whose time does not last until its turn, by the last call.
@@ -318,11 +337,10 @@ impl Queue {
     /// only move up.
     ///
     /// Only while the first is known to wait: that many ask at once is no reason to refuse.
-    pub(super) fn turn_away(&mut self, now: Duration) -> Wakers {
-        let mut wakers = Wakers::new();
+    fn turn_away(&mut self, now: Duration) {
         let stuck = self.due.filter(|due| *due > now);
         let (Some(due), Some(refusal)) = (stuck, self.refusal.clone()) else {
-            return wakers;
+            return;
         };
         let last = self.waiting().filter_map(|waiter| waiter.due).max();
         let last = last.unwrap_or(due);
@@ -332,7 +350,7 @@ impl Queue {
             let longest = waiter.acquire.patience.and_then(|wait| wait.queue);
             if longest.is_none_or(|longest| place < longest) {
                 place += 1;
-                // Those behind it were told to wait for it, too.
+                // The wait of those behind it counts its permits, too.
                 self.nudged |= gap;
                 continue;
             }
@@ -342,18 +360,17 @@ impl Queue {
                 kind: RefusalKind::QueueFull,
                 ..refusal.later(wait)
             };
-            wakers.extend(waiter.tell(Ok(Decision::Deny(refusal))));
+            self.wakers
+                .extend(waiter.decided(Ok(Decision::Deny(refusal))));
             gap = true;
         }
-        wakers
     }
 
     /// Refuses those whose time is over, unless their turn comes before. The first ones are
     /// `asked_for` all the same.
-    fn give_up_late(&mut self, now: Duration, asked_for: usize) -> Wakers {
-        let mut wakers = Wakers::new();
-        let Some(refusal) = self.refusal.clone() else {
-            return wakers;
+    fn give_up_late(&mut self, now: Duration, asked_for: usize) {
+        let Some(refusal) = &self.refusal else {
+            return;
         };
         let waiters = self.waiters.iter_mut();
         let waiters = waiters.filter(|waiter| waiter.outcome.is_none());
@@ -361,11 +378,11 @@ impl Queue {
             if waiter.is_doubtful() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
                 let due = waiter.due.or(self.due).unwrap_or(now);
                 let refusal = refusal.later(due.saturating_sub(now));
-                wakers.extend(waiter.tell(Ok(Decision::Deny(refusal))));
+                self.wakers
+                    .extend(waiter.decided(Ok(Decision::Deny(refusal))));
                 self.nudged = true;
             }
         }
-        wakers
     }
 
     /// Returns whether it is time to ask.
@@ -380,11 +397,11 @@ impl Queue {
     }
 
     /// Wakes two that see to the queue: one may not be polled.
-    fn first_wakers(&mut self) -> Wakers {
+    fn wake_first(&mut self) {
         let waiters = self.waiters.iter_mut();
         let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
         let wakers = waiting.filter_map(|waiter| waiter.waker.take());
-        wakers.take(2).collect()
+        self.wakers.extend(wakers.take(2));
     }
 
     fn place(&self, number: u64) -> Option<usize> {
@@ -395,7 +412,7 @@ impl Queue {
 }
 
 impl Waiter {
-    fn tell(&mut self, outcome: Result<Decision, Error>) -> Option<Waker> {
+    fn decided(&mut self, outcome: Result<Decision, Error>) -> Option<Waker> {
         self.outcome = Some(outcome);
         self.waker.take()
     }
