@@ -33,30 +33,50 @@ pub(crate) struct Acquire {
     /// Set if the permits left are to be counted.
     pub(crate) remaining: bool,
     /// The longest wait in a queue for permits; `None` waits for none.
-    pub(crate) patience: Option<Patience>,
+    pub(crate) patience: Option<MaxWait>,
     /// The time since which its caller waits for the store; `None` until that is asked.
     pub(crate) asked: Option<Instant>,
+    /// Set when its caller leaves before any call was sent for it, so that it took nothing.
+    pub(crate) unsent: OnceLock<()>,
 }
 
 /// The longest time that a caller waits for permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    For(Duration),
-    Endless,
-    /// This long, if fewer than this many wait already.
-    Queue(Duration, usize),
+pub(crate) struct MaxWait {
+    /// `None` waits without end.
+    pub(crate) longest: Option<Duration>,
+    /// The number of callers that may wait already; more turn it away.
+    pub(crate) queue: Option<usize>,
+    /// Set if it leaves half of the time to waiters that come back later.
+    pub(crate) yields: bool,
+}
+
+impl MaxWait {
+    pub(crate) const ENDLESS: Self = Self {
+        longest: None,
+        queue: None,
+        yields: false,
+    };
+
+    pub(crate) const fn of(longest: Duration) -> Self {
+        Self {
+            longest: Some(longest),
+            ..Self::ENDLESS
+        }
+    }
 }
 
 impl Acquire {
     /// Returns what a limiter without HTTP asks for.
-    pub(crate) fn new(first: Charge, rest: Vec<Charge>, patience: Option<Patience>) -> Self {
+    pub(crate) fn new(first: Charge, rest: Vec<Charge>, max_wait: Option<MaxWait>) -> Self {
         Self {
             first,
             rest,
             on_failure: None,
             remaining: true,
-            patience,
+            patience: max_wait,
             asked: None,
+            unsent: OnceLock::new(),
         }
     }
 
@@ -381,8 +401,9 @@ impl Acquire {
             rest: charges.collect(),
             on_failure: None,
             remaining: false,
-            patience: waits.then_some(Patience::Endless),
+            patience: waits.then_some(MaxWait::ENDLESS),
             asked: None,
+            unsent: OnceLock::new(),
         }
     }
 }

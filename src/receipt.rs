@@ -33,6 +33,13 @@ impl PermitId {
         Self(id)
     }
 
+    /// Returns the id of another call for the same caller, while an earlier one may be in flight.
+    pub(crate) fn for_next_call(self) -> Self {
+        let mut id = self.0;
+        id[0] = id[0].wrapping_add(1);
+        Self(id)
+    }
+
     /// Returns the id of the permits that the same call fetches ahead.
     pub(crate) fn for_ahead(self) -> Self {
         let mut id = self.0;

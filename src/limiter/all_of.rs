@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{RateLimiter, acknowledged};
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
     error::{ConfigError, Error, ErrorKind, bail},
     store::take,
 };
@@ -145,7 +145,7 @@ impl AllOf {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        self.wait(permits, Patience::For(timeout)).await
+        self.wait(permits, Some(timeout)).await
     }
 
     /// Takes one permit from each limiter, waiting for them as long as it takes.
@@ -173,7 +173,7 @@ impl AllOf {
     ///
     /// As [`RateLimiter::acquire_many`].
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        match self.wait(permits, Patience::Endless).await? {
+        match self.wait(permits, None).await? {
             Decision::Allow(grant) => Ok(grant),
             // A wait without end is refused for no other reason.
             Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
@@ -191,12 +191,17 @@ impl AllOf {
         }
     }
 
-    async fn wait(&self, permits: u32, patience: Patience) -> Result<Decision, Error> {
-        let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(patience))?;
+    async fn wait(&self, permits: u32, longest: Option<Duration>) -> Result<Decision, Error> {
+        let max_wait = MaxWait {
+            longest,
+            queue: None,
+            yields: self.limiters().any(|limiter| limiter.yields),
+        };
+        let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(max_wait))?;
         take(self.first.store(), acquire).await
     }
 
-    fn ask(&self, permits: &[u32], patience: Option<Patience>) -> Result<Acquire, Error> {
+    fn ask(&self, permits: &[u32], max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
         let (first, rest) = permits.split_first().ok_or(ErrorKind::Permits)?;
         if rest.len() != self.rest.len() {
             return Err(ErrorKind::Permits.into());
@@ -207,7 +212,7 @@ impl AllOf {
         Ok(Acquire::new(
             first,
             rest.collect::<Result<_, _>>()?,
-            patience,
+            max_wait,
         ))
     }
 

@@ -10,7 +10,7 @@ use std::{iter, sync::Arc, time::Duration};
 use self::acknowledged::acknowledged;
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Charge, Labels, Limiter, Patience, Target},
+    demand::{Acquire, Charge, Labels, Limiter, MaxWait, Target},
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, LimitSource, Slots, at_least_zero, check_lease},
     name::Name,
@@ -48,6 +48,8 @@ pub struct RateLimiter {
     labels: Arc<Labels>,
     /// The time for which leased permits may be held.
     lease: Option<Duration>,
+    /// Set if waiters leave others their share.
+    yields: bool,
 }
 
 impl RateLimiter {
@@ -66,6 +68,7 @@ impl RateLimiter {
             limiter: stored(Name::exact(name)?),
             labels: Labels::unnamed(name),
             lease: None,
+            yields: false,
         })
     }
 
@@ -152,6 +155,27 @@ impl RateLimiter {
         Ok(Self { lease, ..self })
     }
 
+    /// Leaves half of the time to waiters that come back later: what becomes free then is asked for
+    /// up to 220 milliseconds later. Default: waiters come back to the millisecond.
+    ///
+    /// For a limiter that Java waits for, too: Redisson's waiters come back at a tick of their
+    /// timer, and get little beside waiters that are always there first. It applies to this limiter
+    /// and its clones. A wait with a timeout is not longer for it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{MemoryStore, RateLimiter};
+    ///
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?.yield_to_others();
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn yield_to_others(mut self) -> Self {
+        self.yields = true;
+        self
+    }
+
     /// Takes one permit if there is one now.
     ///
     /// # Errors
@@ -202,7 +226,8 @@ impl RateLimiter {
     ///
     /// Dropping it leaves the queue and gives back what it may have taken; without
     /// [entries](Algorithm) only if others go on waiting. A future that is kept and not polled
-    /// delays no others.
+    /// delays others by one deadline of the store at most, or by a tenth of a second in a
+    /// [`MemoryStore`](crate::MemoryStore).
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -211,7 +236,7 @@ impl RateLimiter {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        let acquire = self.ask(permits, Some(Patience::For(timeout)))?;
+        let acquire = self.ask(permits, Some(self.max_wait(Some(timeout))))?;
         take(&self.store, acquire).await
     }
 
@@ -246,9 +271,10 @@ impl RateLimiter {
     ///
     /// Dropping it leaves the queue and gives back what it may have taken; without
     /// [entries](Algorithm) only if others go on waiting. A future that is kept and not polled
-    /// delays no others.
+    /// delays others by one deadline of the store at most, or by a tenth of a second in a
+    /// [`MemoryStore`](crate::MemoryStore).
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        let acquire = self.ask(permits, Some(Patience::Endless))?;
+        let acquire = self.ask(permits, Some(self.max_wait(None)))?;
         match take(&self.store, acquire).await? {
             Decision::Allow(grant) => Ok(grant),
             // A wait without end is refused for no other reason.
@@ -385,8 +411,17 @@ impl RateLimiter {
         self.key().as_str()
     }
 
-    fn ask(&self, permits: u32, patience: Option<Patience>) -> Result<Acquire, Error> {
-        Ok(Acquire::new(self.charge(permits)?, Vec::new(), patience))
+    /// Returns how long its waiters wait; `None` waits without end.
+    fn max_wait(&self, longest: Option<Duration>) -> MaxWait {
+        MaxWait {
+            longest,
+            queue: None,
+            yields: self.yields,
+        }
+    }
+
+    fn ask(&self, permits: u32, max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
+        Ok(Acquire::new(self.charge(permits)?, Vec::new(), max_wait))
     }
 
     pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {

@@ -137,6 +137,7 @@ impl RateLimiter {
                 limiter: stored(new),
                 labels: Labels::unnamed(name),
                 lease: self.lease,
+                yields: self.yields,
             })
         } else {
             Err(ErrorKind::NotInitialized.into())

@@ -10,7 +10,8 @@
 //! No lock is held across an await, while a future is polled or dropped, while a task is woken, or
 //! while a listener is called. Few are held at the same time, and then in this order:
 //!
-//! - The queue: table of queues (one shard) > one queue > the callers that left a call in flight.
+//! - Queues: callers behind the calls of their limiters > the ids that shared calls are for. The
+//!   queues of those that wait, and the calls in flight to a node, are locked alone.
 //! - Leases: lease table (one shard) > what is known of one limiter > the balance of one lease.
 //! - The share of a limit in an outage: what is known of one limiter > the store in memory.
 //! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers
@@ -42,7 +43,11 @@
 //! - A decision, at every await. What it may have taken is given back by who dropped it: an HTTP
 //!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and
 //!   what a lease takes ahead are given back by their guards.
-//! - A call that many share survives each of them, and is dropped with the last.
+//! - A call that many share is a task: it survives each of them, and is dropped with the last, but
+//!   one that took longer than a deadline for those that wait, who are asked for once more, by
+//!   another id. Where its runtime ends, callers send for themselves, or are asked for again.
+//! - A caller that leaves before its call is sent takes nothing: a call has its place in flight
+//!   before its callers are picked.
 //! - A verb, at every await: it may be carried out or not, and listeners are called either way.
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.

@@ -8,15 +8,15 @@
 //! demand that can be decided at once passes the queue by, also to take from a lease: where
 //! somebody waits there is none. A store in memory has the exit, the queue and itself.
 
-use std::sync::Arc;
 #[cfg(feature = "redis")]
-use std::{sync::Weak, time::Duration};
+use std::sync::Weak;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     AnyStore, Decide, DecideRuns, Deciding, Listener, Listeners, Managing, Op, Outcome,
     guard::{
-        line::{Line, Lines},
         policy,
+        queue::{InFlight, Queued, Queues},
     },
     rule_names::RuleNames,
 };
@@ -32,10 +32,13 @@ use super::{
     },
     memory::shared::stand_in,
 };
-#[cfg(feature = "redis")]
-use crate::clock::SteadyClock;
 use crate::{
-    clock::Clock, decision::Decision, demand::Acquire, error::Error, name::Name, receipt::Receipt,
+    clock::{Clock, SteadyClock},
+    decision::Decision,
+    demand::Acquire,
+    error::Error,
+    name::Name,
+    receipt::Receipt,
 };
 
 /// The outermost guard: every decision, verb and settlement passes here, once.
@@ -58,24 +61,25 @@ pub(crate) struct About {
     pub(crate) rule_names: RuleNames,
 }
 
+/// For how long a call of a store in memory is waited for before another one is made: it answers
+/// at once, unless its caller is polled no more.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
+
 /// Puts the queue around a store in memory, which is made with its listeners.
 pub(crate) fn memory<S: DecideRuns>(
     clock: Arc<dyn Clock>,
     store: impl FnOnce(Listeners) -> S,
 ) -> (Arc<S>, Arc<dyn AnyStore>) {
-    let lines = Lines::default();
-    let listeners = Listeners::new([Box::new(lines.clone()) as Box<dyn Listener>]);
+    let queues = Arc::new(Queues::default());
+    let listeners = Listeners::new([Box::new(Arc::clone(&queues)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
     let about = About {
         prefix: "memory".into(),
         ..About::default()
     };
-    let stack = Exit::new(
-        Line::new(Arc::clone(&store), clock, lines),
-        listeners,
-        about,
-    );
-    (store, Arc::new(stack))
+    let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
+    let queued = Queued::new(Arc::clone(&store), clock, queues, in_flight);
+    (store, Arc::new(Exit::new(queued, listeners, about)))
 }
 
 /// A server with its guards on, and those of its parts that are asked for by name.
@@ -111,26 +115,31 @@ pub(crate) fn remote<S: DecideRuns>(
     let clock = own_clock
         .clone()
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
-    let lines = Lines::default();
+    let queues = Arc::new(Queues::default());
     let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
     // The store knows its listeners, and leases their store: one must not keep the other.
     let listeners = |leasing: &Weak<Leasing<S>>| {
         Listeners::new([
             Box::new(Arc::clone(&refusals)) as Box<dyn Listener>,
             Box::new(Weak::clone(leasing)),
-            Box::new(lines.clone()),
+            Box::new(Arc::clone(&queues)),
         ])
     };
     let leasing = Arc::new_cyclic(|leasing| {
         let server = Arc::new(server(listeners(leasing)));
-        Leasing::new(server, own_clock, Arc::clone(&clock), lines.clone())
+        Leasing::new(server, own_clock, Arc::clone(&clock), queues.clone())
     });
     let listeners = listeners(&Arc::downgrade(&leasing));
-    let line = Line::new(Arc::clone(&leasing), Arc::clone(&clock), lines.clone());
-    let deny_cache = DenyCache::new(line, Arc::clone(&refusals));
+    let traffic = Arc::clone(&guards.traffic);
+    let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
+    let in_flight = InFlight::new(guards.deadline, Arc::clone(&steady), move |name| {
+        traffic.index(name)
+    });
+    let queued = Queued::new(Arc::clone(&leasing), Arc::clone(&clock), queues, in_flight);
+    let deny_cache = DenyCache::new(queued, Arc::clone(&refusals));
     let deadline = Deadline::new(deny_cache, guards.deadline, guards.traffic);
     let locals = Locals::new(stand_in(Arc::clone(&clock)), clock);
-    let fallback = Fallback::new(deadline, refusals, locals, Arc::new(SteadyClock::new()));
+    let fallback = Fallback::new(deadline, refusals, locals, steady);
     Remote {
         server: Arc::clone(leasing.inner()),
         leasing,

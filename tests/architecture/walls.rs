@@ -84,9 +84,6 @@ fn what_is_compiled_for_redis_alone() {
     let known = BTreeSet::from([
         "store",
         "store::guard",
-        "store::guard::line::lines",
-        "store::guard::line::queue",
-        "store::guard::line::state",
         "store::memory::shared",
         "store::stack",
     ]);
@@ -168,9 +165,8 @@ fn no_circle_but_these() {
         "demand receipt",
         // A log's entries are those of slots where a limit has them.
         "algorithm::sliding_log algorithm::sliding_log::slots",
-        // A line and its parts: to be rebuilt as queues and calls.
-        "store::guard::line store::guard::line::lines store::guard::line::member \
-         store::guard::line::queue store::guard::line::state",
+        // What shares calls and what waits are the two halves of a queued store.
+        "store::guard::queue store::guard::queue::runs store::guard::queue::waits",
         // What a full store does with newcomers needs the shards of the store.
         "store::memory::shared store::memory::strangers",
         // A file is read entry by entry, each with what the user has registered.

@@ -100,6 +100,7 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
         remaining: true,
         patience: None,
         asked: None,
+        unsent: std::sync::OnceLock::new(),
     }
 }
 

@@ -290,6 +290,7 @@ fn question() -> Acquire {
         remaining: true,
         patience: None,
         asked: None,
+        unsent: std::sync::OnceLock::new(),
     }
 }
 

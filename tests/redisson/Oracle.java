@@ -208,14 +208,16 @@ public final class Oracle {
                 limiter.rename(request.text("to"));
                 return null;
             case "saturate":
-                return saturate(limiter, (int) request.number("threads", 1), n, request.number("until", 0));
+                return saturate(limiter, (int) request.number("threads", 1), n, request.number("timeout", 0),
+                    request.number("until", 0));
             default:
                 throw new IllegalArgumentException("no such op: " + op);
         }
     }
 
-    /** Asks as fast as it can until a moment; answers "calls granted", and throws what Redisson threw first. */
-    private static String saturate(RRateLimiter limiter, int threads, long n, long until) throws Exception {
+    /** Asks as fast as it can, or in waits of a timeout, until a moment; answers "calls granted", and throws what Redisson threw first. */
+    private static String saturate(RRateLimiter limiter, int threads, long n, long timeout, long until)
+        throws Exception {
         AtomicLong calls = new AtomicLong();
         AtomicLong granted = new AtomicLong();
         List<Throwable> thrown = java.util.Collections.synchronizedList(new ArrayList<>());
@@ -225,7 +227,7 @@ public final class Oracle {
                 try {
                     while (System.currentTimeMillis() < until) {
                         calls.incrementAndGet();
-                        if (limiter.tryAcquire(n)) {
+                        if (timeout == 0 ? limiter.tryAcquire(n) : limiter.tryAcquire(n, timeout, TimeUnit.MILLISECONDS)) {
                             granted.incrementAndGet();
                         }
                     }

@@ -458,6 +458,62 @@ fn each_waits_for_the_other() {
     );
 }
 
+/// Waiters that come back to the millisecond leave little to Redisson's, whose timer ticks.
+#[test]
+fn those_that_yield_leave_java_its_share() {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    let server = RedisServer::start();
+    let mut java = Oracle::start(&oracle::versions()[0], server.port(), JavaClock::System);
+    let store = RedisStore::builder(server.url())
+        .client_clock(SystemClock)
+        .deadline(Duration::from_secs(20))
+        .build()
+        .unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    for (rate, interval) in [(10, 1000), (100, 500)] {
+        for yields in [false, true] {
+            let name = unique("yield");
+            let limiter = RateLimiter::new(&store, &name).unwrap();
+            let limiter = if yields {
+                limiter.yield_to_others()
+            } else {
+                limiter
+            };
+            let limit = Limit::new(rate, Duration::from_millis(interval));
+            runtime.block_on(limiter.set_rate(limit)).unwrap();
+            // Half a minute: one side may have all that becomes free at the same time.
+            let time = share(if yields { 4.5 } else { 0.6 });
+            let until = now() + time.as_millis() as i64;
+            let request = Request::new("saturate").text("name", &name).number("n", 1);
+            let request = request.number("timeout", TIMEOUT.as_millis() as i64);
+            java.send(&request.number("threads", THREADS).number("until", until));
+            let waiting = (0..THREADS).map(|_| {
+                let limiter = limiter.clone();
+                async move {
+                    let mut granted = 0;
+                    while now() < until {
+                        let decision = limiter.try_acquire_for(1, TIMEOUT).await;
+                        granted += i64::from(decision.unwrap().is_allowed());
+                    }
+                    granted
+                }
+            });
+            let waiting = waiting.collect::<Vec<_>>();
+            let rust: i64 = runtime.block_on(async {
+                let waiting: tokio::task::JoinSet<_> = waiting.into_iter().collect();
+                waiting.join_all().await.into_iter().sum()
+            });
+            let answer = java.answer(TIMEOUT + Duration::from_secs(30)).unwrap();
+            let java: i64 = answer.split(' ').nth(1).unwrap().parse().unwrap();
+            println!("{rate} in {interval} ms, yields {yields}: Java {java}, Rust {rust}");
+            if yields {
+                assert!(4 * java >= java + rust, "Java is left too little");
+                assert!(4 * rust >= java + rust, "Rust is left too little");
+            }
+        }
+    }
+}
+
 #[test]
 fn windows_begin_with_each_grant() {
     let grants = [(0, 1), (5, 2), (10, 4), (11, 8)];

@@ -6,7 +6,7 @@ use super::breaker::Traffic;
 use crate::{
     clock,
     decision::Decision,
-    demand::{Acquire, Patience},
+    demand::{Acquire, MaxWait},
     error::{Error, ErrorKind},
     name::Name,
     receipt::Receipt,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Deadline<S> {
     inner: S,
-    patience: Duration,
+    longest: Duration,
     traffic: Arc<Traffic>,
 }
 
@@ -53,10 +53,10 @@ impl fmt::Display for GivenUp {
 impl error::Error for GivenUp {}
 
 impl<S: Decide> Deadline<S> {
-    pub(crate) fn new(inner: S, patience: Duration, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn new(inner: S, longest: Duration, traffic: Arc<Traffic>) -> Self {
         Self {
             inner,
-            patience,
+            longest,
             traffic,
         }
     }
@@ -74,17 +74,20 @@ impl<S: Decide> Decide for Deadline<S> {
         clock::check_timer()?;
         let wait = match acquire.patience {
             None => Duration::ZERO,
-            Some(Patience::For(time) | Patience::Queue(time, _)) => time,
-            Some(Patience::Endless) => return self.inner.acquire(acquire).await,
+            Some(MaxWait {
+                longest: Some(time),
+                ..
+            }) => time,
+            Some(MaxWait { longest: None, .. }) => return self.inner.acquire(acquire).await,
         };
         let asked = self.traffic.now();
-        let patience = self.patience.saturating_add(wait);
-        match clock::within(patience, self.inner.acquire(acquire)).await {
+        let longest = self.longest.saturating_add(wait);
+        match clock::within(longest, self.inner.acquire(acquire)).await {
             Some(decision) => decision,
             None => {
                 // Its own wait tells nothing of the server.
                 let asked = asked.saturating_add(wait);
-                let given_up = if self.traffic.let_down(acquire, asked, self.patience) {
+                let given_up = if self.traffic.let_down(acquire, asked, self.longest) {
                     GivenUp::Silence
                 } else {
                     GivenUp::Overload

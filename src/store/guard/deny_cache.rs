@@ -22,7 +22,7 @@ use super::clock::{StoreClock, StoreInstant};
 use crate::{
     clock::{Clock, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Labels, Limiter, Patience},
+    demand::{Acquire, Charge, Labels, Limiter, MaxWait},
     error::Error,
     limit::Algorithm,
     list::List,
@@ -366,14 +366,11 @@ impl Known {
 }
 
 /// Returns whether a caller gives up before there is room, if there ever is.
-fn gives_up_within(patience: Option<Patience>, wait: Option<Duration>) -> bool {
-    match patience {
-        None => true,
-        Some(Patience::For(longest) | Patience::Queue(longest, _)) => {
-            wait.is_none_or(|wait| wait > longest)
-        }
-        Some(Patience::Endless) => wait.is_none(),
-    }
+fn gives_up_within(max_wait: Option<MaxWait>, wait: Option<Duration>) -> bool {
+    let Some(MaxWait { longest, .. }) = max_wait else {
+        return true;
+    };
+    wait.is_none_or(|wait| longest.is_some_and(|longest| wait > longest))
 }
 
 /// Returns a hash of all that the answer depends on. Two demands that share one take turns in the

@@ -13,6 +13,7 @@ use super::{
     deny_cache::Refusals,
     local::Locals,
     policy::{refuses_anyway, settled},
+    queue::Unsent,
 };
 use crate::{
     clock::{Clock, millis},
@@ -134,8 +135,9 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
     fn note(&self, decision: &Result<Decision, Error>) {
         match decision {
             Ok(_) => self.note_answer(),
-            // The server works: it was sent more than it can answer in time.
-            Err(error) if GivenUp::of(error) == Some(GivenUp::Overload) => {}
+            // The server works: it was sent more than it can answer in time, or would have been.
+            Err(error)
+                if GivenUp::of(error) == Some(GivenUp::Overload) || Unsent::is_why(error) => {}
             Err(error) if is_of_store(error) => self.note_failure(error),
             Err(_) => {}
         }
@@ -196,7 +198,9 @@ impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
                 self.saw(acquire, &decision);
                 Ok(decision)
             }
-            Err(error) if GivenUp::of(&error).is_some() => self.after_giving_up(acquire, error),
+            Err(error) if GivenUp::of(&error).is_some() && acquire.unsent.get().is_none() => {
+                self.after_giving_up(acquire, error)
+            }
             Err(error) => self.instead(acquire, error),
         }
     }

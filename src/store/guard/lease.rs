@@ -27,8 +27,7 @@ use self::{
     balance::Balance,
     table::{Expiry, Lease, LeaseTable, Plan, Settle, lease_of, longest},
 };
-use super::clock::StoreClock;
-use super::line::Lines;
+use super::{clock::StoreClock, queue::Queues};
 use crate::{
     clock::Clock,
     decision::{Decision, LimitState, RefusalKind},
@@ -47,17 +46,17 @@ pub(crate) struct Leasing<S: DecideRuns> {
     settle: Settle,
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
-    lines: Lines,
+    queues: Arc<Queues>,
 }
 
 impl<S: DecideRuns> Leasing<S> {
     /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by.
-    /// `lines` are those around it.
+    /// `queues` are those around it.
     pub(crate) fn new(
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
         clock: Arc<dyn Clock>,
-        lines: Lines,
+        queues: Arc<Queues>,
     ) -> Self {
         let store = Arc::clone(&inner);
         Self {
@@ -65,7 +64,7 @@ impl<S: DecideRuns> Leasing<S> {
             settle: Arc::new(move |receipt, keep| store.settle(receipt, keep)),
             clock,
             inner,
-            lines,
+            queues,
         }
     }
 
@@ -128,7 +127,7 @@ impl<S: DecideRuns> Leasing<S> {
                 };
                 // What one of them lacked is not for those still to come.
                 let lacking =
-                    decisions.iter().any(is_over_limit) || self.lines.is_waited_for(first);
+                    decisions.iter().any(is_over_limit) || self.queues.is_waited_for(first);
                 let put = Arc::downgrade(&lease.balance);
                 if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
                     // Its task may have come before it.
@@ -299,7 +298,7 @@ impl<S: DecideRuns> DecideRuns for Leasing<S> {
         if !served.is_empty() {
             return Ok(served);
         }
-        let reserved = self.lines.is_waited_for(first);
+        let reserved = self.queues.is_waited_for(first);
         let plan = self.table.plan(first, run, lead, reserved);
         self.ask(run, &plan).await
     }

@@ -167,6 +167,7 @@ impl<L: StandIn> Locals<L> {
             remaining: acquire.remaining,
             patience: None,
             asked: None,
+            unsent: OnceLock::new(),
         })
     }
 

@@ -7,8 +7,10 @@
 //!   time that a caller is ready to wait for permits comes on top.
 //! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a
 //!   grant, and a grant drops the refusals of its limiter.
-//! - The queue has one call in flight for many callers. Who reaches its deadline leaves, and the
-//!   call ends with the last of them, or by the connection's timeouts.
+//! - The queue has one call of a limiter in flight for many callers, and bounds the calls in flight
+//!   to a node. A caller that reaches its deadline leaves, and the call ends with the last of them,
+//!   or by the connection's timeouts. Calls beyond the bound are overload: answered by policy, and
+//!   no failure of the server.
 //! - The lease sees in the queue who is asked for together, so that it costs no call of its own,
 //!   and whether somebody waits, who goes before those still to come.
 //! - The breaker's first half is asked before there is a future: while a server is left alone,
@@ -33,7 +35,7 @@ pub(crate) mod deny_cache;
 pub(crate) mod fallback;
 #[cfg(feature = "redis")]
 pub(crate) mod lease;
-pub(crate) mod line;
 #[cfg(feature = "redis")]
 pub(crate) mod local;
 pub(crate) mod policy;
+pub(crate) mod queue;

@@ -103,6 +103,7 @@ fn ask(on_failure: Option<FailurePolicy>) -> Acquire {
         remaining: true,
         patience: None,
         asked: None,
+        unsent: std::sync::OnceLock::new(),
     }
 }
 

@@ -1,6 +1,11 @@
 //! The table of rules, in which the first match wins.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use http::request::Parts;
 
@@ -13,7 +18,7 @@ use super::{
     unmatched::Unmatched,
 };
 use crate::{
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Charge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
@@ -400,8 +405,12 @@ impl CompiledRules {
             first,
             rest,
             on_failure: Some(strictest),
-            patience: wait.map(|(up_to, queue)| Patience::Queue(up_to, queue)),
+            patience: wait.map(|(up_to, queue)| MaxWait {
+                queue: Some(queue),
+                ..MaxWait::of(up_to)
+            }),
             asked: None,
+            unsent: OnceLock::new(),
         };
         Plan::Acquire(acquire, judges)
     }

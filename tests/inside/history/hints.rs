@@ -10,7 +10,7 @@ use super::{
     feed::{Seen, bytes_of},
     record::{Event, What},
     recorded::{Counted, History},
-    steps::{Of, Step},
+    steps::{Answer, Asked, Caller, Of, Step},
     ways::{Hint, Time},
 };
 use crate::store::redis::wire::sliding_log::VERBS;
@@ -45,17 +45,18 @@ struct Places {
 
 impl<'a> Shown<'a> {
     pub(crate) fn read<'h>(histories: impl Iterator<Item = &'h History>, seen: &'a [Seen]) -> Self {
-        let mut ids: HashMap<PermitId, Vec<(Name, Places)>> = HashMap::new();
+        let mut names: HashMap<[u8; 15], Vec<Name>> = HashMap::new();
         for event in histories.flat_map(|history| &history.events) {
             if let What::Acquire(acquire, _) = &event.what {
                 for charge in acquire.charges() {
                     for id in [charge.id, charge.id.for_more()] {
-                        let places = (charge.name().clone(), Places::default());
-                        ids.entry(id).or_default().push(places);
+                        let of_caller = names.entry(caller_of(id)).or_default();
+                        of_caller.push(charge.name().clone());
                     }
                 }
             }
         }
+        let mut ids: HashMap<PermitId, Vec<(Name, Places)>> = HashMap::new();
         let (mut calls, mut changes, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let all = seen;
         for (place, seen) in seen.iter().enumerate() {
@@ -74,9 +75,12 @@ impl<'a> Shown<'a> {
             for (word, bytes) in words.iter().enumerate() {
                 let found = bytes.windows(16).filter_map(|id| id.try_into().ok());
                 for id in found.map(PermitId) {
-                    let Some(of_names) = ids.get_mut(&id) else {
+                    let Some(names) = names.get(&caller_of(id)) else {
                         continue;
                     };
+                    let places = |name: &Name| (name.clone(), Places::default());
+                    let of_names = ids.entry(id);
+                    let of_names = of_names.or_insert_with(|| names.iter().map(places).collect());
                     let settles = verb.is_some_and(|verb| verb == b"settle");
                     if ran && !settles {
                         asked.push(id);
@@ -119,12 +123,13 @@ impl<'a> Shown<'a> {
         let acquires = history.events.iter().enumerate();
         let event_of: HashMap<_, _> = acquires
             .filter_map(|(event, recorded)| match &recorded.what {
-                What::Acquire(acquire, _) => Some((acquire.first.id, event)),
+                What::Acquire(acquire, _) => Some((caller_of(acquire.first.id), event)),
                 What::Settle(..) | What::Manage(..) => None,
             })
             .collect();
-        let events = |ids: &[PermitId]| -> Option<Vec<usize>> {
-            ids.iter().map(|id| event_of.get(id).copied()).collect()
+        let events = |ids: &[PermitId]| -> Option<Vec<Asked>> {
+            let asked = |id: &PermitId| Some((*event_of.get(&caller_of(*id))?, *id));
+            ids.iter().map(asked).collect()
         };
         let calls = self.calls.iter();
         let (places, calls): (Vec<usize>, Vec<_>) = calls
@@ -135,14 +140,17 @@ impl<'a> Shown<'a> {
         let steps = history.steps.iter().enumerate();
         let hints = steps.map(|(step, Step { of, before, .. })| match of {
             Of::Call(callers) => match places.get(step) {
-                Some(place) => {
-                    let callers = callers.iter().map(|caller| &history.events[caller.event]);
-                    Hint::new(*place, self.time_of_call(history, callers, *place))
-                }
+                Some(place) => Hint::new(*place, self.time_of_call(history, callers, *place)),
                 None => Hint::never(),
             },
             Of::Event(event) => {
-                let last_call = calls.iter().rposition(|call| call.contains(event));
+                let decides =
+                    |caller: &Caller| caller.event == *event && caller.answer != Answer::GivenBack;
+                let is_for = |step: &Step| match &step.of {
+                    Of::Call(callers) => callers.iter().any(decides),
+                    Of::Event(_) => false,
+                };
+                let last_call = history.steps[..calls.len()].iter().rposition(is_for);
                 let event = &history.events[*event];
                 let after = before.iter().filter_map(|before| places.get(*before)).max();
                 let hint = match last_call {
@@ -167,18 +175,13 @@ impl<'a> Shown<'a> {
     }
 
     /// When a call was carried out: the score of what it took, if it took anything.
-    fn time_of_call<'e>(
-        &self,
-        history: &History,
-        mut callers: impl Iterator<Item = &'e Event>,
-        place: usize,
-    ) -> Time {
+    fn time_of_call(&self, history: &History, callers: &[Caller], place: usize) -> Time {
         let end = place + self.by_script(place);
-        let score = callers.find_map(|caller| {
-            let What::Acquire(acquire, _) = &caller.what else {
+        let score = callers.iter().find_map(|caller| {
+            let What::Acquire(acquire, _) = &history.events[caller.event].what else {
                 return None;
             };
-            let places = self.places(acquire.first.id, acquire.first.name())?;
+            let places = self.places(caller.id, acquire.first.name())?;
             let (added, score) = places.added?;
             (place..=end).contains(&added).then_some(score)
         });
@@ -288,6 +291,12 @@ impl<'a> Shown<'a> {
             }
         }
     }
+}
+
+/// What the ids of one caller have in common: all but the first byte, which counts its calls.
+fn caller_of(id: PermitId) -> [u8; 15] {
+    let [_, rest @ ..] = id.0;
+    rest
 }
 
 /// What each handle calls itself: it stands in the keys of its calls.

@@ -125,7 +125,7 @@ impl Tape {
 
     /// All that was written down. What was asked and never answered was still asked; what was given back of it had arrived
     /// when its handle was closed for the last time.
-    pub(crate) fn cut(&self) -> (Vec<Event>, Moment) {
+    pub(crate) fn cut(&self) -> (Vec<Event>, Moment, HashMap<usize, Moment>) {
         let mut events = self.events().clone();
         let unheard: Vec<_> = events.iter().filter_map(given_back_unheard).collect();
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +140,7 @@ impl Tape {
                 event.ended = None;
             }
         }
-        (events, self.moment())
+        (events, self.moment(), closed.clone())
     }
 
     /// What nobody has answered yet.

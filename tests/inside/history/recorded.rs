@@ -1,11 +1,11 @@
 //! A history: all that was recorded, and what of it can be said before any order of it is known.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use super::{
     record::{Event, Moment, Told, What},
     spec::shown,
-    steps::{Of, Step, steps},
+    steps::{Answer, Asked, Of, Step, given_back, steps},
 };
 use crate::name::Name;
 
@@ -14,6 +14,8 @@ use crate::name::Name;
 pub(crate) struct History {
     pub(crate) events: Vec<Event>,
     pub(crate) end: Moment,
+    /// When handles were closed for the last time.
+    pub(crate) closed: HashMap<usize, Moment>,
     pub(crate) names: Vec<Name>,
     pub(crate) clock: Counted,
     /// For how long a refusal may be told again.
@@ -33,7 +35,7 @@ pub(crate) enum Counted {
 
 impl History {
     pub(crate) fn new(
-        (events, end): (Vec<Event>, Moment),
+        (events, end, closed): (Vec<Event>, Moment, HashMap<usize, Moment>),
         names: Vec<Name>,
         clock: Counted,
         cap: Duration,
@@ -42,6 +44,7 @@ impl History {
             steps: steps(&events, end, &[]),
             events,
             end,
+            closed,
             names,
             clock,
             cap,
@@ -49,7 +52,9 @@ impl History {
     }
 
     /// Has it know of the calls that were seen, in their order, each by the events that it was for.
-    pub(crate) fn see(&mut self, calls: &[Vec<usize>]) {
+    pub(crate) fn see(&mut self, calls: &[Vec<Asked>]) {
+        let given_back = given_back(&self.events, calls, &self.closed);
+        self.events.extend(given_back);
         self.steps = steps(&self.events, self.end, calls);
     }
 
@@ -64,8 +69,13 @@ impl History {
             Of::Event(event) => self.told(*event),
             Of::Call(callers) => {
                 let callers = callers.iter().map(|caller| {
-                    let vain = if caller.is_answered { "" } else { " (in vain)" };
-                    format!("{}{vain}", self.told(caller.event))
+                    let answer = match caller.answer {
+                        Answer::Returned => "",
+                        Answer::Refused => " (in vain)",
+                        Answer::GivenBack => " (to be given back)",
+                    };
+                    let (told, id) = (self.told(caller.event), caller.id.0[0]);
+                    format!("{told} by id {id:02x}{answer}")
                 });
                 callers.collect::<Vec<_>>().join("\n    and ")
             }

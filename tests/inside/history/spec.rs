@@ -10,7 +10,7 @@ use super::{
     millis,
     record::{Came, Event, Told, What},
     recorded::{Counted, History},
-    steps::{self, Of, is_told_at_once},
+    steps::{self, Answer, Of, is_told_at_once},
 };
 use crate::{
     algorithm::{
@@ -20,7 +20,7 @@ use crate::{
     },
     clock::Now,
     decision::{Decision, LimitState, Source},
-    demand::{Acquire, Charge, Patience},
+    demand::{Acquire, Charge, MaxWait},
     name::Name,
     receipt::PermitId,
     store::{Op, Outcome},
@@ -146,17 +146,23 @@ impl State {
         now: i64,
     ) -> Result<(), String> {
         let asked = |caller: &steps::Caller| match &history.events[caller.event].what {
-            What::Acquire(acquire, told) => Some((acquire, told)),
+            What::Acquire(acquire, told) => {
+                let mut acquire = acquire.clone();
+                acquire.identify(caller.id);
+                Some((acquire, told))
+            }
             What::Settle(..) | What::Manage(..) => None,
         };
         let asked: Vec<_> = callers.iter().filter_map(asked).collect();
-        let acquires: Vec<_> = asked.iter().map(|(acquire, _)| *acquire).collect();
+        let acquires: Vec<_> = asked.iter().map(|(acquire, _)| acquire).collect();
         let would = self.would_answer(history, &acquires, now)?;
         for ((caller, (_, told)), would) in callers.iter().zip(asked).zip(would) {
-            if !caller.is_answered {
+            if caller.answer == Answer::Refused {
                 if would.is_allowed() {
                     return Err(format!("at {now}: granted, and asked for again"));
                 }
+            } else if caller.answer == Answer::GivenBack {
+                // No caller returns it.
             } else if let Told::Decision { decision, .. } = told
                 && decision.source() == Source::Store
             {
@@ -216,7 +222,10 @@ impl State {
         now: i64,
     ) -> Result<(), String> {
         let mut after = self.clone();
-        let would = after.would_answer(history, &[acquire], now)?;
+        // What an earlier id of it took, and what is given back, is in use as that of others.
+        let mut acquire = acquire.clone();
+        acquire.identify(acquire.first.id.for_ahead());
+        let would = after.would_answer(history, &[&acquire], now)?;
         if !would[0].is_allowed() {
             return Ok(());
         }
@@ -384,13 +393,10 @@ fn is_same(a: &Acquire, b: &Acquire) -> bool {
 
 /// Whether a caller waits as long as a refusal says, and so is not refused by it.
 fn waits_for(acquire: &Acquire, wait: Option<Duration>) -> bool {
-    match acquire.patience {
-        None => false,
-        Some(Patience::For(longest) | Patience::Queue(longest, _)) => {
-            wait.is_some_and(|wait| wait <= longest)
-        }
-        Some(Patience::Endless) => wait.is_some(),
-    }
+    let Some(MaxWait { longest, .. }) = acquire.patience else {
+        return false;
+    };
+    wait.is_some_and(|wait| longest.is_none_or(|longest| wait <= longest))
 }
 
 pub(crate) fn shown(decision: &Decision) -> String {

@@ -10,7 +10,7 @@ use std::{collections::HashMap, ops::RangeInclusive};
 use super::record::{Came, Event, Moment, Told, What};
 use crate::{
     decision::{Decision, RefusalKind, Source},
-    receipt::PermitId,
+    receipt::{PermitId, Receipt},
 };
 
 /// One place in the order.
@@ -37,44 +37,84 @@ pub(crate) enum Of {
     Call(Vec<Caller>),
 }
 
-/// One of those whom a call was for.
+/// The event that a call was for, and the id by which it asked. A waiter has several ids if it is
+/// asked for again while an earlier call may still be answered.
+pub(crate) type Asked = (usize, PermitId);
+
+/// One of the callers of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) event: usize,
-    /// Whether it was not asked for again, and heard what this call said, if it heard of any.
-    pub(crate) is_answered: bool,
+    pub(crate) id: PermitId,
+    pub(crate) answer: Answer,
+}
+
+/// What becomes of what a call says to one of its callers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Answer {
+    /// The caller returns it, if it returns any
+    Returned,
+    /// The caller is asked for again by the same id, or refused: it was not granted
+    Refused,
+    /// Another id of the caller decides: what this one took is given back
+    GivenBack,
 }
 
 /// All that has a place. `calls`: the events that each call was for, as far as they were seen, in the order in which they were
 /// carried out.
-pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<usize>]) -> Vec<Step> {
+pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<Step> {
+    let mut ids = ids_of(events, calls);
     let mut calls: Vec<_> = calls.iter().map(|call| (call.clone(), true)).collect();
+    for (event, recorded) in events.iter().enumerate() {
+        if is_for_a_call(recorded)
+            && let What::Acquire(acquire, _) = &recorded.what
+        {
+            let of_event = ids.entry(event).or_default();
+            let id = match decides(recorded, of_event) {
+                PermitId::NONE => acquire.first.id,
+                id => id,
+            };
+            if !of_event.contains(&id) {
+                of_event.push(id);
+                calls.push((vec![(event, id)], false));
+            }
+        }
+    }
     let mut last_calls = HashMap::new();
     for (place, (call, _)) in calls.iter().enumerate() {
-        last_calls.extend(call.iter().map(|event| (*event, place)));
-    }
-    for (event, recorded) in events.iter().enumerate() {
-        if is_for_a_call(recorded) && !last_calls.contains_key(&event) {
-            last_calls.insert(event, calls.len());
-            calls.push((vec![event], false));
-        }
+        last_calls.extend(call.iter().map(|(_, id)| (*id, place)));
     }
     let mut steps: Vec<Step> = Vec::new();
     for (place, (call, seen)) in calls.iter().enumerate() {
-        let callers = call.iter().map(|event| Caller {
+        let callers = call.iter().map(|(event, id)| Caller {
             event: *event,
-            is_answered: last_calls[event] == place && !is_refused_in_line(&events[*event]),
+            id: *id,
+            answer: if decides(&events[*event], &ids[event]) != *id {
+                Answer::GivenBack
+            } else if last_calls[id] != place || is_refused_in_line(&events[*event]) {
+                Answer::Refused
+            } else {
+                Answer::Returned
+            },
         });
+        let callers: Vec<_> = callers.collect();
+        let of_all: Vec<_> = callers.iter().map(|caller| caller.event).collect();
         let earlier = calls[..place].iter();
-        let earlier = earlier.map(|(earlier, _)| earlier.iter().any(|event| call.contains(event)));
-        let unheard = call.iter().all(|event| events[*event].ended.is_none());
+        let of_same = |(event, _): &Asked| of_all.contains(event);
+        let earlier = earlier.map(|(earlier, _)| earlier.iter().any(of_same));
+        let unheard = call.iter().all(|(event, _)| events[*event].ended.is_none());
+        // What is given back may be taken when its caller has returned.
+        let waited_for = callers
+            .iter()
+            .filter(|caller| caller.answer != Answer::GivenBack);
+        let waited_for: Vec<_> = waited_for.map(|caller| caller.event).collect();
         steps.push(Step {
             before: (0..)
                 .zip(earlier)
                 .filter_map(|(place, same)| same.then_some(place))
                 .collect(),
             may_be_skipped: unheard && !seen,
-            ..Step::new(Of::Call(callers.collect()), call, events, end)
+            ..Step::new(Of::Call(callers), &of_all, &waited_for, events, end)
         });
     }
     for (event, recorded) in events.iter().enumerate() {
@@ -82,34 +122,100 @@ pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<usize>]) -> Vec<
             What::Acquire(..) if !is_told_by_itself(recorded) => continue,
             // Nothing is sent.
             What::Settle(receipt, keep) if *keep == receipt.permits => continue,
-            What::Settle(receipt, _) => asked_by(events, receipt.id),
+            What::Settle(receipt, _) => last_calls.get(&receipt.id),
             What::Acquire(..) | What::Manage(..) => None,
         };
-        let before = before.and_then(|before| last_calls.get(&before));
         let unheard = matches!(&recorded.what, What::Manage(_, _, None));
         steps.push(Step {
             before: before.into_iter().copied().collect(),
             may_be_skipped: unheard,
-            ..Step::new(Of::Event(event), &[event], events, end)
+            ..Step::new(Of::Event(event), &[event], &[event], events, end)
         });
     }
     steps
 }
 
+/// The ids by which each event was asked for, the latest last.
+fn ids_of(events: &[Event], calls: &[Vec<Asked>]) -> HashMap<usize, Vec<PermitId>> {
+    let mut ids: HashMap<usize, Vec<PermitId>> = HashMap::new();
+    for (event, id) in calls.iter().flatten() {
+        let of_event = ids.entry(*event).or_default();
+        if !of_event.contains(id) {
+            of_event.push(*id);
+        }
+    }
+    for (event, ids) in &mut ids {
+        if let What::Acquire(acquire, _) = &events[*event].what {
+            let first = acquire.first.id.0[0];
+            ids.sort_by_key(|id| id.0[0].wrapping_sub(first));
+        }
+    }
+    ids
+}
+
+/// The id by which it is decided what an event returns: that of its grant, or the last one.
+fn decides(event: &Event, ids: &[PermitId]) -> PermitId {
+    if let What::Acquire(_, Told::Decision { decision, .. }) = &event.what
+        && let Decision::Allow(grant) = decision
+        && let Some(receipt) = grant.receipts().first()
+    {
+        return receipt.id;
+    }
+    ids.last().copied().unwrap_or(PermitId::NONE)
+}
+
+/// What the store gives back by itself of the ids that do not decide, until its handle is closed.
+pub(crate) fn given_back(
+    events: &[Event],
+    calls: &[Vec<Asked>],
+    closed: &HashMap<usize, Moment>,
+) -> Vec<Event> {
+    let ids = ids_of(events, calls);
+    let mut all = Vec::new();
+    for (event, recorded) in events.iter().enumerate() {
+        let (What::Acquire(acquire, _), Some(ids)) = (&recorded.what, ids.get(&event)) else {
+            continue;
+        };
+        // If it is open, its first id is given back by a step of its own.
+        let own = if recorded.ended.is_none() {
+            acquire.first.id
+        } else {
+            decides(recorded, ids)
+        };
+        for id in ids.iter().filter(|id| **id != own) {
+            let receipts = acquire.receipts();
+            all.extend(receipts.iter().map(|receipt| Event {
+                handle: recorded.handle,
+                what: What::Settle(
+                    Receipt {
+                        id: *id,
+                        ..receipt.clone()
+                    },
+                    0,
+                ),
+                begun: recorded.begun,
+                ended: closed.get(&recorded.handle).copied(),
+            }));
+        }
+    }
+    all
+}
+
 impl Step {
-    /// While all of the events last.
-    fn new(of: Of, during: &[usize], events: &[Event], end: Moment) -> Self {
-        let during = || during.iter().map(|event| &events[*event]);
-        let earliest = during().map(|event| event.begun.at()).max();
+    /// After all of the events `of_all` have begun, and while those `waited_for` last.
+    fn new(of: Of, of_all: &[usize], waited_for: &[usize], events: &[Event], end: Moment) -> Self {
+        let begun = || of_all.iter().map(|event| &events[*event].begun);
+        let during = || waited_for.iter().map(|event| &events[*event]);
+        let earliest = begun().map(Moment::at).max();
         let latest = during().map(|event| event.ended.unwrap_or(end).at()).min();
         Self {
             of,
-            begun: during().map(|event| event.begun.order).max().unwrap_or(0),
+            begun: begun().map(|begun| begun.order).max().unwrap_or(0),
             ended: during()
                 .filter_map(|event| event.ended)
                 .map(|ended| ended.order)
                 .min(),
-            times: earliest.unwrap_or(0)..=latest.unwrap_or(i64::MAX),
+            times: earliest.unwrap_or(0)..=latest.unwrap_or(end.at()),
             before: Vec::new(),
             may_be_skipped: false,
         }
@@ -157,11 +263,4 @@ fn is_refused_in_line(event: &Event) -> bool {
     };
     let of_line = [RefusalKind::OverLimit, RefusalKind::QueueFull].contains(&refusal.kind());
     acquire.patience.is_some() && of_line && event.ended.is_some()
-}
-
-/// Which event asked by this id.
-fn asked_by(events: &[Event], id: PermitId) -> Option<usize> {
-    events.iter().position(
-        |event| matches!(&event.what, What::Acquire(acquire, _) if acquire.first.id == id),
-    )
 }

@@ -6,14 +6,15 @@ use super::{
     check::{Verdict, check},
     record::{Came, Event, Moment, Told, What},
     recorded::{Counted, History},
+    steps,
 };
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Labels, Patience},
+    demand::{Acquire, Charge, Labels, MaxWait},
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
-    receipt::PermitId,
+    receipt::{PermitId, Receipt},
     store::{Op, Outcome},
 };
 
@@ -26,9 +27,11 @@ const CAP: i64 = 100;
 struct Tale {
     events: Vec<Event>,
     /// The calls that were seen, by the events that each was for.
-    calls: Vec<Vec<usize>>,
+    calls: Vec<Vec<steps::Asked>>,
     /// The order of what is told next, and of its end.
     order: u64,
+    /// When all that was given back had arrived, if not at the end only.
+    closed: Option<Moment>,
 }
 
 /// What was asked by a handle, for how many permits.
@@ -43,6 +46,7 @@ impl Tale {
             events: Vec::new(),
             calls: Vec::new(),
             order: 0,
+            closed: None,
         };
         let limit = Limit::new(RATE, Duration::from_millis(INTERVAL as u64)).stored();
         let set = What::Manage(name(), Op::TrySetRate(limit), Some(Outcome::Changed(true)));
@@ -71,9 +75,8 @@ impl Tale {
     }
 
     fn ask(&mut self, handle: usize, at: i64, permits: u32) -> Asked<'_> {
-        let number = u8::try_from(self.events.len()).unwrap();
         let charge = Charge {
-            id: PermitId([number; 16]),
+            id: id(self.events.len(), 0),
             ..Charge::named(name(), LimitSource::Store, Labels::unnamed("tale"), permits)
         };
         let acquire = Acquire {
@@ -83,6 +86,7 @@ impl Tale {
             remaining: true,
             patience: None,
             asked: None,
+            unsent: std::sync::OnceLock::new(),
         };
         let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));
         Asked { tale: self, event }
@@ -108,9 +112,27 @@ impl Tale {
         self.add(handle, at, What::Manage(name(), op, outcome));
     }
 
-    fn count(&mut self, at: i64, left: i64) {
+    /// Has a call seen, by the first ids of its callers.
+    fn call(&mut self, events: &[usize]) {
+        self.call_again(events, 0);
+    }
+
+    /// The same, by ids that they took later.
+    fn call_again(&mut self, events: &[usize], later: u8) {
+        let asked = |event: &usize| (*event, id(*event, later));
+        self.calls.push(events.iter().map(asked).collect());
+    }
+
+    fn count(&mut self, at: i64, left: i64) -> usize {
         let outcome = Some(Outcome::Permits(left));
-        self.add(0, at, What::Manage(name(), Op::Available, outcome));
+        self.add(0, at, What::Manage(name(), Op::Available, outcome))
+    }
+
+    /// Counts when all that was given back has arrived.
+    fn count_at_the_end(&mut self, left: i64) {
+        let closed = self.moment(1);
+        self.closed = Some(closed);
+        self.count(1, left);
     }
 
     /// Has it begin, or end, beside the event that was told before it.
@@ -119,9 +141,15 @@ impl Tale {
     }
 
     fn verdict(mut self) -> Verdict {
-        let end = self.moment(3 * INTERVAL);
+        let end = match self.closed {
+            Some(closed) => self.moment(closed.at() - START),
+            None => self.moment(3 * INTERVAL),
+        };
         let cap = Duration::from_millis(CAP.cast_unsigned());
-        let mut history = History::new((self.events, end), vec![name()], Counted::ByServer, cap);
+        let closed = self.closed.unwrap_or(end);
+        let closed = (0..2).map(|handle| (handle, closed)).collect();
+        let recorded = (self.events, end, closed);
+        let mut history = History::new(recorded, vec![name()], Counted::ByServer, cap);
         history.see(&self.calls);
         check(&history, &[])
     }
@@ -155,6 +183,11 @@ impl Tale {
 impl Asked<'_> {
     /// By the store; the next permit is free when the first of those that count expires.
     fn granted(self, left: u64) -> usize {
+        self.granted_by(0, left)
+    }
+
+    /// By an id that the caller took `later`.
+    fn granted_by(self, later: u8, left: u64) -> usize {
         let at = self.tale.events[self.event].begun.at();
         let granted = self.tale.events.iter().filter(|event| {
             let granted = |told: &Told| matches!(told, Told::Decision { decision, .. } if decision.is_allowed());
@@ -168,7 +201,14 @@ impl Asked<'_> {
             next_after: Some(Duration::from_millis(next.cast_unsigned())),
             ..state(Some(left), INTERVAL, None)
         }]);
-        let grant = Grant::new(limits, List::new(), Source::Store);
+        let What::Acquire(acquire, _) = &self.tale.events[self.event].what else {
+            panic!("nothing was asked for");
+        };
+        let receipt = Receipt {
+            id: id(self.event, later),
+            ..acquire.first.receipt()
+        };
+        let grant = Grant::new(limits, List::from([receipt]), Source::Store);
         self.told(Decision::Allow(grant), Came::Awaited)
     }
 
@@ -204,10 +244,16 @@ impl Asked<'_> {
 
     fn waits_for(self, longest: Duration) -> Self {
         if let What::Acquire(acquire, _) = &mut self.tale.events[self.event].what {
-            acquire.patience = Some(Patience::For(longest));
+            acquire.patience = Some(MaxWait::of(longest));
         }
         self
     }
+}
+
+/// The id of an event, or one that it took `later`.
+fn id(event: usize, later: u8) -> PermitId {
+    let first = PermitId([u8::try_from(event).unwrap(); 16]);
+    (0..later).fold(first, |id, _| id.for_next_call())
 }
 
 fn name() -> Name {
@@ -334,7 +380,7 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         let other = tale.ask(0, 0, 1).granted(second);
         tale.overlap(other);
         if is_shared {
-            tale.calls.push(vec![one, other]);
+            tale.call(&[one, other]);
         }
         tale.is(is_legal, "and not");
     }
@@ -347,7 +393,7 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         let small = if waits { small.waits() } else { small };
         let small = small.granted(0);
         tale.overlap(small);
-        tale.calls.push(vec![large, small]);
+        tale.call(&[large, small]);
         tale.is(is_legal, "OverLimit");
     }
     // In the order in which they came.
@@ -357,14 +403,14 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         let refused = tale.ask(0, 0, 2).refused(1000, 1, 1000);
         tale.overlap(refused);
         let callers = [granted, refused];
-        tale.calls.push(order.map(|place| callers[place]).to_vec());
+        tale.call(&order.map(|place| callers[place]));
         tale.is(is_legal, "granted");
     }
     // Only those who are there.
     let mut tale = Tale::new();
     let one = tale.ask(0, 0, 1).granted(0);
     let other = tale.ask(0, 0, 1).granted(0);
-    tale.calls.push(vec![one, other]);
+    tale.call(&[one, other]);
     tale.fails("1 of 2 taken");
 }
 
@@ -517,7 +563,7 @@ fn a_call_in_vain_removes_what_has_expired() {
         tale.events[waits].ended = Some(tale.moment(1004));
         tale.count(1006, left);
         if is_called {
-            tale.calls.push(vec![waits]);
+            tale.call(&[waits]);
         }
         tale.is(is_legal, "Permits(");
     }
@@ -527,7 +573,8 @@ fn a_call_in_vain_removes_what_has_expired() {
 fn who_was_granted_is_not_asked_for_again() {
     let mut tale = Tale::new();
     let waits = tale.ask(0, 0, 1).waits().granted(1);
-    tale.calls.extend([vec![waits], vec![waits]]);
+    tale.call(&[waits]);
+    tale.call(&[waits]);
     tale.fails("asked for again");
 }
 
@@ -536,6 +583,73 @@ fn who_was_granted_is_not_asked_for_again() {
 fn who_was_granted_is_not_refused() {
     let mut tale = Tale::new();
     let waits = tale.ask(0, 0, 1).waits().refused(1000, 1, 1000);
-    tale.calls.push(vec![waits]);
+    tale.call(&[waits]);
     tale.fails("granted");
+}
+
+/// A waiter is asked for again, by another id, while the first call may still be answered.
+#[test]
+fn what_another_id_took_is_given_back() {
+    // Both take a permit, and the waiter returns one: at the end one is in use.
+    for (later, left, is_legal) in [
+        (0, 1, true),
+        (1, 1, true),
+        (0, 0, false),
+        (1, 0, false),
+        (0, 2, false),
+        (1, 2, false),
+    ] {
+        let mut tale = Tale::new();
+        let waits = tale
+            .ask(0, 0, 1)
+            .waits()
+            .granted_by(later, u64::from(1 - later));
+        tale.call(&[waits]);
+        tale.call_again(&[waits], 1);
+        tale.count_at_the_end(left);
+        tale.is(is_legal, "Permits(1)");
+    }
+    // The first one may be carried out when its caller has returned.
+    let mut tale = Tale::new();
+    let waits = tale.ask(0, 0, 1).waits().granted_by(1, 1);
+    let counted = tale.count(0, 1);
+    tale.call_again(&[waits], 1);
+    tale.call(&[waits]);
+    tale.overlap(counted);
+    tale.count_at_the_end(1);
+    tale.passes();
+}
+
+#[test]
+fn a_grant_is_of_the_id_that_took_it() {
+    // A call for another id is not the one that it was granted by.
+    for (left, is_legal) in [(1, true), (2, false)] {
+        let mut tale = Tale::new();
+        let waits = tale.ask(0, 0, 1).waits().granted_by(1, 1);
+        tale.call(&[waits]);
+        tale.count_at_the_end(left);
+        tale.is(is_legal, "Permits(1)");
+    }
+    // Asked for again by the id that it was granted by.
+    for (later, again, is_legal) in [(0, 0, false), (1, 1, false), (0, 1, true)] {
+        let mut tale = Tale::new();
+        let waits = tale.ask(0, 0, 1).waits();
+        let waits = waits.granted_by(later, u64::from(1 - later));
+        tale.call(&[waits]);
+        tale.call_again(&[waits], 1);
+        tale.call_again(&[waits], again);
+        tale.count_at_the_end(1);
+        tale.is(is_legal, "asked for again");
+    }
+    // Refused, as its first id has the last permit; or though the call by its last id was granted.
+    for (first, is_legal) in [(0, true), (1, false)] {
+        let mut tale = Tale::new();
+        tale.ask(0, 0, 1).granted(1);
+        let waits = tale.ask(0, 0, 1).waits().refused(1000, 0, 1000);
+        tale.call_again(&[waits], first);
+        tale.call_again(&[waits], 1 - first);
+        tale.ask(1, 0, 1).granted(0);
+        tale.count_at_the_end(0);
+        tale.is(is_legal, "granted");
+    }
 }

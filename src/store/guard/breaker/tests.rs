@@ -47,6 +47,7 @@ fn list(charges: &[(&str, bool)]) -> Acquire {
         remaining: true,
         patience: None,
         asked: None,
+        unsent: std::sync::OnceLock::new(),
     }
 }
 

@@ -108,6 +108,7 @@ fn acquire(names: &[Name]) -> Acquire {
         remaining: true,
         patience: None,
         asked: None,
+        unsent: std::sync::OnceLock::new(),
     }
 }
 

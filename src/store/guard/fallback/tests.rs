@@ -121,6 +121,7 @@ fn asks(charges: &[(&str, bool)], on_failure: Option<FailurePolicy>) -> Acquire 
         remaining: true,
         patience: None,
         asked: None,
+        unsent: std::sync::OnceLock::new(),
     }
 }
 

@@ -132,6 +132,7 @@ impl World {
             remaining: true,
             patience: None,
             asked: None,
+            unsent: OnceLock::new(),
         };
         // Nothing here waits for anything.
         let mut asked = pin!(self.guard.acquire(&acquire));
@@ -523,6 +524,7 @@ fn a_limit_of_the_store_is_known_from_its_refusals() {
         remaining: true,
         patience: None,
         asked: None,
+        unsent: OnceLock::new(),
     };
     let server = &world.guard.inner.store;
     let taken = server.handle().0.decide_at_once(&mut other_process);

@@ -154,6 +154,7 @@ mod tests {
             remaining: true,
             patience: None,
             asked: None,
+            unsent: std::sync::OnceLock::new(),
         };
         let lone = acquire(false, 0);
         assert!(is_lone(&lone));

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn waiting(ask: &Acquire, patience: Patience) -> Acquire {
+fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
     Acquire {
-        patience: Some(patience),
+        patience: Some(max_wait),
         ..ask.clone()
     }
 }
@@ -13,7 +13,10 @@ fn waiting(ask: &Acquire, patience: Patience) -> Acquire {
 #[test]
 fn one_that_gives_up_before_there_is_room_is_told_so() {
     let ask = one("a");
-    let queue = |wait| Patience::Queue(wait, 1);
+    let queue = |wait| MaxWait {
+        queue: Some(1),
+        ..MaxWait::of(wait)
+    };
     for (wait, elapsed, waits) in [
         (1000, 0, 999),
         (1000, 0, 1000),
@@ -24,14 +27,14 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
         let world = World::new(CAP);
         world.refused(&ask, wait, || {});
         world.advance(elapsed);
-        for patience in [Patience::For, queue] {
+        for max_wait in [MaxWait::of, queue] {
             let waits = Duration::from_millis(waits);
             let hopeless = u128::from(wait - elapsed) > waits.as_millis();
-            let told = world.told(&waiting(&ask, patience(waits)));
+            let told = world.told(&waiting(&ask, max_wait(waits)));
             let left = u128::from(wait - elapsed);
             assert_eq!(told, hopeless.then_some(left), "{wait} {elapsed} {waits:?}");
         }
-        assert_eq!(world.told(&waiting(&ask, Patience::Endless)), None);
+        assert_eq!(world.told(&waiting(&ask, MaxWait::ENDLESS)), None);
     }
 }
 
@@ -50,9 +53,9 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
         ..told
     }));
     assert!(poll(asking).is_ready());
-    for patience in [Patience::For(CAP * 60), Patience::Endless] {
+    for max_wait in [MaxWait::of(CAP * 60), MaxWait::ENDLESS] {
         let refusals = &world.cache.refusals;
-        let (known, elapsed) = refusals.known(&waiting(&ask, patience)).unwrap();
+        let (known, elapsed) = refusals.known(&waiting(&ask, max_wait)).unwrap();
         assert_eq!(known.refusal(elapsed).kind, RefusalKind::AboveRate);
     }
 }
@@ -62,7 +65,7 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
 fn those_who_wait_tell_what_holds_without_those_before_them() {
     let world = World::new(CAP);
     let ask = one("a");
-    let waits = waiting(&ask, Patience::For(Duration::from_millis(100)));
+    let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
     let refused = |wait, behind| {
         let mut asking = pin!(world.cache.acquire(&waits));
         assert!(poll(asking.as_mut()).is_pending());
@@ -87,7 +90,7 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
 fn one_that_has_waited_drops_nothing_that_is_known() {
     let world = World::new(CAP);
     let ask = one("a");
-    let waits = waiting(&ask, Patience::For(Duration::from_secs(3)));
+    let waits = waiting(&ask, MaxWait::of(Duration::from_secs(3)));
     let mut asking = pin!(world.cache.acquire(&waits));
     assert!(poll(asking.as_mut()).is_pending());
     world.advance(3000);

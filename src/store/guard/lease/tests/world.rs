@@ -30,7 +30,7 @@ use crate::{
         Decide, DecideRuns, Listener, Listeners, Op, Outcome,
         guard::{
             lease::Leasing,
-            line::{Line, Lines},
+            queue::{InFlight, Queued},
         },
         stack::{About, Exit},
     },
@@ -156,7 +156,7 @@ impl World {
             let own: Arc<dyn Clock> = Arc::new(clock.clone());
             let connection = Arc::new(Connection(Arc::clone(&server)));
             let own_clock = Some(Arc::clone(&own));
-            Arc::new(Leasing::new(connection, own_clock, own, Lines::default()))
+            Arc::new(Leasing::new(connection, own_clock, own, Arc::default()))
         };
         Self {
             processes: std::iter::repeat_with(process).take(processes).collect(),
@@ -189,6 +189,7 @@ impl World {
             remaining: true,
             patience: None,
             asked: None,
+            unsent: std::sync::OnceLock::new(),
         }
     }
 
@@ -210,12 +211,13 @@ impl World {
     }
 
     /// The process with the exit, which says when a verb is over.
-    pub(crate) fn exit(&self, process: usize) -> Exit<Line<Leasing<Connection>>> {
+    pub(crate) fn exit(&self, process: usize) -> Exit<Queued<Leasing<Connection>>> {
         let leasing = &self.processes[process];
-        let clock = Arc::new(self.clock.clone());
-        let line = Line::new(Arc::clone(leasing), clock, Lines::default());
+        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
+        let in_flight = InFlight::new(Duration::from_secs(1), Arc::clone(&clock), |_| 0);
+        let queued = Queued::new(Arc::clone(leasing), clock, Arc::default(), in_flight);
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
-        Exit::new(line, Listeners::new([listener]), About::default())
+        Exit::new(queued, Listeners::new([listener]), About::default())
     }
 
     pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {

@@ -38,6 +38,19 @@ fn silent() -> Fallback<Silent, Shared> {
 
 impl Fallback<Silent, Shared> {
     fn ask(&self, charges: &[Charge], policy: Option<FailurePolicy>) -> Result<Decision, Error> {
+        self.ask_by(charges, policy, OnceLock::new())
+    }
+
+    fn ask_unsent(&self, charge: Charge, policy: FailurePolicy) -> Result<Decision, Error> {
+        self.ask_by(&[charge], Some(policy), OnceLock::from(()))
+    }
+
+    fn ask_by(
+        &self,
+        charges: &[Charge],
+        policy: Option<FailurePolicy>,
+        unsent: OnceLock<()>,
+    ) -> Result<Decision, Error> {
         let acquire = Acquire {
             first: charges[0].clone(),
             rest: charges[1..].to_vec(),
@@ -45,6 +58,7 @@ impl Fallback<Silent, Shared> {
             remaining: true,
             patience: None,
             asked: Some(crate::clock::moment()),
+            unsent,
         };
         let asked = pin!(self.acquire(&acquire));
         match asked.poll(&mut Context::from_waker(Waker::noop())) {
@@ -105,6 +119,21 @@ fn who_is_refused_or_not_counted_here_gets_the_charge_back() {
         drop(guard.ask(&[of("ann", 2, 2)], policy));
         assert_eq!(guard.given_back(), [back("ann", 0)], "{policy:?}");
     }
+}
+
+/// A call that was not sent took nothing, so there is nothing to give back or to settle later.
+#[test]
+fn what_was_not_sent_is_neither_given_back_nor_settled() {
+    let guard = silent();
+    for policy in [FailurePolicy::Deny, FailurePolicy::Allow] {
+        drop(guard.ask_unsent(of("ann", 2, 4), policy));
+    }
+    let here = guard.ask_unsent(of("ann", 2, 4), FailurePolicy::local(0.5));
+    for receipt in receipts(&here.unwrap()) {
+        assert_eq!(receipt.place, Place::Here);
+        guard.settle(receipt, 1);
+    }
+    assert_eq!(guard.given_back(), []);
 }
 
 /// Of a list what is counted here is paid for, and what is not, is not.

@@ -1,0 +1,294 @@
+//! The bound on calls in flight to a node.
+//!
+//! Calls beyond what a server answers in time only make each other late, so some wait here before
+//! they are sent, in the order of arrival, and the others are overload: their callers are answered
+//! by policy, and the breaker learns nothing. The bound falls where calls take longer than half of
+//! a deadline. A call that is older than a deadline does not count, whoever holds it.
+
+use std::{
+    collections::VecDeque,
+    error, fmt, future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use super::lock;
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+    name::Name,
+};
+
+/// The most calls in flight to a node, and the least bound.
+const MOST: usize = 256;
+const LEAST: usize = 16;
+
+/// The calls in flight to the nodes of a store.
+pub(crate) struct InFlight {
+    /// By the number of the node.
+    nodes: Mutex<Vec<Node>>,
+    node_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
+    pub(super) bounds: Bounds,
+    clock: Arc<dyn Clock>,
+}
+
+/// For how long a call counts, and between what numbers the bound is.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) deadline: Duration,
+    pub(super) most: usize,
+    pub(super) least: usize,
+}
+
+struct Node {
+    bounds: Bounds,
+    bound: usize,
+    /// When the bound was lowered last.
+    lowered: Duration,
+    last: u64,
+    /// The number of each call, and when it was sent.
+    sent: VecDeque<(u64, Duration)>,
+    /// Since when each call waits to be sent.
+    waiting: VecDeque<(Duration, oneshot::Sender<Place>)>,
+}
+
+enum Entered {
+    Sent(u64),
+    Waits(oneshot::Receiver<Place>),
+    Overload,
+}
+
+/// A call's place among those in flight. Dropping it lets another one go.
+pub(super) struct Place {
+    in_flight: Arc<InFlight>,
+    node: usize,
+    call: u64,
+    /// Whether it was handed out later than it was asked for.
+    pub(super) has_waited: bool,
+}
+
+impl InFlight {
+    /// `clock` is one that never jumps. `deadline` is for how long a caller waits for the server.
+    pub(crate) fn new(
+        deadline: Duration,
+        clock: Arc<dyn Clock>,
+        node_of: impl Fn(&Name) -> usize + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            nodes: Mutex::default(),
+            node_of: Box::new(node_of),
+            bounds: Bounds {
+                deadline,
+                most: MOST,
+                least: LEAST,
+            },
+            clock,
+        })
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Waits by the clock of calls; without end where there is no timer, as the end of a call wakes
+    /// those that wait for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub(super) fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        if self.clock.can_sleep() {
+            self.clock.sleep_until(time)
+        } else {
+            Box::pin(future::pending())
+        }
+    }
+
+    /// Waits until a call may be sent to the node of `name`. A call for callers that wait for
+    /// permits is never overload: they have time.
+    ///
+    /// # Errors
+    ///
+    /// Overload, at once, if as many calls wait as may be in flight, or one for half a deadline.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives the place up.
+    pub(super) async fn enter(self: &Arc<Self>, name: &Name, waits: bool) -> Result<Place, Error> {
+        let node = (self.node_of)(name);
+        let mut has_waited = false;
+        loop {
+            match self.with(node, |node, now| node.enter(now, waits)) {
+                Entered::Sent(call) => return Ok(self.place(node, call, has_waited)),
+                Entered::Overload => return Err(overload()),
+                Entered::Waits(place) => {
+                    let mut place = place.await.map_err(|_| overload())?;
+                    // It counts from now on, unless it has counted for a deadline: this task may
+                    // not have been polled for as long.
+                    if let Some(call) = self.with(node, |node, now| node.renew(place.call, now)) {
+                        place.call = call;
+                        return Ok(place);
+                    }
+                    has_waited = true;
+                }
+            }
+        }
+    }
+
+    /// Hands out the places that are free before and after `act`, with nothing locked: one that
+    /// finds its call gone comes back at once.
+    fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
+        let now = self.now();
+        let mut ready = Vec::new();
+        let acted = {
+            let mut nodes = lock(&self.nodes);
+            if nodes.len() <= index {
+                nodes.resize_with(index + 1, || Node::new(self.bounds));
+            }
+            let node = &mut nodes[index];
+            node.admit(now, &mut ready);
+            let acted = act(node, now);
+            node.admit(now, &mut ready);
+            acted
+        };
+        for (call, waiting) in ready {
+            drop(waiting.send(self.place(index, call, true)));
+        }
+        acted
+    }
+
+    fn place(self: &Arc<Self>, node: usize, call: u64, has_waited: bool) -> Place {
+        Place {
+            in_flight: Arc::clone(self),
+            node,
+            call,
+            has_waited,
+        }
+    }
+
+    /// Returns how many calls are in flight to a node, and its bound.
+    #[cfg(test)]
+    pub(super) fn count(&self, node: usize) -> (usize, usize) {
+        let nodes = lock(&self.nodes);
+        nodes
+            .get(node)
+            .map_or((0, self.bounds.most), |node| (node.sent.len(), node.bound))
+    }
+}
+
+impl Node {
+    fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            bound: bounds.most,
+            lowered: Duration::ZERO,
+            last: 0,
+            sent: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn enter(&mut self, now: Duration, waits: bool) -> Entered {
+        if self.waiting.is_empty() && self.sent.len() < self.bound {
+            return Entered::Sent(self.send(now));
+        }
+        let oldest = self.waiting.front().map_or(now, |(since, _)| *since);
+        let is_late = now.saturating_sub(oldest) >= self.bounds.deadline / 2;
+        if !waits && (is_late || self.waiting.len() >= self.bound) {
+            return Entered::Overload;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.push_back((now, sender));
+        Entered::Waits(receiver)
+    }
+
+    fn send(&mut self, now: Duration) -> u64 {
+        self.last += 1;
+        self.sent.push_back((self.last, now));
+        self.last
+    }
+
+    /// Takes a call out, and returns when it was sent.
+    fn remove(&mut self, call: u64) -> Option<Duration> {
+        let at = self.sent.binary_search_by_key(&call, |(call, _)| *call);
+        self.sent.remove(at.ok()?).map(|(_, sent)| sent)
+    }
+
+    /// Has a call that is in flight be sent now. Returns its new number.
+    fn renew(&mut self, call: u64, now: Duration) -> Option<u64> {
+        self.remove(call).map(|_| self.send(now))
+    }
+
+    /// Forgets old calls, and sends those that wait while there is room.
+    fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<Place>)>) {
+        while let Some((_, sent)) = self.sent.front()
+            && now >= sent.saturating_add(self.bounds.deadline)
+        {
+            self.sent.pop_front();
+            self.lower(now);
+        }
+        while let Some((_, first)) = self.waiting.front() {
+            if !first.is_closed() && self.sent.len() >= self.bound {
+                break;
+            }
+            if let Some((_, first)) = self.waiting.pop_front()
+                && !first.is_closed()
+            {
+                ready.push((self.send(now), first));
+            }
+        }
+    }
+
+    fn leave(&mut self, call: u64, now: Duration) {
+        let was_full = self.sent.len() >= self.bound;
+        let Some(sent) = self.remove(call) else {
+            return;
+        };
+        if now.saturating_sub(sent) > self.bounds.deadline / 2 {
+            self.lower(now);
+        } else if was_full {
+            self.bound = (self.bound + 1).min(self.bounds.most);
+        }
+    }
+
+    /// Lowers the bound, once a deadline.
+    fn lower(&mut self, now: Duration) {
+        if now.saturating_sub(self.lowered) >= self.bounds.deadline {
+            self.lowered = now;
+            self.bound = (self.bound / 4 * 3).max(self.bounds.least);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let call = self.call;
+        self.in_flight
+            .with(self.node, |node, now| node.leave(call, now));
+    }
+}
+
+/// The source of the error of a caller whose call was not sent, so that it took nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsent;
+
+impl Unsent {
+    pub(crate) fn is_why(error: &Error) -> bool {
+        error::Error::source(error).is_some_and(|source| source.is::<Self>())
+    }
+}
+
+impl fmt::Display for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("more calls are asked for than the server answers in time")
+    }
+}
+
+impl error::Error for Unsent {}
+
+fn overload() -> Error {
+    Error::new(ErrorKind::Timeout).caused_by(Unsent)
+}

@@ -1,0 +1,249 @@
+//! Queues and calls: which callers share a call, who waits for permits, and how much is in flight.
+//!
+//! A caller that finds no call of its limiter in flight sends its own, at once and in its own
+//! future. Callers that come meanwhile stand behind it and share the next call, so that a busy
+//! limiter is asked as often as the store answers, however many ask: see [`runs`]. Callers that
+//! wait for permits stand in a queue of their own, first come, first served: see [`waits`].
+//!
+//! All of it is plain state behind a mutex. A task lives as long as one call; it runs on the
+//! runtime of one of its callers, and where that is gone, on another one's, or the callers send for
+//! themselves. A runtime that is alive and not driven delays others by one deadline at most: for so
+//! long a limiter is held by a call.
+//!
+//! Each call to a node has its place among those [`in_flight`] before its callers are picked, so a
+//! caller that leaves unsent takes nothing.
+
+mod in_flight;
+mod reply;
+mod runs;
+#[cfg(test)]
+mod tests;
+mod wait_queue;
+mod waits;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+};
+
+pub(crate) use self::in_flight::{InFlight, Unsent};
+use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
+use crate::{
+    clock::{Clock, no_timer},
+    decision::{Decision, RefusalKind},
+    demand::Acquire,
+    error::Error,
+    limit::{LimitSource, Slots},
+    list::List,
+    name::Name,
+    receipt::Receipt,
+    store::{Decide, DecideRuns, Listener, Op, Outcome},
+};
+
+/// The most callers that one call decides for.
+const LONGEST_RUN: usize = 64;
+
+/// What the callers of a queue charge. Callers of other limiters, or with other limits, slots or
+/// shadows, share no call.
+type Key = List<(Name, Option<Slots>, LimitSource, bool)>;
+
+fn key(acquire: &Acquire) -> Key {
+    acquire
+        .charges()
+        .map(|charge| {
+            let name = charge.name().clone();
+            let slots = name.slots();
+            (name, slots, charge.limit(), charge.shadow)
+        })
+        .collect()
+}
+
+/// The queues of a store.
+#[derive(Default)]
+pub(crate) struct Queues {
+    runs: Mutex<HashMap<Key, Run>>,
+    waits: Mutex<HashMap<Key, WaitQueue>>,
+    /// The number of callers that wait for permits, in all queues.
+    waiting: AtomicUsize,
+    /// The last number of a call or a caller.
+    last: AtomicU64,
+    unanswered: Unanswered,
+}
+
+impl Queues {
+    /// Returns whether a caller waits for permits of these limiters that no call is in flight for.
+    pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+            && lock(&self.waits)
+                .get(&key(acquire))
+                .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
+    }
+
+    /// Returns a number that no other call or caller has. Later ones are greater.
+    fn next(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl Listener for Arc<Queues> {
+    fn changed(&self, _: &Name) {}
+
+    /// Asks again for those that wait for `name`.
+    fn room(&self, name: &Name, undone: bool) {
+        // A caller that begins to wait after this look asks after it, too.
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
+        let mut wakers = Vec::new();
+        for (key, queue) in lock(&self.waits).iter_mut() {
+            if waited_for(key) && !(undone && queue.in_parts) {
+                queue.nudge();
+                wakers.append(&mut queue.wakers);
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A store whose callers stand in queues. Clones share them.
+pub(crate) struct Queued<S>(Arc<Inner<S>>);
+
+struct Inner<S> {
+    store: Arc<S>,
+    /// The clock to wait by.
+    clock: Arc<dyn Clock>,
+    queues: Arc<Queues>,
+    in_flight: Arc<InFlight>,
+}
+
+impl<S: DecideRuns> Queued<S> {
+    /// `queues` is also among the listeners of the store.
+    pub(crate) fn new(
+        store: Arc<S>,
+        clock: Arc<dyn Clock>,
+        queues: Arc<Queues>,
+        in_flight: Arc<InFlight>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            store,
+            clock,
+            queues,
+            in_flight,
+        }))
+    }
+}
+
+impl<S: DecideRuns> Inner<S> {
+    /// Decides by a call of the caller's own.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Queued::acquire`].
+    async fn call_alone(&self, acquire: &Acquire, was_sent: bool) -> Result<Decision, Error> {
+        let _place = self.enter(acquire, was_sent).await?;
+        self.store.acquire(acquire).await
+    }
+
+    /// Waits until the call of one caller may be sent. One that was sent before cannot be said to
+    /// be unsent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives the place up.
+    async fn enter(&self, acquire: &Acquire, was_sent: bool) -> Result<in_flight::Place, Error> {
+        let mut leaving = Leaving((!was_sent).then_some(acquire));
+        let place = self.in_flight.enter(acquire.first.name(), was_sent).await;
+        leaving.0 = None;
+        place
+    }
+
+    fn give_back(&self, receipts: List<Receipt>) {
+        for receipt in receipts {
+            self.store.settle(receipt, 0);
+        }
+    }
+
+    /// Decides for a caller that would wait, where there is no timer: a refusal says how long.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and that there is no timer where the caller waits without end.
+    async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let is_endless = acquire.patience.is_some_and(|wait| wait.longest.is_none());
+        let at_once = Acquire {
+            patience: None,
+            ..acquire.clone()
+        };
+        match self.store.acquire(&at_once).await? {
+            Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
+                Err(no_timer())
+            }
+            decision => Ok(decision),
+        }
+    }
+}
+
+/// A caller that leaves unsent, if this is dropped with it.
+struct Leaving<'a>(Option<&'a Acquire>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(acquire) = self.0 {
+            let _ = acquire.unsent.set(());
+        }
+    }
+}
+
+impl<S: DecideRuns> Decide for Queued<S> {
+    /// Passes the queues by: a caller that has to stand in one is not decided for at once.
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        self.0.store.decide_at_once(acquire)
+    }
+
+    /// # Cancel safety
+    ///
+    /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
+    /// for a caller that waits for permits is given back; for one that does not, the caller of this
+    /// method decides, by the receipts that it can make.
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let Some(max_wait) = acquire.patience else {
+            if !self.0.store.decides_together(acquire) {
+                // One after the other, callers would wait for nothing.
+                return self.0.call_alone(acquire, false).await;
+            }
+            return runs::acquire(&self.0, acquire).await;
+        };
+        if !self.0.clock.can_sleep() {
+            return self.0.acquire_unwaiting(acquire).await;
+        }
+        let now = self.0.clock.now();
+        let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));
+        waits::acquire(&self.0, acquire, deadline).await
+    }
+
+    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+        self.0.store.manage(name, op).await
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.0.queues.unanswered.gives_back(&receipt);
+        self.0.store.settle(receipt, keep);
+    }
+}
+
+/// The state behind the lock is whole between any two statements, so a panic does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S> fmt::Debug for Queued<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Queued")
+    }
+}

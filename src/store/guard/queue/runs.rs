@@ -1,0 +1,314 @@
+//! Callers that do not wait for permits: one call of a limiter in flight, and the next one for all
+//! that came meanwhile.
+//!
+//! A caller that leaves while it stands behind a call is taken out. A shared call is sent by a
+//! task, survives each of its callers, and is dropped with the last. An error is that of each of
+//! them; those behind are asked for by the next call.
+
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::{
+    Inner, Key, LONGEST_RUN, key, lock,
+    reply::{GivesBack, Reply, of_each},
+};
+use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
+
+/// A limiter that a call is in flight for, or about to be sent.
+pub(super) struct Run {
+    call: u64,
+    since: Duration,
+    /// In the order of arrival.
+    behind: VecDeque<Member>,
+}
+
+struct Member {
+    number: u64,
+    acquire: Acquire,
+    reply: oneshot::Sender<Reply>,
+    runtime: Handle,
+}
+
+/// Decides by an own call where none is in flight, or else by the next one, which others share.
+///
+/// # Cancel safety
+///
+/// As [`acquire`](super::Queued::acquire).
+pub(super) async fn acquire<S: DecideRuns>(
+    queue: &Arc<Inner<S>>,
+    acquire: &Acquire,
+) -> Result<Decision, Error> {
+    let Ok(runtime) = Handle::try_current() else {
+        // There is nothing that could send for it.
+        return queue.call_alone(acquire, false).await;
+    };
+    let key = key(acquire);
+    loop {
+        match enter(queue, &key, acquire, &runtime) {
+            Entered::Alone(call) => {
+                let held = Held {
+                    queue: Arc::clone(queue),
+                    key: key.clone(),
+                    call,
+                };
+                let place = queue.enter(acquire, false).await?;
+                // Another call may have been sent while this one waited, unpolled.
+                let begins = || held.run(|run| run.since = queue.in_flight.now()).is_some();
+                if !place.has_waited || begins() {
+                    return queue.store.acquire(acquire).await;
+                }
+            }
+            Entered::Behind(number, reply) => {
+                let mut place = Place {
+                    queue,
+                    key: &key,
+                    acquire,
+                    number,
+                    reply,
+                };
+                return match (&mut place.reply).await {
+                    Ok(reply) => reply.read(),
+                    // The runtime of the call is gone, or the call has panicked.
+                    Err(_) => queue.call_alone(acquire, true).await,
+                };
+            }
+        }
+    }
+}
+
+enum Entered {
+    Alone(u64),
+    Behind(u64, oneshot::Receiver<Reply>),
+}
+
+fn enter<S: DecideRuns>(
+    queue: &Inner<S>,
+    key: &Key,
+    acquire: &Acquire,
+    runtime: &Handle,
+) -> Entered {
+    let (number, now) = (queue.queues.next(), queue.in_flight.now());
+    match lock(&queue.queues.runs).entry(key.clone()) {
+        Entry::Vacant(free) => {
+            free.insert(Run {
+                call: number,
+                since: now,
+                behind: VecDeque::new(),
+            });
+            Entered::Alone(number)
+        }
+        Entry::Occupied(mut held) => {
+            let run = held.get_mut();
+            if now >= run.since.saturating_add(queue.in_flight.bounds.deadline) {
+                // Nothing holds a limiter for longer. Those behind are asked for after this call.
+                (run.call, run.since) = (number, now);
+                return Entered::Alone(number);
+            }
+            let (reply, receiver) = oneshot::channel();
+            run.behind.push_back(Member {
+                number,
+                acquire: acquire.clone(),
+                reply,
+                runtime: runtime.clone(),
+            });
+            Entered::Behind(number, receiver)
+        }
+    }
+}
+
+/// A place behind a call. Dropping it gives it up, if the next call is not sent yet.
+struct Place<'a, S: DecideRuns> {
+    queue: &'a Inner<S>,
+    key: &'a Key,
+    acquire: &'a Acquire,
+    number: u64,
+    reply: oneshot::Receiver<Reply>,
+}
+
+impl<S: DecideRuns> Drop for Place<'_, S> {
+    fn drop(&mut self) {
+        // First: one that is put back behind is then either found here, or known to have left.
+        self.reply.close();
+        let mut runs = lock(&self.queue.queues.runs);
+        let left = runs.get_mut(self.key).and_then(|run| {
+            let at = run
+                .behind
+                .binary_search_by_key(&self.number, |member| member.number);
+            run.behind.remove(at.ok()?)
+        });
+        // Not while the table is locked: a runtime may end with its last handle.
+        drop(runs);
+        if left.is_some() {
+            let _ = self.acquire.unsent.set(());
+        }
+    }
+}
+
+/// Holds a limiter for a call. Dropping it sends the next one.
+struct Held<S: DecideRuns> {
+    queue: Arc<Inner<S>>,
+    key: Key,
+    call: u64,
+}
+
+impl<S: DecideRuns> Held<S> {
+    /// Acts on the limiter, if the call still holds it.
+    fn run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
+        let mut runs = lock(&self.queue.queues.runs);
+        runs.get_mut(&self.key)
+            .filter(|run| run.call == self.call)
+            .map(act)
+    }
+}
+
+impl<S: DecideRuns> Drop for Held<S> {
+    fn drop(&mut self) {
+        let (runtime, call) = {
+            let mut runs = lock(&self.queue.queues.runs);
+            let Some(run) = runs.get_mut(&self.key).filter(|run| run.call == self.call) else {
+                return;
+            };
+            // The last one was polled not long ago, so its runtime is driven.
+            let Some(last) = run.behind.back() else {
+                runs.remove(&self.key);
+                return;
+            };
+            let runtime = last.runtime.clone();
+            (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.now());
+            (runtime, run.call)
+        };
+        let next = Call {
+            members: VecDeque::new(),
+            has_begun: false,
+            held: Self {
+                queue: Arc::clone(&self.queue),
+                key: self.key.clone(),
+                call,
+            },
+        };
+        runtime.spawn(next.send());
+    }
+}
+
+/// A call that a task sends for the first callers behind.
+struct Call<S: DecideRuns> {
+    /// Those that it was sent for, and that are not answered. Dropped before the next call is sent.
+    members: VecDeque<Member>,
+    has_begun: bool,
+    held: Held<S>,
+}
+
+impl<S: DecideRuns> Call<S> {
+    async fn send(mut self) {
+        self.has_begun = true;
+        let queue = Arc::clone(&self.held.queue);
+        let Some((name, ..)) = self.held.key.first() else {
+            return;
+        };
+        let place = queue.in_flight.enter(name, false).await;
+        let callers = self.take_members();
+        if callers.is_empty() {
+            return;
+        }
+        let outcome = match place {
+            Ok(_place) => match self.wanted(queue.store.acquire_run(&callers)).await {
+                Some(outcome) => outcome,
+                None => return,
+            },
+            Err(overload) => Err(overload),
+        };
+        for outcome in of_each(outcome, callers.len()) {
+            let Some(member) = self.members.pop_front() else {
+                return;
+            };
+            let gave_back = queue.queues.unanswered.remove(&member.acquire);
+            let store = Arc::clone(&queue.store) as Arc<dyn GivesBack>;
+            drop(member.reply.send(Reply::new(outcome, gave_back, store)));
+        }
+        self.put_back();
+    }
+
+    /// Takes the first callers behind, and returns what they ask.
+    fn take_members(&mut self) -> Vec<Acquire> {
+        let queue = &self.held.queue;
+        let taken = self.held.run(|run| {
+            run.since = queue.in_flight.now();
+            let count = run.behind.len().min(LONGEST_RUN);
+            let members: VecDeque<_> = run.behind.drain(..count).collect();
+            // With the table locked: a caller that leaves after that may give back at once.
+            queue
+                .queues
+                .unanswered
+                .insert(members.iter().map(|member| &member.acquire));
+            members
+        });
+        self.members = taken.unwrap_or_default();
+        let members = self.members.iter();
+        members.map(|member| member.acquire.clone()).collect()
+    }
+
+    /// Waits for the reply to a call, as long as one of its callers does.
+    async fn wanted<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
+        let mut call = pin!(call);
+        let mut left = 0;
+        poll_fn(|cx| {
+            if let Poll::Ready(reply) = call.as_mut().poll(cx) {
+                return Poll::Ready(Some(reply));
+            }
+            while let Some(member) = self.members.get_mut(left) {
+                if Pin::new(&mut member.reply).poll_closed(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                left += 1;
+            }
+            Poll::Ready(None)
+        })
+        .await
+    }
+
+    /// Puts the callers that were not tried in front of those behind.
+    fn put_back(&mut self) {
+        let mut untried = mem::take(&mut self.members);
+        for member in &untried {
+            self.held.queue.queues.unanswered.remove(&member.acquire);
+        }
+        // If another call holds the limiter by now, they are dropped, and send for themselves.
+        let mut left = Vec::new();
+        self.held.run(|run| {
+            while let Some(member) = untried.pop_back() {
+                if member.reply.is_closed() {
+                    left.push(member);
+                } else {
+                    run.behind.push_front(member);
+                }
+            }
+        });
+    }
+}
+
+impl<S: DecideRuns> Drop for Call<S> {
+    fn drop(&mut self) {
+        let queue = &self.held.queue;
+        // Without an answer, what was given back meanwhile may have arrived before the call, which
+        // is not sent again from now on.
+        for member in &self.members {
+            if queue.queues.unanswered.remove(&member.acquire) {
+                queue.give_back(member.acquire.receipts());
+            }
+        }
+        if !self.has_begun {
+            // Its runtime is gone, so those behind send for themselves.
+            let behind = self.held.run(|run| mem::take(&mut run.behind));
+            drop(behind);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Bursts, slow nodes, and nodes that hang.
+
+use std::time::Duration;
+
+use super::{
+    server::DEADLINE,
+    world::{BOUNDS, Caller, World},
+};
+use crate::{
+    clock::Clock,
+    error::ErrorKind,
+    store::guard::{breaker::BreakerState, queue::Unsent},
+};
+
+/// What became of the callers of a burst.
+#[derive(Default)]
+struct Fates {
+    decided: usize,
+    overloaded: usize,
+    late: usize,
+}
+
+/// Plays a burst on a node that answers so many calls a millisecond, until everybody has left.
+fn burst(world: &mut World, mut callers: Vec<Caller>, a_millisecond: usize) -> Fates {
+    let mut fates = Fates::default();
+    while !callers.is_empty() {
+        world.drive(0, 700);
+        let now = world.clock.now();
+        let mut rest = Vec::new();
+        for mut caller in callers {
+            let outcome = if caller.is_woken() {
+                world.poll(&mut caller)
+            } else {
+                None
+            };
+            match outcome {
+                Some(Ok(_)) => fates.decided += 1,
+                Some(Err(error)) => {
+                    assert_eq!(error.kind(), ErrorKind::Timeout);
+                    let source = std::error::Error::source(&error);
+                    assert!(source.is_some_and(|source| source.is::<Unsent>()));
+                    fates.overloaded += 1;
+                }
+                None if caller.is_late(now) => {
+                    fates.late += 1;
+                    if !world.server.state().sent.contains(&caller.id) {
+                        let id = caller.id;
+                        drop(caller);
+                        world.drive(0, 10);
+                        assert!(!world.server.state().sent.contains(&id));
+                    }
+                }
+                None => rest.push(caller),
+            }
+        }
+        callers = rest;
+        for at in world.server.open().into_iter().take(a_millisecond) {
+            world.server.reply(at);
+        }
+        world.advance(1);
+    }
+    world.settle();
+    fates
+}
+
+fn newcomers(world: &mut World, count: u64, keys: u64) -> Vec<Caller> {
+    let caller = |world: &mut World, at: u64| {
+        let acquire = world.acquire(at % keys, None);
+        world.caller(Some(0), acquire)
+    };
+    (0..count).map(|at| caller(world, at)).collect()
+}
+
+#[test]
+fn a_burst_of_new_keys_is_bounded_and_closes_nothing() {
+    let mut world = World::new();
+    let callers = newcomers(&mut world, 20_000, 20_000);
+    let fates = burst(&mut world, callers, 30);
+    assert_eq!(fates.late, 0);
+    assert_eq!(fates.decided + fates.overloaded, 20_000);
+    // As many as are in flight at a time, and as many again.
+    assert_eq!(fates.decided, 512);
+    assert_eq!(world.server.state().most, 256);
+    // Those that were turned away took nothing.
+    assert_eq!(world.held().len(), 512);
+    assert!(
+        world
+            .server
+            .breakers
+            .look()
+            .iter()
+            .all(|node| node.0 == BreakerState::Closed)
+    );
+    world.is_empty();
+}
+
+#[test]
+fn a_burst_over_hot_keys_shares_calls_and_passes_the_limit_only() {
+    let mut world = World::new();
+    let callers = newcomers(&mut world, 20_000, 200);
+    let fates = burst(&mut world, callers, 30);
+    assert_eq!(
+        (fates.decided, fates.overloaded, fates.late),
+        (20_000, 0, 0)
+    );
+    assert_eq!(world.held().len(), 200 * 3);
+    assert!(world.calls().len() <= 200 * 3, "{}", world.calls().len());
+}
+
+/// A node that answers in three quarters of the deadline is healthy, and has too much to do.
+#[test]
+fn the_bound_falls_on_a_slow_node_and_rises_again() {
+    let mut world = World::new();
+    for round in 0..40 {
+        let callers: Vec<_> = (0..300).map(|key| round * 300 + key).collect();
+        let mut asking: Vec<_> = callers
+            .into_iter()
+            .map(|key| {
+                let acquire = world.acquire(key, None);
+                let mut caller = world.caller(Some(0), acquire);
+                let _ = world.poll(&mut caller);
+                caller
+            })
+            .collect();
+        world.advance(38);
+        world
+            .server
+            .open()
+            .into_iter()
+            .for_each(|at| world.server.reply(at));
+        asking
+            .iter_mut()
+            .for_each(|caller| drop(world.poll(caller)));
+        world.advance(20);
+        drop(asking);
+        world.settle();
+        world
+            .server
+            .open()
+            .into_iter()
+            .for_each(|at| world.server.reply(at));
+        world.settle();
+    }
+    let (in_flight, bound) = world.in_flight.count(0);
+    assert!(in_flight == 0 && bound < 32, "{in_flight} {bound}");
+    assert!(
+        world
+            .server
+            .breakers
+            .look()
+            .iter()
+            .all(|node| node.0 == BreakerState::Closed)
+    );
+    // It answers at once again.
+    for round in 0..60 {
+        world.advance(60);
+        let asking: Vec<_> = (0..40)
+            .map(|key| {
+                let acquire = world.acquire(20_000 + round * 40 + key, None);
+                let mut caller = world.caller(Some(0), acquire);
+                let _ = world.poll(&mut caller);
+                caller
+            })
+            .collect();
+        world
+            .server
+            .open()
+            .into_iter()
+            .for_each(|at| world.server.reply(at));
+        let mut asking = asking;
+        asking
+            .iter_mut()
+            .for_each(|caller| drop(world.poll(caller)));
+    }
+    let (_, bound) = world.in_flight.count(0);
+    assert!(bound > 30, "{bound}");
+}
+
+/// A thousand callers on a hot key leave every few milliseconds, and each call is young when its
+/// callers leave; so is each of a hundred keys.
+#[test]
+fn a_hang_opens_the_breaker_also_behind_a_long_queue() {
+    for keys in [1, 100] {
+        let mut world = World::new();
+        let mut callers = Vec::new();
+        let mut opened = None;
+        for millis in 0..1000u64 {
+            for _ in 0..5 {
+                let acquire = world.acquire(millis % keys, None);
+                callers.push(world.caller(Some(0), acquire));
+            }
+            for caller in &mut callers {
+                if caller.is_woken() {
+                    let _ = world.poll(caller);
+                }
+            }
+            world.drive(0, 20);
+            let now = world.clock.now();
+            callers.retain(|caller| !caller.is_late(now));
+            world.drive(0, 20);
+            if world.server.breakers.look()[0].0 != BreakerState::Closed {
+                opened = Some(millis);
+                break;
+            }
+            world.advance(1);
+        }
+        let deadline = u64::try_from(DEADLINE.as_millis()).expect("a deadline");
+        assert!(
+            opened.is_some_and(|at| at <= 8 * deadline),
+            "{keys} keys: {opened:?}"
+        );
+    }
+}
+
+/// Callers behind a call that fails are asked for once more, and not told its error.
+#[test]
+fn an_error_is_that_of_each_caller_of_its_call() {
+    let mut world = World::new();
+    let mut first = world.comes(1);
+    let mut others: Vec<_> = (0..70).map(|_| world.comes(1)).collect();
+    world.settle();
+    world.server.fail(0);
+    assert!(world.poll(&mut first).expect("failed").is_err());
+    world.settle();
+    assert_eq!(world.calls()[1].len(), 64);
+    world.server.fail(1);
+    world.settle();
+    for caller in &mut others[..64] {
+        assert!(world.poll(caller).expect("failed").is_err());
+    }
+    assert_eq!(world.calls()[2].len(), 6);
+    assert!(world.poll(&mut others[64]).is_none());
+}
+
+/// A list that takes several calls shares none, and counts in the bound all the same.
+#[test]
+fn lists_that_are_decided_apart_go_beside_each_other() {
+    let mut world = World::with(1, BOUNDS, false);
+    let callers: Vec<_> = (0..300).map(|_| world.comes(1)).collect();
+    assert_eq!(world.calls().len(), 256);
+    assert_eq!(world.in_flight.count(0).0, 256);
+    drop(callers);
+    world.clock.advance(Duration::from_millis(1));
+    world.settle();
+    world.is_empty();
+}

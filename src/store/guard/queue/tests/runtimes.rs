@@ -1,0 +1,94 @@
+//! Runtimes that are shut down, or alive and not driven.
+
+use super::world::{BOUNDS, World};
+use crate::demand::MaxWait;
+
+fn world() -> World {
+    World::with(2, BOUNDS, true)
+}
+
+/// A static store, and a runtime between two `block_on`s.
+#[test]
+fn a_runtime_that_is_not_driven_holds_up_others_for_one_deadline() {
+    let mut world = world();
+    // Its caller sends its own call, and is polled no more.
+    let _undriven = world.comes_to(Some(0), 1, None);
+    let _behind = world.comes_to(Some(0), 1, None);
+    let mut other = world.comes_to(Some(1), 1, None);
+    world.server.reply(0);
+    world.advance(49);
+    world.drive(1, 20);
+    assert_eq!(world.calls().len(), 1);
+    world.advance(1);
+    // The hold is over: the next one to come goes at once, and those behind after it.
+    let mut later = world.comes_to(Some(1), 1, None);
+    assert_eq!(world.calls()[1], [later.id]);
+    world.server.reply(1);
+    assert!(world.poll(&mut later).is_some());
+    world.drive(1, 20);
+    assert_eq!(world.calls()[2].last(), Some(&other.id));
+    world.server.reply(2);
+    world.drive(1, 20);
+    assert!(world.poll(&mut other).is_some());
+}
+
+#[test]
+fn a_call_of_a_runtime_that_is_not_driven_does_not_keep_waiters_of_others() {
+    let mut world = world();
+    let _first = world.comes_to(Some(0), 1, Some(MaxWait::ENDLESS));
+    let mut waits = world.comes_to(Some(1), 1, Some(MaxWait::ENDLESS));
+    // The first runtime stops in the midst of the call, whose reply it never reads.
+    world.server.reply(0);
+    world.advance(50);
+    world.run_on(1, &mut waits);
+    assert_eq!(world.calls()[1].last(), Some(&waits.id));
+    world.server.reply(1);
+    assert!(world.run_on(1, &mut waits).expect("served").is_ok());
+    // It goes on, and gives back what it does not find a taker for.
+    world.settle();
+    assert!(world.held().contains(&waits.id));
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_leaves_its_call_to_others() {
+    let mut world = world();
+    let first = world.comes_to(Some(1), 1, None);
+    let mut other = world.comes_to(Some(1), 1, None);
+    let gone = world.comes_to(Some(0), 1, None);
+    let mut moved = world.comes_to(Some(0), 1, None);
+    drop(first);
+    world.drive(0, 20);
+    assert_eq!(world.calls()[1].len(), 3);
+    drop(gone);
+    world.shuts_down(0);
+    assert!(world.server.state().calls[1].over);
+    // Nobody waits for a deadline: each sends for itself.
+    moved.runtime = Some(1);
+    assert!(moved.is_woken() && other.is_woken());
+    let decided = world.run(&mut [&mut moved, &mut other]);
+    assert!(decided.is_empty());
+    world.answer_all();
+    assert_eq!(world.run(&mut [&mut moved, &mut other]).len(), 2);
+    drop((moved, other));
+    world.is_empty();
+}
+
+/// A task that is spawned there never begins.
+#[test]
+fn callers_of_a_runtime_that_is_gone_send_for_themselves() {
+    let mut world = world();
+    let first = world.comes_to(Some(1), 1, None);
+    let mut moved = world.comes_to(Some(0), 1, None);
+    let (mut other, last) = (
+        world.comes_to(Some(1), 1, None),
+        world.comes_to(Some(0), 1, None),
+    );
+    world.shuts_down(0);
+    drop(first);
+    drop(last);
+    moved.runtime = Some(1);
+    let _ = world.run(&mut [&mut moved, &mut other]);
+    world.answer_all();
+    assert_eq!(world.run(&mut [&mut moved, &mut other]).len(), 2);
+    world.is_empty();
+}

@@ -1,0 +1,429 @@
+//! A node whose calls are carried out, answered and lost by hand, with the pure sliding log in it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::poll_fn,
+    slice,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use super::super::{Queues, lock, wait_queue::WaitQueue};
+use crate::{
+    algorithm::{
+        call,
+        limiter::{LimiterState, Terms},
+        sliding_log::SlidingLog,
+    },
+    clock::{Clock, ManualClock, Now, millis},
+    decision::{Decision, Grant, Source},
+    demand::Acquire,
+    error::{Error, ErrorKind},
+    list::List,
+    name::Name,
+    receipt::{PermitId, Receipt},
+    store::{
+        Decide, DecideRuns, Op, Outcome,
+        guard::breaker::{Breakers, Signal},
+    },
+};
+
+pub(super) type Reply = Result<Vec<Decision>, Error>;
+
+/// How long callers wait for the node.
+pub(super) const DEADLINE: Duration = Duration::from_millis(50);
+
+/// A call, from when it is sent until nobody waits for its reply.
+pub(super) struct InFlight {
+    pub(super) callers: Vec<Acquire>,
+    pub(super) sent: Duration,
+    /// What the node has decided, the last time that it carried out the call.
+    pub(super) decided: Option<Vec<Decision>>,
+    reply: Option<Reply>,
+    pub(super) answered: bool,
+    /// Whether nobody waits for it.
+    pub(super) over: bool,
+    /// Whether it stands on the wire when it is dropped, and so arrives all the same.
+    arrives: bool,
+    waker: Option<Waker>,
+}
+
+impl InFlight {
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.callers
+            .iter()
+            .map(|acquire| number(acquire.first.id))
+            .collect()
+    }
+
+    fn name(&self) -> &Name {
+        self.callers[0].first.name()
+    }
+}
+
+/// A caller as the laws see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alive {
+    pub(super) arrived: Duration,
+    pub(super) waits: bool,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) calls: Vec<InFlight>,
+    /// So many of the first calls are answered or over.
+    done: usize,
+    limiters: BTreeMap<String, LimiterState<SlidingLog>>,
+    /// What is taken: by whom, for which call, and when.
+    pub(super) held: BTreeMap<(u64, PermitId), Duration>,
+    /// The callers that are neither decided for nor have left.
+    pub(super) alive: BTreeMap<u64, Alive>,
+    /// The callers that any call was for.
+    pub(super) sent: BTreeSet<u64>,
+    /// The most calls in flight at a time that were younger than a deadline, and wanted.
+    pub(super) most: usize,
+    /// Whether a call that is dropped arrives all the same.
+    pub(super) arrives: bool,
+    /// Whether no caller has to send for itself, as its runtime is gone.
+    pub(super) holds_limiters: bool,
+    /// The call that panics when it is polled next.
+    pub(super) panics: Option<usize>,
+    /// Where callers stand.
+    pub(super) queues: Option<Arc<Queues>>,
+}
+
+pub(super) struct Server {
+    pub(super) state: Mutex<State>,
+    pub(super) clock: ManualClock,
+    pub(super) breakers: Breakers,
+    /// Whether one call decides for several callers.
+    pub(super) together: bool,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Server")
+    }
+}
+
+impl Server {
+    pub(super) fn new(clock: ManualClock, together: bool) -> Self {
+        let breaker_clock: Arc<dyn Clock> = Arc::new(clock.clone());
+        Self {
+            state: Mutex::new(State {
+                holds_limiters: true,
+                ..State::default()
+            }),
+            breakers: Breakers::new(5, DEADLINE, 1, |_| 0, breaker_clock),
+            clock,
+            together,
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Carries out a call, perhaps once more.
+    pub(super) fn carry_out(&self, at: usize) {
+        let mut state = self.state();
+        let now = Now::millis(millis(&self.clock).cast_signed());
+        state.carry_out(at, now, self.clock.now());
+    }
+
+    /// Sends the reply to a call.
+    pub(super) fn reply(&self, at: usize) {
+        if self.state().calls[at].decided.is_none() {
+            self.carry_out(at);
+        }
+        let decided = self.state().calls[at].decided.clone();
+        self.answer(at, Ok(decided.expect("it is carried out")));
+    }
+
+    /// Sends the reply to a call that tried the first of its callers only.
+    pub(super) fn reply_to_some(&self, at: usize, count: usize) {
+        self.state().calls[at].callers.truncate(count);
+        self.reply(at);
+    }
+
+    /// Has a call be granted out of a lease, by ids of its own.
+    pub(super) fn lease(&self, at: usize) {
+        let callers = self.state().calls[at].callers.clone();
+        let leased = callers.into_iter().map(|mut acquire| {
+            acquire.identify(acquire.first.id.for_ahead());
+            let (id, now) = (acquire.first.id, self.clock.now());
+            self.state().held.insert((number(id), id), now);
+            Decision::Allow(Grant::new(List::new(), acquire.receipts(), Source::Lease))
+        });
+        let leased = leased.collect();
+        self.answer(at, Ok(leased));
+    }
+
+    /// Has a call fail. The store gives back what it may have taken.
+    pub(super) fn fail(&self, at: usize) {
+        let receipts: Vec<_> = {
+            let state = self.state();
+            let callers = state.calls[at].callers.iter();
+            callers.flat_map(Acquire::receipts).collect()
+        };
+        receipts
+            .into_iter()
+            .for_each(|receipt| self.settle(receipt, 0));
+        self.answer(at, Err(ErrorKind::Unavailable.into()));
+    }
+
+    pub(super) fn answer(&self, at: usize, reply: Reply) {
+        self.breakers.traffic().came_in();
+        let waker = {
+            let mut state = self.state();
+            let call = &mut state.calls[at];
+            if call.over || call.answered {
+                return;
+            }
+            call.answered = true;
+            call.reply = Some(reply);
+            call.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns the calls that are not answered.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let mut state = self.state();
+        let is_open = |call: &InFlight| !call.over && !call.answered;
+        let first = state
+            .calls
+            .iter()
+            .skip(state.done)
+            .take_while(|call| !is_open(call))
+            .count();
+        state.done += first;
+        let open = |at: &usize| is_open(&state.calls[*at]);
+        (state.done..state.calls.len()).filter(open).collect()
+    }
+
+    async fn call(&self, run: &[Acquire]) -> Reply {
+        let arrived = {
+            let state = self.state();
+            let hurried = run.iter().filter(|acquire| acquire.patience.is_none());
+            let arrived = |acquire: &Acquire| state.alive.get(&number(acquire.first.id)).copied();
+            hurried.filter_map(arrived).map(|alive| alive.arrived).min()
+        };
+        let now = self.clock.now();
+        let waited = arrived.map_or(Duration::ZERO, |arrived| now.saturating_sub(arrived));
+        let pass = self.breakers.enter(run[0].first.name(), waited)?;
+        let at = self.state().send(run, now, self.decides_together(&run[0]));
+        let _dropped = Dropped(self, at);
+        let reply = poll_fn(|cx| {
+            let mut state = self.state();
+            if state.panics == Some(at) {
+                drop(state);
+                panic!("as it was to");
+            }
+            let call = &mut state.calls[at];
+            call.waker = Some(cx.waker().clone());
+            call.reply.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        match &reply {
+            Ok(_) => pass.ends(Signal::Answered),
+            Err(_) => pass.ends(Signal::Nothing),
+        }
+        reply
+    }
+}
+
+impl State {
+    /// Sends a call, by the laws.
+    fn send(&mut self, run: &[Acquire], now: Duration, together: bool) -> usize {
+        assert!(
+            (1..=64).contains(&run.len()),
+            "{} callers in a call",
+            run.len()
+        );
+        for acquire in run {
+            let id = number(acquire.first.id);
+            assert!(
+                self.alive.contains_key(&id),
+                "{id} has left, and a call is sent for it"
+            );
+            assert_eq!(
+                acquire.first.limit(),
+                run[0].first.limit(),
+                "two limits in a call"
+            );
+            assert_eq!(acquire.rest.len(), run[0].rest.len(), "two lists in a call");
+        }
+        let is_young = |call: &InFlight| !call.over && !call.answered && call.sent + DEADLINE > now;
+        let holds = |call: &InFlight| {
+            let alive = |id: u64| self.alive.contains_key(&id);
+            let waits = |run: &[Acquire]| run[0].patience.is_some();
+            let same = waits(&call.callers) == waits(run)
+                && call.callers[0].first.limit() == run[0].first.limit()
+                && call.name().as_str() == run[0].first.name().as_str()
+                && call.callers[0].rest.len() == run[0].rest.len();
+            self.holds_limiters
+                && is_young(call)
+                && same
+                && together
+                && call.ids().into_iter().any(alive)
+        };
+        let held = self.young(now).find(|call| holds(call)).map(InFlight::ids);
+        assert_eq!(held, None, "a limiter is held, and a call is sent for it");
+        self.calls.push(InFlight {
+            callers: run.to_vec(),
+            sent: now,
+            decided: None,
+            reply: None,
+            answered: false,
+            over: false,
+            arrives: self.arrives,
+            waker: None,
+        });
+        // One that all have left is dropped, as soon as its runtime is driven.
+        let is_wanted = |call: &InFlight| {
+            let mut ids = call.ids().into_iter();
+            is_young(call) && ids.any(|id| self.alive.contains_key(&id))
+        };
+        let young = self.young(now).filter(|call| is_wanted(call)).count();
+        self.most = self.most.max(young);
+        let ids = run.iter().map(|acquire| number(acquire.first.id));
+        self.sent.extend(ids);
+        self.calls.len() - 1
+    }
+
+    /// The calls that are younger than a deadline.
+    fn young(&self, now: Duration) -> impl Iterator<Item = &InFlight> {
+        let calls = self.calls.iter().rev();
+        calls.take_while(move |call| call.sent + DEADLINE > now)
+    }
+
+    fn carry_out(&mut self, at: usize, now: Now, time: Duration) {
+        let run = self.calls[at].callers.clone();
+        let first = &run[0].first;
+        let terms = Terms {
+            resendable: true,
+            ..Terms::HERE
+        };
+        let limiter = self
+            .limiters
+            .entry(first.name().as_str().into())
+            .or_default();
+        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
+        let answers = call::acquire(limiters, &run, now).expect("the limit can be counted by");
+        let answers = run.iter().zip(answers.iter());
+        let decided: Vec<_> = answers
+            .map(|(acquire, answer)| acquire.decision(&[*answer]))
+            .collect();
+        for (acquire, decision) in run.iter().zip(&decided) {
+            if decision.is_allowed() {
+                self.grant(acquire, time);
+            } else {
+                // What an earlier copy of the call took is over.
+                let id = acquire.first.id;
+                self.held.remove(&(number(id), id));
+            }
+        }
+        self.calls[at].decided = Some(decided);
+    }
+
+    /// Records a grant, by the order of arrival.
+    fn grant(&mut self, acquire: &Acquire, time: Duration) {
+        let id = number(acquire.first.id);
+        if acquire.patience.is_some() && !self.holds(id) && self.stands(id) {
+            let overtaken = self.alive.range(..id).find(|(other, alive)| {
+                let same = limiter_of(**other) == limiter_of(id);
+                alive.waits && same && !self.holds(**other) && self.stands(**other)
+            });
+            assert_eq!(overtaken, None, "{id} is granted, and has overtaken it");
+        }
+        self.held.entry((id, acquire.first.id)).or_insert(time);
+    }
+
+    /// Returns whether a caller waits, and is not decided for.
+    fn stands(&self, caller: u64) -> bool {
+        let Some(queues) = &self.queues else {
+            return false;
+        };
+        let queues = lock(&queues.waits);
+        let mut waiters = queues.values().flat_map(WaitQueue::waiting);
+        waiters.any(|waiter| number(waiter.acquire.first.id) == caller)
+    }
+
+    /// Returns whether a caller has taken something, by any of its ids.
+    pub(super) fn holds(&self, caller: u64) -> bool {
+        self.held.keys().any(|(id, _)| *id == caller)
+    }
+}
+
+/// A call that is answered, or dropped.
+struct Dropped<'a>(&'a Server, usize);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        let arrives = {
+            let mut state = self.0.state();
+            let call = &mut state.calls[self.1];
+            let lost = !call.answered && call.arrives;
+            call.over = true;
+            lost
+        };
+        if arrives {
+            // It stands on the wire before whatever is given back from now on.
+            self.0.carry_out(self.1);
+        }
+    }
+}
+
+impl Decide for Server {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        None
+    }
+
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let mut reply = self.call(slice::from_ref(acquire)).await?;
+        Ok(reply.remove(0))
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        Ok(Outcome::Changed(true))
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        let mut state = self.state();
+        state.held.remove(&(number(receipt.id), receipt.id));
+        let now = Now::millis(millis(&self.clock).cast_signed());
+        if let Some(limiter) = state.limiters.get_mut(receipt.name().as_str()) {
+            limiter
+                .settle(&receipt, None, keep, now)
+                .expect("the limit is there");
+        }
+    }
+}
+
+impl DecideRuns for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Reply {
+        self.call(run).await
+    }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.together && acquire.rest.is_empty()
+    }
+}
+
+/// The number of a caller, which counts up in the order of arrival. The limiter is in it.
+pub(super) fn number(id: PermitId) -> u64 {
+    u64::from_be_bytes(id.0[8..].try_into().expect("eight bytes"))
+}
+
+pub(super) fn id_of(number: u64) -> PermitId {
+    let mut bytes = [0; 16];
+    bytes[8..].copy_from_slice(&number.to_be_bytes());
+    PermitId(bytes)
+}
+
+/// The limiter of a caller, by its number.
+pub(super) fn limiter_of(number: u64) -> u64 {
+    number & 0xffff
+}

@@ -1,0 +1,348 @@
+//! Callers that wait for permits: their order, and who is turned away.
+
+use std::time::Duration;
+
+use super::{
+    super::wait_queue::own_turn,
+    world::{Caller, World},
+};
+use crate::{
+    decision::{Decision, Refusal, RefusalKind},
+    demand::MaxWait,
+};
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A world in which the limit of 3 in 200 ms is used up.
+fn full() -> (World, Vec<Caller>) {
+    let mut world = World::new();
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        let mut request = world.comes(1);
+        world.answer_all();
+        assert!(granted(&world, &mut request));
+        requests.push(request);
+    }
+    (world, requests)
+}
+
+fn granted(world: &World, caller: &mut Caller) -> bool {
+    let outcome = world.poll(caller);
+    outcome.is_some_and(|outcome| outcome.is_ok_and(|decision| decision.is_allowed()))
+}
+
+fn refused(world: &World, caller: &mut Caller) -> Option<Refusal> {
+    match world.poll(caller)? {
+        Ok(Decision::Deny(refusal)) => Some(refusal),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn callers_that_wait_go_in_the_order_of_arrival_with_one_call_at_a_time() {
+    let (mut world, _full) = full();
+    let mut waiting: Vec<_> = (0..7).map(|_| world.waits(1)).collect();
+    let mut served = Vec::new();
+    for _ in 0..4 {
+        world.answer_all();
+        world.advance(200);
+        world.answer_all();
+        for caller in &mut waiting {
+            if granted(&world, caller) {
+                served.push(caller.id);
+            }
+        }
+    }
+    let ids: Vec<_> = waiting.iter().map(|caller| caller.id).collect();
+    assert_eq!(served, ids);
+}
+
+/// Requests take no place of those that wait, and do not ask for them.
+#[test]
+fn a_request_behind_those_that_wait_goes_at_once() {
+    let (mut world, _full) = full();
+    let _waiting = world.waits(1);
+    world.answer_all();
+    let calls = world.calls().len();
+    let mut request = world.comes(1);
+    assert_eq!(world.calls()[calls..], [vec![request.id]]);
+    world.answer_all();
+    assert!(refused(&world, &mut request).is_some());
+    assert_eq!(world.calls().len(), calls + 1);
+}
+
+#[test]
+fn a_caller_that_cannot_be_served_in_time_is_refused_at_once() {
+    // The limit is 3 in 200 ms, and one waits already.
+    for (permits, turn) in [(1, 200), (2, 200), (3, 400)] {
+        for (max_wait, is_refused) in [(turn - 1, true), (turn, false)] {
+            let (mut world, _full) = full();
+            let _waiting = world.waits(1);
+            world.answer_all();
+            let calls = world.calls().len();
+            let mut late = world.acquire(1, Some(MaxWait::of(millis(max_wait))));
+            late.first.permits = permits;
+            let mut late = world.caller(Some(0), late);
+            let refusal = refused(&world, &mut late);
+            assert_eq!(refusal.is_some(), is_refused, "{permits} {max_wait}");
+            if let Some(refusal) = refusal {
+                assert_eq!(refusal.retry_after(), Some(millis(turn)));
+                assert!(refusal.behind);
+            }
+            assert_eq!(world.calls().len(), calls);
+        }
+    }
+}
+
+#[test]
+fn a_caller_that_finds_enough_waiting_is_turned_away() {
+    let (mut world, _full) = full();
+    let _first = world.waits(1);
+    world.answer_all();
+    let queue = |longest| MaxWait {
+        queue: Some(longest),
+        ..MaxWait::of(millis(10_000))
+    };
+    let mut second = world.acquire(1, Some(queue(1)));
+    second.first.permits = 1;
+    let mut second = world.caller(Some(0), second);
+    world.advance(60);
+    let refusal = refused(&world, &mut second).expect("one waits already");
+    assert_eq!(refusal.kind(), RefusalKind::QueueFull);
+    assert_eq!(refusal.retry_after(), Some(millis(140)));
+    let third = world.acquire(1, Some(queue(2)));
+    let mut third = world.caller(Some(0), third);
+    assert!(refused(&world, &mut third).is_none());
+}
+
+/// Its turn may come after it gives up, and then those behind it go.
+#[test]
+fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    let wait = MaxWait::of(millis(30));
+    let late = world.acquire(1, Some(wait));
+    let mut late = world.caller(Some(0), late);
+    let mut behind = world.waits(1);
+    assert!(world.poll(&mut late).is_none());
+    world.answer_all();
+    assert!(world.run(&mut [&mut first, &mut late]).is_empty());
+    world.advance(30);
+    assert!(refused(&world, &mut late).is_some());
+    assert!(world.poll(&mut first).is_none());
+    world.advance(200);
+    world.answer_all();
+    assert!(granted(&world, &mut first) && granted(&world, &mut behind));
+}
+
+/// What is given back makes room, for which nobody waits longer.
+#[test]
+fn those_that_wait_are_asked_for_when_there_may_be_room() {
+    let (mut world, mut requests) = full();
+    let mut waiting = world.waits(1);
+    world.answer_all();
+    requests.remove(0).leave_and_give_back(&world);
+    assert!(world.queues.is_waited_for(&waiting.acquire));
+    world.nudge(1);
+    assert!(world.poll(&mut waiting).is_none());
+    world.answer_all();
+    assert!(granted(&world, &mut waiting));
+    assert!(!world.queues.is_waited_for(&waiting.acquire));
+}
+
+/// What the first of a call is refused for holds for anybody; the others are refused behind it.
+#[test]
+fn a_refusal_says_whether_it_counts_those_before() {
+    let (mut world, _full) = full();
+    let soon = MaxWait::of(millis(100));
+    let mut callers: Vec<_> = (0..3)
+        .map(|_| world.comes_to(Some(0), 1, Some(soon)))
+        .collect();
+    world.answer_all();
+    assert!(!refused(&world, &mut callers[0]).expect("too late").behind);
+    assert!(refused(&world, &mut callers[1]).is_none());
+    world.answer_all();
+    assert!(!refused(&world, &mut callers[1]).expect("too late").behind);
+    assert!(refused(&world, &mut callers[2]).expect("too late").behind);
+}
+
+/// What only a change of the limit can help against is no reason to wait.
+#[test]
+fn a_caller_that_asks_for_more_than_the_rate_does_not_wait() {
+    let mut world = World::new();
+    let mut asks = world.acquire(1, Some(MaxWait::ENDLESS));
+    asks.first.permits = 4;
+    let mut caller = world.caller(Some(0), asks);
+    assert!(world.poll(&mut caller).is_none());
+    world.answer_all();
+    let refusal = refused(&world, &mut caller).expect("refused for ever");
+    assert_eq!(refusal.kind(), RefusalKind::AboveRate);
+}
+
+/// Those behind it were told to wait for it, too.
+#[test]
+fn a_caller_that_is_turned_away_leaves_its_room_to_those_behind() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    let queue = MaxWait {
+        queue: Some(1),
+        ..MaxWait::of(millis(10_000))
+    };
+    let mut turned_away = world.comes_to(Some(0), 1, Some(queue));
+    let behind = [world.waits(1), world.waits(1)];
+    let calls = world.calls().len();
+    world.answer_all();
+    assert!(world.poll(&mut first).is_none());
+    let refusal = refused(&world, &mut turned_away).expect("one waits already");
+    assert_eq!(refusal.kind(), RefusalKind::QueueFull);
+    let asked = [first.id, behind[0].id, behind[1].id];
+    assert_eq!(world.calls()[calls..], [asked]);
+}
+
+#[test]
+fn a_caller_that_is_late_when_its_turn_has_come_learns_what_the_store_says() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut first).is_none());
+    world.advance(195);
+    let mut late = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(20))));
+    // None is polled before its time is over, and by then there is room for both.
+    world.advance(100);
+    assert!(world.poll(&mut late).is_none());
+    assert_eq!(world.calls().last(), Some(&vec![first.id, late.id]));
+    world.answer_all();
+    assert!(granted(&world, &mut late) && granted(&world, &mut first));
+}
+
+/// It may have needed more.
+#[test]
+fn what_the_last_waiter_was_told_is_not_about_the_next() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut first).is_none());
+    drop(first);
+    let next = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(10))));
+    assert_eq!(world.calls().last(), Some(&vec![next.id]));
+}
+
+#[test]
+fn room_in_one_limiter_has_nobody_asked_for_that_waits_for_another() {
+    let (mut world, _full) = full();
+    let mut waiting = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut waiting).is_none());
+    world.nudge(2);
+    assert!(!waiting.is_woken());
+    world.nudge(1);
+    assert!(waiting.is_woken());
+}
+
+/// Calls to a silent node take each other's place, and each fails in its time.
+#[test]
+fn a_waiter_ends_with_the_first_error_of_its_calls() {
+    let mut world = World::new();
+    let mut waiting = world.waits(1);
+    world.advance(50);
+    assert!(world.run(&mut [&mut waiting]).is_empty());
+    assert_eq!(world.calls().len(), 2);
+    world.server.fail(0);
+    let decided = world.run(&mut [&mut waiting]);
+    assert!(decided.iter().all(|(_, outcome)| outcome.is_err()));
+    assert_eq!(decided.len(), 1);
+    drop(waiting);
+    world.settle();
+    assert!(world.server.open().is_empty());
+    world.is_empty();
+}
+
+/// It leaves some turns to others, and comes in time all the same.
+#[test]
+fn a_waiter_that_yields_comes_back_later_and_in_time() {
+    let mut late = 0;
+    for offset in 0..20 {
+        for max_wait in [None, Some(201), Some(200)] {
+            let (mut world, _full) = full();
+            world.advance(200 + 100 * offset);
+            let _again = [(); 3].map(|()| {
+                let mut request = world.comes(1);
+                world.answer_all();
+                assert!(granted(&world, &mut request));
+            });
+            let yields = MaxWait {
+                longest: max_wait.map(millis),
+                yields: true,
+                ..MaxWait::ENDLESS
+            };
+            let mut waiting = world.comes_to(Some(0), 1, Some(yields));
+            world.answer_all();
+            assert!(world.poll(&mut waiting).is_none());
+            let calls = world.calls().len();
+            world.advance(200);
+            if max_wait != Some(200) {
+                world.run(&mut [&mut waiting]);
+                late += usize::from(world.calls().len() == calls);
+                world.advance(max_wait.map_or(220, |max_wait| max_wait - 200));
+            }
+            assert!(world.poll(&mut waiting).is_none());
+            world.answer_all();
+            assert!(granted(&world, &mut waiting));
+        }
+    }
+    assert!((8..=32).contains(&late), "{late} of 40");
+}
+
+#[test]
+fn a_caller_whose_turn_comes_after_its_time_is_refused_at_once() {
+    for (max_wait, is_refused) in [(199, true), (200, false)] {
+        let (mut world, _full) = full();
+        let mut late = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(max_wait))));
+        world.answer_all();
+        assert_eq!(
+            refused(&world, &mut late).is_some(),
+            is_refused,
+            "{max_wait}"
+        );
+    }
+}
+
+/// The last one that a call tries may be late; one behind it is refused.
+#[test]
+fn callers_that_a_call_tries_may_be_late_and_no_others() {
+    let (mut world, _full) = full();
+    let mut first = world.waits(1);
+    let short = MaxWait::of(millis(20));
+    let longest = |place| if place < 64 { MaxWait::ENDLESS } else { short };
+    let mut behind: Vec<_> = (2..=65)
+        .map(|place| world.comes_to(Some(0), 1, Some(longest(place))))
+        .collect();
+    world.answer_all();
+    world.advance(20);
+    world.nudge(1);
+    assert!(world.poll(&mut first).is_none());
+    let mut asked = vec![first.id];
+    asked.extend(behind[..63].iter().map(|caller| caller.id));
+    assert_eq!(world.calls().last(), Some(&asked));
+    assert!(refused(&world, &mut behind[62]).is_none());
+    assert!(refused(&world, &mut behind[63]).is_some());
+}
+
+#[test]
+fn half_of_the_time_is_left_to_others_and_no_turn_is_far() {
+    let begin = Duration::from_secs(1_704_153_600);
+    let late = |millis| {
+        own_turn(begin + Duration::from_millis(millis)) - begin - Duration::from_millis(millis)
+    };
+    for interval in [1, 100, 110, 220, 500, 1000, 3000] {
+        let late: Vec<_> = (0..3000).map(|turn| late(turn * interval)).collect();
+        let own = late.iter().filter(|late| late.is_zero()).count();
+        assert!(
+            (1200..=1800).contains(&own),
+            "{own} of 3000 every {interval} ms"
+        );
+        assert!(late.iter().all(|late| *late <= Duration::from_millis(220)));
+    }
+}

@@ -1,0 +1,458 @@
+//! The queue of those that wait for permits of one limiter, or of one list: who is asked for when,
+//! and who is turned away.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use tokio::task::AbortHandle;
+
+use super::LONGEST_RUN;
+use crate::{
+    decision::{Decision, Refusal, RefusalKind},
+    demand::Acquire,
+    error::Error,
+    list::List,
+    receipt::Receipt,
+};
+
+#[derive(Default)]
+pub(super) struct WaitQueue {
+    /// In the order of arrival. One that is decided for stays until it is polled.
+    waiters: VecDeque<Waiter>,
+    /// The call in flight for the first of them.
+    call: Option<Call>,
+    /// When the first can be served, by the last call.
+    due: Option<Duration>,
+    /// The last refusal.
+    refusal: Option<Box<Refusal>>,
+    /// Whether to ask before that.
+    nudged: bool,
+    /// Whether its callers are decided for in several calls.
+    pub(super) in_parts: bool,
+    /// To be called once the queue is not locked.
+    pub(super) wakers: Vec<Waker>,
+}
+
+struct Call {
+    number: u64,
+    /// For how long it holds the limiter, by the clock of calls.
+    until: Duration,
+    is_sent: bool,
+    task: Option<AbortHandle>,
+}
+
+pub(super) struct Waiter {
+    number: u64,
+    pub(super) acquire: Acquire,
+    deadline: Option<Duration>,
+    /// When it can be served, by the last call.
+    due: Option<Duration>,
+    /// The last call that is in flight for it.
+    pub(super) call: Option<u64>,
+    outcome: Option<Result<Decision, Error>>,
+    waker: Option<Waker>,
+}
+
+/// What a waiter does next.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, and a box would be an allocation"
+)]
+pub(super) enum Turn {
+    Return(Result<Decision, Error>),
+    /// It sends this call
+    Ask(u64),
+    Sleep(Until),
+}
+
+/// When a waiter looks again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// By the clock that limits are counted by.
+    Due(Duration),
+    /// When a call has held the limiter for long enough, by the clock of calls: one of real time,
+    /// as a user's clock may stand still or jump.
+    Held(Duration),
+}
+
+/// The time by both clocks, and for how long a call holds a limiter.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) now: Duration,
+    pub(super) of_calls: Duration,
+    pub(super) hold: Duration,
+}
+
+impl WaitQueue {
+    pub(super) fn enter(
+        &mut self,
+        number: u64,
+        acquire: &Acquire,
+        deadline: Option<Duration>,
+        now: Duration,
+    ) {
+        if self.waiting().next().is_none() {
+            // The last one may have left, and have needed more than this one.
+            (self.due, self.refusal) = (None, None);
+        }
+        let refusal = self.hopeless(acquire, deadline, now);
+        self.waiters.push_back(Waiter {
+            number,
+            acquire: acquire.clone(),
+            deadline,
+            due: None,
+            call: None,
+            outcome: refusal.map(|refusal| Ok(Decision::Deny(refusal))),
+            waker: None,
+        });
+        self.turn_away(now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.call.is_none()
+    }
+
+    /// Returns what a waiter does that is polled. A call holds the limiter for some time only: the
+    /// task that waits for its reply may not be driven.
+    pub(super) fn turn(
+        &mut self,
+        number: u64,
+        next_call: u64,
+        times: Times,
+        cx: &Context<'_>,
+    ) -> Option<Turn> {
+        let held = self.call.as_ref().map(|call| call.until);
+        let is_held = held.is_some_and(|until| times.of_calls < until);
+        if !is_held {
+            self.nudged |= held.is_some();
+            // Those that are asked for now learn what the store says, also if they are late: there
+            // may be room.
+            let asked_for = if self.asks(times.now) { LONGEST_RUN } else { 0 };
+            self.give_up_late(times.now, asked_for);
+        }
+        let at = self.place(number)?;
+        if self.waiters[at].outcome.is_some() {
+            let outcome = self.waiters.remove(at)?.outcome?;
+            return Some(Turn::Return(outcome));
+        }
+        if !is_held && self.asks(times.now) {
+            self.call = Some(Call {
+                number: next_call,
+                until: times.of_calls.saturating_add(times.hold),
+                is_sent: false,
+                task: None,
+            });
+            return Some(Turn::Ask(next_call));
+        }
+        self.waiters[at].waker = Some(cx.waker().clone());
+        Some(Turn::Sleep(self.next_look(at, held, times)))
+    }
+
+    /// Returns when a waiter looks again. Two look in time, as one may not be polled; the others a
+    /// little later.
+    fn next_look(&self, at: usize, held: Option<Duration>, times: Times) -> Until {
+        let ahead = self.waiters.range(..at);
+        let is_first = ahead.filter(|waiter| waiter.outcome.is_none()).count() < 2;
+        let later = if is_first { Duration::ZERO } else { times.hold };
+        if let Some(until) = held {
+            return Until::Held(until.saturating_add(later));
+        }
+        // Or when one gives up: any of them for the first two, itself for the others.
+        let seen = if is_first {
+            0..self.waiters.len()
+        } else {
+            at..at + 1
+        };
+        let doubtful = self
+            .waiters
+            .range(seen)
+            .filter(|waiter| waiter.is_doubtful());
+        let give_up = doubtful.filter_map(|waiter| waiter.deadline);
+        let due = self.due.map(|due| due.saturating_add(later));
+        Until::Due(give_up.chain(due).min().unwrap_or(times.now))
+    }
+
+    /// Names the task that waits for the reply to a call.
+    pub(super) fn is_sent_by(&mut self, number: u64, task: AbortHandle) {
+        if let Some(call) = self.call.as_mut().filter(|call| call.number == number) {
+            call.task = Some(task);
+        }
+    }
+
+    /// Picks the callers of a call, now that it is sent: their numbers, and what they ask. There
+    /// are none if another one was sent in its place.
+    pub(super) fn ask(&mut self, number: u64, until: Duration) -> (Vec<u64>, Vec<Acquire>) {
+        let Some(call) = &mut self.call else {
+            return Default::default();
+        };
+        if call.number != number {
+            if call.is_sent {
+                return Default::default();
+            }
+            call.task = None;
+        }
+        (call.number, call.until, call.is_sent) = (number, until, true);
+        (self.nudged, self.due) = (false, None);
+        let waiters = self.waiters.iter_mut();
+        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
+        let picked = waiting.take(LONGEST_RUN).map(|waiter| {
+            if waiter.call.replace(number).is_some() {
+                // That call may still be answered: what it takes has an id of its own.
+                waiter.take_new_id();
+            }
+            (waiter.number, waiter.acquire.clone())
+        });
+        picked.unzip()
+    }
+
+    /// Ends a call. Without an answer, its callers are asked for again.
+    pub(super) fn end(&mut self, number: u64, is_answered: bool) {
+        for waiter in &mut self.waiters {
+            if waiter.call == Some(number) {
+                waiter.call = None;
+                if !is_answered {
+                    waiter.take_new_id();
+                    self.nudged = true;
+                }
+            }
+        }
+        self.call.take_if(|call| call.number == number);
+        self.wake_first();
+    }
+
+    /// Has waiters asked for again.
+    pub(super) fn nudge(&mut self) {
+        self.nudged = true;
+        // A newcomer must not be refused by what is no longer known.
+        self.due = None;
+        self.wake_first();
+    }
+
+    /// Gives up a place. Returns what to give back, and the task of a call that is in flight for no
+    /// waiter any more.
+    pub(super) fn leave(&mut self, number: u64) -> (List<Receipt>, Option<AbortHandle>) {
+        let left = self.place(number).and_then(|at| self.waiters.remove(at));
+        let undecided = left.as_ref().is_some_and(|left| left.outcome.is_none());
+        // Those behind may be served earlier than is known.
+        self.nudged |= undecided && self.waiting().any(|behind| behind.number > number);
+        let unwanted = self.call.take_if(|call| {
+            let is_for = |waiter: &Waiter| waiter.call == Some(call.number);
+            self.waiters.is_empty() || call.is_sent && !self.waiters.iter().any(is_for)
+        });
+        self.wake_first();
+        // At once: a reply, by which it would be given back, may never come. The end of the call
+        // gives back once more.
+        let receipts = left.and_then(|left| match left.outcome {
+            Some(Ok(Decision::Allow(grant))) => Some(grant.into_receipts()),
+            None if left.call.is_some() => Some(left.acquire.receipts()),
+            _ => None,
+        });
+        let receipts = receipts.unwrap_or_default();
+        (receipts, unwanted.and_then(|call| call.task))
+    }
+
+    /// Gives the callers of a call its decisions. Leaves those in `outcomes` that no caller takes.
+    pub(super) fn answer(
+        &mut self,
+        call: u64,
+        callers: &[u64],
+        outcomes: &mut Vec<Result<Decision, Error>>,
+        now: Duration,
+    ) {
+        let all = callers.iter().zip(mem::take(outcomes));
+        outcomes
+            .extend(all.filter_map(|(number, outcome)| self.decide(*number, call, outcome, now)));
+        self.turn_away(now);
+    }
+
+    /// Gives a waiter the decision of a call, unless it waits for another one. Returns the decision
+    /// if the waiter is not there any more.
+    fn decide(
+        &mut self,
+        number: u64,
+        call: u64,
+        decision: Result<Decision, Error>,
+        now: Duration,
+    ) -> Option<Result<Decision, Error>> {
+        let at = self.place(number).and_then(|at| self.waiters.get_mut(at));
+        let Some(waiter) = at.filter(|waiter| waiter.outcome.is_none()) else {
+            return Some(decision);
+        };
+        if waiter.call != Some(call) && matches!(decision, Ok(Decision::Deny(_))) {
+            // The call that took its place decides. An error ends the wait, or calls that take each
+            // other's place would have no end where none is answered.
+            return None;
+        }
+        let (Some(wait), Ok(Decision::Deny(refusal))) = (wait_of(&decision), &decision) else {
+            self.wakers.extend(waiter.decided(decision));
+            return None;
+        };
+        let due = now.saturating_add(wait);
+        waiter.due = Some(due);
+        self.refusal = Some(Box::new(refusal.clone()));
+        if waiter.deadline.is_some_and(|deadline| deadline < due) {
+            // The wait of those behind it counts its permits, too.
+            self.nudged = true;
+            self.wakers.extend(waiter.decided(decision));
+            return None;
+        }
+        let yields = waiter.acquire.patience.is_some_and(|wait| wait.yields);
+        let turn = if yields { own_turn(due) } else { due };
+        // In time all the same.
+        let latest = waiter.deadline.unwrap_or(turn);
+        self.due.get_or_insert(turn.min(latest));
+        None
+    }
+
+    /// Returns the refusal of a newcomer whose time does not last until its turn, by the last call.
+    ///
+    /// More than the rate is never free at once: each further rate follows an interval later.
+    fn hopeless(
+        &self,
+        acquire: &Acquire,
+        deadline: Option<Duration>,
+        now: Duration,
+    ) -> Option<Refusal> {
+        let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
+        let [limit] = refusal.states() else {
+            // Of several limits, the one that refused last need not be the one that refuses next.
+            return None;
+        };
+        if u64::from(acquire.first.permits) > limit.permits() {
+            // Refused for ever, which the store says.
+            return None;
+        }
+        let permits = |waiter: &Waiter| u64::from(waiter.acquire.first.permits);
+        let needs = self.waiting().map(permits).sum::<u64>() + u64::from(acquire.first.permits);
+        let rounds = u32::try_from((needs - 1) / limit.permits().max(1)).unwrap_or(u32::MAX);
+        let turn = due.saturating_add(limit.interval().saturating_mul(rounds));
+        (turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
+    }
+
+    /// Refuses those that came when enough waited already. A place once given is kept, as places
+    /// only move up.
+    ///
+    /// Only while the first is known to wait: that many ask at once is no reason to refuse.
+    fn turn_away(&mut self, now: Duration) {
+        let stuck = self.due.filter(|due| *due > now);
+        let (Some(due), Some(refusal)) = (stuck, self.refusal.clone()) else {
+            return;
+        };
+        let last = self.waiting().filter_map(|waiter| waiter.due).max();
+        let last = last.unwrap_or(due);
+        let (mut place, mut gap) = (0, false);
+        let waiters = self.waiters.iter_mut();
+        for waiter in waiters.filter(|waiter| waiter.outcome.is_none()) {
+            let longest = waiter.acquire.patience.and_then(|wait| wait.queue);
+            if longest.is_none_or(|longest| place < longest) {
+                place += 1;
+                // The wait of those behind it counts its permits, too.
+                self.nudged |= gap;
+                continue;
+            }
+            // By then it has room, or those before it have been served.
+            let wait = waiter.due.unwrap_or(last).saturating_sub(now);
+            let refusal = Refusal {
+                kind: RefusalKind::QueueFull,
+                ..refusal.later(wait)
+            };
+            self.wakers
+                .extend(waiter.decided(Ok(Decision::Deny(refusal))));
+            gap = true;
+        }
+    }
+
+    /// Refuses those whose time is over, unless their turn comes before. The first ones are
+    /// `asked_for` all the same.
+    fn give_up_late(&mut self, now: Duration, asked_for: usize) {
+        let Some(refusal) = &self.refusal else {
+            return;
+        };
+        let waiters = self.waiters.iter_mut();
+        let waiters = waiters.filter(|waiter| waiter.outcome.is_none());
+        for waiter in waiters.skip(asked_for) {
+            if waiter.is_doubtful() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
+                let due = waiter.due.or(self.due).unwrap_or(now);
+                let refusal = refusal.later(due.saturating_sub(now));
+                self.wakers
+                    .extend(waiter.decided(Ok(Decision::Deny(refusal))));
+                self.nudged = true;
+            }
+        }
+    }
+
+    /// Returns whether it is time to ask.
+    fn asks(&self, now: Duration) -> bool {
+        let is_due = self.nudged || self.due.is_none_or(|due| due <= now);
+        is_due && self.waiting().next().is_some()
+    }
+
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiter> {
+        let waits = |waiter: &&Waiter| waiter.outcome.is_none();
+        self.waiters.iter().filter(waits)
+    }
+
+    /// Wakes two that see to the queue: one may not be polled.
+    fn wake_first(&mut self) {
+        let waiters = self.waiters.iter_mut();
+        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
+        let wakers = waiting.filter_map(|waiter| waiter.waker.take());
+        self.wakers.extend(wakers.take(2));
+    }
+
+    fn place(&self, number: u64) -> Option<usize> {
+        self.waiters
+            .binary_search_by_key(&number, |waiter| waiter.number)
+            .ok()
+    }
+}
+
+impl Waiter {
+    fn decided(&mut self, outcome: Result<Decision, Error>) -> Option<Waker> {
+        self.outcome = Some(outcome);
+        self.waker.take()
+    }
+
+    /// Returns whether it waits without knowing that its turn comes in time.
+    fn is_doubtful(&self) -> bool {
+        let in_time = match (self.due, self.deadline) {
+            (Some(due), Some(deadline)) => due <= deadline,
+            _ => false,
+        };
+        self.outcome.is_none() && !in_time
+    }
+
+    fn take_new_id(&mut self) {
+        self.acquire.identify(self.acquire.first.id.for_next_call());
+    }
+}
+
+/// Returns how long to wait by a refusal that waiting helps against.
+fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
+    match decision {
+        Ok(Decision::Deny(refusal)) if refusal.kind() == RefusalKind::OverLimit => {
+            refusal.retry_after()
+        }
+        _ => None,
+    }
+}
+
+/// Returns when a waiter that yields asks for what is free from `due` on.
+///
+/// Every other slice of time is left to others: they may come as late as a tick of Redisson's timer,
+/// which is at most 100 ms, and 3 ms more. Slices alternate by the Thue-Morse sequence, in which
+/// at most two in a row are equal, and which has no period that an interval could meet.
+pub(super) fn own_turn(due: Duration) -> Duration {
+    const SLICE: u128 = 110;
+    let first = due.as_millis() / SLICE;
+    match (first..).find(|slice| slice.count_ones() % 2 == 0) {
+        Some(slice) if slice > first => {
+            Duration::from_millis(u64::try_from(slice * SLICE).unwrap_or(u64::MAX))
+        }
+        _ => due,
+    }
+}

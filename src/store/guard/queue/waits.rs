@@ -1,0 +1,228 @@
+//! Callers that wait for permits: first come, first served, one call for the first of them.
+//!
+//! Nobody owns a queue. A waiter that is polled and finds that it is time sends a call for the
+//! first ones, in a task, and all of them learn of its reply. Two are woken in time, as one may
+//! not be polled; the others look a little later.
+
+use std::{
+    collections::hash_map::Entry,
+    future::poll_fn,
+    mem,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+
+use super::{
+    Inner, Key, key, lock,
+    reply::of_each,
+    wait_queue::{Times, Turn, Until, WaitQueue},
+};
+use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
+
+type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Waits for permits until `deadline`, if there is one.
+///
+/// # Cancel safety
+///
+/// Dropping it gives up the place, and gives back what was or may yet be taken.
+pub(super) async fn acquire<S: DecideRuns>(
+    queue: &Arc<Inner<S>>,
+    acquire: &Acquire,
+    deadline: Option<Duration>,
+) -> Result<Decision, Error> {
+    let (key, number) = (key(acquire), queue.queues.next());
+    let now = queue.clock.now();
+    let in_parts = !queue.store.decides_together(acquire);
+    // Before it can be asked for, or room that is made then would go unnoticed.
+    queue.queues.waiting.fetch_add(1, Ordering::SeqCst);
+    queue.with(&key, |waits| {
+        waits.in_parts = in_parts;
+        waits.enter(number, acquire, deadline, now);
+    });
+    let mut place = Place {
+        queue,
+        key,
+        number,
+        timer: None,
+        asking: None,
+    };
+    poll_fn(|cx| place.poll(cx)).await
+}
+
+impl<S: DecideRuns> Inner<S> {
+    /// Acts on the queue of a key. Wakers are called when it is not locked any more.
+    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
+        let (acted, wakers) = {
+            let mut queues = lock(&self.queues.waits);
+            let mut there = match queues.entry(key.clone()) {
+                Entry::Occupied(there) => there,
+                Entry::Vacant(free) => free.insert_entry(WaitQueue::default()),
+            };
+            let acted = act(there.get_mut());
+            let wakers = mem::take(&mut there.get_mut().wakers);
+            if there.get().is_empty() {
+                there.remove();
+            }
+            (acted, wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        acted
+    }
+}
+
+/// A waiter's place in its queue.
+struct Place<'a, S: DecideRuns> {
+    queue: &'a Arc<Inner<S>>,
+    key: Key,
+    number: u64,
+    timer: Option<(Until, Sleep)>,
+    /// The call that it sends where there is no runtime for a task.
+    asking: Option<Sleep>,
+}
+
+impl<S: DecideRuns> Place<'_, S> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
+        loop {
+            if let Some(asking) = &mut self.asking
+                && asking.as_mut().poll(cx).is_ready()
+            {
+                self.asking = None;
+            }
+            match self.turn(cx) {
+                Some(Turn::Return(outcome)) => return Poll::Ready(outcome),
+                Some(Turn::Ask(call)) => self.ask(call, cx),
+                Some(Turn::Sleep(until)) => {
+                    if self.timer.as_ref().is_none_or(|(due, _)| *due != until) {
+                        self.timer = Some((until, self.sleep(until)));
+                    }
+                    if let Some((_, timer)) = &mut self.timer
+                        && timer.as_mut().poll(cx).is_pending()
+                    {
+                        return Poll::Pending;
+                    }
+                    self.timer = None;
+                }
+                None => return Poll::Pending,
+            }
+        }
+    }
+
+    fn sleep(&self, until: Until) -> Sleep {
+        match until {
+            Until::Due(time) => self.queue.clock.sleep_until(time),
+            Until::Held(time) => self.queue.in_flight.sleep_until(time),
+        }
+    }
+
+    fn turn(&self, cx: &Context<'_>) -> Option<Turn> {
+        let queue = self.queue;
+        let next_call = queue.queues.next();
+        let times = Times {
+            now: queue.clock.now(),
+            of_calls: queue.in_flight.now(),
+            hold: queue.in_flight.bounds.deadline,
+        };
+        queue.with(&self.key, |waits| {
+            waits.turn(self.number, next_call, times, cx)
+        })
+    }
+
+    /// Sends a call. A store in memory answers at once, others to a task.
+    fn ask(&mut self, call: u64, cx: &mut Context<'_>) {
+        let asking = Asking {
+            queue: Arc::clone(self.queue),
+            key: self.key.clone(),
+            call,
+            callers: Vec::new(),
+            is_answered: false,
+        };
+        let mut asking: Sleep = Box::pin(asking.send());
+        if asking.as_mut().poll(cx).is_ready() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            self.asking = Some(asking);
+            return;
+        };
+        let task = runtime.spawn(asking).abort_handle();
+        self.queue
+            .with(&self.key, |waits| waits.is_sent_by(call, task));
+    }
+}
+
+impl<S: DecideRuns> Drop for Place<'_, S> {
+    fn drop(&mut self) {
+        self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
+        let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));
+        unwanted.into_iter().for_each(|task| task.abort());
+        self.queue.give_back(receipts);
+    }
+}
+
+/// A call for those that wait. Dropped unanswered, it gives back what it may have taken.
+struct Asking<S: DecideRuns> {
+    queue: Arc<Inner<S>>,
+    key: Key,
+    call: u64,
+    callers: Vec<Acquire>,
+    is_answered: bool,
+}
+
+impl<S: DecideRuns> Asking<S> {
+    async fn send(mut self) {
+        let queue = Arc::clone(&self.queue);
+        let Some((name, ..)) = self.key.first() else {
+            return;
+        };
+        let place = queue.in_flight.enter(name, true).await;
+        let until = queue
+            .in_flight
+            .now()
+            .saturating_add(queue.in_flight.bounds.deadline);
+        let (numbers, callers) = queue.with(&self.key, |waits| waits.ask(self.call, until));
+        if callers.is_empty() {
+            return;
+        }
+        self.callers = callers;
+        let outcome = match place {
+            Ok(_place) => queue.store.acquire_run(&self.callers).await,
+            Err(overload) => Err(overload),
+        };
+        let mut outcomes = of_each(outcome, numbers.len());
+        // What the first is refused for holds for anybody; the others are behind it.
+        let refused = outcomes.iter_mut().filter_map(|outcome| match outcome {
+            Ok(Decision::Deny(refusal)) => Some(refusal),
+            _ => None,
+        });
+        for (place, refusal) in refused.enumerate() {
+            refusal.behind = place > 0;
+        }
+        let now = queue.clock.now();
+        queue.with(&self.key, |waits| {
+            waits.answer(self.call, &numbers, &mut outcomes, now);
+            waits.end(self.call, true);
+        });
+        self.is_answered = true;
+        for outcome in outcomes {
+            if let Ok(Decision::Allow(grant)) = outcome {
+                queue.give_back(grant.into_receipts());
+            }
+        }
+    }
+}
+
+impl<S: DecideRuns> Drop for Asking<S> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.queue
+                .with(&self.key, |waits| waits.end(self.call, false));
+            let callers = self.callers.iter();
+            callers.for_each(|acquire| self.queue.give_back(acquire.receipts()));
+        }
+    }
+}
