@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{RateLimiter, mismatch, stored};
 use crate::{
-    demand::Labels,
     error::{Error, ErrorKind},
+    labels::Labels,
     name::Name,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
 };

@@ -17,7 +17,8 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, response:
 use super::{answer::Fields, request::grpc_subtype};
 use crate::{
     decision::Grant,
-    demand::{self, Labels},
+    demand,
+    labels::Labels,
     list::List,
     receipt::{By, Receipt},
     store::AnyStore,

@@ -12,10 +12,11 @@ use http::request::Parts;
 use super::{Cost, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    demand::{Charge, Labels},
+    demand::Charge,
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
+    labels::Labels,
+    limit::{Limit, LimitSource, Slots, check_lease},
     macros::warning,
     name::{Counting, Naming, check_rule_name},
     store::{AnyStore, rule_names::Holder},
@@ -339,7 +340,7 @@ impl Rule {
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if self.algorithm != Algorithm::SlidingLog => {
+            Some(slots) if !self.algorithm.has_log() => {
                 let reason = "only a sliding log has slots";
                 Err(Slots::refused(slots, self.label(), reason))
             }

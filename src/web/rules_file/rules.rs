@@ -128,11 +128,7 @@ fn rule(
         rule.cost = cost_of(code, &rule, cost)?;
     }
     if let Some(algorithm) = &fields.algorithm {
-        let algorithms = [
-            ("sliding-log", Algorithm::SlidingLog),
-            ("fixed-window", Algorithm::FixedWindow),
-            ("gcra", Algorithm::Gcra),
-        ];
+        let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));
         rule.algorithm = one_of(algorithm, algorithm.get_ref(), &algorithms)?;
     }
     rule.slots = fields.slots;
