@@ -2,6 +2,20 @@
 
 use http::{Extensions, HeaderMap, Method, header, request::Parts};
 
+/// The methods of RFC 9110, section 9.3, and RFC 5789. In a pattern, any other is more
+/// likely a typing error, and the entry would limit nothing.
+pub(crate) const STANDARD_METHODS: [Method; 9] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::CONNECT,
+    Method::OPTIONS,
+    Method::TRACE,
+    Method::PATCH,
+];
+
 /// Returns the route's template, if the router provides it.
 pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
     #[cfg(feature = "axum")]

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::{
     Key, KeyExtractor, KeyTraits, NoKey, PeerIp,
-    forwarded::{self, Syntax},
+    forwarded::{self, ForwardedHeader},
     header::no_header_name,
     ip::{Prefixes, is_near, peer},
     mistakes::Mistakes,
@@ -91,20 +91,6 @@ type FindPeer = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
 /// A closure, and its type: clones have the same type.
 #[derive(Clone)]
 struct PeerBy(TypeId, Arc<FindPeer>);
-
-/// The header in which proxies record where a request came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ForwardedHeader {
-    /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets
-    #[default]
-    XForwardedFor,
-    /// `Forwarded` of RFC 7239
-    Forwarded,
-    /// A header with one address, which an edge server sets: `cf-connecting-ip`, `x-real-ip`. It is
-    /// ignored if it is repeated
-    Single(&'static str),
-}
 
 impl PeerIp {
     /// Counts by the peer's address like `PeerIp`, but with this many bits of an IPv6 address: see
@@ -233,7 +219,7 @@ impl ClientIp {
 
     /// Expects no proxy.
     pub(crate) fn none() -> Self {
-        Self::new(Trust::Hops(0), None)
+        Self::new(Trust::Networks(Arc::default()), None)
     }
 
     fn new(trust: Trust, mistake: Option<ConfigError>) -> Self {
@@ -249,7 +235,7 @@ impl ClientIp {
 
     fn trusts(&self, peer: Option<IpAddr>) -> bool {
         match (&self.trust, peer) {
-            (Trust::Hops(proxies), _) => *proxies > 0,
+            (Trust::Hops(_), _) => true,
             (Trust::Networks(networks), Some(peer)) => {
                 networks.iter().any(|network| network.contains(&peer))
             }
@@ -259,22 +245,17 @@ impl ClientIp {
 
     fn expects_proxies(&self) -> bool {
         match &self.trust {
-            Trust::Hops(proxies) => *proxies > 0,
+            Trust::Hops(_) => true,
             Trust::Networks(networks) => !networks.is_empty(),
         }
     }
 
     /// Walks from the peer to the left, while the current address is trusted.
     fn walk(&self, peer: Option<IpAddr>, headers: &HeaderMap, key: &mut Key) -> Option<IpAddr> {
-        let syntax = match self.header {
-            ForwardedHeader::XForwardedFor => Syntax::Addresses,
-            ForwardedHeader::Forwarded => Syntax::Forwarded,
-            ForwardedHeader::Single(_) => Syntax::Single,
-        };
         let values = self.name.iter().map(|name| headers.get_all(name));
         let lines = values.flat_map(|values| values.iter().map(HeaderValue::as_bytes));
         let mut client = peer;
-        for (index, hop) in forwarded::hops(syntax, lines).enumerate() {
+        for (index, hop) in forwarded::hops(self.header, lines).enumerate() {
             let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
                 key.record(Mistakes::UNREADABLE);
                 break;

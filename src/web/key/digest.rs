@@ -40,7 +40,7 @@ const BYTES: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Secret {
-    id: Arc<str>,
+    pub(crate) id: Arc<str>,
     mac: HMAC,
 }
 
@@ -66,11 +66,6 @@ impl Secret {
         })
     }
 
-    /// Returns its id.
-    pub(crate) fn id(&self) -> &str {
-        &self.id
-    }
-
     /// Returns `<id>.` and the first 128 bits of HMAC-SHA-256 in hexadecimal; `docs/keys.md` is the
     /// contract.
     fn digest(&self, identity: &str) -> String {
@@ -93,14 +88,8 @@ impl fmt::Debug for Secret {
 /// An extractor that adds only a digest to a key. Made by [`KeyExtractor::digest`].
 #[derive(Clone, Debug)]
 pub struct Digested<K> {
-    secret: Secret,
-    inner: K,
-}
-
-impl<K> Digested<K> {
-    pub(crate) fn new(inner: K, secret: Secret) -> Self {
-        Self { secret, inner }
-    }
+    pub(super) secret: Secret,
+    pub(super) inner: K,
 }
 
 impl<K: KeyExtractor> KeyExtractor for Digested<K> {

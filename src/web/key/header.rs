@@ -3,7 +3,10 @@
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, push_non_empty};
-use crate::error::{ConfigError, config_error};
+use crate::{
+    decision::Fault,
+    error::{ConfigError, config_error},
+};
 
 /// The default maximum length. Servers' own limits for all headers together are seldom lower, and
 /// hashing this much takes a fraction of a millisecond.
@@ -70,7 +73,9 @@ const CREDENTIALS: [&str; 10] = [
 /// ```
 #[derive(Clone, Debug)]
 pub struct FromHeader {
-    name: Result<(HeaderName, &'static str), &'static str>,
+    /// `None` if HTTP does not allow the name.
+    header: Option<HeaderName>,
+    name: &'static str,
     is_credential: bool,
     longest: usize,
 }
@@ -81,17 +86,13 @@ impl FromHeader {
     /// A name that HTTP does not allow is a [`ConfigError`] when the layer is built.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(header) => Self {
-                is_credential: CREDENTIALS.contains(&header.as_str()),
-                name: Ok((header, name)),
-                longest: LONGEST,
-            },
-            Err(_) => Self {
-                name: Err(name),
-                is_credential: false,
-                longest: LONGEST,
-            },
+        let header = HeaderName::from_bytes(name.as_bytes()).ok();
+        let known = header.as_ref().map(HeaderName::as_str);
+        Self {
+            is_credential: known.is_some_and(|known| CREDENTIALS.contains(&known)),
+            header,
+            name,
+            longest: LONGEST,
         }
     }
 
@@ -128,9 +129,10 @@ impl FromHeader {
     }
 
     /// Checks the length of a value before it is used.
-    fn fit(&self, name: &'static str, len: usize) -> Result<(), NoKey> {
-        if len > self.longest {
-            return Err(NoKey::too_long(name, self.longest));
+    fn fit(&self, len: usize) -> Result<(), NoKey> {
+        let most = self.longest;
+        if len > most {
+            return Err(NoKey::of(self.name, Fault::TooLong { most }));
         }
         Ok(())
     }
@@ -138,9 +140,9 @@ impl FromHeader {
 
 impl KeyExtractor for FromHeader {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let (header, name) = match &self.name {
-            Ok((header, name)) => (header, *name),
-            Err(name) => return Err(NoKey::missing(name)),
+        let name = self.name;
+        let Some(header) = &self.header else {
+            return Err(NoKey::missing(name));
         };
         let mut values = parts.headers.get_all(header).iter();
         match (values.next(), values.next()) {
@@ -148,28 +150,25 @@ impl KeyExtractor for FromHeader {
                 let lines = parts.headers.get_all(header).iter();
                 let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
                 let separators = 2 * (lines.len() - 1);
-                self.fit(
-                    name,
-                    lines.iter().map(|line| line.len()).sum::<usize>() + separators,
-                )?;
+                self.fit(lines.iter().map(|line| line.len()).sum::<usize>() + separators)?;
                 push_non_empty(key, Some(lines.join(&b"; "[..])), name)
             }
-            (Some(_), Some(_)) => Err(NoKey::ambiguous(name)),
+            (Some(_), Some(_)) => Err(NoKey::of(name, Fault::Ambiguous)),
             (value, _) => {
-                self.fit(name, value.map_or(0, HeaderValue::len))?;
+                self.fit(value.map_or(0, HeaderValue::len))?;
                 push_non_empty(key, value.map(HeaderValue::as_bytes), name)
             }
         }
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
-        match &self.name {
-            Ok((_, name)) => Ok(KeyTraits {
-                exposed_credential: self.is_credential.then_some(name),
-                is_bounded: false,
-            }),
-            Err(name) => Err(no_header_name(name)),
+        if self.header.is_none() {
+            return Err(no_header_name(self.name));
         }
+        Ok(KeyTraits {
+            exposed_credential: self.is_credential.then_some(self.name),
+            is_bounded: false,
+        })
     }
 }
 

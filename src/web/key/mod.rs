@@ -51,18 +51,19 @@ use http::request::Parts;
 #[cfg(feature = "config")]
 pub(crate) use self::dynamic::{All, Any, intern};
 pub(crate) use self::mistakes::PEER_HINT;
-pub(crate) use self::{
-    client_ip::network_of,
-    mistakes::{Mistakes, Warned},
-};
 pub use self::{
-    client_ip::{ClientIp, ForwardedHeader},
+    client_ip::ClientIp,
     combine::{Or, OrSkip},
     digest::{Digested, Secret},
     extension::FromExtension,
+    forwarded::ForwardedHeader,
     header::FromHeader,
     ip::{PeerAddr, PeerIp},
     route::Route,
+};
+pub(crate) use self::{
+    client_ip::network_of,
+    mistakes::{Mistakes, Warned},
 };
 use crate::{
     decision::{Fault, Missing},
@@ -138,7 +139,11 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Digested::new(self, secret.clone())
+        let secret = secret.clone();
+        Digested {
+            secret,
+            inner: self,
+        }
     }
 
     /// Uses another extractor if this one finds nothing.
@@ -234,7 +239,7 @@ impl Key {
     /// request, the setup is wrong.
     fn lacks_peer(&mut self) -> NoKey {
         self.record(Mistakes::NO_PEER);
-        NoKey::missing_peer()
+        NoKey::of("peer address", Fault::Server)
     }
 }
 
@@ -262,21 +267,6 @@ impl NoKey {
     #[must_use]
     pub const fn missing(what: &'static str) -> Self {
         Self::of(what, Fault::Caller)
-    }
-
-    /// Returns that the caller has sent it twice.
-    pub(crate) const fn ambiguous(what: &'static str) -> Self {
-        Self::of(what, Fault::Ambiguous)
-    }
-
-    /// Returns that the caller has sent more than `most` bytes of it.
-    pub(crate) const fn too_long(what: &'static str, most: usize) -> Self {
-        Self::of(what, Fault::TooLong { most })
-    }
-
-    /// Returns that the server did not record the peer's address.
-    pub(crate) const fn missing_peer() -> Self {
-        Self::of("peer address", Fault::Server)
     }
 
     const fn of(what: &'static str, fault: Fault) -> Self {

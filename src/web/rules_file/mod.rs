@@ -163,7 +163,7 @@ impl RulesFile {
     /// Lets keys say `digest = "<id>"`, with the id of this secret: see [`KeyExtractor::digest`].
     /// The secret itself must not be in a file.
     pub fn secret(mut self, secret: &Secret) -> Self {
-        self.secrets.insert(secret.id().to_owned(), secret.clone());
+        self.secrets.insert(secret.id.to_string(), secret.clone());
         self
     }
 
