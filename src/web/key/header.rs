@@ -200,7 +200,7 @@ mod tests {
         assert!(key(&[b""]).is_err());
         assert_eq!(
             key(&[b"a", b"a"]).err(),
-            Some(NoKey::ambiguous("X-Api-Key"))
+            Some(NoKey::of("X-Api-Key", Fault::Ambiguous))
         );
         assert!(key(&[b"", b"a"]).is_err());
         assert!(key(&[b"a"]).is_ok());
