@@ -45,12 +45,12 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RateLimitLayer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<LayerState>,
 }
 
 /// The state that all services of a layer share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct LayerState {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
     pub(crate) rules: Replaceable,
@@ -83,7 +83,7 @@ impl Replaceable {
 }
 
 #[cfg(feature = "config")]
-impl Shared {
+impl LayerState {
     /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
         let _alone = self
@@ -453,7 +453,7 @@ impl RateLimitLayerBuilder {
         };
         let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
         Ok(RateLimitLayer {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LayerState {
                 id: LayerId::new(),
                 store: self.store,
                 rules: Replaceable::from_pointee(rules),

@@ -104,9 +104,9 @@ struct Trio {
     reset: HeaderName,
 }
 
-/// The outcome of a decision.
+/// The part of a decision that the fields report beside its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum Reported {
     Granted,
     /// Refused, with the seconds of its `Retry-After`
     Refused(Option<u64>),
@@ -131,7 +131,7 @@ impl Wrote {
 /// The parts of a decision that the fields report.
 struct Report<'a> {
     limits: &'a [LimitState],
-    outcome: Outcome,
+    reported: Reported,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
@@ -195,7 +195,7 @@ impl Fields {
     pub(crate) fn write(
         &self,
         limits: &[LimitState],
-        outcome: Outcome,
+        reported: Reported,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
@@ -204,7 +204,7 @@ impl Fields {
         };
         let report = Report {
             limits,
-            outcome,
+            reported,
             retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
             at: self.at,
             earlier: earlier(extensions),
@@ -237,7 +237,7 @@ impl Fields {
 impl Report<'_> {
     /// Returns whether it is closer to exhaustion than all limits of inner layers.
     fn is_tighter(&self) -> bool {
-        match (self.earlier, left(self.limits, self.outcome)) {
+        match (self.earlier, left(self.limits, self.reported)) {
             (Some((earlier, _)), Some((left, _))) => left < earlier,
             _ => false,
         }
@@ -246,20 +246,20 @@ impl Report<'_> {
     /// Returns the seconds until `limit` has more room: on a grant until at least one more permit
     /// is free, if that is known.
     fn next(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.outcome {
-            Outcome::Granted => limit.next_after.map(ceil),
-            Outcome::Refused(_) => self.reset(place, limit),
+        match self.reported {
+            Reported::Granted => limit.next_after.map(ceil),
+            Reported::Refused(_) => self.reset(place, limit),
         }
     }
 
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
     fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.outcome {
-            Outcome::Granted => Some(ceil(limit.reset_after)),
+        match self.reported {
+            Reported::Granted => Some(ceil(limit.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
-            Outcome::Refused(retry_after) if place == 0 => retry_after,
-            Outcome::Refused(_) => limit.retry_after.map(ceil),
+            Reported::Refused(retry_after) if place == 0 => retry_after,
+            Reported::Refused(_) => limit.retry_after.map(ceil),
         }
     }
 
@@ -273,7 +273,7 @@ impl Report<'_> {
             push_name(text, limit.name());
             push_number(text, ";r=", remaining);
             // Section 6 of the draft: Retry-After must not be earlier than `t`.
-            let contradicts = matches!(self.outcome, Outcome::Granted) && self.retries_elsewhere;
+            let contradicts = matches!(self.reported, Reported::Granted) && self.retries_elsewhere;
             if let (Some(next), false) = (self.next(place, limit), contradicts) {
                 push_number(text, ";t=", next);
             }
@@ -365,19 +365,19 @@ fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
 
 /// Returns permits left and permits of the limit closest to exhaustion, if they are known and not
 /// hidden. After a refusal, none is left for this request.
-fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
+fn left(limits: &[LimitState], reported: Reported) -> Option<(u64, u64)> {
     let (_, limit) = shown(limits).next()?;
-    match outcome {
-        Outcome::Granted => Some((limit.remaining?, limit.permits)),
-        Outcome::Refused(_) => Some((0, limit.permits)),
+    match reported {
+        Reported::Granted => Some((limit.remaining?, limit.permits)),
+        Reported::Refused(_) => Some((0, limit.permits)),
     }
 }
 
 /// Returns the limit closest to exhaustion in the decisions of inner layers.
 fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
     let left = |decision: &Decision| match decision {
-        Decision::Allow(grant) => left(grant.states(), Outcome::Granted),
-        Decision::Deny(refusal) => left(refusal.states(), Outcome::Refused(None)),
+        Decision::Allow(grant) => left(grant.states(), Reported::Granted),
+        Decision::Deny(refusal) => left(refusal.states(), Reported::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
         (Some(all), _) => all.as_slice().iter().filter_map(left).min(),

@@ -9,7 +9,7 @@ use std::{
 
 use http::request::Parts;
 
-use super::{Cost, LimitOf, Rule, Share};
+use super::{CostOf, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
     demand::Charge,
@@ -51,7 +51,7 @@ pub(crate) struct Defaults {
 pub(super) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
-    limits: Vec<Named>,
+    limits: Vec<NamedLimit>,
     /// Set if callers cannot make up keys of this rule.
     bounded: bool,
     /// The longest wait, and the length of the queue.
@@ -60,7 +60,7 @@ pub(super) struct CompiledRule {
 }
 
 /// One limit of a rule, with its labels and the way it names limiters.
-struct Named {
+struct NamedLimit {
     labels: Arc<Labels>,
     naming: Naming,
     /// `None` if each request determines it.
@@ -101,7 +101,7 @@ impl CompiledRule {
             LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
             _ => None,
         };
-        for Named {
+        for NamedLimit {
             labels,
             naming,
             limit,
@@ -132,8 +132,8 @@ impl CompiledRule {
     pub(super) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
         let rule = &self.rule;
         let permits = match &rule.cost {
-            Cost::Fixed(cost) => *cost,
-            Cost::Parts(cost) => cost(parts),
+            CostOf::Fixed(cost) => *cost,
+            CostOf::Parts(cost) => cost(parts),
         };
         if permits == 0 {
             return Ok(None);
@@ -176,7 +176,7 @@ impl CompiledRule {
 
     /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was
     /// built.
-    fn limit(&self, parts: &Parts) -> Option<(&Named, LimitSource)> {
+    fn limit(&self, parts: &Parts) -> Option<(&NamedLimit, LimitSource)> {
         let mut named = self.limits.first()?;
         let mut limit = named.limit;
         match &self.rule.limit {
@@ -296,7 +296,7 @@ impl Rule {
                 bail!(Rule: "rule {label:?} has no tiers, or two with one name");
             }
         }
-        if let Cost::Fixed(permits) = self.cost {
+        if let CostOf::Fixed(permits) = self.cost {
             self.check_cost(permits)?;
         }
         Ok(traits)
@@ -364,16 +364,16 @@ impl Rule {
     }
 
     /// Returns its limits with the names under which they count.
-    fn named_limits(&self, prefix: &str) -> Result<Vec<Named>, ConfigError> {
+    fn named_limits(&self, prefix: &str) -> Result<Vec<NamedLimit>, ConfigError> {
         let counting = Counting {
             algorithm: self.algorithm,
             slots: self.checked_slots()?,
         };
         let fixed_cost = match self.cost {
-            Cost::Fixed(permits) => Some(permits),
-            Cost::Parts(_) => None,
+            CostOf::Fixed(permits) => Some(permits),
+            CostOf::Parts(_) => None,
         };
-        let named = |label: &str, naming: Naming, limit| Named {
+        let named = |label: &str, naming: Naming, limit| NamedLimit {
             labels: Labels::new(label, self.hide_headers, fixed_cost),
             naming: naming.counted(counting),
             limit,

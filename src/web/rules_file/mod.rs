@@ -250,12 +250,12 @@ struct Document {
     keys: ByName<Table<keys::Definition>>,
     rules: Option<Spanned<ByName<Table<rules::Definition>>>>,
     #[serde(default)]
-    on: Vec<Spanned<Table<entries::Fields>>>,
+    on: Vec<Spanned<Table<entries::Definition>>>,
     otherwise: Option<Spanned<Table<entries::Otherwise>>>,
     #[serde(default)]
-    deny: Vec<Spanned<Table<entries::Fields>>>,
+    deny: Vec<Spanned<Table<entries::Definition>>>,
     #[serde(default)]
-    allow: Vec<Spanned<Table<entries::Fields>>>,
+    allow: Vec<Spanned<Table<entries::Definition>>>,
 }
 
 fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {

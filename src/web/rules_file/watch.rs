@@ -11,7 +11,7 @@ use super::RulesFile;
 use crate::{
     error::{ConfigError, bail},
     macros::{notice, warning},
-    web::layer::{RateLimitLayer, Shared},
+    web::layer::{LayerState, RateLimitLayer},
 };
 
 /// The default time between two reads of the file.
@@ -52,7 +52,7 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// ```
 #[must_use = "it does nothing until `run` is spawned"]
 pub struct Watch {
-    layer: Weak<Shared>,
+    layer: Weak<LayerState>,
     file: Arc<RulesFile>,
     path: PathBuf,
     every: Duration,
@@ -68,7 +68,7 @@ impl RateLimitLayer {
 }
 
 impl Watch {
-    fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
+    fn new(layer: Weak<LayerState>, file: RulesFile, path: PathBuf) -> Self {
         Self {
             layer,
             file: Arc::new(file),
@@ -138,7 +138,7 @@ impl Watch {
 ///
 /// Returns `None` if the layer or the runtime is gone.
 async fn apply(
-    layer: Weak<Shared>,
+    layer: Weak<LayerState>,
     file: Arc<RulesFile>,
     text: Result<String, ConfigError>,
 ) -> Option<Result<(), ConfigError>> {
