@@ -136,19 +136,14 @@ impl RateLimitLayer {
         RateLimitLayerBuilder {
             store: store.handle().0,
             rules: Rules::new(),
-            on_refusal: None,
+            answers: Answers::default(),
             headers: vec![HeaderStyle::Draft11],
-            retry_jitter: Duration::ZERO,
             enabled: true,
             decide_first: false,
             always: false,
             defaults: Defaults {
                 remaining: true,
-                fields: Fields::default(),
-                shadow: false,
-                wait: None,
-                queue: None,
-                skip_preflight: false,
+                ..Defaults::default()
             },
         }
     }
@@ -192,9 +187,8 @@ impl RateLimitLayer {
 pub struct RateLimitLayerBuilder {
     store: Arc<dyn AnyStore>,
     rules: Rules,
-    on_refusal: Option<Arc<dyn OnRefusal>>,
+    answers: Answers,
     headers: Vec<HeaderStyle>,
-    retry_jitter: Duration,
     enabled: bool,
     decide_first: bool,
     always: bool,
@@ -275,7 +269,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn on_refusal(mut self, on_refusal: impl OnRefusal) -> Self {
-        self.on_refusal = Some(Arc::new(on_refusal));
+        self.answers.on_refusal = Some(Arc::new(on_refusal));
         self
     }
 
@@ -313,7 +307,7 @@ impl RateLimitLayerBuilder {
     /// their own (gRFC A6). Jitter only lengthens the announced wait, and
     /// [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
-        self.retry_jitter = jitter;
+        self.answers.jitter = jitter;
         self
     }
 
@@ -457,10 +451,7 @@ impl RateLimitLayerBuilder {
                 id: LayerId::new(),
                 store: self.store,
                 rules: Replaceable::from_pointee(rules),
-                answers: Answers {
-                    jitter: self.retry_jitter,
-                    on_refusal: self.on_refusal,
-                },
+                answers: self.answers,
                 enabled: self.enabled,
                 decide_first: self.decide_first,
                 always: self.always,

@@ -52,7 +52,7 @@ impl fmt::Debug for dyn OnRefusal {
 }
 
 /// The answers of a layer.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) jitter: Duration,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,

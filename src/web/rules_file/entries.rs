@@ -116,27 +116,17 @@ fn check_reached(
 }
 
 impl Definition {
-    /// Returns all conditions in a normal form, for comparison: the order in which they stand is
-    /// ignored.
-    fn conditions(&self) -> Vec<(&str, Vec<String>)> {
-        let one = |field: &Option<Spanned<String>>| Some(vec![field.as_ref()?.get_ref().clone()]);
+    /// Returns all conditions, for comparison: the order in which they stand is ignored.
+    fn conditions(&self) -> [Option<Vec<Spanned<String>>>; 5] {
+        let one = |field: &Option<Spanned<String>>| Some(vec![field.clone()?]);
         let many = |field: &Option<Spanned<Texts>>| {
-            let texts = one_or_more(field.as_ref()?).ok()?.into_iter();
-            let mut texts: Vec<_> = texts.map(Spanned::into_inner).collect();
+            let mut texts = one_or_more(field.as_ref()?).ok()?;
             texts.sort();
             Some(texts)
         };
-        let all = [
-            ("route", one(&self.route)),
-            ("method", many(&self.method)),
-            ("host", many(&self.host)),
-            ("grpc", one(&self.grpc)),
-            ("when", one(&self.when)),
-        ];
-        let said = all
-            .into_iter()
-            .filter_map(|(name, texts)| Some((name, texts?)));
-        said.collect()
+        let [route, grpc, when] = [&self.route, &self.grpc, &self.when].map(one);
+        let [method, host] = [&self.method, &self.host].map(many);
+        [route, grpc, when, method, host]
     }
 }
 
@@ -155,7 +145,7 @@ pub(super) fn listed(
     match (
         &fields.networks,
         &fields.values,
-        fields.conditions().is_empty(),
+        fields.conditions().iter().all(Option::is_none),
     ) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
