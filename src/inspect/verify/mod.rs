@@ -183,30 +183,24 @@ impl Look<'_> {
         };
         let (seconds, micros): (u64, u64) = parsed(reply)?;
         let there = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-        let (apart, ahead) = if there >= here {
-            (there - here, true)
-        } else {
-            (here - there, false)
-        };
+        let (apart, ahead) = (there.abs_diff(here), there >= here);
         seen.clock = Some((apart, ahead));
         seen.round_trip = round_trip;
-        let slack = match client_clock {
-            Some(_) => CLIENT_CLOCK_SLACK,
-            None => WALL_SLACK,
+        let (slack, severity, then) = match client_clock {
+            Some(_) => (
+                CLIENT_CLOCK_SLACK,
+                Severity::Warning,
+                "limits count by the latter: run NTP on both, or leave `client_clock` out",
+            ),
+            None => (
+                WALL_SLACK,
+                Severity::Note,
+                "limits count by the former, so this matters only for logs, and for Java, which \
+                 counts by its own: run NTP on both",
+            ),
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            let (severity, then) = match client_clock {
-                Some(_) => (
-                    Severity::Warning,
-                    "limits count by the latter: run NTP on both, or leave `client_clock` out",
-                ),
-                None => (
-                    Severity::Note,
-                    "limits count by the former, so this matters only for logs, and for Java, \
-                     which counts by its own: run NTP on both",
-                ),
-            };
             seen.findings.push(ServerFinding::new(
                 ServerFindingKind::ClocksApart,
                 severity,
