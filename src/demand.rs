@@ -1,4 +1,4 @@
-//! The question to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
+//! The request to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
 
 use std::{
     ops::Deref,
@@ -32,7 +32,7 @@ pub(crate) struct Acquire {
     pub(crate) remaining: bool,
     /// The longest wait in a queue for permits; `None` waits for none.
     pub(crate) patience: Option<Patience>,
-    /// The time since which its caller waits for the store; `None` until that is asked.
+    /// The time since which its caller waits for the store; `None` until the store is called.
     pub(crate) asked: Option<Instant>,
 }
 

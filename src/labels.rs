@@ -24,11 +24,11 @@ pub(crate) struct Labels {
     pub(crate) hidden: bool,
     /// The cost of each request, if it is the same for all: an inner layer compares it.
     pub(crate) fixed_cost: Option<u32>,
-    /// The hash of what answers have of it.
+    /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
     /// The policy field for its limit.
     pub(crate) policy: PolicyField,
-    /// The warnings that were given, each a bit.
+    /// The warnings that were logged, each a bit.
     warned: AtomicU8,
 }
 
@@ -46,11 +46,12 @@ pub(crate) enum Warning {
 }
 
 impl Labels {
+    /// Returns the labels of a rule.
     pub(crate) fn new(name: &str, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
         Self::of(name, true, hidden, fixed_cost)
     }
 
-    /// Returns those of a limiter without a rule.
+    /// Returns the labels of a limiter without a rule.
     pub(crate) fn unnamed(name: &str) -> Arc<Self> {
         Self::of(name, false, false, None)
     }
@@ -103,7 +104,7 @@ impl Debug for Labels {
 
 /// The policy field of a rule, rendered once: each response has it, and it seldom changes.
 ///
-/// It holds one dialect. Another one needs a field of its own, or a type that tells them apart.
+/// It holds one header dialect. Another one needs a field of its own, or a type of its own.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
 

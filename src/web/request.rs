@@ -1,4 +1,4 @@
-//! Properties of a request: whether it is gRPC, whether it is a CORS preflight, and its route.
+//! Properties of a request: its route, whether it is gRPC, and whether it is a CORS preflight.
 
 use http::{Extensions, HeaderMap, Method, header, request::Parts};
 

@@ -112,7 +112,7 @@ pub(crate) enum Reported {
     Refused(Option<u64>),
 }
 
-/// The numbers that our layers have written, left in a response for the layers around them: a
+/// The numbers that layers of this crate have written to a response, for the layers around them: a
 /// number does not show which limiter it is from.
 #[derive(Clone, Debug, Default)]
 struct Wrote(Vec<(HeaderName, HeaderValue)>);
@@ -136,7 +136,7 @@ struct Report<'a> {
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
     at: Duration,
-    /// In inner layers of ours: permits left and permits of the limit closest to exhaustion.
+    /// Permits left and permits of the limit closest to exhaustion in inner layers of this crate.
     earlier: Option<(u64, u64)>,
 }
 
@@ -319,7 +319,7 @@ impl Report<'_> {
         };
         let names = [&trio.limit, &trio.remaining, &trio.reset];
         if names.iter().any(|name| headers.contains_key(*name)) {
-            // A number that was changed on its way is not ours any more.
+            // A number that was changed on its way belongs to whatever changed it.
             let ours = extensions.get::<Wrote>().is_some_and(|wrote| {
                 let mut names = names.iter();
                 names.all(|name| wrote.has_all_of(headers, name))

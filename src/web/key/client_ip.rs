@@ -71,11 +71,11 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct ClientIp {
     trust: Trust,
     header: ForwardedHeader,
-    /// None if HTTP does not allow it
+    /// `None` if HTTP does not allow the name.
     name: Option<HeaderName>,
     prefixes: Prefixes,
     peer: Option<PeerBy>,
-    /// The first mistake, returned when a layer is built
+    /// The first mistake, returned when a layer is built.
     mistake: Option<ConfigError>,
 }
 
@@ -130,6 +130,7 @@ impl ClientIp {
     /// by [`PeerIp`]. The peer's address may be unknown here: servers on a Unix socket have none.
     ///
     /// # Deployment caveat
+    ///
     /// Every peer is taken for your proxy. No other client may be able to reach the port, nor may
     /// one of the proxies be reachable past those in front of it. If you know the proxies'
     /// networks, [`behind`](Self::behind) is safer.

@@ -1,4 +1,4 @@
-//! Extractors made of others: alternatives, an excuse, and all of several.
+//! Extractors made of others: alternatives, all of several, and requests that need no key.
 
 use std::{fmt, sync::Arc};
 

@@ -49,8 +49,8 @@ const CREDENTIALS: [&str; 10] = [
 ///
 /// The value becomes part of a key in Redis, where operators can see it. So a header that holds a
 /// credential must be [digested](KeyExtractor::digest): without that it is a [`ConfigError`] when
-/// the layer is built. Those are the ones from [`credential`](Self::credential), and by their names
-/// Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
+/// the layer is built. Credentials are the headers of [`credential`](Self::credential) and, by their
+/// names, Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
 /// X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
 ///
 /// # Caveat
@@ -118,6 +118,7 @@ impl FromHeader {
 
     /// Accepts at most this many bytes of the header. Default: 16 KiB. A longer value is refused
     /// with 431.
+    ///
     /// A sender makes the server hash up to this many bytes for each rule that counts by the
     /// header, before any limit applies.
     #[must_use]

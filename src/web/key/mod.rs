@@ -1,4 +1,4 @@
-//! Keys: the caller as which a request is counted, found in the head of the request.
+//! Keys: extractors find the caller that a request counts for, in the head of the request.
 //!
 //! An extractor adds one or more components to a [`Key`]. If it finds none, the request is refused
 //! and the response names what is missing, unless [`or`](KeyExtractor::or),
@@ -194,7 +194,7 @@ pub struct KeyTraits {
 }
 
 impl KeyTraits {
-    /// A caller has few keys.
+    /// The properties of keys of which a caller has few, and which show no credential.
     pub const BOUNDED: Self = Self {
         exposed_credential: None,
         is_bounded: true,
@@ -262,8 +262,7 @@ pub enum NoKey {
 }
 
 impl NoKey {
-    /// Returns that the caller should have sent something, named here. The name is shown to the
-    /// caller.
+    /// Reports something that the caller should have sent. Its name is shown to the caller.
     #[must_use]
     pub const fn missing(what: &'static str) -> Self {
         Self::of(what, Fault::Caller)
@@ -273,7 +272,7 @@ impl NoKey {
         Self::Missing(Missing { what, fault })
     }
 
-    /// Returns whose fault it is, if it is one.
+    /// Returns the side at fault; `None` if the limit does not apply.
     pub(crate) fn fault(self) -> Option<Fault> {
         match self {
             Self::Missing(missing) => Some(missing.fault),

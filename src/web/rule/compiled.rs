@@ -67,7 +67,7 @@ struct NamedLimit {
     limit: Option<LimitSource>,
 }
 
-/// Returns the error for two rules of one name that would count together.
+/// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
         of them")
