@@ -335,21 +335,16 @@ impl Look<'_> {
         let ranges: Vec<Vec<Value>> = parsed(reply)?;
         let mut masters: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for range in ranges {
-            let mut parts = range.into_iter();
-            let (Some(first), Some(last), Some(Value::Array(node))) =
-                (parts.next(), parts.next(), parts.next())
-            else {
+            let [first, last, Value::Array(node), ..] = &*range else {
                 return Err(wire::unreadable());
             };
-            let mut node = node.into_iter();
-            let (host, port) = (node.next(), node.next());
-            let host = host.map(|host| text(&host)).unwrap_or_default();
-            let port: u16 = parsed(port.unwrap_or(Value::Nil))?;
-            let range = parsed::<u16>(first)?..=parsed::<u16>(last)?;
-            masters
-                .entry(format!("{host}:{port}"))
-                .or_default()
-                .push(range);
+            let [host, port, ..] = &**node else {
+                return Err(wire::unreadable());
+            };
+            let number = |value: &Value| parsed::<u16>(value.clone());
+            let address = format!("{}:{}", text(host), number(port)?);
+            let range = number(first)?..=number(last)?;
+            masters.entry(address).or_default().push(range);
         }
         let masters = masters.into_iter();
         Ok(masters

@@ -21,16 +21,17 @@ const LARGEST: u64 = 999_999_999_999_999;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const DRAFT6: Trio = Trio {
-    limit: HeaderName::from_static("ratelimit-limit"),
-    remaining: HeaderName::from_static("ratelimit-remaining"),
-    reset: HeaderName::from_static("ratelimit-reset"),
-};
-const LEGACY: Trio = Trio {
-    limit: HeaderName::from_static("x-ratelimit-limit"),
-    remaining: HeaderName::from_static("x-ratelimit-remaining"),
-    reset: HeaderName::from_static("x-ratelimit-reset"),
-};
+/// Three fields with one number each: the limit, what is left, and the reset.
+const DRAFT6: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const LEGACY: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
 
 /// Header fields with the permits that are left: see
 /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers).
@@ -84,24 +85,11 @@ pub enum ResetUnit {
 /// may have others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields {
-    policy: Option<Policy>,
+    /// The style with a `RateLimit-Policy`.
+    policy: Option<HeaderStyle>,
     legacy: Option<ResetUnit>,
     /// The time of the decision, since 1970; zero where no field needs it.
     at: Duration,
-}
-
-/// The form of `RateLimit-Policy`, and the fields that come with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policy {
-    Draft11,
-    Draft6,
-}
-
-/// Three fields with one number each.
-struct Trio {
-    limit: HeaderName,
-    remaining: HeaderName,
-    reset: HeaderName,
 }
 
 /// The part of a decision that the fields report beside its limits.
@@ -150,20 +138,18 @@ impl Fields {
         let mut fields = Self::default();
         let refuse =
             |field| bail!(Rule: "two header styles write {field} differently: choose one of them");
-        for style in styles {
-            match *style {
-                HeaderStyle::Draft11 if fields.policy == Some(Policy::Draft6) => {
-                    return refuse("RateLimit-Policy");
+        for style in styles.iter().copied() {
+            match style {
+                HeaderStyle::Draft11 | HeaderStyle::Draft6 => {
+                    if fields.policy.replace(style).is_some_and(|it| it != style) {
+                        return refuse("RateLimit-Policy");
+                    }
                 }
-                HeaderStyle::Draft6 if fields.policy == Some(Policy::Draft11) => {
-                    return refuse("RateLimit-Policy");
+                HeaderStyle::Legacy { reset } => {
+                    if fields.legacy.replace(reset).is_some_and(|it| it != reset) {
+                        return refuse("X-RateLimit-Reset");
+                    }
                 }
-                HeaderStyle::Legacy { reset } if fields.legacy.is_some_and(|it| it != reset) => {
-                    return refuse("X-RateLimit-Reset");
-                }
-                HeaderStyle::Draft11 => fields.policy = Some(Policy::Draft11),
-                HeaderStyle::Draft6 => fields.policy = Some(Policy::Draft6),
-                HeaderStyle::Legacy { reset } => fields.legacy = Some(reset),
             }
         }
         Ok(fields)
@@ -212,24 +198,24 @@ impl Fields {
         let mut text = Short::default();
         let first = report.is_tighter();
         match self.policy {
-            Some(Policy::Draft11) => {
+            Some(HeaderStyle::Draft11) => {
                 report.write_limits(&mut text);
                 add(headers, &RATE_LIMIT, value(&mut text), first);
                 let policies = report.policies(&mut text);
                 add(headers, &POLICY, policies, first);
             }
-            Some(Policy::Draft6) => {
+            Some(HeaderStyle::Draft6) => {
                 report.write_nameless_policies(&mut text);
                 add(headers, &POLICY, value(&mut text), first);
                 if tightest.remaining.is_some() {
                     let unit = ResetUnit::DeltaSeconds;
-                    report.write_trio(headers, extensions, &DRAFT6, unit, &mut text);
+                    report.write_numbers(headers, extensions, &DRAFT6, unit, &mut text);
                 }
             }
-            None => {}
+            Some(HeaderStyle::Legacy { .. }) | None => {}
         }
         if let Some(reset) = self.legacy {
-            report.write_trio(headers, extensions, &LEGACY, reset, &mut text);
+            report.write_numbers(headers, extensions, &LEGACY, reset, &mut text);
         }
     }
 }
@@ -306,19 +292,18 @@ impl Report<'_> {
 
     /// Writes three numbers, unless another limiter has written its own or a limit within is closer
     /// to exhaustion.
-    fn write_trio(
+    fn write_numbers(
         &self,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
-        trio: &Trio,
+        names: &[HeaderName; 3],
         unit: ResetUnit,
         text: &mut Short,
     ) {
         let Some((place, limit)) = shown(self.limits).next() else {
             return;
         };
-        let names = [&trio.limit, &trio.remaining, &trio.reset];
-        if names.iter().any(|name| headers.contains_key(*name)) {
+        if names.iter().any(|name| headers.contains_key(name)) {
             // A number that was changed on its way belongs to whatever changed it.
             let ours = extensions.get::<Wrote>().is_some_and(|wrote| {
                 let mut names = names.iter();
@@ -332,7 +317,7 @@ impl Report<'_> {
             }
         }
         let wrote = extensions.get_or_insert_default::<Wrote>();
-        wrote.0.retain(|(name, _)| !names.contains(&name));
+        wrote.0.retain(|(name, _)| !names.contains(name));
         let mut insert = |name: &HeaderName, number: u64| {
             push_number(text, "", number);
             if let Some(value) = value(text) {
@@ -341,19 +326,18 @@ impl Report<'_> {
                 let _ = headers.try_insert(name.clone(), value);
             }
         };
-        insert(&trio.limit, limit.permits);
+        let [limit_name, remaining_name, reset_name] = names;
+        insert(limit_name, limit.permits);
         let (Some(remaining), Some(reset)) = (limit.remaining, self.reset(place, limit)) else {
             return;
         };
-        insert(&trio.remaining, remaining);
-        insert(
-            &trio.reset,
-            match unit {
-                ResetUnit::DeltaSeconds => reset,
-                // From the moment of the decision, and rounded up once more.
-                ResetUnit::EpochSeconds => ceil(self.at).saturating_add(reset),
-            },
-        );
+        insert(remaining_name, remaining);
+        let reset = match unit {
+            ResetUnit::DeltaSeconds => reset,
+            // From the moment of the decision, and rounded up a second time.
+            ResetUnit::EpochSeconds => ceil(self.at).saturating_add(reset),
+        };
+        insert(reset_name, reset);
     }
 }
 

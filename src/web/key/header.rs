@@ -49,8 +49,8 @@ const CREDENTIALS: [&str; 10] = [
 ///
 /// The value becomes part of a key in Redis, where operators can see it. So a header that holds a
 /// credential must be [digested](KeyExtractor::digest): without that it is a [`ConfigError`] when
-/// the layer is built. Credentials are the headers of [`credential`](Self::credential) and, by their
-/// names, Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
+/// the layer is built. Credentials are the headers of [`credential`](Self::credential) and, by
+/// name, Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
 /// X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
 ///
 /// # Caveat

@@ -63,21 +63,17 @@ impl RateLimitLayer {
     /// Watches a rules file, and [reloads](Self::reload) the rules whenever it changes. See
     /// [`Watch`].
     pub fn watch(&self, file: RulesFile, path: impl Into<PathBuf>) -> Watch {
-        Watch::new(Arc::downgrade(&self.shared), file, path.into())
-    }
-}
-
-impl Watch {
-    fn new(layer: Weak<LayerState>, file: RulesFile, path: PathBuf) -> Self {
-        Self {
-            layer,
+        Watch {
+            layer: Arc::downgrade(&self.shared),
             file: Arc::new(file),
-            path,
+            path: path.into(),
             every: EVERY,
             report: None,
         }
     }
+}
 
+impl Watch {
     /// Sets the time between two reads of the file. Default: 5 seconds; at least one millisecond.
     pub fn every(mut self, interval: Duration) -> Self {
         self.every = interval.max(Duration::from_millis(1));
