@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    answer::{Fields, Reported},
+    answer::{DecisionKind, Fields},
     body::RateLimitBody,
     charge::{Judges, Settling},
     layer::LayerState,
@@ -107,7 +107,7 @@ where
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
         let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-        fields.write(grant.states(), Reported::Granted, headers, extensions);
+        fields.write(grant.states(), DecisionKind::Granted, headers, extensions);
     }
     insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
     Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))

@@ -140,7 +140,7 @@ impl Master {
 }
 
 /// A reply, or a refusal that is not an error of the check.
-type Said = Result<Value, RedisError>;
+type Reply = Result<Value, RedisError>;
 
 impl Look<'_> {
     async fn server(&self, master: Option<&Master>) -> Result<VerifiedServer, Error> {
@@ -367,7 +367,7 @@ impl Look<'_> {
     }
 
     /// Sends a command, whose refusal to this user is no error.
-    async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
+    async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Reply, Error> {
         match self.ask(to, command).await? {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) => match Class::of(&error) {

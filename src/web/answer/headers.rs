@@ -92,9 +92,9 @@ pub(crate) struct Fields {
     at: Duration,
 }
 
-/// The part of a decision that the fields report beside its limits.
+/// The kind of a decision, which the fields report with its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Reported {
+pub(crate) enum DecisionKind {
     Granted,
     /// Refused, with the seconds of its `Retry-After`
     Refused(Option<u64>),
@@ -119,7 +119,7 @@ impl Wrote {
 /// The parts of a decision that the fields report.
 struct Report<'a> {
     limits: &'a [LimitState],
-    reported: Reported,
+    kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
@@ -181,7 +181,7 @@ impl Fields {
     pub(crate) fn write(
         &self,
         limits: &[LimitState],
-        reported: Reported,
+        kind: DecisionKind,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
@@ -190,7 +190,7 @@ impl Fields {
         };
         let report = Report {
             limits,
-            reported,
+            kind,
             retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
             at: self.at,
             earlier: earlier(extensions),
@@ -223,7 +223,7 @@ impl Fields {
 impl Report<'_> {
     /// Returns whether it is closer to exhaustion than all limits of inner layers.
     fn is_tighter(&self) -> bool {
-        match (self.earlier, left(self.limits, self.reported)) {
+        match (self.earlier, left(self.limits, self.kind)) {
             (Some((earlier, _)), Some((left, _))) => left < earlier,
             _ => false,
         }
@@ -232,20 +232,20 @@ impl Report<'_> {
     /// Returns the seconds until `limit` has more room: on a grant until at least one more permit
     /// is free, if that is known.
     fn next(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.reported {
-            Reported::Granted => limit.next_after.map(ceil),
-            Reported::Refused(_) => self.reset(place, limit),
+        match self.kind {
+            DecisionKind::Granted => limit.next_after.map(ceil),
+            DecisionKind::Refused(_) => self.reset(place, limit),
         }
     }
 
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
     fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.reported {
-            Reported::Granted => Some(ceil(limit.reset_after)),
+        match self.kind {
+            DecisionKind::Granted => Some(ceil(limit.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
-            Reported::Refused(retry_after) if place == 0 => retry_after,
-            Reported::Refused(_) => limit.retry_after.map(ceil),
+            DecisionKind::Refused(retry_after) if place == 0 => retry_after,
+            DecisionKind::Refused(_) => limit.retry_after.map(ceil),
         }
     }
 
@@ -259,7 +259,7 @@ impl Report<'_> {
             push_name(text, limit.name());
             push_number(text, ";r=", remaining);
             // Section 6 of the draft: Retry-After must not be earlier than `t`.
-            let contradicts = matches!(self.reported, Reported::Granted) && self.retries_elsewhere;
+            let contradicts = matches!(self.kind, DecisionKind::Granted) && self.retries_elsewhere;
             if let (Some(next), false) = (self.next(place, limit), contradicts) {
                 push_number(text, ";t=", next);
             }
@@ -349,19 +349,19 @@ fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
 
 /// Returns permits left and permits of the limit closest to exhaustion, if they are known and not
 /// hidden. After a refusal, none is left for this request.
-fn left(limits: &[LimitState], reported: Reported) -> Option<(u64, u64)> {
+fn left(limits: &[LimitState], kind: DecisionKind) -> Option<(u64, u64)> {
     let (_, limit) = shown(limits).next()?;
-    match reported {
-        Reported::Granted => Some((limit.remaining?, limit.permits)),
-        Reported::Refused(_) => Some((0, limit.permits)),
+    match kind {
+        DecisionKind::Granted => Some((limit.remaining?, limit.permits)),
+        DecisionKind::Refused(_) => Some((0, limit.permits)),
     }
 }
 
 /// Returns the limit closest to exhaustion in the decisions of inner layers.
 fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
     let left = |decision: &Decision| match decision {
-        Decision::Allow(grant) => left(grant.states(), Reported::Granted),
-        Decision::Deny(refusal) => left(refusal.states(), Reported::Refused(None)),
+        Decision::Allow(grant) => left(grant.states(), DecisionKind::Granted),
+        Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
         (Some(all), _) => all.as_slice().iter().filter_map(left).min(),

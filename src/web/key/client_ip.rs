@@ -314,7 +314,7 @@ impl ClientIp {
 impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let client = self.address(parts, key)?;
-        key.0.push_display(self.prefixes.spell(client));
+        key.identity.push_display(self.prefixes.spell(client));
         Ok(())
     }
 
@@ -370,7 +370,6 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::Identity;
 
     const NEAR: &str = "10.0.0.9";
     const FAR: &str = "203.0.113.9";
@@ -383,10 +382,10 @@ mod tests {
             request = request.header(*name, "for=192.0.2.1");
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let mut key = Key(Identity::default(), Mistakes::default());
+        let mut key = Key::default();
         let client = client.clone().peer(move |_| Some(peer));
         client.address(&parts, &mut key).unwrap();
-        key.1
+        key.mistakes
     }
 
     #[test]

@@ -96,12 +96,12 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let mut found = Key::default();
         let extracted = self.inner.extract(parts, &mut found);
-        key.record(found.1);
+        key.record(found.mistakes);
         extracted?;
-        if found.0.is_empty() {
+        if found.identity.is_empty() {
             return Err(NoKey::missing("identity"));
         }
-        key.push(self.secret.digest(found.0.as_str()));
+        key.push(self.secret.digest(found.identity.as_str()));
         Ok(())
     }
 
@@ -129,7 +129,7 @@ mod tests {
         let mut key = Key::default();
         extractor.extract(&parts, &mut key)?;
         let naming = Naming::derived("p", "r").unwrap();
-        Ok(naming.name(&key.0).as_str().to_owned())
+        Ok(naming.name(&key.identity).as_str().to_owned())
     }
 
     fn digested(id: &str, bytes: &str) -> Digested<FromHeader> {

@@ -195,7 +195,7 @@ mod tests {
             let mut key = Key::default();
             FromHeader::new("X-Api-Key")
                 .extract(&parts, &mut key)
-                .map(|()| key.0)
+                .map(|()| key.identity)
         };
         assert_eq!(key(&[]).err(), Some(NoKey::missing("X-Api-Key")));
         assert!(key(&[b""]).is_err());
@@ -219,7 +219,7 @@ mod tests {
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let mut key = Key::default();
             let found = FromHeader::new("Cookie").extract(&parts, &mut key);
-            found.map(|()| key.0.as_str().to_owned())
+            found.map(|()| key.identity.as_str().to_owned())
         };
         let whole = key(&["a=1; b=2; c=3"]).unwrap();
         for split in [

@@ -47,7 +47,7 @@ impl KeyExtractor for PeerIp {
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
             key.record(Mistakes::UNTRUSTED_PEER);
         }
-        key.0.push_display(Prefixes::default().spell(peer));
+        key.identity.push_display(Prefixes::default().spell(peer));
         Ok(())
     }
 

@@ -222,17 +222,20 @@ impl KeyTraits {
 ///
 /// Any bytes may be added: they are encoded, so that no component can imitate another.
 #[derive(Clone, Default)]
-pub struct Key(pub(crate) Identity, pub(crate) Mistakes);
+pub struct Key {
+    pub(crate) identity: Identity,
+    pub(crate) mistakes: Mistakes,
+}
 
 impl Key {
     /// Adds a component. A key to which nothing was added counts as missing.
     pub fn push(&mut self, component: impl AsRef<[u8]>) {
-        self.0.push(component.as_ref());
+        self.identity.push(component.as_ref());
     }
 
     /// Records what looks like a mistake in the setup, for the rule to warn about.
     fn record(&mut self, mistake: Mistakes) {
-        self.1.add(mistake);
+        self.mistakes.add(mistake);
     }
 
     /// Records that the server has not provided the peer's address: whatever becomes of the

@@ -105,7 +105,7 @@ mod tests {
         route.extract(&parts, &mut key).unwrap();
         Naming::derived("p", "r")
             .unwrap()
-            .name(&key.0)
+            .name(&key.identity)
             .as_str()
             .to_owned()
     }

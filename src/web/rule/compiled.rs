@@ -145,13 +145,13 @@ impl CompiledRule {
         };
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
-            key.1.add(Mistakes::NO_PEER);
+            key.mistakes.add(Mistakes::NO_PEER);
         }
-        if key.1 != Mistakes::default() {
-            self.warned.warn(rule.label(), key.1);
+        if key.mistakes != Mistakes::default() {
+            self.warned.warn(rule.label(), key.mistakes);
         }
         match found {
-            Ok(()) if rule.key.is_some() && key.0.is_empty() => {
+            Ok(()) if rule.key.is_some() && key.identity.is_empty() => {
                 return Err(Missing {
                     what: "identity",
                     fault: Fault::Caller,
@@ -164,7 +164,7 @@ impl CompiledRule {
         let Some((named, limit)) = self.limit(parts) else {
             return Ok(None);
         };
-        let name = named.naming.name(&key.0);
+        let name = named.naming.name(&key.identity);
         Ok(Some(Charge {
             shadow: !rule.share.has(&name),
             passes: rule.on_failure == FailurePolicy::Allow,
