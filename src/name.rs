@@ -65,8 +65,8 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if its keys would be in different hash slots
-    /// of a Cluster, or be another limiter's.
+    /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if its keys would be in
+    /// different hash slots of a Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         check_exact(name).map_err(|reason| refused(name, reason))?;
         Ok(Self {

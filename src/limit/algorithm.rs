@@ -71,7 +71,7 @@ pub enum Algorithm {
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
     ///
     /// Worst case: in any time span, limit x time / interval, plus the whole limit at once: twice
-    /// the limit within one interval. A cost above the limit is refused for ever. A wait is exact
+    /// the limit within one interval. A cost above the limit is always refused. A wait is exact
     /// in memory; from Redis it is in whole milliseconds, rounded up: there is room when it is
     /// over, and none a millisecond before.
     ///

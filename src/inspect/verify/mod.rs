@@ -352,8 +352,8 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is refused,
-    /// by its text. A refusal is that of the command that it names.
+    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is
+    /// refused, by its text. A refusal is returned with the command that it is of.
     async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Ran, Error> {
         let (command, reply) = match self.attempt(to, &VERIFY.load()).await? {
             Ok(_) => ("EVALSHA", self.attempt(to, by_hash).await?),

@@ -133,7 +133,8 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one field differently.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one
+    /// field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
         let mut fields = Self::default();
         let refuse =

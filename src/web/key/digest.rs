@@ -50,8 +50,8 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// Of kind [`Secret`](crate::ConfigErrorKind::Secret) for an id that is none, or too few bytes.
-    /// Neither is shown: the one may be the other.
+    /// Returns an error of kind [`Secret`](crate::ConfigErrorKind::Secret) for an id that is none,
+    /// or too few bytes. Neither is shown: the one may be the other.
     pub fn new(id: &str, bytes: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let bytes = bytes.as_ref();
         if !is_word(id) || id.len() > LONGEST_ID {

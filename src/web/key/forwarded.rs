@@ -177,8 +177,15 @@ mod tests {
 
     use super::*;
 
-    fn read(syntax: ForwardedHeader, lines: &[&[u8]]) -> Vec<Option<IpAddr>> {
-        hops(syntax, lines.iter().copied()).collect()
+    const SINGLE: ForwardedHeader = ForwardedHeader::Single("x-real-ip");
+    const HEADERS: [ForwardedHeader; 3] = [
+        ForwardedHeader::XForwardedFor,
+        ForwardedHeader::Forwarded,
+        SINGLE,
+    ];
+
+    fn read(header: ForwardedHeader, lines: &[&[u8]]) -> Vec<Option<IpAddr>> {
+        hops(header, lines.iter().copied()).collect()
     }
 
     fn ip(text: &str) -> Option<IpAddr> {
@@ -212,25 +219,10 @@ mod tests {
 
     #[test]
     fn one_address_is_alone() {
-        assert_eq!(
-            read(ForwardedHeader::Single("x-real-ip"), &[b" 192.0.2.1 "]),
-            [ip("192.0.2.1")]
-        );
-        assert_eq!(
-            read(
-                ForwardedHeader::Single("x-real-ip"),
-                &[b"192.0.2.1, 192.0.2.1"]
-            ),
-            [None]
-        );
-        assert_eq!(
-            read(
-                ForwardedHeader::Single("x-real-ip"),
-                &[b"192.0.2.1", b"192.0.2.1"]
-            ),
-            [None]
-        );
-        assert_eq!(read(ForwardedHeader::Single("x-real-ip"), &[]), []);
+        assert_eq!(read(SINGLE, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
+        assert_eq!(read(SINGLE, &[b"192.0.2.1, 192.0.2.1"]), [None]);
+        assert_eq!(read(SINGLE, &[b"192.0.2.1", b"192.0.2.1"]), [None]);
+        assert_eq!(read(SINGLE, &[]), []);
     }
 
     #[test]
@@ -332,17 +324,20 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read(lines in lines()) {
-            for syntax in [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded, ForwardedHeader::Single("x-real-ip")] {
+            for header in HEADERS {
                 let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
-                prop_assert!(hops(syntax, lines.iter().map(Vec::as_slice)).count() <= bytes);
+                prop_assert!(hops(header, lines.iter().map(Vec::as_slice)).count() <= bytes);
             }
         }
 
         #[test]
         fn earlier_elements_do_not_change_what_was_added(lines in lines(), on_its_own_line: bool) {
-            for (syntax, added) in [
+            for (header, added) in [
                 (ForwardedHeader::XForwardedFor, &b"192.0.2.7, [2001:db8::7]:1"[..]),
-                (ForwardedHeader::Forwarded, br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#),
+                (
+                    ForwardedHeader::Forwarded,
+                    br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#,
+                ),
             ] {
                 let mut lines = lines.clone();
                 match lines.last_mut() {
@@ -352,7 +347,7 @@ mod tests {
                     }
                     _ => lines.push(added.to_vec()),
                 }
-                let found: Vec<_> = hops(syntax, lines.iter().map(Vec::as_slice)).take(2).collect();
+                let found: Vec<_> = hops(header, lines.iter().map(Vec::as_slice)).take(2).collect();
                 prop_assert_eq!(found, [ip("2001:db8::7"), ip("192.0.2.7")]);
             }
         }
@@ -365,12 +360,8 @@ mod tests {
             "\"", "\\", "\\\"", ",", ";", "for=\"", "=", "[", " ", "for=\"\\",
         ] {
             let line = piece.repeat(400_000 / piece.len());
-            for syntax in [
-                ForwardedHeader::XForwardedFor,
-                ForwardedHeader::Forwarded,
-                ForwardedHeader::Single("x-real-ip"),
-            ] {
-                assert!(hops(syntax, iter::once(line.as_bytes())).all(|hop| hop.is_none()));
+            for header in HEADERS {
+                assert!(hops(header, iter::once(line.as_bytes())).all(|hop| hop.is_none()));
             }
         }
     }

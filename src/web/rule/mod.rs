@@ -241,7 +241,7 @@ impl Rule {
     /// Omits the rule from the fields that report how much is left, and its name from refusals.
     /// Default: it is included.
     ///
-    /// Use it for limits that callers share, such as the limit of an account that anybody may name
+    /// Use it for limits that callers share, such as the limit of an account that anyone may name
     /// at a login: how much is left there reveals the activity of others. A refusal still has
     /// `Retry-After`, and handlers still find the [`Decision`](crate::Decision).
     ///

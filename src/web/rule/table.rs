@@ -31,8 +31,8 @@ use crate::{
 /// pass. Requests of an entry without rules pass too: `.on("/health", Vec::new())` exempts a route.
 ///
 /// A table that would limit nothing is an error when the layer is built: one without any rule, or
-/// with a pattern that is never reached because an earlier one matches the same requests. Routes and
-/// gRPC methods are not compared with each other: in a nested or rewritten request they read
+/// with a pattern that is never reached because an earlier one matches the same requests. Routes
+/// and gRPC methods are not compared with each other: in a nested or rewritten request they read
 /// different paths. One warning names the entries that have matched none of the first 1,000
 /// requests.
 ///
