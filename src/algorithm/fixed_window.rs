@@ -310,68 +310,42 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_open_through_its_last_millisecond() {
-        let mut limiter = fresh(5, 1000);
-        let first = take(&mut limiter, 3, START);
-        assert_eq!((first.remaining, first.reset), (2, 1001));
-        let last = take(&mut limiter, 1, START + 1000);
-        assert_eq!((last.remaining, last.reset), (1, 1));
-        assert_eq!(limiter.available(at(START + 1000), ID), Ok(1));
-        assert_eq!(limiter.full_at(), Some(START + 1001));
-        assert_eq!(limiter.available(at(START + 1001), ID), Ok(5));
-        assert_eq!(limiter.full_at(), None);
-    }
-
-    #[test]
-    fn who_takes_nothing_opens_no_window() {
-        let mut limiter = Limiter::default();
-        let init = LimitSource::StoreOrInit(limit(5, 1000));
-        let answer = ask(&mut limiter, init, &[6], START)[0];
-        assert_eq!((answer.verdict, answer.reset), (Verdict::AboveRate, 0));
-        assert_eq!(limiter, fresh(5, 1000));
-    }
-
-    #[test]
     fn a_receipt_gives_back_in_its_window() {
         let end = START + 1000;
-        let given_back = |limiter: &Limiter, ends, now| {
-            let mut limiter = limiter.clone();
-            let credited = settle(&mut limiter, LimitSource::Store, (2, 0), ends, now).unwrap();
-            let value = |limiter: &Limiter| limiter.state.0.map_or(0, |window| window.value);
-            (credited, value(&limiter))
-        };
-        let limiter = with_window(5, 1000, 1, Some(end));
-        assert_eq!(given_back(&limiter, end, START), (2, 3));
-        assert_eq!(given_back(&limiter, end, end), (2, 3));
-        assert_eq!(given_back(&limiter, end, end + 1), (0, 1));
-        // Its end is read from two clocks, one after the other.
-        for (apart, credited) in [(-11, 0), (-10, 2), (10, 2), (11, 0)] {
-            assert_eq!(
-                given_back(&limiter, end + apart, START).0,
-                credited,
-                "{apart}"
-            );
-        }
-        // Where windows are so short, it would be that of another one.
+        let open = with_window(5, 1000, 1, Some(end));
+        // Where windows are so short, the end may be that of another one.
         let short = with_window(5, 18, 1, Some(end));
-        for (apart, credited) in [(-9, 0), (-8, 2), (8, 2), (9, 0)] {
-            assert_eq!(
-                given_back(&short, end + apart, START).0,
-                credited,
-                "{apart}"
+        for (limiter, of_receipt, now, credited) in [
+            (&open, end, START, 2),
+            (&open, end, end, 2),
+            (&open, end, end + 1, 0),
+            // Its end is read from two clocks, one after the other.
+            (&open, end - 11, START, 0),
+            (&open, end - 10, START, 2),
+            (&open, end + 10, START, 2),
+            (&open, end + 11, START, 0),
+            (&short, end - 9, START, 0),
+            (&short, end - 8, START, 2),
+            (&short, end + 8, START, 2),
+            (&short, end + 9, START, 0),
+            // No more than there is room for.
+            (&with_window(5, 1000, 4, Some(end)), end, START, 1),
+            // One that lost its end ends who knows when.
+            (&with_window(5, 1000, 1, None), end, START, 0),
+            (&fresh(5, 1000), end, START, 0),
+        ] {
+            let row = format!(
+                "{:?}, {} at {}",
+                limiter.state,
+                of_receipt - end,
+                now - START
             );
+            let mut settled = limiter.clone();
+            let given_back = settle(&mut settled, LimitSource::Store, (2, 0), of_receipt, now);
+            assert_eq!(given_back, Ok(credited), "{row}");
+            let value = |limiter: &Limiter| limiter.state.0.map_or(0, |window| window.value);
+            assert_eq!(value(&settled), value(limiter) + credited, "{row}");
         }
-        // No more than there is room for.
-        assert_eq!(
-            given_back(&with_window(5, 1000, 4, Some(end)), end, START),
-            (1, 5)
-        );
-        // One that lost its end ends who knows when.
-        assert_eq!(
-            given_back(&with_window(5, 1000, 1, None), end, START),
-            (0, 1)
-        );
-        assert_eq!(given_back(&fresh(5, 1000), end, START), (0, 0));
     }
 
     #[test]
@@ -431,6 +405,7 @@ mod tests {
     #[test]
     fn no_more_is_given_back_than_is_in_use() {
         let mut limiter = with_window(5, 1000, 1, Some(START));
+        assert_eq!(limiter.full_at(), Some(START + 1));
         assert_eq!(limiter.release(3, at(START), ID), Ok(3));
         assert_eq!(limiter.release(3, at(START), ID), Ok(1));
         assert_eq!(limiter.full_at(), None);
