@@ -44,27 +44,6 @@ async fn a_lease_serves_those_who_go_by_its_limit() {
     assert!(!serves(code[0], code[1]));
 }
 
-/// Two routes with different limits on one name write theirs in turn, and neither is granted by
-/// that of the other.
-#[tokio::test]
-async fn a_lease_does_not_outlast_the_limit_of_another_caller() {
-    let [wide, narrow] = [1000, 10].map(|rate| LimitSource::Code(Limit::new(rate, SECOND)));
-    let world = World::of_one();
-    let lease = &world.processes[0];
-    let asks = |limit| {
-        let mut acquire = world.acquire(1);
-        acquire.first = acquire.first.by(limit);
-        let taken = lease.table.take(&acquire);
-        taken.unwrap_or_else(|| done(lease.acquire(&acquire)))
-    };
-    let sources: Vec<_> = (0..3).map(|_| asks(wide).source()).collect();
-    assert_eq!(sources, [Source::Store, Source::Store, Source::Lease]);
-    let decision = asks(narrow);
-    assert_eq!(decision.source(), Source::Store);
-    assert_eq!(decision.states()[0].permits(), 10);
-    assert_eq!(asks(wide).source(), Source::Store);
-}
-
 /// A list is granted together or not at all, shadow rules take nothing, and what has no entry of its
 /// own has no score.
 #[test]

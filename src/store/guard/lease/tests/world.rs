@@ -45,7 +45,7 @@ pub(crate) struct Server {
     clock: ManualClock,
     calls: AtomicU64,
     /// Permits that were asked for ahead.
-    pub(crate) ahead: Mutex<Vec<u32>>,
+    ahead: Mutex<Vec<u32>>,
 }
 
 /// A connection to it.
