@@ -380,57 +380,20 @@ mod tests {
         assert_eq!(charged, with_window(5, 1000, 4, Some(START + 2001)));
     }
 
+    /// What the verbs do is held against the scripts: `tests/inside/model`. They forget nothing that
+    /// can still be asked for.
     #[test]
-    fn what_is_in_use_stays_in_use_where_that_is_wanted() {
-        let end = START + 500;
-        let set = |new: Limit, keep| {
-            let mut limiter = with_window(5, 1000, 2, Some(end));
-            limiter.set_rate(new.stored(), keep, at(START));
-            assert_eq!(limiter.limit, Some(new.stored()));
-            limiter.state.0
-        };
-        let window = |value, end| {
-            Some(Window {
-                value,
-                end: Some(end),
-            })
-        };
-        assert_eq!(set(limit(9, 1000), true), window(6, end));
-        assert_eq!(set(limit(1, 1000), true), window(-2, end));
-        assert_eq!(set(limit(5, 100), true), window(2, START + 100));
-        assert_eq!(set(limit(9, 1000), false), None);
-        assert_eq!(set(limit(9, 1000).per_client(), true), None);
-    }
-
-    #[test]
-    fn no_more_is_given_back_than_is_in_use() {
-        let mut limiter = with_window(5, 1000, 1, Some(START));
-        assert_eq!(limiter.full_at(), Some(START + 1));
-        assert_eq!(limiter.release(3, at(START), ID), Ok(3));
-        assert_eq!(limiter.release(3, at(START), ID), Ok(1));
-        assert_eq!(limiter.full_at(), None);
-        assert_eq!(limiter.release(3, at(START + 1), ID), Ok(0));
-        assert_eq!(
-            Limiter::default().release(3, at(START), ID),
-            Err(ErrorKind::NotInitialized)
-        );
-    }
-
-    #[test]
-    fn a_repaired_window_ends_and_has_no_more_than_the_rate() {
-        for (value, lost) in [(3, 0), (5, 0), (8, -3), (-4, 0)] {
-            for end in [None, Some(START + 5000)] {
-                let mut limiter = with_window(5, 1000, value, end);
-                assert_eq!(limiter.repair(at(START)), Ok(lost));
-                assert_eq!(
-                    limiter,
-                    with_window(5, 1000, value.min(5), Some(START + 1000))
-                );
-            }
+    fn it_is_full_when_its_window_is_over() {
+        assert_eq!(fresh(5, 1000).full_at(), None);
+        for (value, end, full_at) in [
+            (4, Some(START), Some(START + 1)),
+            (5, Some(START), None),
+            // It is not known when it is over, only that it is not.
+            (4, None, Some(i64::MAX)),
+            (5, None, None),
+        ] {
+            let limiter = with_window(5, 1000, value, end);
+            assert_eq!(limiter.full_at(), full_at, "{value} until {end:?}");
         }
-        assert_eq!(fresh(5, 1000).repair(at(START)), Ok(0));
-        // Nobody knows when it is over, but that it is not.
-        assert_eq!(with_window(5, 1000, 4, None).full_at(), Some(i64::MAX));
-        assert_eq!(with_window(5, 1000, 5, None).full_at(), None);
     }
 }

@@ -109,13 +109,14 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
         (true, 999, false),
     ] {
         let world = World::of_one();
-        world.warm(0);
+        let taken = world.warm(0);
         let mut acquire = world.acquire(permits);
         acquire.patience = waits.then_some(crate::demand::Patience::Endless);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
-        let lease = world.leased();
-        assert_eq!(lease.is_some(), lasts, "{waits} {permits}");
+        let has_ended = world.available() == 1000 - taken;
+        assert_eq!(has_ended, !lasts, "{waits} {permits}");
+        assert_eq!(world.leased().is_some(), lasts, "{waits} {permits}");
     }
 }
 
