@@ -264,22 +264,20 @@ mod tests {
     }
 
     /// Returns the answers to callers that wait in line, each by what it asks.
-    fn ask(limiter: &mut Limiter, limit: LimitSource, permits: &[u32], now: i64) -> List<Answer> {
+    fn ask(limiter: &mut Limiter, permits: &[u32], now: i64) -> List<Answer> {
         let terms = Terms {
             rewrite: false,
             ..Terms::HERE
         };
-        let charge = |permits: &u32| Charge::plain(limit, *permits, ID);
-        let callers = permits
-            .iter()
-            .map(|permits| Acquire::of([charge(permits)], true));
-        let callers: Vec<_> = callers.collect();
+        let charge = |permits: &u32| Charge::plain(LimitSource::Store, *permits, ID);
+        let caller = |permits| Acquire::of([charge(permits)], true);
+        let callers: Vec<_> = permits.iter().map(caller).collect();
         let limiters = std::iter::once((limiter as &mut LimiterState, terms));
         acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 
     fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Answer {
-        ask(limiter, LimitSource::Store, &[permits], now)[0]
+        ask(limiter, &[permits], now)[0]
     }
 
     proptest! {
@@ -297,7 +295,7 @@ mod tests {
             let mut limiter = fresh(rate.into(), interval);
             take(&mut limiter, rate, START);
             let now = START + pause.min(interval.cast_signed());
-            let answers = ask(&mut limiter, LimitSource::Store, &callers, now);
+            let answers = ask(&mut limiter, &callers, now);
             for (answer, permits) in answers.iter().zip(callers) {
                 prop_assert_eq!(answer.verdict, Verdict::Refused);
                 prop_assert_eq!(answer.reset, answers[0].wait);
@@ -349,35 +347,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_charge_makes_a_limiter() {
+    fn a_charge_counts_in_the_open_window_or_a_new_one() {
         let given = LimitSource::Code(limit(5, 1000));
         let mut limiter = Limiter::default();
-        for (limit, settled) in [
-            (given, (1, 0)),
-            (LimitSource::Store, (1, 2)),
-            (given, (1, 1)),
+        for (source, more, now, value, end) in [
+            (given, 7, START, -2, START + 1000),
+            (LimitSource::Store, 1, START + 1000, -3, START + 1000),
+            (LimitSource::Store, 1, START + 1001, 4, START + 2001),
         ] {
-            assert_eq!(
-                settle(&mut limiter, limit, settled, START, START),
-                Err(ErrorKind::NotInitialized)
-            );
-            assert_eq!(limiter, Limiter::default());
-        }
-        let mut unused = fresh(5, 1000);
-        assert_eq!(settle(&mut unused, given, (1, 1), START, START), Ok(0));
-        assert_eq!(unused, fresh(5, 1000));
-        let mut charge = |limit, more, now| {
-            let charged = settle(&mut limiter, limit, (0, more), START, now);
+            let charged = settle(&mut limiter, source, (0, more), START, now);
             assert_eq!(charged, Ok(-i64::from(more)));
-            limiter.clone()
-        };
-        let charged = charge(given, 7, START);
-        assert_eq!(charged, with_window(5, 1000, -2, Some(START + 1000)));
-        let stored = LimitSource::Store;
-        let charged = charge(stored, 1, START + 1000);
-        assert_eq!(charged, with_window(5, 1000, -3, Some(START + 1000)));
-        let charged = charge(stored, 1, START + 1001);
-        assert_eq!(charged, with_window(5, 1000, 4, Some(START + 2001)));
+            assert_eq!(limiter, with_window(5, 1000, value, Some(end)));
+        }
     }
 
     /// What the verbs do is held against the scripts: `tests/inside/model`. They forget nothing that
