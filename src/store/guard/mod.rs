@@ -39,3 +39,6 @@ pub(crate) mod lease;
 pub(crate) mod local;
 pub(crate) mod policy;
 pub(crate) mod queue;
+#[cfg(test)]
+#[cfg(feature = "redis")]
+pub(crate) mod scripted;

@@ -42,17 +42,12 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
 #[test]
 fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
     let (world, ask) = (World::new(CAP), one("a"));
-    let mut asking = pin!(world.cache.acquire(&ask));
-    assert!(poll(asking.as_mut()).is_pending());
-    let Decision::Deny(told) = refusal(&ask, 1000) else {
-        panic!("it is a refusal");
-    };
-    world.cache.inner.answer(Decision::Deny(Refusal {
+    let above = Refusal {
         kind: RefusalKind::AboveRate,
         retry_after: None,
-        ..told
-    }));
-    assert!(poll(asking).is_ready());
+        ..for_ms(&ask, 1000)
+    };
+    world.hears(&ask, Decision::Deny(above), || {});
     for max_wait in [MaxWait::of(CAP * 60), MaxWait::ENDLESS] {
         let refusals = &world.cache.refusals;
         let (known, elapsed) = refusals.known(&waiting(&ask, max_wait)).unwrap();
@@ -67,14 +62,9 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
     let ask = one("a");
     let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
     let refused = |wait, behind| {
-        let mut asking = pin!(world.cache.acquire(&waits));
-        assert!(poll(asking.as_mut()).is_pending());
-        let Decision::Deny(told) = refusal(&waits, wait) else {
-            panic!("it is a refusal");
-        };
-        let told = Refusal { behind, ..told };
-        world.cache.inner.answer(Decision::Deny(told));
-        assert!(poll(asking).is_ready());
+        let told = for_ms(&waits, wait);
+        let told = Decision::Deny(Refusal { behind, ..told });
+        world.hears(&waits, told, || {});
     };
     refused(2000, true);
     assert_eq!(world.told(&ask), None);
@@ -91,13 +81,9 @@ fn one_that_has_waited_drops_nothing_that_is_known() {
     let world = World::new(CAP);
     let ask = one("a");
     let waits = waiting(&ask, MaxWait::of(Duration::from_secs(3)));
-    let mut asking = pin!(world.cache.acquire(&waits));
-    assert!(poll(asking.as_mut()).is_pending());
-    world.advance(3000);
-    let mut other = pin!(world.cache.acquire(&ask));
-    world.cache.inner.answer(refusal(&ask, 1000));
-    assert!(poll(other.as_mut()).is_ready());
-    world.cache.inner.answer(refusal(&ask, 1000));
-    assert!(poll(asking).is_ready());
+    world.refused(&waits, 1000, || {
+        world.advance(3000);
+        world.refused(&ask, 1000, || {});
+    });
     assert_eq!(world.told(&ask), Some(1000));
 }
