@@ -101,7 +101,7 @@ fn ask(on_failure: Option<FailurePolicy>) -> Acquire {
         rest: Vec::new(),
         on_failure,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: std::sync::OnceLock::new(),
     }

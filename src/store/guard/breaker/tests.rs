@@ -45,7 +45,7 @@ fn list(charges: &[(&str, bool)]) -> Acquire {
         rest: charges.collect(),
         on_failure: None,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: std::sync::OnceLock::new(),
     }

@@ -106,7 +106,7 @@ fn acquire(names: &[Name]) -> Acquire {
         rest: names[1..].iter().map(charge).collect(),
         on_failure: None,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: std::sync::OnceLock::new(),
     }

@@ -119,7 +119,7 @@ fn asks(charges: &[(&str, bool)], on_failure: Option<FailurePolicy>) -> Acquire 
         rest: charges.collect(),
         on_failure,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: std::sync::OnceLock::new(),
     }

@@ -130,7 +130,7 @@ impl World {
             rest: charges[1..].to_vec(),
             on_failure: Some(self.policy),
             remaining: true,
-            patience: None,
+            max_wait: None,
             asked: None,
             unsent: OnceLock::new(),
         };
@@ -522,7 +522,7 @@ fn a_limit_of_the_store_is_known_from_its_refusals() {
         rest: Vec::new(),
         on_failure: None,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: OnceLock::new(),
     };

@@ -187,7 +187,7 @@ impl World {
             rest: Vec::new(),
             on_failure: None,
             remaining: true,
-            patience: None,
+            max_wait: None,
             asked: None,
             unsent: std::sync::OnceLock::new(),
         }

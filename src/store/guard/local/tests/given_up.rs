@@ -56,7 +56,7 @@ impl Fallback<Silent, Shared> {
             rest: charges[1..].to_vec(),
             on_failure: policy,
             remaining: true,
-            patience: None,
+            max_wait: None,
             asked: Some(crate::clock::moment()),
             unsent,
         };
