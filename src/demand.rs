@@ -31,7 +31,7 @@ pub(crate) struct Acquire {
     /// Set if the permits left are to be counted.
     pub(crate) remaining: bool,
     /// The longest wait in a queue for permits; `None` waits for none.
-    pub(crate) patience: Option<MaxWait>,
+    pub(crate) max_wait: Option<MaxWait>,
     /// The time since which its caller waits for the store; `None` until the store is called.
     pub(crate) asked: Option<Instant>,
     /// Set when its caller leaves before any call was sent for it, so that it took nothing.
@@ -72,7 +72,7 @@ impl Acquire {
             rest,
             on_failure: None,
             remaining: true,
-            patience: max_wait,
+            max_wait,
             asked: None,
             unsent: OnceLock::new(),
         }
@@ -268,7 +268,7 @@ impl Acquire {
             rest: charges.collect(),
             on_failure: None,
             remaining: false,
-            patience: waits.then_some(MaxWait::ENDLESS),
+            max_wait: waits.then_some(MaxWait::ENDLESS),
             asked: None,
             unsent: OnceLock::new(),
         }

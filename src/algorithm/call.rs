@@ -104,7 +104,7 @@ struct Line {
 impl Line {
     /// Takes what a caller asks for, if all of it fits. Its answers begin at a place.
     fn serve(&mut self, caller: &Acquire, txns: &mut [Txn<'_>], answers_begin: usize) {
-        let waits = caller.patience.is_some();
+        let waits = caller.max_wait.is_some();
         let mut each = caller.charges().zip(txns.iter());
         let fits = each.all(|(charge, txn)| charge.shadow || txn.has_room(charge))
             && !(self.is_closed && waits);

@@ -43,9 +43,9 @@
 //! - A decision, at every await. What it may have taken is given back by who dropped it: an HTTP
 //!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and
 //!   what a lease takes ahead are given back by their guards.
-//! - A call that many share is a task: it survives each of them, and is dropped with the last, but
-//!   one that took longer than a deadline for those that wait, who are asked for once more, by
-//!   another id. Where its runtime ends, callers send for themselves, or are asked for again.
+//! - A call that many share is a task: it survives each of its callers, and is dropped with the
+//!   last. Waiters whose call takes longer than a deadline are asked for once more, by another id.
+//!   Where the runtime of a call ends, its callers send for themselves, or are asked for again.
 //! - A caller that leaves before its call is sent takes nothing: a call has its place in flight
 //!   before its callers are picked.
 //! - A verb, at every await: it may be carried out or not, and listeners are called either way.

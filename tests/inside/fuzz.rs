@@ -98,7 +98,7 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
         rest: (1..limiters).map(charge).collect(),
         on_failure: None,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: std::sync::OnceLock::new(),
     }

@@ -233,8 +233,8 @@ impl World {
                 all.try_acquire_many(permits).await.ok()
             }
             53..62 => {
-                let patience = Duration::from_millis(5 + random.below(60));
-                limiter.try_acquire_for(permits, patience).await.ok()
+                let max_wait = Duration::from_millis(5 + random.below(60));
+                limiter.try_acquire_for(permits, max_wait).await.ok()
             }
             // As a layer asks.
             62..70 => {
@@ -352,7 +352,7 @@ impl Sums {
                 What::Acquire(_, Told::Nothing) => "dropped",
                 What::Acquire(_, Told::Failed(_)) => "failed",
                 What::Acquire(acquire, Told::Decision { decision, .. }) => {
-                    let waited = acquire.patience.is_some();
+                    let waited = acquire.max_wait.is_some();
                     match (decision, decision.source()) {
                         (_, Source::FailurePolicy) => "by policy",
                         (_, Source::Cache) => "told again",

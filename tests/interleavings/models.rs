@@ -288,7 +288,7 @@ fn question() -> Acquire {
         rest: Vec::new(),
         on_failure: None,
         remaining: true,
-        patience: None,
+        max_wait: None,
         asked: None,
         unsent: std::sync::OnceLock::new(),
     }

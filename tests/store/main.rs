@@ -27,13 +27,13 @@ mod hostile;
 mod kinds;
 mod lease;
 mod limiter;
-mod line;
 mod lists;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
 mod monitor;
 #[path = "../support/proxy.rs"]
 mod proxy;
+mod queue;
 mod raw_state;
 #[path = "../support/scene.rs"]
 mod scene;

@@ -72,7 +72,7 @@ impl<S: Decide> Decide for Deadline<S> {
     /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         clock::check_timer()?;
-        let wait = match acquire.patience {
+        let wait = match acquire.max_wait {
             None => Duration::ZERO,
             Some(MaxWait {
                 longest: Some(time),

@@ -233,7 +233,7 @@ impl Refusals {
         let wait = known.retry_after.map(|_| over.saturating_sub(elapsed));
         // A clock that is set may show the same time once more.
         let fresh = elapsed.max(steady) < self.cap;
-        if elapsed >= known.until || !fresh || !gives_up_within(acquire.patience, wait) {
+        if elapsed >= known.until || !fresh || !gives_up_within(acquire.max_wait, wait) {
             return None;
         }
         // One of many asks in time. At the end all of them would, and each 64 that wait for the
@@ -248,7 +248,7 @@ impl Refusals {
     /// Returns the last refusal, if no event known to this process could have freed permits since:
     /// for when the store cannot be asked.
     pub(crate) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        if acquire.patience.is_some() {
+        if acquire.max_wait.is_some() {
             return None;
         }
         let found = self.find(acquire)?;

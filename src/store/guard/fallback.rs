@@ -113,7 +113,7 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
     fn after_giving_up(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
         let decision = self.instead(acquire, error);
         let kept = match &decision {
-            Ok(Decision::Allow(grant)) if acquire.patience.is_none() => grant.receipts(),
+            Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.receipts(),
             _ => &[],
         };
         for charge in acquire.charges() {
@@ -122,7 +122,7 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
             }
         }
         match decision {
-            Ok(Decision::Allow(mut grant)) if acquire.patience.is_none() => {
+            Ok(Decision::Allow(mut grant)) if acquire.max_wait.is_none() => {
                 for receipt in grant.receipts_mut() {
                     receipt.place = Place::Both(acquire.asked);
                 }

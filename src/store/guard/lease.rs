@@ -167,7 +167,7 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &Plan) {
     if let Some(state) = decisions.iter().find_map(state_of) {
         let mut answered = run.iter().zip(decisions);
         let lacks = |(acquire, decision): (&Acquire, &Decision)| {
-            acquire.patience.is_some() && is_over_limit(decision)
+            acquire.max_wait.is_some() && is_over_limit(decision)
         };
         plan.entry.record(state, answered.any(lacks));
     }

@@ -165,7 +165,7 @@ impl<L: StandIn> Locals<L> {
             // Errors come back to this guard.
             on_failure: None,
             remaining: acquire.remaining,
-            patience: None,
+            max_wait: None,
             asked: None,
             unsent: OnceLock::new(),
         })

@@ -44,7 +44,7 @@ impl Decide for Shared {
     /// Decides, unless its caller would wait where there is no room.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         acquire.identify(self.next_id());
-        if acquire.patience.is_some() {
+        if acquire.max_wait.is_some() {
             return None;
         }
         Some(self.acquire_one(acquire))

@@ -42,7 +42,7 @@ pub(super) trait OneCall: Sync {
 /// Dropping it gives back all that it may have taken.
 pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<Decision, Error> {
     let mut acquire = acquire.clone();
-    if acquire.patience.is_some() {
+    if acquire.max_wait.is_some() {
         // A waiting caller calls again, and what an earlier attempt gave back may still be on its
         // way.
         acquire.identify(random_id()?);

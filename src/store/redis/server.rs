@@ -145,7 +145,7 @@ impl OneCall for Server {
             .collect();
         let callers = run
             .iter()
-            .map(|acquire| (acquire.charges(), acquire.patience.is_some()));
+            .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
         let call = Call {
             script: scripts.acquire,
             command: wire::acquire(scripts.acquire, charges.iter().copied(), callers, ask),
@@ -339,7 +339,7 @@ impl Server {
 
 /// Returns how long the call has waited in the queue, for callers that do not wait for permits.
 fn longest_wait(run: &[Acquire]) -> Duration {
-    let hurried = run.iter().filter(|acquire| acquire.patience.is_none());
+    let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
     let oldest = hurried.filter_map(|acquire| acquire.asked).min();
     oldest.map_or(Duration::ZERO, |asked| {
         moment().saturating_duration_since(asked)

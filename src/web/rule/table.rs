@@ -405,7 +405,7 @@ impl CompiledRules {
             first,
             rest,
             on_failure: Some(strictest),
-            patience: wait.map(|(up_to, queue)| MaxWait {
+            max_wait: wait.map(|(up_to, queue)| MaxWait {
                 queue: Some(queue),
                 ..MaxWait::of(up_to)
             }),

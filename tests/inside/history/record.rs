@@ -193,7 +193,7 @@ fn given_back_unheard(event: &Event) -> Option<Vec<Event>> {
     };
     let (by_itself, begun) = match told {
         // Of callers that do not wait in line it is for those to say what becomes of it.
-        Told::Nothing => (acquire.patience.is_some(), event.ended),
+        Told::Nothing => (acquire.max_wait.is_some(), event.ended),
         // Before it said so.
         told => (told.is_open(), None),
     };

@@ -109,8 +109,8 @@ impl History {
                         format!("{}, {source:?}, {came:?}", shown(decision))
                     }
                 };
-                let (id, patience) = (acquire.first.id.0[0], acquire.patience);
-                format!("id {id:02x} takes {charges:?} {patience:?}: {told}")
+                let (id, max_wait) = (acquire.first.id.0[0], acquire.max_wait);
+                format!("id {id:02x} takes {charges:?} {max_wait:?}: {told}")
             }
             What::Settle(receipt, keep) => {
                 let (id, permits, place) =
@@ -131,7 +131,7 @@ impl History {
         let event = &self.events[index];
         let waits = |other: &Event| {
             let waits =
-                matches!(&other.what, What::Acquire(acquire, _) if acquire.patience.is_some());
+                matches!(&other.what, What::Acquire(acquire, _) if acquire.max_wait.is_some());
             waits && other.handle == event.handle
         };
         let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);

@@ -393,7 +393,7 @@ fn is_same(a: &Acquire, b: &Acquire) -> bool {
 
 /// Whether a caller waits as long as a refusal says, and so is not refused by it.
 fn waits_for(acquire: &Acquire, wait: Option<Duration>) -> bool {
-    let Some(MaxWait { longest, .. }) = acquire.patience else {
+    let Some(MaxWait { longest, .. }) = acquire.max_wait else {
         return false;
     };
     wait.is_some_and(|wait| longest.is_none_or(|longest| wait <= longest))

@@ -262,5 +262,5 @@ fn is_refused_in_line(event: &Event) -> bool {
         return false;
     };
     let of_line = [RefusalKind::OverLimit, RefusalKind::QueueFull].contains(&refusal.kind());
-    acquire.patience.is_some() && of_line && event.ended.is_some()
+    acquire.max_wait.is_some() && of_line && event.ended.is_some()
 }

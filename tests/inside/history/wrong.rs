@@ -84,7 +84,7 @@ impl Tale {
             rest: Vec::new(),
             on_failure: None,
             remaining: true,
-            patience: None,
+            max_wait: None,
             asked: None,
             unsent: std::sync::OnceLock::new(),
         };
@@ -244,7 +244,7 @@ impl Asked<'_> {
 
     fn waits_for(self, longest: Duration) -> Self {
         if let What::Acquire(acquire, _) = &mut self.tale.events[self.event].what {
-            acquire.patience = Some(MaxWait::of(longest));
+            acquire.max_wait = Some(MaxWait::of(longest));
         }
         self
     }

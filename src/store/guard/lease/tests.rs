@@ -105,7 +105,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
         let _ = world.takes(0, 1);
     }
     let waits = |permits| Acquire {
-        patience: Some(crate::demand::MaxWait::ENDLESS),
+        max_wait: Some(crate::demand::MaxWait::ENDLESS),
         ..world.acquire(permits)
     };
     let lease = &world.processes[0];

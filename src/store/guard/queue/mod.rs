@@ -175,9 +175,9 @@ impl<S: DecideRuns> Inner<S> {
     ///
     /// Those of the store, and that there is no timer where the caller waits without end.
     async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let is_endless = acquire.patience.is_some_and(|wait| wait.longest.is_none());
+        let is_endless = acquire.max_wait.is_some_and(|wait| wait.longest.is_none());
         let at_once = Acquire {
-            patience: None,
+            max_wait: None,
             ..acquire.clone()
         };
         match self.store.acquire(&at_once).await? {
@@ -212,7 +212,7 @@ impl<S: DecideRuns> Decide for Queued<S> {
     /// for a caller that waits for permits is given back; for one that does not, the caller of this
     /// method decides, by the receipts that it can make.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let Some(max_wait) = acquire.patience else {
+        let Some(max_wait) = acquire.max_wait else {
             if !self.0.store.decides_together(acquire) {
                 // One after the other, callers would wait for nothing.
                 return self.0.call_alone(acquire, false).await;

@@ -1,5 +1,5 @@
-//! The queue of those that wait for permits of one limiter, or of one list: who is asked for when,
-//! and who is turned away.
+//! The queue of those that wait for permits of one limiter, or of one list: which are asked for
+//! when, and which are turned away.
 
 use std::{
     collections::VecDeque,
@@ -300,7 +300,7 @@ impl WaitQueue {
             self.wakers.extend(waiter.decided(decision));
             return None;
         }
-        let yields = waiter.acquire.patience.is_some_and(|wait| wait.yields);
+        let yields = waiter.acquire.max_wait.is_some_and(|wait| wait.yields);
         let turn = if yields { own_turn(due) } else { due };
         // In time all the same.
         let latest = waiter.deadline.unwrap_or(turn);
@@ -347,7 +347,7 @@ impl WaitQueue {
         let (mut place, mut gap) = (0, false);
         let waiters = self.waiters.iter_mut();
         for waiter in waiters.filter(|waiter| waiter.outcome.is_none()) {
-            let longest = waiter.acquire.patience.and_then(|wait| wait.queue);
+            let longest = waiter.acquire.max_wait.and_then(|wait| wait.queue);
             if longest.is_none_or(|longest| place < longest) {
                 place += 1;
                 // The wait of those behind it counts its permits, too.

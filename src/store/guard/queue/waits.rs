@@ -1,6 +1,6 @@
 //! Callers that wait for permits: first come, first served, one call for the first of them.
 //!
-//! Nobody owns a queue. A waiter that is polled and finds that it is time sends a call for the
+//! No task owns a queue. A waiter that is polled and finds that it is time sends a call for the
 //! first ones, in a task, and all of them learn of its reply. Two are woken in time, as one may
 //! not be polled; the others look a little later.
 

@@ -53,7 +53,7 @@ fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLon
         return None;
     }
     let limiters = std::iter::once((&caller.first, rewrites));
-    let callers = std::iter::once((caller.charges(), caller.patience.is_some()));
+    let callers = std::iter::once((caller.charges(), caller.max_wait.is_some()));
     let call = Call {
         script: &ACQUIRE,
         command: format::acquire(&ACQUIRE, limiters, callers, ask),

@@ -4,7 +4,7 @@ use super::*;
 
 fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
     Acquire {
-        patience: Some(max_wait),
+        max_wait: Some(max_wait),
         ..ask.clone()
     }
 }

@@ -111,7 +111,7 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
         let world = World::of_one();
         let taken = world.warm(0);
         let mut acquire = world.acquire(permits);
-        acquire.patience = waits.then_some(crate::demand::MaxWait::ENDLESS);
+        acquire.max_wait = waits.then_some(crate::demand::MaxWait::ENDLESS);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
         let has_ended = world.available() == 1000 - taken;

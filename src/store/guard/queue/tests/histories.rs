@@ -318,12 +318,12 @@ impl History {
         let state = self.world.server.state();
         for held @ (id, _) in state.held.keys() {
             let known = self.kept.contains(held) || self.hung_up.contains(id);
-            assert!(known, "{id:x} is held, and nobody has it");
+            assert!(known, "{id:x} is held by no caller");
         }
         for held @ (id, _) in &self.kept {
             assert!(
                 state.held.contains_key(held),
-                "{id:x} was told that it has what it has not"
+                "{id:x} was granted, and is not held"
             );
         }
         for id in &self.unsent {

@@ -202,7 +202,7 @@ fn callers_that_a_call_did_not_try_go_first_with_the_next() {
 
 /// What comes out of a lease has an id that no caller knows.
 #[test]
-fn a_grant_out_of_a_lease_that_nobody_reads_is_given_back() {
+fn an_unread_grant_out_of_a_lease_is_given_back() {
     let mut world = World::new();
     let (mut first, mut others) = behind(&mut world, 4);
     world.server.reply(0);

@@ -212,7 +212,7 @@ fn a_hang_opens_the_breaker_also_behind_a_long_queue() {
     }
 }
 
-/// Callers behind a call that fails are asked for once more, and not told its error.
+/// Callers behind a call that fails are asked for by the next one, and do not get its error.
 #[test]
 fn an_error_is_that_of_each_caller_of_its_call() {
     let mut world = World::new();

@@ -62,7 +62,7 @@ fn a_runtime_that_is_shut_down_leaves_its_call_to_others() {
     drop(gone);
     world.shuts_down(0);
     assert!(world.server.state().calls[1].over);
-    // Nobody waits for a deadline: each sends for itself.
+    // Each sends for itself, without waiting for a deadline.
     moved.runtime = Some(1);
     assert!(moved.is_woken() && other.is_woken());
     let decided = world.run(&mut [&mut moved, &mut other]);

@@ -34,7 +34,7 @@ pub(super) type Reply = Result<Vec<Decision>, Error>;
 /// How long callers wait for the node.
 pub(super) const DEADLINE: Duration = Duration::from_millis(50);
 
-/// A call, from when it is sent until nobody waits for its reply.
+/// A call, from when it is sent until no caller waits for its reply.
 pub(super) struct InFlight {
     pub(super) callers: Vec<Acquire>,
     pub(super) sent: Duration,
@@ -42,7 +42,7 @@ pub(super) struct InFlight {
     pub(super) decided: Option<Vec<Decision>>,
     reply: Option<Reply>,
     pub(super) answered: bool,
-    /// Whether nobody waits for it.
+    /// Whether no caller waits for it.
     pub(super) over: bool,
     /// Whether it stands on the wire when it is dropped, and so arrives all the same.
     arrives: bool,
@@ -75,7 +75,7 @@ pub(super) struct State {
     /// So many of the first calls are answered or over.
     done: usize,
     limiters: BTreeMap<String, LimiterState<SlidingLog>>,
-    /// What is taken: by whom, for which call, and when.
+    /// What is taken: by which caller, by which id, and when.
     pub(super) held: BTreeMap<(u64, PermitId), Duration>,
     /// The callers that are neither decided for nor have left.
     pub(super) alive: BTreeMap<u64, Alive>,
@@ -206,7 +206,7 @@ impl Server {
     async fn call(&self, run: &[Acquire]) -> Reply {
         let arrived = {
             let state = self.state();
-            let hurried = run.iter().filter(|acquire| acquire.patience.is_none());
+            let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
             let arrived = |acquire: &Acquire| state.alive.get(&number(acquire.first.id)).copied();
             hurried.filter_map(arrived).map(|alive| alive.arrived).min()
         };
@@ -258,7 +258,7 @@ impl State {
         let is_young = |call: &InFlight| !call.over && !call.answered && call.sent + DEADLINE > now;
         let holds = |call: &InFlight| {
             let alive = |id: u64| self.alive.contains_key(&id);
-            let waits = |run: &[Acquire]| run[0].patience.is_some();
+            let waits = |run: &[Acquire]| run[0].max_wait.is_some();
             let same = waits(&call.callers) == waits(run)
                 && call.callers[0].first.limit() == run[0].first.limit()
                 && call.name().as_str() == run[0].first.name().as_str()
@@ -331,7 +331,7 @@ impl State {
     /// Records a grant, by the order of arrival.
     fn grant(&mut self, acquire: &Acquire, time: Duration) {
         let id = number(acquire.first.id);
-        if acquire.patience.is_some() && !self.holds(id) && self.stands(id) {
+        if acquire.max_wait.is_some() && !self.holds(id) && self.stands(id) {
             let overtaken = self.alive.range(..id).find(|(other, alive)| {
                 let same = limiter_of(**other) == limiter_of(id);
                 alive.waits && same && !self.holds(**other) && self.stands(**other)

@@ -137,7 +137,7 @@ fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
     assert!(granted(&world, &mut first) && granted(&world, &mut behind));
 }
 
-/// What is given back makes room, for which nobody waits longer.
+/// What is given back makes room at once.
 #[test]
 fn those_that_wait_are_asked_for_when_there_may_be_room() {
     let (mut world, mut requests) = full();
@@ -181,7 +181,7 @@ fn a_caller_that_asks_for_more_than_the_rate_does_not_wait() {
     assert_eq!(refusal.kind(), RefusalKind::AboveRate);
 }
 
-/// Those behind it were told to wait for it, too.
+/// The wait of those behind it counts its permits, too.
 #[test]
 fn a_caller_that_is_turned_away_leaves_its_room_to_those_behind() {
     let (mut world, _full) = full();
@@ -219,7 +219,7 @@ fn a_caller_that_is_late_when_its_turn_has_come_learns_what_the_store_says() {
 
 /// It may have needed more.
 #[test]
-fn what_the_last_waiter_was_told_is_not_about_the_next() {
+fn what_the_last_waiter_was_refused_by_is_not_about_the_next() {
     let (mut world, _full) = full();
     let mut first = world.waits(1);
     world.answer_all();
@@ -230,7 +230,7 @@ fn what_the_last_waiter_was_told_is_not_about_the_next() {
 }
 
 #[test]
-fn room_in_one_limiter_has_nobody_asked_for_that_waits_for_another() {
+fn room_in_one_limiter_wakes_none_that_waits_for_another() {
     let (mut world, _full) = full();
     let mut waiting = world.waits(1);
     world.answer_all();

@@ -57,7 +57,7 @@ impl World {
         server.state().queues = Some(queues.clone());
         let own: Arc<dyn Clock> = Arc::new(clock.clone());
         let mut in_flight = InFlight::new(bounds.deadline, Arc::clone(&own), |_| 0);
-        Arc::get_mut(&mut in_flight).expect("nobody has it").bounds = bounds;
+        Arc::get_mut(&mut in_flight).expect("not shared yet").bounds = bounds;
         let queued = Queued::new(
             Arc::clone(&server),
             own,
@@ -98,7 +98,7 @@ impl World {
             rest: Vec::new(),
             on_failure: None,
             remaining: false,
-            patience: max_wait,
+            max_wait,
             asked: None,
             unsent: std::sync::OnceLock::new(),
         }
@@ -122,7 +122,7 @@ impl World {
     pub(super) fn alive(&self, acquire: &Acquire) -> u64 {
         let alive = Alive {
             arrived: self.clock.now(),
-            waits: acquire.patience.is_some(),
+            waits: acquire.max_wait.is_some(),
         };
         let id = number(acquire.first.id);
         self.server.state().alive.insert(id, alive);
@@ -292,7 +292,7 @@ impl Caller {
     }
 
     pub(super) fn waits(&self) -> bool {
-        self.acquire.patience.is_some()
+        self.acquire.max_wait.is_some()
     }
 
     pub(super) fn is_late(&self, now: Duration) -> bool {

@@ -11,12 +11,12 @@ const CROWD: usize = 64;
 /// Returns a store that calls Redis each time, and whose decisions a busy machine does not turn
 /// into decisions by policy.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
-    let store = crate::scene::patient(server.url()).prefix(&unique("line"));
+    let store = crate::scene::patient(server.url()).prefix(&unique("queue"));
     store.deny_cache(Duration::ZERO)
 }
 
 async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("line")).unwrap();
+    let limiter = RateLimiter::new(store, &unique("queue")).unwrap();
     limiter.set_rate(limit).await.unwrap();
     limiter
 }

@@ -13,7 +13,7 @@ enum Kind {
     Limiter,
 }
 
-/// Both stand in the same line: they go by the stored limit of one name.
+/// Both stand in the same queue: they go by the stored limit of one name.
 struct World {
     server: RedisServer,
     store: RedisStore,
