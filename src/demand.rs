@@ -32,7 +32,7 @@ pub(crate) struct Acquire {
     pub(crate) remaining: bool,
     /// The longest wait in a queue for permits; `None` waits for none.
     pub(crate) patience: Option<Patience>,
-    /// The time since which its caller waits for the store; `None` until the store is called.
+    /// The time since which its caller waits for the store; `None` until that is asked.
     pub(crate) asked: Option<Instant>,
 }
 
