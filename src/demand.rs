@@ -164,7 +164,8 @@ impl Deref for Target {
     }
 }
 
-/// Permits of one limiter.
+/// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the public
+/// [`Charge`](crate::Charge).
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) limiter: Target,

@@ -124,8 +124,11 @@ impl Charge {
     /// ```
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<Self> {
-        let found = self.charged.iter().any(|charged| charged.has(name));
-        found.then(|| Self {
+        let has = |charged: &Charged| {
+            let mut receipts = charged.grant.receipts().iter();
+            receipts.any(|receipt| is_of(receipt, name)) && charged.grant.ledger().is_open()
+        };
+        self.charged.iter().any(has).then(|| Self {
             charged: self.charged.clone(),
             rule: Some(name.into()),
         })
@@ -352,11 +355,6 @@ impl Charged {
         self.store == address(store)
             && self.grant.ledger().is_open()
             && self.grant.receipts().iter().any(same)
-    }
-
-    fn has(&self, rule: &str) -> bool {
-        let mut receipts = self.grant.receipts().iter();
-        receipts.any(|receipt| is_of(receipt, rule)) && self.grant.ledger().is_open()
     }
 
     fn correct(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {

@@ -136,7 +136,7 @@ impl Look<'_> {
         let keys = wire::keys(name, own);
         let first = self.page(&keys, 0).await?;
         let (now, .., value, entries, log) = &first;
-        let mut report = Diagnosis::begin(name, keys, &first)?;
+        let mut report = Diagnosis::begin(keys, &first)?;
         let mut logged = report.count(log, *now);
         let mut read = PAGE;
         // Also ends for a log that grows as fast as it is read.
@@ -276,7 +276,7 @@ type Page = (
 
 impl Diagnosis {
     /// Begins the report with everything of a page but its entries.
-    fn begin(name: &Name, keys: [String; 5], page: &Page) -> Result<Self, Error> {
+    fn begin(keys: [String; 5], page: &Page) -> Result<Self, Error> {
         let (_, fields, lives, value, entries, _) = page;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();
@@ -286,7 +286,6 @@ impl Diagnosis {
             *life = wire::time_to_live(&Value::Int(*left))?;
         }
         Ok(Self {
-            name: name.clone(),
             keys: Keys(keys),
             per_client: fields[2].as_deref() == Some(b"1"),
             fields: stored

@@ -5,7 +5,6 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 use super::RedissonReleases;
 use crate::{
     limit::Algorithm,
-    name::Name,
     store::{TimeToLive, redis::wire},
 };
 
@@ -17,7 +16,6 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    pub(crate) name: Name,
     pub(crate) keys: Keys,
     pub(crate) per_client: bool,
     /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
@@ -65,8 +63,8 @@ pub struct Diagnosis {
     pub redisson: Option<Vec<RedissonReleases>>,
 }
 
-/// The five keys, in the order in which every script takes them. They contain an identity, which
-/// logs must not.
+/// The five keys, in the order in which every script takes them; the first is the limiter's name.
+/// They contain an identity, which logs must not.
 #[derive(Clone)]
 pub(crate) struct Keys(pub(crate) [String; 5]);
 
@@ -177,7 +175,8 @@ impl Findings {
 impl Diagnosis {
     /// Returns the limiter's name in Redis.
     pub fn name(&self) -> &str {
-        self.name.as_str()
+        let Keys([name, ..]) = &self.keys;
+        name
     }
 
     /// Returns the number of log entries that no Redisson wrote.

@@ -220,7 +220,7 @@ impl ClientIp {
 
     /// Expects no proxy.
     pub(crate) fn none() -> Self {
-        Self::new(Trust::Networks(Arc::default()), None)
+        Self::new(Trust::Hops(0), None)
     }
 
     fn new(trust: Trust, mistake: Option<ConfigError>) -> Self {
@@ -236,7 +236,7 @@ impl ClientIp {
 
     fn trusts(&self, peer: Option<IpAddr>) -> bool {
         match (&self.trust, peer) {
-            (Trust::Hops(_), _) => true,
+            (Trust::Hops(proxies), _) => *proxies > 0,
             (Trust::Networks(networks), Some(peer)) => {
                 networks.iter().any(|network| network.contains(&peer))
             }
@@ -246,7 +246,7 @@ impl ClientIp {
 
     fn expects_proxies(&self) -> bool {
         match &self.trust {
-            Trust::Hops(_) => true,
+            Trust::Hops(proxies) => *proxies > 0,
             Trust::Networks(networks) => !networks.is_empty(),
         }
     }

@@ -299,7 +299,7 @@ impl CompiledRules {
         store: &dyn AnyStore,
         defaults: Defaults,
     ) -> Result<Self, ConfigError> {
-        let compiled = |entry: &str, rules: Vec<Rule>| {
+        let compile = |entry: &str, rules: Vec<Rule>| {
             let mut labels = HashSet::new();
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
                 return Err(duplicate(twice.label()));
@@ -330,9 +330,9 @@ impl CompiledRules {
             index,
             unmatched,
             entries: entries
-                .map(|(text, _, rules)| compiled(&text, rules))
+                .map(|(text, _, rules)| compile(&text, rules))
                 .collect::<Result<_, _>>()?,
-            otherwise: compiled("otherwise", rules.otherwise)?,
+            otherwise: compile("otherwise", rules.otherwise)?,
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
             fields,
