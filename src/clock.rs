@@ -226,7 +226,7 @@ impl Now {
 
     /// Returns the same instant as a caller's clock, which proves nothing about scores by other
     /// clocks.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn given(self) -> Self {
         Self {
             is_own: false,

@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    /// What the verbs do is held against the scripts: `tests/inside/model`. They forget nothing that
-    /// can still be asked for.
+    /// The verbs are held against the scripts: `tests/inside/model`. They forget nothing that can
+    /// still be asked for.
     #[test]
     fn it_is_full_when_its_window_is_over() {
         assert_eq!(fresh(5, 1000).full_at(), None);

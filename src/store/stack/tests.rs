@@ -110,7 +110,7 @@ fn listeners_are_called_when_a_verb_is_over() {
         (Op::Delete, &["here"]),
         (Op::Rename(there), &["here", "there"]),
     ] {
-        for is_heard in [true, false] {
+        for stays in [true, false] {
             let log = Log::default();
             let server = Scripted {
                 log: Arc::clone(&log),
@@ -123,7 +123,7 @@ fn listeners_are_called_when_a_verb_is_over() {
                 let mut managing = std::pin::pin!(Decide::manage(&exit, &here, &op));
                 assert!(poll(managing.as_mut()).is_pending());
                 assert_eq!(*log.lock().unwrap(), ["verb"], "{op:?}");
-                if is_heard {
+                if stays {
                     assert!(poll(managing.as_mut()).is_ready());
                     assert_eq!(log.lock().unwrap().len(), 1 + 4 * names.len(), "{op:?}");
                 }
@@ -132,7 +132,7 @@ fn listeners_are_called_when_a_verb_is_over() {
             for (name, event) in names.iter().flat_map(|it| [(it, "changed"), (it, "room")]) {
                 all.extend(["a", "b"].map(|who| format!("{who} {event} {name}")));
             }
-            assert_eq!(read(&log), all, "{op:?}, heard: {is_heard}");
+            assert_eq!(read(&log), all, "{op:?}, its caller stays: {stays}");
         }
     }
 }

@@ -32,8 +32,8 @@ impl World {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    /// Asks, does something while that is on its way, and hears the answer.
-    fn hears(&self, acquire: &Acquire, answer: Decision, meanwhile: impl FnOnce()) {
+    /// Asks, does something while the call is on its way, and gets this answer.
+    fn answers(&self, acquire: &Acquire, answer: Decision, meanwhile: impl FnOnce()) {
         let mut asking = std::pin::pin!(self.cache.acquire(acquire));
         assert!(poll(asking.as_mut()).is_pending());
         meanwhile();
@@ -42,11 +42,11 @@ impl World {
     }
 
     fn refused(&self, acquire: &Acquire, wait: u64, meanwhile: impl FnOnce()) {
-        self.hears(acquire, Decision::Deny(for_ms(acquire, wait)), meanwhile);
+        self.answers(acquire, Decision::Deny(for_ms(acquire, wait)), meanwhile);
     }
 
     /// Returns the wait in ms of a refusal from memory.
-    fn told(&self, acquire: &Acquire) -> Option<u128> {
+    fn repeated(&self, acquire: &Acquire) -> Option<u128> {
         let (known, elapsed) = self.cache.refusals.known(acquire)?;
         let refusal = known.refusal(elapsed);
         assert_eq!(refusal.source, Source::Cache);
@@ -79,9 +79,9 @@ fn for_ms(acquire: &Acquire, wait: u64) -> Refusal {
 #[test]
 fn a_refusal_is_repeated_until_its_wait_or_the_cap_is_over() {
     let ask = one("a");
-    for (wait, meanwhile, told) in [
-        // The server may have decided at any moment of the 300 ms: it ends by when it was asked, and
-        // its wait counts from when it was heard.
+    for (wait, meanwhile, steps) in [
+        // The server may have decided at any moment of the 300 ms: the refusal ends by the time of
+        // the call, and its wait counts from the time of the answer.
         (
             1000,
             300,
@@ -104,11 +104,11 @@ fn a_refusal_is_repeated_until_its_wait_or_the_cap_is_over() {
         (60_000, 0, &[(59_999, Some(1)), (0, Some(1)), (1, None)]),
     ] {
         let world = World::new(CAP);
-        assert_eq!(world.told(&ask), None);
+        assert_eq!(world.repeated(&ask), None);
         world.refused(&ask, wait, || world.advance(meanwhile));
-        for (step, (pause, left)) in told.iter().enumerate() {
+        for (step, (pause, left)) in steps.iter().enumerate() {
             world.advance(*pause);
-            assert_eq!(world.told(&ask), *left, "{wait} ms, step {step}");
+            assert_eq!(world.repeated(&ask), *left, "{wait} ms, step {step}");
         }
         // While the store fails, what it said last is still true.
         let last = world.cache.refusals.last_known(&ask);
@@ -125,7 +125,7 @@ fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() 
     let ask = acquire(&["a", "b"].map(name));
     let mut refusal = for_ms(&ask, 40_000);
     refusal.limits[0].retry_after = Some(Duration::from_millis(500));
-    world.hears(&ask, Decision::Deny(refusal), || {});
+    world.answers(&ask, Decision::Deny(refusal), || {});
     let last_known = || {
         let last = world.cache.refusals.last_known(&ask)?;
         // The first has room by then.
@@ -151,9 +151,9 @@ fn a_grant_drops_it_unless_it_was_taken_before() {
     let mut many = one("a");
     many.first.permits = 5;
     world.refused(&many, 1000, || {});
-    for (source, told) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
-        world.hears(&ask, granted(&ask, source), || {});
-        assert_eq!(world.told(&many), told, "{source:?}");
+    for (source, wait) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
+        world.answers(&ask, granted(&ask, source), || {});
+        assert_eq!(world.repeated(&many), wait, "{source:?}");
     }
 }
 
@@ -180,11 +180,11 @@ fn a_change_of_any_of_its_names_drops_it() {
             let row = format!("{} of {:?}", changed.as_str(), names.collect::<Vec<_>>());
             change();
             world.refused(ask, 1000, change);
-            assert_eq!(world.told(ask).is_none(), drops, "{row}, on its way");
+            assert_eq!(world.repeated(ask).is_none(), drops, "{row}, on its way");
             world.refused(ask, 1000, || {});
-            assert!(world.told(ask).is_some(), "{row}, before");
+            assert!(world.repeated(ask).is_some(), "{row}, before");
             change();
-            assert_eq!(world.told(ask).is_none(), drops, "{row}, after");
+            assert_eq!(world.repeated(ask).is_none(), drops, "{row}, after");
         }
     }
 }
@@ -197,10 +197,10 @@ fn what_is_given_back_drops_it_once_it_is_known_to_make_room() {
     world.refused(&ask, 1000, || {});
     // It is not known whether it was granted: the store says when it has arrived.
     world.cache.settle(receipt.clone(), 0);
-    assert!(world.told(&ask).is_some());
+    assert!(world.repeated(&ask).is_some());
     let granted = receipt.granted(Duration::from_secs(1));
     world.cache.settle(granted, 0);
-    assert!(world.told(&ask).is_none());
+    assert!(world.repeated(&ask).is_none());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_clock_that_is_set_back_drops_it() {
     world.refused(&ask, 1000, || {});
     let earlier = world.clock.now() - Duration::from_millis(1);
     world.clock.set(earlier);
-    assert_eq!(world.told(&ask), None);
+    assert_eq!(world.repeated(&ask), None);
 }
 
 #[test]
@@ -222,10 +222,10 @@ fn windows_and_logs_are_told_by_their_own_clocks() {
     world.refused(&by_window, 3_600_000, || {});
     // A window ends by the server's clock: this one is nothing to it.
     world.advance(3_600_000);
-    assert!(world.told(&by_window).is_some());
+    assert!(world.repeated(&by_window).is_some());
     let both = acquire(&[log, window]);
     world.refused(&both, 1000, || {});
-    assert_eq!(world.told(&both), None);
+    assert_eq!(world.repeated(&both), None);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn what_is_old_when_it_arrives_does_not_replace_what_is_new() {
     world.cache.refusals.changed(ask.first.name());
     world.refused(&ask, 1000, || {});
     world.cache.refusals.learn(&ask, late, &for_ms(&ask, 5000));
-    assert_eq!(world.told(&ask), Some(1000));
+    assert_eq!(world.repeated(&ask), Some(1000));
 }
 
 /// A server counts whole milliseconds: a wait of one may be over when its answer arrives.
@@ -273,7 +273,7 @@ fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
     }
 }
 
-/// A clock that stands still, or is set back again and again, makes nothing last for longer than the
+/// A clock that stands still, or is set back again and again, makes nothing last longer than the
 /// cap.
 #[test]
 fn the_cap_is_also_one_of_real_time() {
@@ -282,7 +282,7 @@ fn the_cap_is_also_one_of_real_time() {
         let world = World::new(cap);
         world.refused(&ask, 10, || {});
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(world.told(&ask).is_some(), lasts);
+        assert_eq!(world.repeated(&ask).is_some(), lasts);
     }
 }
 
@@ -331,16 +331,16 @@ fn what_is_told_is_the_answer_to_the_same_question() {
             // Whatever their hashes.
             let kept = refusals.kept.as_ref().unwrap();
             kept.insert(key(asked), Arc::clone(&known));
-            assert_eq!(world.told(asked).is_some(), same, "{number} {other}");
+            assert_eq!(world.repeated(asked).is_some(), same, "{number} {other}");
         }
         refusals.kept.as_ref().unwrap().insert(key(learnt), known);
         let mut again = learnt.clone();
         again.identify(PermitId([8; 16]));
-        assert!(world.told(&again).is_some(), "{number}");
+        assert!(world.repeated(&again).is_some(), "{number}");
     }
     // The same rule, built once more.
     let world = World::new(CAP);
     world.refused(&base, 1000, || {});
     let rebuilt = with(&|charge| charge.labels = Labels::unnamed("a"));
-    assert!(world.told(&rebuilt).is_some());
+    assert!(world.repeated(&rebuilt).is_some());
 }

@@ -202,8 +202,8 @@ mod logs {
         for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {
             let (guard, _) = guard();
             let error = Error::new(ErrorKind::Timeout).caused_by(given_up);
-            let told = levels(|| guard.note(&Err(error)));
-            assert_eq!(told, vec!["WARN"; lines], "{given_up:?}");
+            let logged = levels(|| guard.note(&Err(error)));
+            assert_eq!(logged, vec!["WARN"; lines], "{given_up:?}");
             assert_eq!(guard.failing.load(Ordering::Relaxed), lines > 0);
         }
     }
@@ -214,8 +214,8 @@ mod logs {
         for kind in KINDS {
             let (guard, _) = guard();
             let ask = asks([one("ann")]);
-            let told = levels(|| drop(guard.ask(&ask, Some(kind))));
-            assert_eq!(told.is_empty(), OF_LIMITER.contains(&kind), "{kind:?}");
+            let logged = levels(|| drop(guard.ask(&ask, Some(kind))));
+            assert_eq!(logged.is_empty(), OF_LIMITER.contains(&kind), "{kind:?}");
         }
     }
 

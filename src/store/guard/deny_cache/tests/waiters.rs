@@ -30,11 +30,11 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
         for max_wait in [MaxWait::of, queue] {
             let waits = Duration::from_millis(waits);
             let hopeless = u128::from(wait - elapsed) > waits.as_millis();
-            let told = world.told(&waiting(&ask, max_wait(waits)));
+            let told = world.repeated(&waiting(&ask, max_wait(waits)));
             let left = u128::from(wait - elapsed);
             assert_eq!(told, hopeless.then_some(left), "{wait} {elapsed} {waits:?}");
         }
-        assert_eq!(world.told(&waiting(&ask, MaxWait::ENDLESS)), None);
+        assert_eq!(world.repeated(&waiting(&ask, MaxWait::ENDLESS)), None);
     }
 }
 
@@ -47,7 +47,7 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
         retry_after: None,
         ..for_ms(&ask, 1000)
     };
-    world.hears(&ask, Decision::Deny(above), || {});
+    world.answers(&ask, Decision::Deny(above), || {});
     for max_wait in [MaxWait::of(CAP * 60), MaxWait::ENDLESS] {
         let refusals = &world.cache.refusals;
         let (known, elapsed) = refusals.known(&waiting(&ask, max_wait)).unwrap();
@@ -62,15 +62,15 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
     let ask = one("a");
     let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
     let refused = |wait, behind| {
-        let told = for_ms(&waits, wait);
-        let told = Decision::Deny(Refusal { behind, ..told });
-        world.hears(&waits, told, || {});
+        let refusal = for_ms(&waits, wait);
+        let refusal = Decision::Deny(Refusal { behind, ..refusal });
+        world.answers(&waits, refusal, || {});
     };
     refused(2000, true);
-    assert_eq!(world.told(&ask), None);
+    assert_eq!(world.repeated(&ask), None);
     refused(1000, false);
-    assert_eq!(world.told(&ask), Some(1000));
-    assert_eq!(world.told(&waits), Some(1000));
+    assert_eq!(world.repeated(&ask), Some(1000));
+    assert_eq!(world.repeated(&waits), Some(1000));
     // Where nobody can be asked, its policy decides.
     assert!(world.cache.refusals.last_known(&waits).is_none());
 }
@@ -85,5 +85,5 @@ fn one_that_has_waited_drops_nothing_that_is_known() {
         world.advance(3000);
         world.refused(&ask, 1000, || {});
     });
-    assert_eq!(world.told(&ask), Some(1000));
+    assert_eq!(world.repeated(&ask), Some(1000));
 }

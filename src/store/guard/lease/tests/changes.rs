@@ -15,7 +15,7 @@ fn set_rate() -> Op {
 /// have been carried out, too.
 #[tokio::test]
 async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
-    for is_heard in [true, false] {
+    for stays in [true, false] {
         let world = World::of_one();
         let (ours, op) = (&world.processes[0], set_rate());
         {
@@ -24,12 +24,12 @@ async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
             assert!(poll(changing.as_mut(), 1).is_none());
             world.warm(0);
             assert!(world.leased().is_some());
-            if is_heard {
+            if stays {
                 done(changing);
             }
         }
-        assert!(world.leased().is_none(), "{is_heard}");
-        assert_eq!(ours.count(), 0, "{is_heard}");
+        assert!(world.leased().is_none(), "{stays}");
+        assert_eq!(ours.count(), 0, "{stays}");
     }
 }
 

@@ -112,7 +112,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
         }
     }
     (0..PROCESSES).for_each(|process| world.end(process));
-    // Nothing is in use but what somebody has, and all of that: an entry lives as long as its grant
+    // The permits in use are exactly those that callers have: an entry lives as long as its grant
     // and a lease.
     let available = world.available();
     let ahead = interval / 10;

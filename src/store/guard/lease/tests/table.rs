@@ -44,8 +44,8 @@ async fn a_lease_serves_those_who_go_by_its_limit() {
     assert!(!serves(code[0], code[1]));
 }
 
-/// A list is granted together or not at all, shadow rules take nothing, and what has no entry of its
-/// own has no score.
+/// A list is granted together or not at all, shadow rules take nothing, and what has no entry of
+/// its own has no score.
 #[test]
 fn only_what_has_one_entry_of_its_own_is_leased() {
     let world = World::of_one();

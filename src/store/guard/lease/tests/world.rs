@@ -280,7 +280,7 @@ pub(crate) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     None
 }
 
-/// Returns the result of a call that is heard.
+/// Returns the result of a call whose caller stays.
 pub(crate) fn done<T>(call: impl Future<Output = Result<T, Error>>) -> T {
     poll(call, 9).unwrap().unwrap()
 }
