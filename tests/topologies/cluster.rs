@@ -3,18 +3,18 @@
 
 mod once;
 
+use super::cannot_be_read;
 use crate::scene::*;
-use crate::{support::Cluster, support::cluster::MASTERS};
+use crate::{
+    support::{Cluster, cluster::MASTERS},
+    traffic::{grants, is_free, kill_connections},
+};
 use tower_ratelimit::Error;
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// Long enough that a busy machine is no failure.
 fn patient(cluster: &Cluster) -> RedisStore {
-    RedisStore::cluster(cluster.urls())
-        .deadline(Duration::from_secs(5))
-        .connect_timeout(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
+    patiently(RedisStore::cluster(cluster.urls()))
         .build()
         .unwrap()
 }
@@ -58,9 +58,7 @@ async fn limiters_live_in_all_slots() {
         for _ in 0..4 {
             assert!(is_granted(limiter.try_acquire().await));
         }
-        let Decision::Allow(grant) = limiter.try_acquire_many(6).await.unwrap() else {
-            panic!("six are free");
-        };
+        let grant = take(&limiter, 6).await;
         assert!(!is_granted(limiter.try_acquire().await));
         receipts.push((limiter, grant));
     }
@@ -72,11 +70,8 @@ async fn limiters_live_in_all_slots() {
             limiter.give_back(receipt);
         }
     }
-    let given_back = Instant::now();
     for (limiter, _) in &receipts {
-        while limiter.available_permits().await.unwrap() != 6 {
-            assert!(given_back.elapsed() < Duration::from_secs(10));
-        }
+        is_free(limiter, 6).await;
     }
     assert_eq!(store.lost_receipts(), 0);
 
@@ -115,14 +110,9 @@ async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
         assert!(once.try_set_rate(LIMIT).await.unwrap());
         assert!(is_granted(once.try_acquire().await));
 
-        let Decision::Allow(grant) = limiter.try_acquire_many(4).await.unwrap() else {
-            panic!("ten are free");
-        };
+        let grant = take(limiter, 4).await;
         limiter.give_back(&grant.receipts()[0]);
-        let began = Instant::now();
-        while limiter.available_permits().await.unwrap() != 10 {
-            assert!(began.elapsed() < Duration::from_secs(10));
-        }
+        is_free(limiter, 10).await;
     }
 }
 
@@ -133,10 +123,7 @@ async fn live_in_all_slots(cluster: &Cluster, algorithm: Algorithm) {
         let limiter = limiter.algorithm(algorithm);
         assert!(is_granted(limiter.try_acquire_many(4).await));
         for _ in 0..3 {
-            let Decision::Allow(grant) = limiter.try_acquire_many(2).await.unwrap() else {
-                panic!("six are free");
-            };
-            receipts.push((limiter.clone(), grant));
+            receipts.push((limiter.clone(), take(&limiter, 2).await));
         }
         assert!(!is_granted(limiter.try_acquire().await));
     }
@@ -199,12 +186,8 @@ fn redisson_keys(name: &str) -> Vec<String> {
         true => format!("{name}:{suffix}"),
         false => format!("{{{name}}}:{suffix}"),
     };
-    ["value", "value:client", "permits", "permits:client"]
-        .into_iter()
-        .fold(vec![name.to_owned()], |mut keys, suffix| {
-            keys.push(companion(suffix));
-            keys
-        })
+    let companions = ["value", "value:client", "permits", "permits:client"].map(companion);
+    [vec![name.to_owned()], companions.to_vec()].concat()
 }
 
 /// Shows what the check of names is for, and that it refuses no more than it must.
@@ -291,8 +274,7 @@ async fn killed_connections_cost_no_decision() {
     let limiters = one_each(&store, &cluster).await;
     for _ in 0..3 {
         for node in &cluster.nodes {
-            let killed = node.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-            assert!(matches!(killed, Reply::Int(1..)), "{killed}");
+            assert!(kill_connections(node) > 0);
         }
         for limiter in &limiters {
             assert!(is_granted(limiter.try_acquire().await));
@@ -306,17 +288,21 @@ async fn killed_connections_cost_no_decision() {
 /// The masters beside a faulty one reply within this time, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Uses limiters of which the third is on a faulty master. Calls all of them for four seconds,
-/// which is longer than the other masters take to notice.
-async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
-    let store = RedisStore::cluster(cluster.urls())
-        .deadline(DEADLINE)
-        .build()
-        .unwrap();
+/// Returns a store, and a limiter on each master with more permits than a test takes.
+async fn unlimited(cluster: &Cluster) -> (RedisStore, Vec<RateLimiter>) {
+    let store = RedisStore::cluster(cluster.urls()).deadline(DEADLINE);
+    let store = store.build().unwrap();
     let limiters = one_each(&store, cluster).await;
     for limiter in &limiters {
         limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
     }
+    (store, limiters)
+}
+
+/// Uses limiters of which the third is on a faulty master. Calls all of them for four seconds,
+/// which is longer than the other masters take to notice.
+async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
+    let (_store, limiters) = unlimited(cluster).await;
     let [live, other, dead] = &limiters[..] else {
         panic!("one on each master");
     };
@@ -358,18 +344,13 @@ async fn a_dead_master_costs_its_own_slots_only() {
         cluster.nodes[2].restart();
         cluster.wait_complete();
     });
-    let up = Instant::now();
     // Its data is gone, which is an answer too.
-    loop {
-        match limiters[2].try_acquire().await {
-            Err(error) if error.kind() == ErrorKind::NotInitialized => break,
-            other => assert!(up.elapsed() < Duration::from_secs(10), "{other:?}"),
-        }
-    }
-    println!(
-        "its decisions come from Redis again after {:?}",
-        up.elapsed()
-    );
+    let healed = until("Redis decides again", async || {
+        let error = limiters[2].try_acquire().await.err();
+        error.is_some_and(|error| error.kind() == ErrorKind::NotInitialized)
+    })
+    .await;
+    println!("its decisions come from Redis again after {healed:?}");
     assert!(limiters[2].try_set_rate(LIMIT).await.unwrap());
     assert!(is_granted(limiters[2].try_acquire().await));
 }
@@ -382,14 +363,8 @@ async fn a_silent_master_costs_its_own_slots_only() {
         cluster.nodes[2].resume();
         cluster.wait_complete();
     });
-    let up = Instant::now();
-    while limiters[2].try_acquire().await.is_err() {
-        assert!(up.elapsed() < Duration::from_secs(10));
-    }
-    println!(
-        "its decisions come from Redis again after {:?}",
-        up.elapsed()
-    );
+    let healed = grants(&limiters[2]).await;
+    println!("its decisions come from Redis again after {healed:?}");
 }
 
 /// There is a breaker for each 512 hash slots: that of a silent master keeps calls from it and from
@@ -397,14 +372,7 @@ async fn a_silent_master_costs_its_own_slots_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_opens_the_breaker_of_its_slots() {
     let mut cluster = Cluster::start();
-    let store = RedisStore::cluster(cluster.urls())
-        .deadline(DEADLINE)
-        .build()
-        .unwrap();
-    let limiters = one_each(&store, &cluster).await;
-    for limiter in &limiters {
-        limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
-    }
+    let (store, limiters) = unlimited(&cluster).await;
     let slots: Vec<_> = limiters
         .iter()
         .map(|limiter| u16::try_from(cluster.slot(limiter.name())).unwrap())
@@ -442,11 +410,7 @@ async fn a_silent_master_opens_the_breaker_of_its_slots() {
         assert!(both.try_acquire().await.is_err());
     }
     block_in_place(|| cluster.nodes[2].resume());
-    until("it grants again", async || {
-        let decision = limiters[2].try_acquire().await;
-        decision.is_ok_and(|decision| decision.is_allowed())
-    })
-    .await;
+    grants(&limiters[2]).await;
     assert_eq!(breaker(slots[2]), BreakerState::Closed);
 }
 
@@ -456,12 +420,8 @@ fn bad_addresses_are_refused() {
         vec![],
         vec!["http://a:6379"],
         vec!["unix:///tmp/redis"],
-        vec!["redis://:one@a:6379", "redis://:two@b:6379"],
+        vec!["redis://:secret@a:6379", "redis://:two@b:6379"],
     ] {
-        let error = RedisStore::cluster(addresses.clone()).build().unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Store, "{addresses:?}");
-        let said = "the address of Redis cannot be read: ";
-        assert!(error.to_string().starts_with(said), "{error}");
-        assert!(!error.to_string().contains("one"), "{error}");
+        cannot_be_read(RedisStore::cluster(addresses));
     }
 }
