@@ -249,16 +249,16 @@ impl Traffic {
     }
 
     async fn counted(&self, times: u64, count: fn(&Lane) -> &AtomicU64, what: &str) {
-        let deadline = Instant::now() + Duration::from_secs(60);
         for lane in &self.lanes {
             let goal = count(lane).load(Ordering::SeqCst) + times;
-            while count(lane).load(Ordering::SeqCst) < goal {
-                assert!(
-                    Instant::now() < deadline,
-                    "not {what} {times} times more: {lane:?}"
-                );
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            until(
+                &format!("{what} {times} times more: {lane:?}"),
+                async || {
+                    self.nothing_wrong();
+                    count(lane).load(Ordering::SeqCst) >= goal
+                },
+            )
+            .await;
         }
     }
 
@@ -278,7 +278,7 @@ impl Traffic {
         self.nothing_wrong();
     }
 
-    pub fn nothing_wrong(&self) {
+    fn nothing_wrong(&self) {
         for lane in &self.lanes {
             let wrong = lane.wrong.lock().unwrap();
             assert!(wrong.is_empty(), "{}: {wrong:?}", lane.name);
