@@ -8,11 +8,9 @@ use std::{
 };
 
 use quote::ToTokens;
-use syn::{
-    Attribute, Fields, ImplItem, Item, ItemImpl, Signature, TraitItem, Type, UseTree, Visibility,
-};
+use syn::{Attribute, Fields, ImplItem, Item, ItemImpl, Signature, TraitItem, Type, Visibility};
 
-use crate::source::{Names, Source, is_aside, parse};
+use crate::source::{Names, Source, is_aside, parse, paths};
 
 const FILE: &str = "tests/architecture/api.txt";
 
@@ -66,29 +64,13 @@ impl Api<'_> {
         for item in &self.items[module].clone() {
             match item {
                 Item::Use(item) if is_public(&item.vis) && !is_aside(&item.attrs) => {
-                    self.uses(module, &item.tree, Vec::new(), shown);
+                    for (path, name) in paths(&item.tree, &[]) {
+                        assert_eq!(name.as_ref(), path.last(), "name what is public");
+                        self.name(module, &path, shown);
+                    }
                 }
                 _ => self.item(module, item, None, shown),
             }
-        }
-    }
-
-    fn uses(&mut self, module: &Names, tree: &UseTree, mut before: Names, shown: &str) {
-        match tree {
-            UseTree::Path(path) => {
-                before.push(path.ident.to_string());
-                self.uses(module, &path.tree, before, shown);
-            }
-            UseTree::Group(group) => {
-                for tree in &group.items {
-                    self.uses(module, tree, before.clone(), shown);
-                }
-            }
-            UseTree::Name(name) => {
-                before.push(name.ident.to_string());
-                self.name(module, &before, shown);
-            }
-            UseTree::Rename(_) | UseTree::Glob(_) => panic!("{module:?}: name what is public"),
         }
     }
 

@@ -14,6 +14,7 @@
 )]
 
 pub mod cluster;
+pub mod ports;
 pub mod random;
 pub mod redis_server;
 pub mod resp;

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+pub use super::ports::free_port;
+use super::ports::{address, free_cluster_port};
 use super::resp::Reply;
 pub use super::resp::command;
 use super::wait_until;
@@ -297,8 +299,7 @@ impl Process {
     fn start(port: u16, args: &[String], dir: &TempDir) -> Result<Self, StartError> {
         let log = dir.path().join("log");
         let log_file = File::create(&log).expect("create the log of the server");
-        let bin =
-            std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
+        let bin = binary();
         let server = Command::new(&bin)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--protected-mode", "no", "--loglevel", "warning"])
@@ -411,6 +412,11 @@ impl fmt::Display for StartError {
     }
 }
 
+/// The server's program
+pub fn binary() -> String {
+    std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"))
+}
+
 /// A fresh directory, removed with this value
 #[derive(Debug)]
 struct TempDir(PathBuf);
@@ -450,47 +456,3 @@ impl Drop for TempDir {
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 const POLL: Duration = Duration::from_millis(10);
-
-/// A port that nobody listens on
-///
-/// Below the range from which the kernel takes the ports of outgoing connections (from 32768 on
-/// Linux, 49152 on macOS): none of them can take the port of a killed server before it restarts,
-/// and a connect to that port cannot end up connected to itself.
-pub fn free_port() -> u16 {
-    port_where(is_free)
-}
-
-/// The same for a node of a Cluster, which also listens ten thousand ports above
-fn free_cluster_port() -> u16 {
-    const OUTGOING: u16 = 32_768;
-    port_where(|port| port + 10_000 < OUTGOING && is_free(port) && is_free(port + 10_000))
-}
-
-fn is_free(port: u16) -> bool {
-    TcpListener::bind(address(port)).is_ok()
-}
-
-fn port_where(suits: impl Fn(u16) -> bool) -> u16 {
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    static OFFSET: OnceLock<u16> = OnceLock::new();
-
-    // Test binaries that run side by side begin at different places.
-    let offset = *OFFSET.get_or_init(|| {
-        let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
-        ((nanos ^ process::id().wrapping_mul(2_654_435_761)) % u32::from(COUNT)) as u16
-    });
-    for _ in 0..COUNT {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
-        let port = FIRST + (offset + next) % COUNT;
-        if suits(port) {
-            return port;
-        }
-    }
-    panic!("no free port from {FIRST} to {}", FIRST + COUNT - 1);
-}
-
-pub fn address(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}

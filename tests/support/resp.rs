@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::redis_server::address;
+use super::ports::address;
 
 /// A reply in the second version of the protocol
 #[derive(Clone, Debug, PartialEq, Eq)]

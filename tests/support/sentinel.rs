@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::redis_server::{Tls, free_port};
+use super::redis_server::{Tls, binary, free_port};
 use super::resp::{command, command_with_password};
 use super::{RedisServer, Reply, wait_until};
 
@@ -65,7 +65,7 @@ impl Watched {
         let port = watch.port_of(&master).to_string();
         let replica = server(&["--replicaof", "127.0.0.1", &port]);
         wait_for_replica(&replica);
-        let sentinel = Sentinel::start_with(&master, &replica, watch);
+        let sentinel = Sentinel::start(&master, &replica, watch);
         Self {
             master,
             replica,
@@ -100,12 +100,7 @@ impl Sentinel {
     /// # Panics
     ///
     /// If there is no server binary, or the sentinel does not come up.
-    pub fn start(master: &RedisServer, replica: &RedisServer) -> Self {
-        Self::start_with(master, replica, &Watch::default())
-    }
-
-    /// As [`start`](Self::start), in another way
-    pub fn start_with(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
+    fn start(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
         // Removed with the replica.
         let config = replica.dir().join("sentinel.conf");
         // Between the choice of a port and its use, somebody else may take it.
@@ -154,12 +149,10 @@ impl Sentinel {
         fs::write(config, lines).expect("write the configuration of the sentinel");
         let log = config.with_extension("log");
         fs::write(&log, "").expect("create the log of the sentinel");
-        let bin =
-            std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
         let shell = Command::new("sh")
             .arg("-c")
             .arg("\"$0\" \"$1\" --sentinel >\"$2\" 2>&1 </dev/null & read -r _; kill -KILL $!")
-            .arg(bin)
+            .arg(binary())
             .args([config, &log])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -16,7 +16,7 @@ use tower_ratelimit::{RedisStore, RedisStoreBuilder, deadpool_redis, redis};
 
 use super::certificates::{Authority, HERE};
 use super::scene::{LONG, patiently, until};
-use super::support::redis_server::Tls;
+use super::support::redis_server::{Tls, binary};
 use super::support::sentinel::{MASTER_NAME, PATIENT, Watch, Watched};
 use super::support::{Cluster, RedisServer, Sentinel, permissions};
 
@@ -183,12 +183,11 @@ fn has_tls() -> bool {
         let has = RedisServer::has_tls(tls());
         if !has {
             // Not by `eprintln!`, which says nothing where the test passes.
-            let server = std::env::var("REDIS_SERVER_BIN");
             let _ = writeln!(
                 io::stderr(),
                 "\n!!! {} was built without TLS.\n\
                  !!! NOT TESTED: Tls, MutualTls, SecuredSentinel, SecuredCluster",
-                server.as_deref().unwrap_or("redis-server"),
+                binary(),
             );
         }
         has
