@@ -30,13 +30,15 @@ struct Shared {
 /// What to answer, as it is to stand on the wire
 enum Says {
     /// To each command
-    Answers(Box<dyn Fn(&Command) -> Vec<u8> + Send + Sync>),
+    Answers(Box<Answers>),
     /// To each client, whatever it sends
     Always(Option<&'static [u8]>),
 }
 
 /// The words of one command
 pub type Command = Vec<Vec<u8>>;
+
+type Answers = dyn Fn(&Command) -> Vec<u8> + Send + Sync;
 
 impl ScriptedServer {
     /// Answers `OK` to whatever a client says of itself, and by `answers` to the rest; where that

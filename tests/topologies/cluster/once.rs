@@ -34,14 +34,14 @@ fn scripts(node: &ScriptedServer) -> usize {
 #[tokio::test]
 async fn what_may_not_run_twice_is_sent_once() {
     let released = async |limiter: RateLimiter| limiter.release(1).await.map(drop);
-    assert_eq!(sent("{orders}", released).await, 1);
+    assert_eq!(sent("{orders}", released).await, 1, "release");
     let renamed = async |limiter: RateLimiter| limiter.rename("b{orders}").await.map(drop);
-    assert_eq!(sent("{orders}", renamed).await, 1);
+    assert_eq!(sent("{orders}", renamed).await, 1, "rename");
     let slots = async |limiter: RateLimiter| {
         let limiter = limiter.slots(10).unwrap();
         limiter.try_acquire().await.map(drop)
     };
-    assert_eq!(sent("{orders}", slots).await, 1);
+    assert_eq!(sent("{orders}", slots).await, 1, "slots");
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let taken = async |limiter: RateLimiter| {
             let limiter = limiter.algorithm(algorithm);
