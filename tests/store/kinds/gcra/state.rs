@@ -173,9 +173,14 @@ async fn the_limit_has_a_life_of_its_own() {
     assert!(limiter.expire(HOUR / 8).await.unwrap());
     assert_eq!(state.numbers()[1], ends);
 
-    // It outlives a debt, too.
     let (vanishing, hours) = (Limit::new(4, HOUR).keep_alive(3 * HOUR).unwrap(), 3_600_000);
     limiter.set_rate(vanishing).await.unwrap();
+    // Where more than half of its life is left, a call leaves it alone.
+    state.ask("PEXPIRE", "", &[&(2 * hours).to_string()]);
+    take(limiter, 1).await;
+    let left = state.left("");
+    assert!((hours..=2 * hours).contains(&left), "{left}");
+    // It outlives a debt, too.
     let grant = take(limiter, 1).await;
     state.ask("PEXPIRE", "", &[&(hours / 2).to_string()]);
     limiter.settle(&grant.receipts()[0], 40);

@@ -154,6 +154,11 @@ async fn a_window_keeps_its_end_whatever_the_limiters_life() {
     let vanishing = Limit::new(5, HOUR).keep_alive(3 * HOUR).unwrap();
     limiter.set_rate(vanishing).await.unwrap();
     take(limiter, 1).await;
+    // Where more than half of its life, and more than a window, is left, a call leaves it alone.
+    state.ask("PEXPIRE", "", &["7200000"]);
+    take(limiter, 1).await;
+    let left = state.left("");
+    assert!((3_600_000..=7_200_000).contains(&left), "{left}");
     state.has_window_of(HOUR);
 }
 
