@@ -13,7 +13,7 @@ use http::request::Parts;
 async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     let clock = ManualClock::new();
     let store = |cap| {
-        let store = patient(RedisServer::shared().url()).client_clock(clock.clone());
+        let store = shared_by_clock(&clock);
         store.deny_cache(cap).build()
     };
     for cap in [Duration::MAX, Duration::from_millis(60_001)] {
@@ -39,10 +39,7 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
 #[tokio::test]
 async fn it_answers_the_same_question_only() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
+    let store = shared_by_clock(&clock).build().unwrap();
     let names = [unique("same"), unique("same")];
     let [a, b] = [0, 1].map(|n| RateLimiter::new(&store, &names[n]).unwrap());
     for limiter in [&a, &b] {
@@ -127,11 +124,8 @@ async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     let rule = Rule::new("api", by_plan, Constant("all"));
     let layer = RateLimitLayer::new(&store, rule.cost_by(move |parts| number(parts, "cost")));
     let ask = async |plan: u32, cost: u32| {
-        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
         let request = Request::builder().header("plan", plan).header("cost", cost);
-        let answer = layer.layer(inner).oneshot(request.body(()).unwrap()).await;
-        let decision = answer.unwrap().extensions().get::<Decision>().cloned();
-        let decision = decision.unwrap();
+        let decision = decide(&layer, request.body(()).unwrap()).await;
         (decision.is_allowed(), decision.source())
     };
     assert_eq!(ask(1, 1).await, (true, Source::Store));

@@ -13,6 +13,14 @@ async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimite
     limiter.lease(lease).unwrap()
 }
 
+/// A store on the shared server by a clock, and a limiter that permits are leased of.
+async fn by_clock(limit: Limit, lease: Duration) -> (RedisStore, ManualClock, RateLimiter) {
+    let clock = ManualClock::new();
+    let store = shared_by_clock(&clock).build().unwrap();
+    let limiter = leased(&store, limit, lease).await;
+    (store, clock, limiter)
+}
+
 /// Takes single permits until one comes out of a lease, and tells how many.
 async fn warm(limiter: &RateLimiter) -> u64 {
     for taken in 1..20 {
@@ -28,62 +36,36 @@ async fn free_at_last(limiter: &RateLimiter, permits: u64) {
     until("they are free", async || free(limiter).await == permits).await;
 }
 
-#[tokio::test]
-async fn a_hot_limiter_asks_once_for_hundreds() {
-    let server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    // Of real time: so long that no machine is too slow for it.
-    let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
-    let hot = leased(&store, Limit::new(1_000_000, minute), six).await;
-    let before = server.scripts_called();
-    const REQUESTS: u64 = 5_000;
-    let mut out_of_lease = 0;
-    for _ in 0..REQUESTS {
-        let decision = hot.try_acquire().await.unwrap();
-        decision.assert_allowed();
-        out_of_lease += u64::from(decision.source() == Source::Lease);
-    }
-    let calls = server.scripts_called() - before;
-    println!("{calls} script calls for {REQUESTS} requests, {out_of_lease} out of a lease");
-    assert!(calls * 1000 <= REQUESTS * 5, "{calls}");
-    store.close().await;
-    assert_eq!(hot.available_permits().await.unwrap(), 1_000_000 - REQUESTS);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_it_does_however_many_ask_at_once() {
-    let server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    let (minute, six) = (Duration::from_secs(60), Duration::from_secs(6));
-    let hot = leased(&store, Limit::new(10_000_000, minute), six).await;
-    let before = server.scripts_called();
-    const EACH: u64 = 400;
-    let mut tasks = JoinSet::new();
-    for _ in 0..64 {
-        let hot = hot.clone();
-        tasks.spawn(async move {
-            for _ in 0..EACH {
-                hot.try_acquire().await.unwrap().assert_allowed();
-            }
-        });
+async fn a_hot_limiter_asks_once_for_hundreds_however_many_ask_at_once() {
+    for (callers, each) in [(1, 5_000), (64, 400)] {
+        let server = RedisServer::start();
+        let store = patient(server.url()).build().unwrap();
+        // Of real time: so long that no machine is too slow for it.
+        let limit = Limit::per_minute(10_000_000);
+        let hot = leased(&store, limit, secs(6)).await;
+        let before = server.scripts_called();
+        let mut tasks = JoinSet::new();
+        for _ in 0..callers {
+            let hot = hot.clone();
+            tasks.spawn(async move {
+                for _ in 0..each {
+                    hot.try_acquire().await.unwrap().assert_allowed();
+                }
+            });
+        }
+        tasks.join_all().await;
+        let (calls, requests) = (server.scripts_called() - before, callers * each);
+        println!("{calls} script calls for {requests} requests of {callers} callers");
+        assert!(calls * 1000 <= requests * 5, "{calls} of {callers} callers");
+        store.close().await;
+        assert_eq!(free(&hot).await, 10_000_000 - requests, "{callers} callers");
     }
-    tasks.join_all().await;
-    let calls = server.scripts_called() - before;
-    println!("{calls} script calls for {} requests", 64 * EACH);
-    assert!(calls * 1000 <= 64 * EACH * 5, "{calls}");
-    store.close().await;
-    let free = hot.available_permits().await.unwrap();
-    assert_eq!(free, 10_000_000 - 64 * EACH);
 }
 
 #[tokio::test]
 async fn a_lease_is_an_entry_scored_at_its_end() {
-    let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
-    let limiter = leased(&store, Limit::per_second(1000), Duration::from_millis(80)).await;
+    let (_store, clock, limiter) = by_clock(Limit::per_second(1000), millis(80)).await;
     warm(&limiter).await;
     let log = format!("{{{}}}:permits", limiter.name());
     let entries = RedisServer::shared().entries(&log);
@@ -195,12 +177,7 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
 
 #[tokio::test]
 async fn a_release_after_the_lease_drops_cached_refusals() {
-    let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
-    let limiter = leased(&store, Limit::per_second(100), Duration::from_millis(100)).await;
+    let (store, clock, limiter) = by_clock(Limit::per_second(100), millis(100)).await;
     // All but what is in hand is taken by another process.
     warm(&limiter).await;
     let mut receipts = Vec::new();
@@ -210,10 +187,7 @@ async fn a_release_after_the_lease_drops_cached_refusals() {
             receipts.extend(grant.receipts().to_vec());
         }
     }
-    let other = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
+    let other = shared_by_clock(&clock).build().unwrap();
     let other = RateLimiter::new(&other, limiter.name()).unwrap();
     let left = other.available_permits().await.unwrap();
     let left = u32::try_from(left).unwrap();
@@ -230,17 +204,7 @@ async fn a_release_after_the_lease_drops_cached_refusals() {
 
 #[tokio::test]
 async fn a_grant_is_settled_whatever_became_of_its_lease() {
-    let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
-    let limiter = leased(
-        &store,
-        Limit::per_second(10_000),
-        Duration::from_millis(100),
-    )
-    .await;
+    let (store, clock, limiter) = by_clock(Limit::per_second(10_000), millis(100)).await;
     let mut taken = 0;
     let mut receipts = Vec::new();
     for _ in 0..12 {
@@ -270,12 +234,7 @@ async fn a_grant_is_settled_whatever_became_of_its_lease() {
 #[tokio::test]
 async fn a_reset_by_others_leaves_one_lease_of_each_process() {
     let clock = ManualClock::new();
-    let store = || {
-        patient(RedisServer::shared().url())
-            .client_clock(clock.clone())
-            .build()
-            .unwrap()
-    };
+    let store = || shared_by_clock(&clock).build().unwrap();
     let limit = Limit::per_second(800);
     let ours = leased(&store(), limit, Duration::from_millis(100)).await;
     let theirs = RateLimiter::new(&store(), ours.name()).unwrap();
@@ -310,12 +269,7 @@ async fn a_reset_by_others_leaves_one_lease_of_each_process() {
 
 #[tokio::test]
 async fn waiters_are_served_before_anything_is_taken_ahead() {
-    let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
-    let limiter = leased(&store, Limit::per_second(100), Duration::from_millis(100)).await;
+    let (_store, _clock, limiter) = by_clock(Limit::per_second(100), millis(100)).await;
     let taken = warm(&limiter).await;
     // It needs what is in hand, too: which is given back, and the line asked again.
     let rest = u32::try_from(100 - taken).unwrap();

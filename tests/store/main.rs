@@ -39,6 +39,7 @@ mod monitor;
 mod proxy;
 mod queue;
 mod raw_state;
+mod record;
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/mod.rs"]

@@ -17,8 +17,7 @@ fn layer(store: &RedisStore) -> RateLimitLayer {
 async fn crowd(layer: &RateLimitLayer) -> bool {
     let mut crowd = JoinSet::new();
     for _ in 0..CROWD {
-        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
-        crowd.spawn(layer.layer(inner).oneshot(Request::new(())));
+        crowd.spawn(layer.layer(service_fn(serve)).oneshot(Request::new(())));
     }
     let answers = crowd.join_all().await;
     let refused = |answer: &Result<Response<_>, _>| {

@@ -3,11 +3,9 @@
 use crate::scene::*;
 
 async fn ask(layer: &RateLimitLayer, user: &str) -> (StatusCode, Decision) {
-    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
     let request = Request::builder().header("x-user", user).body(()).unwrap();
-    let answer = layer.layer(inner).oneshot(request).await.unwrap();
-    let decision = answer.extensions().get::<Decision>().unwrap();
-    (answer.status(), decision.clone())
+    let answer = send(layer, request).await;
+    (answer.status(), decision_of(&answer).clone())
 }
 
 async fn stays_refused(mut gone: impl FnMut(&mut RedisServer), deadline: Duration) {

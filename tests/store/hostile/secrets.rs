@@ -9,7 +9,7 @@ use tower_ratelimit::{
     RulesFile, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
 };
 
-use super::{patient, request, send};
+use super::{patient, request};
 
 /// Long enough for a secret, and a word, as it is to be a password, a name and a header, too.
 const MARKER: &str = "m4rk3r-0123456789-0123456789-0123456789";

@@ -10,15 +10,14 @@ async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
         std::future::ready(Ok::<_, Infallible>(answer.unwrap()))
     });
     let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
-    answer.extensions().get::<Decision>().unwrap().clone()
+    decision_of(&answer).clone()
 }
 
 #[tokio::test]
 async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not() {
     for headers in [true, false] {
         let clock = ManualClock::new();
-        let store = patient(RedisServer::shared().url())
-            .client_clock(clock.clone())
+        let store = shared_by_clock(&clock)
             .prefix(&unique("lease"))
             .build()
             .unwrap();
@@ -47,11 +46,7 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
 async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
     for rewritten in [false, true] {
         let (clock, prefix) = (ManualClock::new(), unique("lease"));
-        let store = patient(RedisServer::shared().url())
-            .client_clock(clock.clone())
-            .prefix(&prefix)
-            .build()
-            .unwrap();
+        let store = shared_by_clock(&clock).prefix(&prefix).build().unwrap();
         let cost = |parts: &http::request::Parts| {
             let cost = parts.headers.get("cost");
             cost.map_or(1, |cost| cost.to_str().unwrap().parse().unwrap())
@@ -59,10 +54,8 @@ async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
         let rule = Rule::new("api", Limit::per_second(1000), Constant("all"));
         let layer = RateLimitLayer::new(&store, rule.lease(LEASE).cost_by(cost));
         let many = async || {
-            let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
             let request = Request::builder().header("cost", 100).body(()).unwrap();
-            let answer = layer.layer(inner).oneshot(request).await.unwrap();
-            answer.extensions().get::<Decision>().unwrap().clone()
+            decide(&layer, request).await
         };
         while ask(&layer, StatusCode::OK).await.source() != Source::Lease {}
         if rewritten {
@@ -111,10 +104,7 @@ async fn a_share_of_the_limit_knows_what_leases_granted() {
 #[tokio::test]
 async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
+    let store = shared_by_clock(&clock).build().unwrap();
     let (name, limit) = (unique("lease"), Limit::per_second(1000));
     let rule = Rule::shared(&name)
         .or_init(limit)

@@ -5,8 +5,7 @@ use std::{io::BufReader, io::Write, net::TcpStream};
 
 use super::{
     fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
-    support::random::seed, world::ask, world::grant, world::refusal, world::refused,
-    world::service,
+    support::random::seed, world::ask, world::left, world::refused_by, world::service,
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {
@@ -30,14 +29,6 @@ async fn limiters<const N: usize>(
         assert!(limiter.try_set_rate(seconds(permits)).await.unwrap());
     }
     limiters
-}
-
-async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
-    let mut left = Vec::new();
-    for limiter in limiters {
-        left.push(limiter.available_permits().await.unwrap());
-    }
-    left
 }
 
 /// Returns how many scripts the masters have run.
@@ -71,7 +62,7 @@ async fn limits_of_one_identity_are_one_call() {
         let before = scripts(&cluster);
         for number in 0..5 {
             let user = format!("user-{number}");
-            let granted = grant(ask(service, &[("user", &user)]).await.1);
+            let granted = granted(ask(service, &[("user", &user)]).await.1);
             assert!(granted.receipts().len() > 1);
         }
         assert_eq!(scripts(&cluster) - before, 5 * calls);
@@ -91,11 +82,11 @@ async fn a_later_refusal_gives_back_the_earlier() {
     )
     .await;
     let all = RateLimiter::all(&limiters).unwrap();
-    let granted = grant(all.try_acquire_many(2).await.unwrap());
+    let granted = granted(all.try_acquire_many(2).await.unwrap());
     assert_eq!(granted.receipts().len(), 3);
     assert_eq!(left(&limiters).await, [7, 7, 0]);
-    let refusal = refusal(all.try_acquire_each(&[3, 3, 1]).await.unwrap());
-    assert_eq!(refused(&refusal)[0].0, limiters[2].name());
+    let refusal = refused(all.try_acquire_each(&[3, 3, 1]).await.unwrap());
+    assert_eq!(refused_by(&refusal)[0].0, limiters[2].name());
     assert_eq!(refusal.limits().len(), 3);
     assert_eq!(refusal.limits().nth(1).unwrap().remaining(), None);
     store.close().await;
@@ -122,7 +113,7 @@ async fn a_waiter_keeps_what_it_is_granted() {
     let names = [0, 1].map(|node| cluster.name_on(node));
     let [first, second] = limiters(&store, names.map(|name| (name, 9))).await;
     let all = RateLimiter::all([&first, &second]).unwrap();
-    let held = grant(second.try_acquire_many(9).await.unwrap());
+    let held = granted(second.try_acquire_many(9).await.unwrap());
     let waiting = tokio::spawn({
         let all = all.clone();
         async move { all.acquire_many(5).await.unwrap() }

@@ -1,15 +1,13 @@
 //! Random lists over the same limiters, many at once, while connections are cut, calls are dropped
 //! and one limit is reset.
 
+use crate::record::{Record, spelled};
 use crate::scene::*;
 use std::{collections::BTreeMap, collections::BTreeSet};
 
 use tower_ratelimit::AllOf;
 
-use super::{
-    feed::Feed, proxy::Proxy, record::Record, record::spelled, support::random::Random,
-    support::random::seed,
-};
+use super::{feed::Feed, proxy::Proxy, support::random::Random, support::random::seed};
 
 /// Permits, and the interval in ms.
 const LIMITS: [(i64, i64); 6] = [

@@ -87,6 +87,6 @@ async fn what_was_used_is_settled(store: impl Settles) {
     assert_eq!(free(&limiter).await, 10);
 }
 
-fn grant_of(answer: &Response<String>) -> Grant {
+fn grant_of<B>(answer: &Response<B>) -> Grant {
     granted(decision_of(answer).clone())
 }
