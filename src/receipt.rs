@@ -35,7 +35,9 @@ impl PermitId {
     /// Returns the id of another call for the same caller, while an earlier one may be in flight.
     pub(crate) fn for_next_call(self) -> Self {
         let mut id = self.0;
-        id[0] = id[0].wrapping_add(1);
+        if let Some(number) = id.first_chunk_mut() {
+            *number = u32::from_le_bytes(*number).wrapping_add(1).to_le_bytes();
+        }
         Self(id)
     }
 

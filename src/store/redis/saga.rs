@@ -9,7 +9,7 @@
 
 use std::{cmp::Ordering, mem};
 
-use super::wire::{go_together, random_id};
+use super::wire::go_together;
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge},
@@ -41,19 +41,13 @@ pub(super) trait OneCall: Sync {
 ///
 /// Dropping it gives back all that it may have taken.
 pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<Decision, Error> {
-    let mut acquire = acquire.clone();
-    if acquire.max_wait.is_some() {
-        // A waiting caller calls again, and what an earlier attempt gave back may still be on its
-        // way.
-        acquire.identify(random_id()?);
-    }
     let mut taken = Taken {
         server,
         limits: List::new(),
         receipts: List::new(),
         asking: List::new(),
     };
-    for part in parts(&acquire, server.in_hash_slots()) {
+    for part in parts(acquire, server.in_hash_slots()) {
         taken.asking = part.receipts();
         let decision = server
             .acquire_at_once(&part, std::slice::from_ref(&part))

@@ -291,6 +291,10 @@ impl WaitQueue {
             self.wakers.extend(waiter.decided(decision));
             return None;
         };
+        if self.in_parts {
+            // What its first parts took is given back, which may arrive after the next call.
+            waiter.take_new_id();
+        }
         let due = now.saturating_add(wait);
         waiter.due = Some(due);
         self.refusal = Some(Box::new(refusal.clone()));

@@ -116,6 +116,40 @@ fn what_is_sent_again_after_its_caller_left_is_given_back_once_more() {
     assert_eq!(world.queues.unanswered.len(), 0);
 }
 
+/// What a list of several calls took before one of them refused is given back, perhaps after the
+/// next attempt has arrived: by its own id, which nothing else has. So does one that leaves, and
+/// at once: no runtime is driven for it.
+#[test]
+fn a_waiter_for_parts_asks_by_a_new_id_each_time() {
+    let mut world = World::with(1, BOUNDS, false);
+    let mut others: Vec<_> = (0..3).map(|_| world.comes(1)).collect();
+    world.answer_all();
+    assert_eq!(
+        world.run(&mut others.iter_mut().collect::<Vec<_>>()).len(),
+        3
+    );
+    let mut waiting = world.waits(1);
+    world.answer_all();
+    assert!(world.run(&mut [&mut waiting]).is_empty());
+    world.advance(201);
+    assert!(world.run(&mut [&mut waiting]).is_empty());
+    let id = waiting.id;
+    let attempts: Vec<_> = {
+        let state = world.server.state();
+        let calls = state.calls.iter().enumerate();
+        let calls = calls.filter(|(_, call)| call.ids() == [id]);
+        calls
+            .map(|(at, call)| (at, call.callers[0].first.id))
+            .collect()
+    };
+    assert_eq!(attempts.len(), 2);
+    assert_ne!(attempts[0].1, attempts[1].1);
+    world.server.carry_out(attempts[1].0);
+    assert!(world.held().contains(&id));
+    drop(waiting);
+    assert!(!world.held().contains(&id));
+}
+
 /// The same where the whole call is given up: it is not sent again, and may have arrived.
 #[test]
 fn a_call_that_all_have_left_is_dropped_and_what_it_took_is_given_back() {
