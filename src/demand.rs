@@ -1,25 +1,23 @@
-//! The question to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
+//! The request to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
 
-use std::hash::BuildHasher;
 use std::{
-    any::Any,
-    fmt::{self, Debug},
     ops::Deref,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::name::BuildSpread;
 use crate::{
+    clock,
     error::Error,
     failure_policy::FailurePolicy,
     limit::LimitSource,
     list::List,
     name::Name,
-    receipt::{PermitId, Receipt},
+    receipt::{PermitId, Place, Receipt},
+};
+pub(crate) use crate::{
+    labels::{Labels, Warning},
+    name::Limiter,
 };
 
 /// A list of charges, never empty, granted together or not at all.
@@ -111,24 +109,6 @@ impl Acquire {
     }
 }
 
-/// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
-/// It has no counts, and nothing of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Limiter {
-    pub(crate) name: Name,
-    pub(crate) limit: LimitSource,
-}
-
-impl Limiter {
-    /// Returns whether the other, of the same name in the store, is counted in the same way and by
-    /// the same limit.
-    pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        self.limit == other.limit
-            && self.name.algorithm() == other.name.algorithm()
-            && self.name.slots() == other.name.slots()
-    }
-}
-
 /// The limiter that a charge is for.
 ///
 /// A request names it in place, on the stack. Code that keeps it shares it: a store in memory
@@ -164,7 +144,8 @@ impl Deref for Target {
     }
 }
 
-/// Permits of one limiter.
+/// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the public
+/// [`Charge`](crate::Charge).
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) limiter: Target,
@@ -182,119 +163,6 @@ pub(crate) struct Charge {
     pub(crate) passes: bool,
     /// Set if callers cannot make up keys of its rule.
     pub(crate) bounded: bool,
-}
-
-/// The policy field of a rule, rendered once: each response has it, and it seldom changes.
-///
-/// It holds one dialect. Another one needs a field of its own, or a type that tells them apart.
-#[derive(Debug, Default)]
-pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
-
-impl PolicyField {
-    /// Returns the field for a limit, made by `render` if it is not known yet.
-    pub(crate) fn of<T: Any + Clone + Send + Sync>(
-        &self,
-        permits: u64,
-        interval: Duration,
-        render: impl FnOnce() -> Option<T>,
-    ) -> Option<T> {
-        let Some((known, at, field)) = self.0.get() else {
-            let field = render()?;
-            let _ = self.0.set((permits, interval, Box::new(field.clone())));
-            return Some(field);
-        };
-        match field.downcast_ref::<T>() {
-            Some(field) if *known == permits && *at == interval => Some(field.clone()),
-            _ => render(),
-        }
-    }
-}
-
-/// The name of a limit in responses and logs: made once per rule, and shared by all its decisions.
-pub(crate) struct Labels {
-    /// The name in responses; for a `RateLimiter`, its own name.
-    pub(crate) name: Arc<str>,
-    /// Set if there is a rule: the name of a `RateLimiter` may hold an identity.
-    is_rule: bool,
-    /// Set if responses do not show its limit.
-    pub(crate) hidden: bool,
-    /// The cost of each request, if it is the same for all: an inner layer compares it.
-    pub(crate) fixed_cost: Option<u32>,
-    /// The hash of what answers have of it.
-    pub(crate) answer_hash: u64,
-    /// The policy field for its limit.
-    pub(crate) policy: PolicyField,
-    /// The warnings that were given, each a bit.
-    warned: AtomicU8,
-}
-
-/// The warnings that are logged once per rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Warning {
-    /// Its limit was never set
-    Unset = 1,
-    /// Another process has stored another limit
-    Rewritten = 2,
-    /// A wrong clock takes part
-    Repaired = 4,
-    /// Only the store knows its limit, and fails
-    Unknown = 8,
-}
-
-impl Labels {
-    pub(crate) fn new(name: &str, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
-        Self::of(name, true, hidden, fixed_cost)
-    }
-
-    /// Returns those of a limiter without a rule.
-    pub(crate) fn unnamed(name: &str) -> Arc<Self> {
-        Self::of(name, false, false, None)
-    }
-
-    fn of(name: &str, is_rule: bool, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
-            name: name.into(),
-            is_rule,
-            hidden,
-            fixed_cost,
-            answer_hash: BuildSpread::new().hash_one((name, hidden)),
-            policy: PolicyField::default(),
-            warned: AtomicU8::new(0),
-        })
-    }
-
-    /// Returns whether responses name and show both alike.
-    pub(crate) fn answers_like(&self, other: &Self) -> bool {
-        self.name == other.name && self.hidden == other.hidden
-    }
-
-    /// Returns whether this is still to be logged; true once.
-    pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
-        let bit = of as u8;
-        // The plain load keeps the cache line shared where nothing changes.
-        self.warned.load(Ordering::Relaxed) & bit == 0
-            && self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0
-    }
-
-    /// Returns the name as logs may have it.
-    pub(crate) fn for_logs(&self) -> &str {
-        if self.is_rule {
-            &self.name
-        } else {
-            "a RateLimiter"
-        }
-    }
-}
-
-// The name of a limiter without a rule may hold an identity.
-impl Debug for Labels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Labels({})",
-            if self.is_rule { &self.name } else { ".." }
-        )
-    }
 }
 
 impl Charge {
@@ -347,7 +215,7 @@ impl Charge {
 
     /// Returns the receipt of a call that is still to be sent.
     pub(crate) fn receipt(&self) -> Receipt {
-        self.receipt_made(Some(crate::clock::moment()))
+        self.receipt_made(Some(clock::moment()))
     }
 
     /// Returns the receipt of a call that was made then.
@@ -364,9 +232,9 @@ impl Charge {
             permits: self.permits,
             interval: Duration::ZERO,
             made,
-            once: None,
+            taken: None,
             lease: None,
-            place: crate::receipt::Place::Store,
+            place: Place::Store,
         }
     }
 }

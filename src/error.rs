@@ -179,10 +179,10 @@ impl std::error::Error for Error {
 /// `Display` says what is wrong and what would be right, after the place in the file if there is
 /// one. `Debug`, which `main` and `unwrap` print, begins with the same text.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ConfigError(Box<Found>);
+pub struct ConfigError(Box<Details>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct Details {
     kind: ConfigErrorKind,
     place: Option<Box<str>>,
     reason: Box<str>,
@@ -222,7 +222,7 @@ impl ConfigErrorKind {
     /// Returns an error of this kind. The reason names the value and what would be right.
     #[cold]
     pub(crate) fn error(self, reason: impl Into<Box<str>>) -> ConfigError {
-        ConfigError(Box::new(Found {
+        ConfigError(Box::new(Details {
             kind: self,
             place: None,
             reason: reason.into(),

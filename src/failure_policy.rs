@@ -81,7 +81,7 @@ impl FailurePolicy {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) for a share out of range.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) for a share out of range.
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
             Self::Local(share) if !(share > 0.0 && share <= 1.0) => {

@@ -17,6 +17,7 @@ mod error;
 mod failure_policy;
 #[cfg(feature = "inspect")]
 mod inspect;
+mod labels;
 mod limit;
 mod limiter;
 mod list;

@@ -90,7 +90,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit), with the value, if one is out of range.
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit), with the value, if one is
+    /// out of range.
     pub fn try_new(permits: u64, interval: Duration) -> Result<Self, ConfigError> {
         if !(1..=MOST_PERMITS).contains(&permits) {
             bail!(Limit: "a limit takes 1 to 2^53 - 1 permits, not {permits}");
@@ -152,8 +153,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is shorter than the interval, as in
-    /// Redisson, or not in whole milliseconds.
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is shorter than the
+    /// interval, as in Redisson, or not in whole milliseconds.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
         let millis = checked_millis(keep_alive)?;
         if millis < self.interval {
@@ -255,7 +256,8 @@ impl StoredLimit {
 ///
 /// # Errors
 ///
-/// Of kind [`Limit`](crate::ConfigErrorKind::Limit), with the lease and what is wrong with it.
+/// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit), with the lease and what is
+/// wrong with it.
 pub(crate) fn check_lease(
     owner: &str,
     lease: Duration,

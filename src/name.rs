@@ -20,7 +20,7 @@ pub(crate) use self::{
 };
 use crate::{
     error::{ConfigError, Error, ErrorKind, bail, config_error},
-    limit::{Algorithm, Slots, StoredLimit},
+    limit::{Algorithm, LimitSource, Slots, StoredLimit},
 };
 
 /// The longest identity that is written out; a longer one is digested.
@@ -65,8 +65,8 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if its keys would be in different hash slots
-    /// of a Cluster, or be another limiter's.
+    /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if its keys would be in
+    /// different hash slots of a Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         check_exact(name).map_err(|reason| refused(name, reason))?;
         Ok(Self {
@@ -100,12 +100,12 @@ impl Name {
     /// Returns the slots, which only a log has.
     pub(crate) fn slots(&self) -> Option<Slots> {
         let Counting { algorithm, slots } = self.counting;
-        slots.filter(|_| algorithm == Algorithm::SlidingLog)
+        slots.filter(|_| algorithm.has_log())
     }
 
     /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
     pub(crate) fn tells_grants_apart(&self) -> bool {
-        self.algorithm() == Algorithm::SlidingLog && self.counting.slots.is_none()
+        self.algorithm().has_log() && self.counting.slots.is_none()
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -121,6 +121,24 @@ impl Name {
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Name(..)")
+    }
+}
+
+/// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
+/// It has no counts, and nothing of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Limiter {
+    pub(crate) name: Name,
+    pub(crate) limit: LimitSource,
+}
+
+impl Limiter {
+    /// Returns whether the other, of the same name in the store, is counted in the same way and by
+    /// the same limit.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        self.limit == other.limit
+            && self.name.algorithm() == other.name.algorithm()
+            && self.name.slots() == other.name.slots()
     }
 }
 

@@ -1,20 +1,19 @@
 //! Proof of what was taken: [`Receipt`].
 
-use std::time::Instant;
 use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
-    demand::{Labels, Limiter},
+    labels::Labels,
     limit::LimitSource,
     list::List,
-    name::Name,
+    name::{Limiter, Name},
 };
 
 /// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
@@ -73,9 +72,9 @@ pub struct Receipt {
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.
     pub(crate) made: Option<Instant>,
-    /// The source of the permits, if the grant has no entry of its own. Known only after the grant
-    /// was received.
-    pub(crate) once: Option<Once>,
+    /// The source of the permits, if the grant has no entry of its own: known only after the grant
+    /// was received, and used by the first of all copies that settles.
+    pub(crate) taken: Option<(Taken, Settled)>,
     /// The lease that the permits are from, if the grant has no entry of its own.
     pub(crate) lease: Option<OfLease>,
     /// The place where they were taken.
@@ -99,18 +98,15 @@ pub(crate) trait TakenAhead: Send + Sync {
     fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
 }
 
-/// What a grant out of permits that were fetched ahead is settled by.
+/// The lease that a grant is settled with.
 #[derive(Clone)]
-pub(crate) struct OfLease {
-    taken_ahead: Arc<dyn TakenAhead>,
-    settled: Settled,
-}
+pub(crate) struct OfLease(Arc<dyn TakenAhead>, Settled);
 
 impl OfLease {
     /// Gives `permits` back, for the first of all copies of a receipt that does.
     pub(crate) fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
-        if permits > 0 && self.settled.is_first() {
-            self.taken_ahead.give_back(permits, settle);
+        if permits > 0 && self.1.is_first() {
+            self.0.give_back(permits, settle);
         }
     }
 }
@@ -127,17 +123,10 @@ pub(crate) enum Place {
     Both(Option<Instant>),
 }
 
-/// The source of a grant that has no entry of its own, to settle it by.
-#[derive(Clone)]
-pub(crate) struct Once {
-    taken: Taken,
-    settled: Settled,
-}
-
-/// Whether a grant was given back. No entry says so, as none is made: the copies of the receipt
-/// share it. Made with the first copy: most grants are never settled.
+/// Records whether a grant without an entry was settled. The copies of a receipt share it. It is
+/// allocated with the first copy, because most grants are never settled.
 #[derive(Default)]
-struct Settled(OnceLock<Arc<AtomicBool>>);
+pub(crate) struct Settled(OnceLock<Arc<AtomicBool>>);
 
 impl Settled {
     fn is_first(&self) -> bool {
@@ -155,7 +144,7 @@ impl Clone for Settled {
     }
 }
 
-/// The source of a grant, as far as it is known.
+/// The source of a grant that has no entry of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
@@ -199,7 +188,7 @@ impl Receipt {
                 place: Place::Store,
                 interval: Duration::ZERO,
                 made,
-                once: None,
+                taken: None,
                 ..self
             }),
         }
@@ -207,12 +196,8 @@ impl Receipt {
 
     /// Returns the receipt of a grant from a lease.
     pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
-        let settled = Settled::default();
         Self {
-            lease: Some(OfLease {
-                taken_ahead,
-                settled,
-            }),
+            lease: Some(OfLease(taken_ahead, Settled::default())),
             ..self
         }
     }
@@ -224,17 +209,16 @@ impl Receipt {
 
     /// Returns the receipt of a grant from this source.
     pub(crate) fn taken(self, taken: Taken) -> Self {
-        let settled = Settled::default();
         Self {
-            once: Some(Once { taken, settled }),
+            taken: Some((taken, Settled::default())),
             ..self
         }
     }
 
     /// Returns the source, to settle by it, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
-        let once = self.once.as_ref()?;
-        once.settled.is_first().then_some(once.taken)
+        let (taken, settled) = self.taken.as_ref()?;
+        settled.is_first().then_some(*taken)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{cmp, fmt, sync::Arc, time::Duration};
 
-use crate::demand::Labels;
+use crate::labels::Labels;
 
 /// The state of one limit after a decision.
 #[derive(Clone)]

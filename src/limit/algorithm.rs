@@ -71,7 +71,7 @@ pub enum Algorithm {
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
     ///
     /// Worst case: in any time span, limit x time / interval, plus the whole limit at once: twice
-    /// the limit within one interval. A cost above the limit is refused for ever. A wait is exact
+    /// the limit within one interval. A cost above the limit is always refused. A wait is exact
     /// in memory; from Redis it is in whole milliseconds, rounded up: there is room when it is
     /// over, and none a millisecond before.
     ///
@@ -98,6 +98,29 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All algorithms. The compiler finds the methods below for a new one; add it here too.
+    #[cfg(feature = "config")]
+    pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
+
+    /// Returns its name in a rules file.
+    #[cfg(feature = "config")]
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::SlidingLog => "sliding-log",
+            Self::FixedWindow => "fixed-window",
+            Self::Gcra => "gcra",
+        }
+    }
+
+    /// Returns whether it keeps a log of grants, whose entries tell them apart or are merged in
+    /// slots.
+    pub(crate) fn has_log(self) -> bool {
+        match self {
+            Self::SlidingLog => true,
+            Self::FixedWindow | Self::Gcra => false,
+        }
+    }
+
     /// Checks that the algorithm can count by a limit of so many permits in so many milliseconds.
     pub(crate) fn check(self, permits: i64, interval: i64) -> Result<(), ConfigError> {
         match self {

@@ -51,8 +51,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, if one is there twice, or
-    /// if they are of different store handles.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, if one is
+    /// there twice, or if they are of different store handles.
     pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
         AllOf::new(limiters.into_iter().cloned())
     }

@@ -58,8 +58,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would fall into
-    /// different slots of a Redis Cluster, or be another limiter's.
+    /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would
+    /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         Ok(Self {
             store: store.handle().0,
@@ -93,8 +93,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10 or more than 10
-    /// 000.
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10
+    /// or more than 10 000.
     ///
     /// # Example
     ///
@@ -126,9 +126,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole milliseconds, or the
-    /// algorithm is a [`FixedWindow`](Algorithm::FixedWindow) or [`Gcra`](Algorithm::Gcra), or
-    /// the limiter has [`slots`](Self::slots).
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole
+    /// milliseconds, or the algorithm is a [`FixedWindow`](Algorithm::FixedWindow) or
+    /// [`Gcra`](Algorithm::Gcra), or the limiter has [`slots`](Self::slots).
     ///
     /// # Example
     ///
@@ -156,8 +156,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set, and those of a
-    /// store that cannot decide; no [`FailurePolicy`](crate::FailurePolicy) applies here.
+    /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
+    /// and the errors of a store that cannot decide; no [`FailurePolicy`](crate::FailurePolicy)
+    /// applies here.
     ///
     /// # Cancel safety
     ///
@@ -316,10 +317,10 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set, of kind
-    /// [`Permits`](ErrorKind::Permits) if `permits` is zero, and those of a store that cannot be
-    /// asked. It is never sent twice: after a lost connection it is unknown whether it was carried
-    /// out.
+    /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
+    /// of kind [`Permits`](ErrorKind::Permits) if `permits` is zero, and the errors of a store that
+    /// cannot be called. It is never sent twice: after a lost connection it is unknown whether it
+    /// was carried out.
     ///
     /// # Cancel safety
     ///
@@ -340,8 +341,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set, and those of a
-    /// store that cannot be asked.
+    /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
+    /// and the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -369,9 +370,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
+    /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
     /// [`ForeignState`](ErrorKind::ForeignState) if a grant in the log cannot be read (nothing is
-    /// changed then), and those of a store that cannot be asked.
+    /// changed then), and the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -33,7 +33,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -50,7 +50,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -85,7 +85,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -99,7 +99,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -112,7 +112,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked, and of kind
+    /// Returns the errors of a store that cannot be called, and of kind
     /// [`ForeignState`](ErrorKind::ForeignState) if what is stored is not a limit: Java also stores
     /// rates of zero.
     ///

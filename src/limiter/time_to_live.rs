@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{RateLimiter, mismatch, stored};
 use crate::{
-    demand::Labels,
     error::{Error, ErrorKind},
+    labels::Labels,
     name::Name,
     store::{ExpireWhen, Op, Outcome, TimeToLive},
 };
@@ -15,7 +15,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -28,7 +28,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -47,7 +47,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -62,7 +62,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -83,7 +83,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -94,13 +94,14 @@ impl RateLimiter {
 
     /// Removes the limiter with its limit. Returns whether there was one. Redisson: `delete`.
     ///
-    /// Of a limit per client only this client's part is removed: other clients' ids are not known.
+    /// With a limit per client, only this client's part is removed: other clients' ids are not
+    /// known.
     ///
     /// Sent once more after a lost connection, it may return `false` for its own change.
     ///
     /// # Errors
     ///
-    /// Those of a store that cannot be asked.
+    /// Returns the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -112,15 +113,15 @@ impl RateLimiter {
     /// Gives the limiter another name, with its limit and what is in use. A limiter that had that
     /// name is lost. Redisson: `rename`, which leaves behind what is in use.
     ///
-    /// Of a limit per client only this client's part moves. It is never sent twice: after a lost
+    /// With a limit per client, only this client's part moves. It is never sent twice: after a lost
     /// connection it is unknown whether it was carried out.
     ///
     /// # Errors
     ///
-    /// Of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none,
+    /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none,
     /// [`Name`](ErrorKind::Name) if `name` cannot name a limiter,
     /// [`OtherSlot`](ErrorKind::OtherSlot) if the two names are in different hash slots of a
-    /// Cluster, and those of a store that cannot be asked.
+    /// Cluster, and the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///

@@ -17,7 +17,8 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, response:
 use super::{answer::Fields, request::grpc_subtype};
 use crate::{
     decision::Grant,
-    demand::{self, Labels},
+    demand,
+    labels::Labels,
     list::List,
     receipt::{By, Receipt},
     store::AnyStore,
@@ -123,15 +124,17 @@ impl Charge {
     /// ```
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<Self> {
-        let found = self.charged.iter().any(|charged| charged.has(name));
-        found.then(|| Self {
+        let has = |charged: &Charged| {
+            let mut receipts = charged.grant.receipts().iter();
+            receipts.any(|receipt| is_of(receipt, name)) && charged.grant.ledger().is_open()
+        };
+        self.charged.iter().any(has).then(|| Self {
             charged: self.charged.clone(),
             rule: Some(name.into()),
         })
     }
 
-    /// Returns whether an outer layer has charged the limiter as this charge would again, for a
-    /// response that is not over.
+    /// Returns whether an outer layer has made the same charge, for a response that is not over.
     pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
         let mut charged = self.charged.iter();
         charged.any(|charged| charged.has_charged(store, again))
@@ -194,7 +197,7 @@ impl Outcome {
         self.grpc_status
     }
 
-    /// Returns whether it is no error of HTTP, 4xx or 5xx, and none of gRPC.
+    /// Returns whether both protocols report success: no 4xx or 5xx, and no gRPC error.
     pub fn is_success(&self) -> bool {
         let error = self.status.is_client_error() || self.status.is_server_error();
         !error && self.grpc_status.is_none_or(|status| status == 0)
@@ -352,11 +355,6 @@ impl Charged {
         self.store == address(store)
             && self.grant.ledger().is_open()
             && self.grant.receipts().iter().any(same)
-    }
-
-    fn has(&self, rule: &str) -> bool {
-        let mut receipts = self.grant.receipts().iter();
-        receipts.any(|receipt| is_of(receipt, rule)) && self.grant.ledger().is_open()
     }
 
     fn correct(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {

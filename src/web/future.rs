@@ -16,10 +16,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    answer::{Fields, Outcome},
+    answer::{DecisionKind, Fields},
     body::RateLimitBody,
     charge::{Judges, Settling},
-    layer::Shared,
+    layer::LayerState,
 };
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
@@ -57,7 +57,7 @@ pin_project! {
             // The service and its request, taken with the decision.
             call: Option<(S, Request<ReqBody>)>,
             judges: Judges,
-            shared: Arc<Shared>,
+            shared: Arc<LayerState>,
             fields: Fields,
         },
         // Admitted. The inner service may not be ready yet.
@@ -74,13 +74,13 @@ pin_project! {
         // The first poll builds the response.
         Refusing {
             refused: Option<(Refusal, Parts)>,
-            shared: Arc<Shared>,
+            shared: Arc<LayerState>,
             fields: Fields,
         },
     }
 }
 
-impl Shared {
+impl LayerState {
     /// Puts a grant where handlers look for it, and opens its charge for corrections.
     pub(super) fn admit<B>(
         &self,
@@ -107,7 +107,7 @@ where
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
         let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-        fields.write(grant.states(), Outcome::Granted, headers, extensions);
+        fields.write(grant.states(), DecisionKind::Granted, headers, extensions);
     }
     insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
     Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
@@ -185,7 +185,7 @@ fn decided<S, B, F>(
     decision: Result<Decision, Error>,
     (inner, mut request): (S, Request<B>),
     judges: Judges,
-    shared: &Arc<Shared>,
+    shared: &Arc<LayerState>,
     fields: Fields,
 ) -> State<S, B, F> {
     match decision.map_err(Refusal::unavailable) {

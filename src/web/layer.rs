@@ -45,12 +45,12 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RateLimitLayer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<LayerState>,
 }
 
 /// The state that all services of a layer share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct LayerState {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
     pub(crate) rules: Replaceable,
@@ -83,7 +83,7 @@ impl Replaceable {
 }
 
 #[cfg(feature = "config")]
-impl Shared {
+impl LayerState {
     /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
         let _alone = self
@@ -136,19 +136,14 @@ impl RateLimitLayer {
         RateLimitLayerBuilder {
             store: store.handle().0,
             rules: Rules::new(),
-            on_refusal: None,
+            answers: Answers::default(),
             headers: vec![HeaderStyle::Draft11],
-            retry_jitter: Duration::ZERO,
             enabled: true,
             decide_first: false,
             always: false,
             defaults: Defaults {
                 remaining: true,
-                fields: Fields::default(),
-                shadow: false,
-                wait: None,
-                queue: None,
-                skip_preflight: false,
+                ..Defaults::default()
             },
         }
     }
@@ -192,9 +187,8 @@ impl RateLimitLayer {
 pub struct RateLimitLayerBuilder {
     store: Arc<dyn AnyStore>,
     rules: Rules,
-    on_refusal: Option<Arc<dyn OnRefusal>>,
+    answers: Answers,
     headers: Vec<HeaderStyle>,
-    retry_jitter: Duration,
     enabled: bool,
     decide_first: bool,
     always: bool,
@@ -275,7 +269,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn on_refusal(mut self, on_refusal: impl OnRefusal) -> Self {
-        self.on_refusal = Some(Arc::new(on_refusal));
+        self.answers.on_refusal = Some(Arc::new(on_refusal));
         self
     }
 
@@ -313,7 +307,7 @@ impl RateLimitLayerBuilder {
     /// their own (gRFC A6). Jitter only lengthens the announced wait, and
     /// [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
-        self.retry_jitter = jitter;
+        self.answers.jitter = jitter;
         self
     }
 
@@ -453,14 +447,11 @@ impl RateLimitLayerBuilder {
         };
         let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
         Ok(RateLimitLayer {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LayerState {
                 id: LayerId::new(),
                 store: self.store,
                 rules: Replaceable::from_pointee(rules),
-                answers: Answers {
-                    jitter: self.retry_jitter,
-                    on_refusal: self.on_refusal,
-                },
+                answers: self.answers,
                 enabled: self.enabled,
                 decide_first: self.decide_first,
                 always: self.always,

@@ -1,4 +1,4 @@
-//! All that knows a request or a response: keys, rules, the layer and what it answers.
+//! The HTTP and gRPC side of the crate: keys, rules, the layer and its answers.
 
 pub(crate) mod answer;
 pub(crate) mod body;

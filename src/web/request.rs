@@ -1,6 +1,20 @@
-//! Properties of a request: whether it is gRPC, whether it is a CORS preflight, and its route.
+//! Properties of a request: its route, whether it is gRPC, and whether it is a CORS preflight.
 
 use http::{Extensions, HeaderMap, Method, header, request::Parts};
+
+/// The methods of RFC 9110, section 9.3, and RFC 5789. In a pattern, any other is more
+/// likely a typing error, and the entry would limit nothing.
+pub(crate) const STANDARD_METHODS: [Method; 9] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::CONNECT,
+    Method::OPTIONS,
+    Method::TRACE,
+    Method::PATCH,
+];
 
 /// Returns the route's template, if the router provides it.
 pub(crate) fn template(extensions: &Extensions) -> Option<&str> {

@@ -16,7 +16,7 @@ use super::{
     body::RateLimitBody,
     charge::{Judges, Settling, has_met},
     future::{ResponseFuture, State},
-    layer::{RateLimitLayer, Shared},
+    layer::{LayerState, RateLimitLayer},
     rule::Plan,
 };
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
 }
 
 impl<S> Layer<S> for RateLimitLayer {
@@ -91,11 +91,11 @@ where
             return self.forward(request, None);
         }
         let (parts, body) = request.into_parts();
-        let once = (!self.shared.always).then_some(&self.shared.store);
+        let store = (!self.shared.always).then_some(&self.shared.store);
         let (plan, fields) = {
             let rules = self.shared.rules.load();
             // The fields of these rules, also if others apply when the response is sent.
-            (rules.plan(&parts, once), rules.fields)
+            (rules.plan(&parts, store), rules.fields)
         };
         match plan {
             Plan::Pass => self.forward(Request::from_parts(parts, body), None),

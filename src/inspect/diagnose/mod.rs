@@ -135,23 +135,22 @@ impl Look<'_> {
     async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
         let keys = wire::keys(name, own);
         let first = self.page(&keys, 0).await?;
-        let now = first.now;
-        let mut report = first.report(name.clone());
-        let mut logged = report.count(&first.log, now);
+        let (now, .., value, entries, log) = &first;
+        let mut report = Diagnosis::begin(keys, &first)?;
+        let mut logged = report.count(log, *now);
         let mut read = PAGE;
         // Also ends for a log that grows as fast as it is read.
-        while read < first.entries {
-            let page = self.page(&keys, read).await?;
-            report.settled &= page.value == first.value && page.entries == first.entries;
-            logged = logged.saturating_add(report.count(&page.log, now));
+        while read < *entries {
+            let (.., later_value, later_entries, log) = self.page(&report.keys.0, read).await?;
+            report.settled &= later_value == *value && later_entries == *entries;
+            logged = logged.saturating_add(report.count(&log, *now));
             read += PAGE;
         }
-        match first.value.as_deref().and_then(gcra::state) {
-            Some(state) => report.read_gcra(&state, now),
+        match value.as_deref().and_then(gcra::state) {
+            Some(state) => report.read_gcra(&state, *now),
             None => report.compare(logged),
         }
-        report.keys = Keys(keys);
-        Ok((report, now))
+        Ok((report, *now))
     }
 
     async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
@@ -164,7 +163,7 @@ impl Look<'_> {
         };
         let sent = within(self.timeout, call.send(self.connection)).await;
         let reply = sent.ok_or(ErrorKind::Timeout)?;
-        Page::read(reply.map_err(|failed| wire::failure(failed.error))?)
+        parsed(reply.map_err(|failed| wire::failure(failed.error))?)
     }
 
     /// Returns the other clients that have keys here, and whether all keys were searched.
@@ -244,16 +243,12 @@ impl Look<'_> {
 /// Returns the later of two expiries.
 fn longest(lives: [TimeToLive; 2]) -> TimeToLive {
     let rank = |life: &TimeToLive| match life {
-        TimeToLive::Missing => (0, Duration::ZERO),
-        TimeToLive::Left(left) => (1, *left),
-        TimeToLive::Lasting => (2, Duration::ZERO),
+        TimeToLive::Missing => None,
+        TimeToLive::Left(left) => Some(*left),
+        TimeToLive::Lasting => Some(Duration::MAX),
     };
-    let [first, second] = lives;
-    if rank(&first) < rank(&second) {
-        second
-    } else {
-        first
-    }
+    let later = lives.into_iter().max_by_key(rank);
+    later.unwrap_or(TimeToLive::Missing)
 }
 
 /// Returns the text as a pattern that matches nothing else.
@@ -268,58 +263,39 @@ fn escaped(text: &str) -> String {
     pattern
 }
 
-/// A reply of `diagnose.lua`.
-struct Page {
-    now: i64,
-    fields: [Option<Vec<u8>>; 4],
-    lives: [TimeToLive; 5],
-    value: Option<Vec<u8>>,
-    entries: u64,
-    log: Vec<(Vec<u8>, f64)>,
-}
+/// A reply of `diagnose.lua`: the server's clock, the stored fields of the limit, the times to live
+/// of the keys, the value, the number of entries, and a page of them with their scores.
+type Page = (
+    i64,
+    [Option<Vec<u8>>; 4],
+    [i64; 5],
+    Option<Vec<u8>>,
+    u64,
+    Vec<(Vec<u8>, f64)>,
+);
 
-impl Page {
-    fn read(reply: Value) -> Result<Self, Error> {
-        type Read = (
-            i64,
-            [Option<Vec<u8>>; 4],
-            [i64; 5],
-            Option<Vec<u8>>,
-            u64,
-            Vec<(Vec<u8>, f64)>,
-        );
-        let (now, fields, lives, value, entries, log): Read = parsed(reply)?;
-        let mut read = [TimeToLive::Missing; 5];
-        for (life, left) in read.iter_mut().zip(lives) {
-            *life = wire::time_to_live(&Value::Int(left))?;
+impl Diagnosis {
+    /// Begins the report with everything of a page but its entries.
+    fn begin(keys: [String; 5], page: &Page) -> Result<Self, Error> {
+        let (_, fields, lives, value, entries, _) = page;
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();
+        let stored = names.zip(fields);
+        let mut time_to_live = [TimeToLive::Missing; 5];
+        for (life, left) in time_to_live.iter_mut().zip(lives) {
+            *life = wire::time_to_live(&Value::Int(*left))?;
         }
         Ok(Self {
-            now,
-            fields,
-            lives: read,
-            value,
-            entries,
-            log,
-        })
-    }
-
-    /// Begins the report with all that is not in the log.
-    fn report(&self, name: Name) -> Diagnosis {
-        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-        let fields = ["rate", "interval", "type", "keepAliveTime"].into_iter();
-        let stored = fields.zip(&self.fields);
-        Diagnosis {
-            name,
-            keys: Keys::default(),
-            per_client: self.fields[2].as_deref() == Some(b"1"),
+            keys: Keys(keys),
+            per_client: fields[2].as_deref() == Some(b"1"),
             fields: stored
                 .filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))))
                 .collect(),
             algorithm: Algorithm::SlidingLog,
-            time_to_live: self.lives,
-            value: self.value.as_ref().map(text),
+            time_to_live,
+            value: value.as_ref().map(text),
             settled: true,
-            entries: self.entries,
+            entries: *entries,
             entries_by_size: BTreeMap::new(),
             expired_entries: 0,
             live_permits: 0,
@@ -329,11 +305,9 @@ impl Page {
             other_clients: None,
             scanned_all: false,
             redisson: None,
-        }
+        })
     }
-}
 
-impl Diagnosis {
     /// Returns the stored interval; without one nothing has expired.
     fn interval(&self) -> i64 {
         self.number("interval").unwrap_or(i64::MAX)

@@ -5,7 +5,6 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 use super::RedissonReleases;
 use crate::{
     limit::Algorithm,
-    name::Name,
     store::{TimeToLive, redis::wire},
 };
 
@@ -17,7 +16,6 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    pub(crate) name: Name,
     pub(crate) keys: Keys,
     pub(crate) per_client: bool,
     /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
@@ -65,9 +63,9 @@ pub struct Diagnosis {
     pub redisson: Option<Vec<RedissonReleases>>,
 }
 
-/// The five keys, in the order in which every script takes them. They contain an identity, which
-/// logs must not.
-#[derive(Clone, Default)]
+/// The five keys, in the order in which every script takes them; the first is the limiter's name.
+/// They contain an identity, which logs must not.
+#[derive(Clone)]
 pub(crate) struct Keys(pub(crate) [String; 5]);
 
 impl fmt::Debug for Keys {
@@ -159,19 +157,26 @@ pub enum FindingKind {
 
 /// The findings of one report, as they are found.
 #[derive(Default)]
-struct Found(Vec<Finding>);
+struct Findings(Vec<Finding>);
 
-impl Found {
+impl Findings {
     fn push(&mut self, kind: FindingKind, text: impl Into<Cow<'static, str>>) {
-        let text = text.into();
-        self.0.push(Finding { kind, text });
+        self.push_if(true, kind, text);
+    }
+
+    fn push_if(&mut self, is_so: bool, kind: FindingKind, text: impl Into<Cow<'static, str>>) {
+        if is_so {
+            let text = text.into();
+            self.0.push(Finding { kind, text });
+        }
     }
 }
 
 impl Diagnosis {
     /// Returns the limiter's name in Redis.
     pub fn name(&self) -> &str {
-        self.name.as_str()
+        let Keys([name, ..]) = &self.keys;
+        name
     }
 
     /// Returns the number of log entries that no Redisson wrote.
@@ -181,60 +186,59 @@ impl Diagnosis {
 
     /// Returns the findings, the worst first. Empty if there are none.
     pub fn findings(&self) -> Vec<Finding> {
-        let mut found = Found::default();
-        self.look_at_the_limit(&mut found);
-        self.look_at_the_counts(&mut found);
-        self.look_at_the_log(&mut found);
-        self.look_at_lives(&mut found);
-        self.look_at_the_neighbours(&mut found);
-        found.0
+        let mut findings = Findings::default();
+        self.look_at_the_limit(&mut findings);
+        self.look_at_the_counts(&mut findings);
+        self.look_at_the_log(&mut findings);
+        self.look_at_lives(&mut findings);
+        self.look_at_the_neighbours(&mut findings);
+        findings.0
     }
 
-    fn look_at_the_limit(&self, found: &mut Found) {
+    fn look_at_the_limit(&self, findings: &mut Findings) {
         let is_missing = |field: &&str| self.field(field).is_none();
         let is_invalid = |field: &&str| self.number(field).is_none_or(|number| number < 1);
+        let is_counted = self.value.is_some() || self.entries > 0;
         if ["rate", "interval", "type"].iter().any(is_missing) {
-            if self.value.is_some() || self.entries > 0 {
-                found.push(
-                    FindingKind::LimitMissing,
-                    "no limit is set, but permits are counted, as after Redisson's rename and \
-                     unlink: call `try_set_rate`, or `delete` if it is not needed",
-                );
-            } else {
-                found.push(
-                    FindingKind::NotInitialized,
-                    "no limit is set: call `try_set_rate`",
-                );
-            }
-        } else if ["rate", "interval"].iter().any(is_invalid)
-            || !matches!(self.field("type"), Some("0" | "1"))
-        {
-            found.push(
+            findings.push_if(
+                is_counted,
+                FindingKind::LimitMissing,
+                "no limit is set, but permits are counted, as after Redisson's rename and \
+                 unlink: call `try_set_rate`, or `delete` if it is not needed",
+            );
+            findings.push_if(
+                !is_counted,
+                FindingKind::NotInitialized,
+                "no limit is set: call `try_set_rate`",
+            );
+        } else {
+            findings.push_if(
+                ["rate", "interval"].iter().any(is_invalid)
+                    || !matches!(self.field("type"), Some("0" | "1")),
                 FindingKind::LimitUnreadable,
                 "the stored limit is invalid: call `set_rate`, and find out who wrote it",
             );
         }
     }
 
-    fn look_at_the_counts(&self, found: &mut Found) {
+    fn look_at_the_counts(&self, findings: &mut Findings) {
         let foreign = self.foreign_entries();
-        if foreign > 0 {
-            found.push(
-                FindingKind::ForeignEntries,
-                format!(
-                    "{foreign} entries of the log were written by no Redisson, so calls fail: \
-                     find out who writes them, and remove them with ZREM"
-                ),
-            );
-        }
+        findings.push_if(
+            foreign > 0,
+            FindingKind::ForeignEntries,
+            format!(
+                "{foreign} entries of the log were written by no Redisson, so calls fail: find \
+                 out who writes them, and remove them with ZREM"
+            ),
+        );
         match self.drift {
-            None if self.entries > 0 && self.permits_left().is_none() => found.push(
+            None if self.entries > 0 && self.permits_left().is_none() => findings.push(
                 FindingKind::ValueMissing,
                 "the number of permits left is missing: call `repair` before a Java peer grants a \
                  whole new quota",
             ),
             None | Some(0) => {}
-            Some(lost) if lost > 0 && self.entries == 0 => found.push(
+            Some(lost) if lost > 0 && self.entries == 0 => findings.push(
                 FindingKind::LogMissing,
                 format!(
                     "{lost} permits are in use, but their grants are missing, and a Java peer \
@@ -242,14 +246,14 @@ impl Diagnosis {
                      next call from here frees them after an interval"
                 ),
             ),
-            Some(lost) if lost > 0 => found.push(
+            Some(lost) if lost > 0 => findings.push(
                 FindingKind::Drift,
                 format!(
                     "{lost} permits are lost, as by Redisson's resent calls or a manual change of \
                      the keys: call `repair`"
                 ),
             ),
-            Some(lost) => found.push(
+            Some(lost) => findings.push(
                 FindingKind::Drift,
                 format!(
                     "{} permits are counted twice, as by Redisson's `release`: call `repair`",
@@ -259,36 +263,33 @@ impl Diagnosis {
         }
     }
 
-    fn look_at_the_log(&self, found: &mut Found) {
+    fn look_at_the_log(&self, findings: &mut Findings) {
         let old = self.entries_of(|size| matches!(size, 8 | 20));
-        if old > 0 {
-            found.push(
-                FindingKind::OldEntries,
-                format!(
-                    "{old} entries were written by Redisson before 3.17.0: stop those processes, \
-                     because they cannot read newer entries, nor newer Redisson theirs"
-                ),
-            );
-        }
-        if self.entries_ahead > 0 {
-            found.push(
-                FindingKind::ScoresAhead,
-                format!(
-                    "{} entries are ahead of the server's clock, up to {:?}: run NTP on the \
-                     machines where Java or a `client_clock` counts",
-                    self.entries_ahead, self.furthest_ahead
-                ),
-            );
-        }
-        if !self.settled {
-            found.push(
-                FindingKind::Moved,
-                "it moved while it was read, so drift is unknown: try again, or when it is quiet",
-            );
-        }
+        findings.push_if(
+            old > 0,
+            FindingKind::OldEntries,
+            format!(
+                "{old} entries were written by Redisson before 3.17.0: stop those processes, \
+                 because they cannot read newer entries, nor newer Redisson theirs"
+            ),
+        );
+        findings.push_if(
+            self.entries_ahead > 0,
+            FindingKind::ScoresAhead,
+            format!(
+                "{} entries are ahead of the server's clock, up to {:?}: run NTP on the machines \
+                 where Java or a `client_clock` counts",
+                self.entries_ahead, self.furthest_ahead
+            ),
+        );
+        findings.push_if(
+            !self.settled,
+            FindingKind::Moved,
+            "it moved while it was read, so drift is unknown: try again, or when it is quiet",
+        );
     }
 
-    fn look_at_lives(&self, found: &mut Found) {
+    fn look_at_lives(&self, findings: &mut Findings) {
         let [limit, value, client_value, log, client_log] = self.time_to_live;
         let (counted, others) = if self.per_client {
             ([client_value, client_log], [value, log])
@@ -296,67 +297,60 @@ impl Diagnosis {
             ([value, log], [client_value, client_log])
         };
         if let TimeToLive::Left(left) = limit {
-            if self.number("keepAliveTime").unwrap_or(0) == 0 {
-                found.push(
-                    FindingKind::LimitVanishes,
-                    format!(
-                        "the limit expires in {left:?} and has no keep-alive time: call \
-                         `clear_expire` unless this is intended; Redisson's `setRate` leaves an \
-                         old time to live in place"
-                    ),
-                );
-            }
-            if counted.contains(&TimeToLive::Lasting) {
-                found.push(
-                    FindingKind::CountOutlives,
-                    "the limit expires but its counts do not, as after Redisson's \
-                     `availablePermits`: the next acquire corrects it, or call `clear_expire`",
-                );
-            }
-        }
-        if limit != TimeToLive::Missing && others.iter().any(|life| *life != TimeToLive::Missing) {
-            found.push(
-                FindingKind::OtherRateType,
-                "there are unused keys of the other rate type: the limit was changed, or deleted \
-                 by another client; remove them with UNLINK",
-            );
-        }
-    }
-
-    fn look_at_the_neighbours(&self, found: &mut Found) {
-        let mut releases = self.redisson.iter().flatten();
-        if releases.any(|releases| !releases.reads_our_entries) {
-            found.push(
-                FindingKind::OldRedisson,
-                "a Redisson before 3.17.0 has used this server: stop it if it shares limits, \
-                 because it cannot read newer entries",
-            );
-        }
-        let clients = self.other_clients.iter().flatten();
-        let left_behind = clients.filter(|client| client.is_left_behind()).count();
-        if left_behind > 0 {
-            found.push(
-                FindingKind::LeftBehind,
+            findings.push_if(
+                self.number("keepAliveTime").unwrap_or(0) == 0,
+                FindingKind::LimitVanishes,
                 format!(
-                    "{left_behind} other clients have keys without a time to live and nothing in \
-                     use: remove the keys of those that have ended with UNLINK, and give the \
-                     limit a keep-alive time"
+                    "the limit expires in {left:?} and has no keep-alive time: call \
+                     `clear_expire` unless this is intended; Redisson's `setRate` leaves an old \
+                     time to live in place"
                 ),
             );
-        }
-        if self.other_clients.is_some() && !self.scanned_all {
-            found.push(
-                FindingKind::ScanIncomplete,
-                "not all keys were searched for other clients: there may be more of them",
+            findings.push_if(
+                counted.contains(&TimeToLive::Lasting),
+                FindingKind::CountOutlives,
+                "the limit expires but its counts do not, as after Redisson's \
+                 `availablePermits`: the next acquire corrects it, or call `clear_expire`",
             );
         }
-        if self.other_clients.is_none() || self.redisson.is_none() {
-            found.push(
-                FindingKind::NotPermitted,
-                "other clients or Redisson's releases are unknown: the user may not call SCAN, \
-                 ZCOUNT or SCRIPT EXISTS",
-            );
-        }
+        findings.push_if(
+            limit != TimeToLive::Missing && others != [TimeToLive::Missing; 2],
+            FindingKind::OtherRateType,
+            "there are unused keys of the other rate type: the limit was changed, or deleted by \
+             another client; remove them with UNLINK",
+        );
+    }
+
+    fn look_at_the_neighbours(&self, findings: &mut Findings) {
+        let mut releases = self.redisson.iter().flatten();
+        findings.push_if(
+            releases.any(|releases| !releases.reads_our_entries),
+            FindingKind::OldRedisson,
+            "a Redisson before 3.17.0 has used this server: stop it if it shares limits, because \
+             it cannot read newer entries",
+        );
+        let clients = self.other_clients.iter().flatten();
+        let left_behind = clients.filter(|client| client.is_left_behind()).count();
+        findings.push_if(
+            left_behind > 0,
+            FindingKind::LeftBehind,
+            format!(
+                "{left_behind} other clients have keys without a time to live and nothing in use: \
+                 remove the keys of those that have ended with UNLINK, and give the limit a \
+                 keep-alive time"
+            ),
+        );
+        findings.push_if(
+            self.other_clients.is_some() && !self.scanned_all,
+            FindingKind::ScanIncomplete,
+            "not all keys were searched for other clients: there may be more of them",
+        );
+        findings.push_if(
+            self.other_clients.is_none() || self.redisson.is_none(),
+            FindingKind::NotPermitted,
+            "other clients or Redisson's releases are unknown: the user may not call SCAN, ZCOUNT \
+             or SCRIPT EXISTS",
+        );
     }
 
     pub(super) fn field(&self, name: &str) -> Option<&str> {

@@ -140,7 +140,7 @@ impl Master {
 }
 
 /// A reply, or a refusal that is not an error of the check.
-type Said = Result<Value, RedisError>;
+type Reply = Result<Value, RedisError>;
 
 impl Look<'_> {
     async fn server(&self, master: Option<&Master>) -> Result<VerifiedServer, Error> {
@@ -183,30 +183,24 @@ impl Look<'_> {
         };
         let (seconds, micros): (u64, u64) = parsed(reply)?;
         let there = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-        let (apart, ahead) = if there >= here {
-            (there - here, true)
-        } else {
-            (here - there, false)
-        };
+        let (apart, ahead) = (there.abs_diff(here), there >= here);
         seen.clock = Some((apart, ahead));
         seen.round_trip = round_trip;
-        let slack = match client_clock {
-            Some(_) => CLIENT_CLOCK_SLACK,
-            None => WALL_SLACK,
+        let (slack, severity, then) = match client_clock {
+            Some(_) => (
+                CLIENT_CLOCK_SLACK,
+                Severity::Warning,
+                "limits count by the latter: run NTP on both, or leave `client_clock` out",
+            ),
+            None => (
+                WALL_SLACK,
+                Severity::Note,
+                "limits count by the former, so this matters only for logs, and for Java, which \
+                 counts by its own: run NTP on both",
+            ),
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            let (severity, then) = match client_clock {
-                Some(_) => (
-                    Severity::Warning,
-                    "limits count by the latter: run NTP on both, or leave `client_clock` out",
-                ),
-                None => (
-                    Severity::Note,
-                    "limits count by the former, so this matters only for logs, and for Java, \
-                     which counts by its own: run NTP on both",
-                ),
-            };
             seen.findings.push(ServerFinding::new(
                 ServerFindingKind::ClocksApart,
                 severity,
@@ -341,21 +335,16 @@ impl Look<'_> {
         let ranges: Vec<Vec<Value>> = parsed(reply)?;
         let mut masters: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for range in ranges {
-            let mut parts = range.into_iter();
-            let (Some(first), Some(last), Some(Value::Array(node))) =
-                (parts.next(), parts.next(), parts.next())
-            else {
+            let [first, last, Value::Array(node), ..] = &*range else {
                 return Err(wire::unreadable());
             };
-            let mut node = node.into_iter();
-            let (host, port) = (node.next(), node.next());
-            let host = host.map(|host| text(&host)).unwrap_or_default();
-            let port: u16 = parsed(port.unwrap_or(Value::Nil))?;
-            let range = parsed::<u16>(first)?..=parsed::<u16>(last)?;
-            masters
-                .entry(format!("{host}:{port}"))
-                .or_default()
-                .push(range);
+            let [host, port, ..] = &**node else {
+                return Err(wire::unreadable());
+            };
+            let number = |value: &Value| parsed::<u16>(value.clone());
+            let address = format!("{}:{}", text(host), number(port)?);
+            let range = number(first)?..=number(last)?;
+            masters.entry(address).or_default().push(range);
         }
         let masters = masters.into_iter();
         Ok(masters
@@ -363,8 +352,8 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is refused,
-    /// by its text. A refusal is that of the command that it names.
+    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is
+    /// refused, by its text. A refusal is returned with the command that it is of.
     async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Ran, Error> {
         let (command, reply) = match self.attempt(to, &VERIFY.load()).await? {
             Ok(_) => ("EVALSHA", self.attempt(to, by_hash).await?),
@@ -378,7 +367,7 @@ impl Look<'_> {
     }
 
     /// Sends a command, whose refusal to this user is no error.
-    async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Said, Error> {
+    async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Reply, Error> {
         match self.ask(to, command).await? {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) => match Class::of(&error) {

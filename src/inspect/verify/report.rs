@@ -266,7 +266,7 @@ impl VerifiedServer {
 
 /// The first release of each line without the four holes in Lua of October 2025 (CVE-2025-49844,
 /// 46817, 46818 and 46819; see Redis' advisory of that month, and Valkey's releases).
-const MENDED: &[(&str, [u32; 3])] = &[
+const FIXED: &[(&str, [u32; 3])] = &[
     ("Redis", [6, 2, 20]),
     ("Redis", [7, 2, 11]),
     ("Redis", [7, 4, 6]),
@@ -299,15 +299,15 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFindin
             ),
         ));
     }
-    let lines = MENDED.iter().filter(|(of, _)| *of == product);
-    let mended = lines.map(|(_, mended)| *mended).collect::<Vec<_>>();
-    let own_line = mended.iter().find(|mended| mended[..2] == version[..2]);
-    let is_mended = match own_line {
-        Some(mended) => version >= *mended,
+    let lines = FIXED.iter().filter(|(of, _)| *of == product);
+    let fixed = lines.map(|(_, fixed)| *fixed).collect::<Vec<_>>();
+    let own_line = fixed.iter().find(|fixed| fixed[..2] == version[..2]);
+    let is_fixed = match own_line {
+        Some(fixed) => version >= *fixed,
         // A later line started with the fix; one between two others never had it.
-        None => mended.iter().all(|mended| version > *mended),
+        None => fixed.iter().all(|fixed| version > *fixed),
     };
-    if !is_mended {
+    if !is_fixed {
         findings.push(ServerFinding::new(
             ServerFindingKind::Holes,
             Severity::Warning,

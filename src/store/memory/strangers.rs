@@ -264,7 +264,7 @@ impl Shared {
 
     /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
     pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
-        let is_settled = receipt.once.is_some() && receipt.settle().is_none();
+        let is_settled = receipt.taken.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
             self.charge_stranger(&receipt.limiter, &[(now.score(), more)]);

@@ -87,23 +87,19 @@ fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> O
 /// Returns the caller's timeout for the whole call, retries included. PROTOCOL-HTTP2.md: at most
 /// eight digits and a unit.
 fn timeout(request: &HeaderMap) -> Option<Duration> {
-    let timeout = request.get(GRPC_TIMEOUT)?.as_bytes();
-    let (unit, digits) = timeout.split_last()?;
-    if digits.is_empty() || digits.len() > 8 {
+    let timeout = request.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = timeout.split_at_checked(timeout.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }
-    let number = digits.iter().try_fold(0_u64, |number, digit| {
-        digit
-            .is_ascii_digit()
-            .then(|| number * 10 + u64::from(digit - b'0'))
-    })?;
+    let number = digits.parse().ok()?;
     match unit {
-        b'H' => Some(Duration::from_secs(number * 3600)),
-        b'M' => Some(Duration::from_secs(number * 60)),
-        b'S' => Some(Duration::from_secs(number)),
-        b'm' => Some(Duration::from_millis(number)),
-        b'u' => Some(Duration::from_micros(number)),
-        b'n' => Some(Duration::from_nanos(number)),
+        "H" => Some(Duration::from_secs(number * 3600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
         _ => None,
     }
 }

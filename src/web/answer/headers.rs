@@ -21,16 +21,17 @@ const LARGEST: u64 = 999_999_999_999_999;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const DRAFT6: Trio = Trio {
-    limit: HeaderName::from_static("ratelimit-limit"),
-    remaining: HeaderName::from_static("ratelimit-remaining"),
-    reset: HeaderName::from_static("ratelimit-reset"),
-};
-const LEGACY: Trio = Trio {
-    limit: HeaderName::from_static("x-ratelimit-limit"),
-    remaining: HeaderName::from_static("x-ratelimit-remaining"),
-    reset: HeaderName::from_static("x-ratelimit-reset"),
-};
+/// Three fields with one number each: the limit, what is left, and the reset.
+const DRAFT6: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const LEGACY: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
 
 /// Header fields with the permits that are left: see
 /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers).
@@ -84,35 +85,22 @@ pub enum ResetUnit {
 /// may have others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields {
-    policy: Option<Policy>,
+    /// The style with a `RateLimit-Policy`.
+    policy: Option<HeaderStyle>,
     legacy: Option<ResetUnit>,
     /// The time of the decision, since 1970; zero where no field needs it.
     at: Duration,
 }
 
-/// The form of `RateLimit-Policy`, and the fields that come with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policy {
-    Draft11,
-    Draft6,
-}
-
-/// Three fields with one number each.
-struct Trio {
-    limit: HeaderName,
-    remaining: HeaderName,
-    reset: HeaderName,
-}
-
-/// The outcome of a decision.
+/// The kind of a decision, which the fields report with its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum DecisionKind {
     Granted,
     /// Refused, with the seconds of its `Retry-After`
     Refused(Option<u64>),
 }
 
-/// The numbers that our layers have written, left in a response for the layers around them: a
+/// The numbers that layers of this crate have written to a response, for the layers around them: a
 /// number does not show which limiter it is from.
 #[derive(Clone, Debug, Default)]
 struct Wrote(Vec<(HeaderName, HeaderValue)>);
@@ -131,12 +119,12 @@ impl Wrote {
 /// The parts of a decision that the fields report.
 struct Report<'a> {
     limits: &'a [LimitState],
-    outcome: Outcome,
+    kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
     at: Duration,
-    /// In inner layers of ours: permits left and permits of the limit closest to exhaustion.
+    /// Permits left and permits of the limit closest to exhaustion in inner layers of this crate.
     earlier: Option<(u64, u64)>,
 }
 
@@ -145,25 +133,24 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// Of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one field differently.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one
+    /// field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
         let mut fields = Self::default();
         let refuse =
             |field| bail!(Rule: "two header styles write {field} differently: choose one of them");
-        for style in styles {
-            match *style {
-                HeaderStyle::Draft11 if fields.policy == Some(Policy::Draft6) => {
-                    return refuse("RateLimit-Policy");
+        for style in styles.iter().copied() {
+            match style {
+                HeaderStyle::Draft11 | HeaderStyle::Draft6 => {
+                    if fields.policy.replace(style).is_some_and(|it| it != style) {
+                        return refuse("RateLimit-Policy");
+                    }
                 }
-                HeaderStyle::Draft6 if fields.policy == Some(Policy::Draft11) => {
-                    return refuse("RateLimit-Policy");
+                HeaderStyle::Legacy { reset } => {
+                    if fields.legacy.replace(reset).is_some_and(|it| it != reset) {
+                        return refuse("X-RateLimit-Reset");
+                    }
                 }
-                HeaderStyle::Legacy { reset } if fields.legacy.is_some_and(|it| it != reset) => {
-                    return refuse("X-RateLimit-Reset");
-                }
-                HeaderStyle::Draft11 => fields.policy = Some(Policy::Draft11),
-                HeaderStyle::Draft6 => fields.policy = Some(Policy::Draft6),
-                HeaderStyle::Legacy { reset } => fields.legacy = Some(reset),
             }
         }
         Ok(fields)
@@ -195,7 +182,7 @@ impl Fields {
     pub(crate) fn write(
         &self,
         limits: &[LimitState],
-        outcome: Outcome,
+        kind: DecisionKind,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
@@ -204,7 +191,7 @@ impl Fields {
         };
         let report = Report {
             limits,
-            outcome,
+            kind,
             retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
             at: self.at,
             earlier: earlier(extensions),
@@ -212,24 +199,24 @@ impl Fields {
         let mut text = Short::default();
         let first = report.is_tighter();
         match self.policy {
-            Some(Policy::Draft11) => {
+            Some(HeaderStyle::Draft11) => {
                 report.write_limits(&mut text);
                 add(headers, &RATE_LIMIT, value(&mut text), first);
                 let policies = report.policies(&mut text);
                 add(headers, &POLICY, policies, first);
             }
-            Some(Policy::Draft6) => {
+            Some(HeaderStyle::Draft6) => {
                 report.write_nameless_policies(&mut text);
                 add(headers, &POLICY, value(&mut text), first);
                 if tightest.remaining.is_some() {
                     let unit = ResetUnit::DeltaSeconds;
-                    report.write_trio(headers, extensions, &DRAFT6, unit, &mut text);
+                    report.write_numbers(headers, extensions, &DRAFT6, unit, &mut text);
                 }
             }
-            None => {}
+            Some(HeaderStyle::Legacy { .. }) | None => {}
         }
         if let Some(reset) = self.legacy {
-            report.write_trio(headers, extensions, &LEGACY, reset, &mut text);
+            report.write_numbers(headers, extensions, &LEGACY, reset, &mut text);
         }
     }
 }
@@ -237,7 +224,7 @@ impl Fields {
 impl Report<'_> {
     /// Returns whether it is closer to exhaustion than all limits of inner layers.
     fn is_tighter(&self) -> bool {
-        match (self.earlier, left(self.limits, self.outcome)) {
+        match (self.earlier, left(self.limits, self.kind)) {
             (Some((earlier, _)), Some((left, _))) => left < earlier,
             _ => false,
         }
@@ -246,20 +233,20 @@ impl Report<'_> {
     /// Returns the seconds until `limit` has more room: on a grant until at least one more permit
     /// is free, if that is known.
     fn next(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.outcome {
-            Outcome::Granted => limit.next_after.map(ceil),
-            Outcome::Refused(_) => self.reset(place, limit),
+        match self.kind {
+            DecisionKind::Granted => limit.next_after.map(ceil),
+            DecisionKind::Refused(_) => self.reset(place, limit),
         }
     }
 
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
     fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.outcome {
-            Outcome::Granted => Some(ceil(limit.reset_after)),
+        match self.kind {
+            DecisionKind::Granted => Some(ceil(limit.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
-            Outcome::Refused(retry_after) if place == 0 => retry_after,
-            Outcome::Refused(_) => limit.retry_after.map(ceil),
+            DecisionKind::Refused(retry_after) if place == 0 => retry_after,
+            DecisionKind::Refused(_) => limit.retry_after.map(ceil),
         }
     }
 
@@ -273,7 +260,7 @@ impl Report<'_> {
             push_name(text, limit.name());
             push_number(text, ";r=", remaining);
             // Section 6 of the draft: Retry-After must not be earlier than `t`.
-            let contradicts = matches!(self.outcome, Outcome::Granted) && self.retries_elsewhere;
+            let contradicts = matches!(self.kind, DecisionKind::Granted) && self.retries_elsewhere;
             if let (Some(next), false) = (self.next(place, limit), contradicts) {
                 push_number(text, ";t=", next);
             }
@@ -306,20 +293,19 @@ impl Report<'_> {
 
     /// Writes three numbers, unless another limiter has written its own or a limit within is closer
     /// to exhaustion.
-    fn write_trio(
+    fn write_numbers(
         &self,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
-        trio: &Trio,
+        names: &[HeaderName; 3],
         unit: ResetUnit,
         text: &mut Short,
     ) {
         let Some((place, limit)) = shown(self.limits).next() else {
             return;
         };
-        let names = [&trio.limit, &trio.remaining, &trio.reset];
-        if names.iter().any(|name| headers.contains_key(*name)) {
-            // A number that was changed on its way is not ours any more.
+        if names.iter().any(|name| headers.contains_key(name)) {
+            // A number that was changed on its way belongs to whatever changed it.
             let ours = extensions.get::<Wrote>().is_some_and(|wrote| {
                 let mut names = names.iter();
                 names.all(|name| wrote.has_all_of(headers, name))
@@ -332,7 +318,7 @@ impl Report<'_> {
             }
         }
         let wrote = extensions.get_or_insert_default::<Wrote>();
-        wrote.0.retain(|(name, _)| !names.contains(&name));
+        wrote.0.retain(|(name, _)| !names.contains(name));
         let mut insert = |name: &HeaderName, number: u64| {
             push_number(text, "", number);
             if let Some(value) = value(text) {
@@ -341,19 +327,18 @@ impl Report<'_> {
                 let _ = headers.try_insert(name.clone(), value);
             }
         };
-        insert(&trio.limit, limit.permits);
+        let [limit_name, remaining_name, reset_name] = names;
+        insert(limit_name, limit.permits);
         let (Some(remaining), Some(reset)) = (limit.remaining, self.reset(place, limit)) else {
             return;
         };
-        insert(&trio.remaining, remaining);
-        insert(
-            &trio.reset,
-            match unit {
-                ResetUnit::DeltaSeconds => reset,
-                // From the moment of the decision, and rounded up once more.
-                ResetUnit::EpochSeconds => ceil(self.at).saturating_add(reset),
-            },
-        );
+        insert(remaining_name, remaining);
+        let reset = match unit {
+            ResetUnit::DeltaSeconds => reset,
+            // From the moment of the decision, and rounded up a second time.
+            ResetUnit::EpochSeconds => ceil(self.at).saturating_add(reset),
+        };
+        insert(reset_name, reset);
     }
 }
 
@@ -365,19 +350,19 @@ fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
 
 /// Returns permits left and permits of the limit closest to exhaustion, if they are known and not
 /// hidden. After a refusal, none is left for this request.
-fn left(limits: &[LimitState], outcome: Outcome) -> Option<(u64, u64)> {
+fn left(limits: &[LimitState], kind: DecisionKind) -> Option<(u64, u64)> {
     let (_, limit) = shown(limits).next()?;
-    match outcome {
-        Outcome::Granted => Some((limit.remaining?, limit.permits)),
-        Outcome::Refused(_) => Some((0, limit.permits)),
+    match kind {
+        DecisionKind::Granted => Some((limit.remaining?, limit.permits)),
+        DecisionKind::Refused(_) => Some((0, limit.permits)),
     }
 }
 
 /// Returns the limit closest to exhaustion in the decisions of inner layers.
 fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
     let left = |decision: &Decision| match decision {
-        Decision::Allow(grant) => left(grant.states(), Outcome::Granted),
-        Decision::Deny(refusal) => left(refusal.states(), Outcome::Refused(None)),
+        Decision::Allow(grant) => left(grant.states(), DecisionKind::Granted),
+        Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
         (Some(all), _) => all.as_slice().iter().filter_map(left).min(),

@@ -14,38 +14,28 @@ const INTERNAL: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
 
+const TOO_MANY: (StatusCode, u8) = (StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED);
+const FORBIDDEN: (StatusCode, u8) = (StatusCode::FORBIDDEN, PERMISSION_DENIED);
+/// Not 429 and RESOURCE_EXHAUSTED, which callers and alerts take for the limit: the caller has done
+/// nothing wrong, and alerts for 5xx must see an outage.
+const UNABLE: (StatusCode, u8) = (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE);
+const NO_KEY: (StatusCode, u8) = (StatusCode::UNAUTHORIZED, UNAUTHENTICATED);
+const KEY_TOO_LONG: (StatusCode, u8) = (
+    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+    INVALID_ARGUMENT,
+);
+const NO_PEER: (StatusCode, u8) = (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL);
+
 /// Returns the HTTP status, the gRPC code and the text of a refusal. Only a text that is owned can
 /// hold characters beyond the letters, digits and spaces of a sentence.
 pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
-    let (status, code, text) = match refusal.kind {
-        RefusalKind::OverLimit => (
-            StatusCode::TOO_MANY_REQUESTS,
-            RESOURCE_EXHAUSTED,
-            "too many requests",
-        ),
+    let ((status, code), text) = match refusal.kind {
+        RefusalKind::OverLimit => (TOO_MANY, "too many requests"),
         // A queue belongs to the limit, and its callers have filled it: no outage.
-        RefusalKind::QueueFull => (
-            StatusCode::TOO_MANY_REQUESTS,
-            RESOURCE_EXHAUSTED,
-            "too many requests wait already",
-        ),
-        RefusalKind::AboveRate => (
-            StatusCode::TOO_MANY_REQUESTS,
-            RESOURCE_EXHAUSTED,
-            "the request costs more than its limit allows",
-        ),
-        RefusalKind::Blocked => (
-            StatusCode::FORBIDDEN,
-            PERMISSION_DENIED,
-            "the request is blocked",
-        ),
-        // Not 429 and RESOURCE_EXHAUSTED, which callers and alerts take for the limit: the caller
-        // has done nothing wrong, and alerts for 5xx must see an outage.
-        RefusalKind::Unavailable => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            UNAVAILABLE,
-            "the rate limiter is unavailable",
-        ),
+        RefusalKind::QueueFull => (TOO_MANY, "too many requests wait already"),
+        RefusalKind::AboveRate => (TOO_MANY, "the request costs more than its limit allows"),
+        RefusalKind::Blocked => (FORBIDDEN, "the request is blocked"),
+        RefusalKind::Unavailable => (UNABLE, "the rate limiter is unavailable"),
         RefusalKind::MissingKey | RefusalKind::KeyTooLong => return lack(refusal),
     };
     (status, code, text.into())
@@ -54,16 +44,11 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
 /// Returns the meaning of a key that is missing, repeated or too long.
 fn lack(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
     let what = refusal.missing().unwrap_or_default();
-    let (status, code) = (StatusCode::UNAUTHORIZED, UNAUTHENTICATED);
-    let (status, code, lacks) = match refusal.missing.as_ref().map(|missing| missing.fault) {
-        Some(Fault::TooLong { most }) => (
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            INVALID_ARGUMENT,
-            &*format!("has more than {most} bytes of"),
-        ),
-        Some(Fault::Server) => (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL, "lacks"),
-        Some(Fault::Ambiguous) => (status, code, "says more than once"),
-        Some(Fault::Caller) | None => (status, code, "lacks"),
+    let ((status, code), lacks) = match refusal.missing.as_ref().map(|missing| missing.fault) {
+        Some(Fault::TooLong { most }) => (KEY_TOO_LONG, &*format!("has more than {most} bytes of")),
+        Some(Fault::Server) => (NO_PEER, "lacks"),
+        Some(Fault::Ambiguous) => (NO_KEY, "says more than once"),
+        Some(Fault::Caller) | None => (NO_KEY, "lacks"),
     };
     let text = format!("the request {lacks} what it is limited by: {what}");
     (status, code, text.into())

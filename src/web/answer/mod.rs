@@ -11,7 +11,7 @@ use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc,
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header, request::Parts};
 
-pub(crate) use self::headers::{Fields, Outcome};
+pub(crate) use self::headers::{DecisionKind, Fields};
 pub use self::headers::{HeaderStyle, ResetUnit};
 use super::request::is_grpc;
 use crate::decision::Refusal;
@@ -52,7 +52,7 @@ impl fmt::Debug for dyn OnRefusal {
 }
 
 /// The answers of a layer.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) jitter: Duration,
     pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
@@ -73,10 +73,10 @@ impl Answers {
         } else {
             let retry_after = wait.map(seconds_to_wait);
             let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
-            let outcome = Outcome::Refused(retry_after);
+            let kind = DecisionKind::Refused(retry_after);
             let (headers, extensions) = (&mut head.headers, &mut head.extensions);
             let fields = fields.as_of_now();
-            fields.write(refusal.states(), outcome, headers, extensions);
+            fields.write(refusal.states(), kind, headers, extensions);
             Response::from_parts(head, body)
         };
         if let Some(hook) = &self.on_refusal {

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::{
     Key, KeyExtractor, KeyTraits, NoKey, PeerIp,
-    forwarded::{self, Syntax},
+    forwarded::{self, ForwardedHeader},
     header::no_header_name,
     ip::{Prefixes, is_near, peer},
     mistakes::Mistakes,
@@ -71,11 +71,11 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct ClientIp {
     trust: Trust,
     header: ForwardedHeader,
-    /// None if HTTP does not allow it
+    /// `None` if HTTP does not allow the name.
     name: Option<HeaderName>,
     prefixes: Prefixes,
     peer: Option<PeerBy>,
-    /// The first mistake, returned when a layer is built
+    /// The first mistake, returned when a layer is built.
     mistake: Option<ConfigError>,
 }
 
@@ -91,20 +91,6 @@ type FindPeer = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
 /// A closure, and its type: clones have the same type.
 #[derive(Clone)]
 struct PeerBy(TypeId, Arc<FindPeer>);
-
-/// The header in which proxies record where a request came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ForwardedHeader {
-    /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets
-    #[default]
-    XForwardedFor,
-    /// `Forwarded` of RFC 7239
-    Forwarded,
-    /// A header with one address, which an edge server sets: `cf-connecting-ip`, `x-real-ip`. It is
-    /// ignored if it is repeated
-    Single(&'static str),
-}
 
 impl PeerIp {
     /// Counts by the peer's address like `PeerIp`, but with this many bits of an IPv6 address: see
@@ -144,6 +130,7 @@ impl ClientIp {
     /// by [`PeerIp`]. The peer's address may be unknown here: servers on a Unix socket have none.
     ///
     /// # Deployment caveat
+    ///
     /// Every peer is taken for your proxy. No other client may be able to reach the port, nor may
     /// one of the proxies be reachable past those in front of it. If you know the proxies'
     /// networks, [`behind`](Self::behind) is safer.
@@ -266,15 +253,10 @@ impl ClientIp {
 
     /// Walks from the peer to the left, while the current address is trusted.
     fn walk(&self, peer: Option<IpAddr>, headers: &HeaderMap, key: &mut Key) -> Option<IpAddr> {
-        let syntax = match self.header {
-            ForwardedHeader::XForwardedFor => Syntax::Addresses,
-            ForwardedHeader::Forwarded => Syntax::Forwarded,
-            ForwardedHeader::Single(_) => Syntax::Single,
-        };
         let values = self.name.iter().map(|name| headers.get_all(name));
         let lines = values.flat_map(|values| values.iter().map(HeaderValue::as_bytes));
         let mut client = peer;
-        for (index, hop) in forwarded::hops(syntax, lines).enumerate() {
+        for (index, hop) in forwarded::hops(self.header, lines).enumerate() {
             let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
                 key.record(Mistakes::UNREADABLE);
                 break;
@@ -332,7 +314,7 @@ impl ClientIp {
 impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let client = self.address(parts, key)?;
-        key.0.push_display(self.prefixes.spell(client));
+        key.identity.push_display(self.prefixes.spell(client));
         Ok(())
     }
 
@@ -388,7 +370,6 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::Identity;
 
     const NEAR: &str = "10.0.0.9";
     const FAR: &str = "203.0.113.9";
@@ -401,10 +382,10 @@ mod tests {
             request = request.header(*name, "for=192.0.2.1");
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let mut key = Key(Identity::default(), Mistakes::default());
+        let mut key = Key::default();
         let client = client.clone().peer(move |_| Some(peer));
         client.address(&parts, &mut key).unwrap();
-        key.1
+        key.mistakes
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Extractors made of others: alternatives, an excuse, and all of several.
+//! Extractors made of others: alternatives, all of several, and requests that need no key.
 
 use std::{fmt, sync::Arc};
 
@@ -22,23 +22,23 @@ impl Or {
 
 impl KeyExtractor for Or {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let start = key.0.end();
+        let start = key.identity.end();
         let mut first_missing = None;
         for (index, alternative) in self.0.iter().enumerate() {
             if index > 0 {
-                key.0.mark(index);
+                key.identity.mark(index);
             }
-            let before = key.0.end();
+            let before = key.identity.end();
             let found = match alternative.extract(parts, key) {
                 // An extractor that adds nothing has found nothing.
-                Ok(()) if key.0.end() == before => Err(NoKey::missing("identity")),
+                Ok(()) if key.identity.end() == before => Err(NoKey::missing("identity")),
                 found => found,
             };
             match found {
                 Ok(()) => {
                     // The first alternative goes unmarked, unless it could be taken for another.
-                    if index == 0 && key.0.is_marked_from(start) {
-                        key.0.mark_from(start, 0);
+                    if index == 0 && key.identity.is_marked_from(start) {
+                        key.identity.mark_from(start, 0);
                     }
                     return Ok(());
                 }
@@ -47,7 +47,7 @@ impl KeyExtractor for Or {
                     if let Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
                         return Err(missing);
                     }
-                    key.0.truncate(start);
+                    key.identity.truncate(start);
                     // The caller cannot change what the server lacks.
                     let is_worse = first_missing.is_none_or(|first: NoKey| {
                         first.fault() != missing.fault() && missing.fault() == Some(Fault::Server)
@@ -136,7 +136,7 @@ mod tests {
         let mut key = Key::default();
         extractor.extract(&parts(headers), &mut key)?;
         let naming = Naming::derived("p", "r").unwrap();
-        let name = naming.name(&key.0);
+        let name = naming.name(&key.identity);
         Ok(name
             .as_str()
             .strip_prefix("p:{")
@@ -172,7 +172,7 @@ mod tests {
     fn a_repeated_header_is_not_excused() {
         let twice = [("a", "x"), ("a", "y"), ("b", "z")];
         let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
-        let refused = Err(NoKey::ambiguous("a"));
+        let refused = Err(NoKey::of("a", Fault::Ambiguous));
         assert_eq!(name(&a(), &twice), refused);
         assert_eq!(name(&a().or(b()), &twice), refused);
         assert_eq!(name(&FromHeader::new("c").or(a()).or(b()), &twice), refused);
@@ -187,7 +187,10 @@ mod tests {
 
     #[test]
     fn the_servers_fault_goes_before_the_callers() {
-        let (a, server) = (|| FromHeader::new("a"), Err(NoKey::missing_peer()));
+        let (a, server) = (
+            || FromHeader::new("a"),
+            Err(NoKey::of("peer address", Fault::Server)),
+        );
         assert_eq!(name(&a().or(PeerIp), &[]), server);
         assert_eq!(name(&PeerIp.or(a()), &[]), server);
         assert_eq!(name(&a().or(PeerIp).or(FromHeader::new("b")), &[]), server);

@@ -40,7 +40,7 @@ const BYTES: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Secret {
-    id: Arc<str>,
+    pub(crate) id: Arc<str>,
     mac: HMAC,
 }
 
@@ -50,8 +50,8 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// Of kind [`Secret`](crate::ConfigErrorKind::Secret) for an id that is none, or too few bytes.
-    /// Neither is shown: the one may be the other.
+    /// Returns an error of kind [`Secret`](crate::ConfigErrorKind::Secret) for an id that is none,
+    /// or too few bytes. Neither is shown: the one may be the other.
     pub fn new(id: &str, bytes: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let bytes = bytes.as_ref();
         if !is_word(id) || id.len() > LONGEST_ID {
@@ -64,11 +64,6 @@ impl Secret {
             id: id.into(),
             mac: HMAC::new(bytes),
         })
-    }
-
-    /// Returns its id.
-    pub(crate) fn id(&self) -> &str {
-        &self.id
     }
 
     /// Returns `<id>.` and the first 128 bits of HMAC-SHA-256 in hexadecimal; `docs/keys.md` is the
@@ -93,26 +88,20 @@ impl fmt::Debug for Secret {
 /// An extractor that adds only a digest to a key. Made by [`KeyExtractor::digest`].
 #[derive(Clone, Debug)]
 pub struct Digested<K> {
-    secret: Secret,
-    inner: K,
-}
-
-impl<K> Digested<K> {
-    pub(crate) fn new(inner: K, secret: Secret) -> Self {
-        Self { secret, inner }
-    }
+    pub(super) secret: Secret,
+    pub(super) inner: K,
 }
 
 impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let mut found = Key::default();
         let extracted = self.inner.extract(parts, &mut found);
-        key.record(found.1);
+        key.record(found.mistakes);
         extracted?;
-        if found.0.is_empty() {
+        if found.identity.is_empty() {
             return Err(NoKey::missing("identity"));
         }
-        key.push(self.secret.digest(found.0.as_str()));
+        key.push(self.secret.digest(found.identity.as_str()));
         Ok(())
     }
 
@@ -140,7 +129,7 @@ mod tests {
         let mut key = Key::default();
         extractor.extract(&parts, &mut key)?;
         let naming = Naming::derived("p", "r").unwrap();
-        Ok(naming.name(&key.0).as_str().to_owned())
+        Ok(naming.name(&key.identity).as_str().to_owned())
     }
 
     fn digested(id: &str, bytes: &str) -> Digested<FromHeader> {

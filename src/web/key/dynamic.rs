@@ -100,7 +100,7 @@ mod tests {
         let mut key = Key::default();
         extractor.extract(&parts, &mut key)?;
         let naming = Naming::derived("p", "r").unwrap();
-        Ok(naming.name(&key.0).as_str().to_owned())
+        Ok(naming.name(&key.identity).as_str().to_owned())
     }
 
     /// A rule may move from code into a file, and its limiters stay.

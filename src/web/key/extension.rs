@@ -28,6 +28,7 @@ use super::{Key, KeyExtractor, NoKey, push_non_empty};
 /// let user = FromExtension::<UserId>::key();
 /// let same = FromExtension::by(|user: &UserId| user.0.to_string());
 /// ```
+#[derive(Clone)]
 pub struct FromExtension<T, F = fn(&T) -> String> {
     text: F,
     of: PhantomData<fn() -> T>,
@@ -67,15 +68,6 @@ where
 {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         push_non_empty(key, parts.extensions.get::<T>().map(&self.text), "identity")
-    }
-}
-
-impl<T, F: Clone> Clone for FromExtension<T, F> {
-    fn clone(&self) -> Self {
-        Self {
-            text: self.text.clone(),
-            of: PhantomData,
-        }
     }
 }
 

@@ -7,15 +7,18 @@
 
 use std::{borrow::Cow, iter, net::IpAddr, str};
 
-/// The syntax of a header with the origin of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Syntax {
-    /// Addresses with commas between them: X-Forwarded-For
-    Addresses,
-    /// RFC 7239
+/// The header in which proxies record where a request came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForwardedHeader {
+    /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` of RFC 7239
     Forwarded,
-    /// One address, in one field line
-    Single,
+    /// A header with one address, which an edge server sets: `cf-connecting-ip`, `x-real-ip`. It is
+    /// ignored if it is repeated
+    Single(&'static str),
 }
 
 /// Returns the hops in a header's field lines, from the right; `None` is an element without an
@@ -25,14 +28,14 @@ pub(crate) enum Syntax {
 /// that appends nothing, as for a peer on a Unix socket, would leave the choice to what the client
 /// wrote before.
 pub(crate) fn hops<'h>(
-    syntax: Syntax,
+    header: ForwardedHeader,
     lines: impl DoubleEndedIterator<Item = &'h [u8]>,
 ) -> impl Iterator<Item = Option<IpAddr>> {
     let mut lines = lines.rev();
     let mut rest = lines.next();
     iter::from_fn(move || {
         let line = rest?;
-        if syntax == Syntax::Single {
+        if let ForwardedHeader::Single(_) = header {
             // With two field lines it is unknown which one the proxy wrote.
             rest = None;
             return Some(match lines.next() {
@@ -40,11 +43,13 @@ pub(crate) fn hops<'h>(
                 Some(_) => None,
             });
         }
-        let (before, element) = split_last(line, syntax == Syntax::Forwarded);
+        let is_rfc_7239 = header == ForwardedHeader::Forwarded;
+        let (before, element) = split_last(line, is_rfc_7239);
         rest = before.or_else(|| lines.next());
-        Some(match syntax {
-            Syntax::Forwarded => for_node(element),
-            Syntax::Addresses | Syntax::Single => address(element),
+        Some(if is_rfc_7239 {
+            for_node(element)
+        } else {
+            address(element)
         })
     })
 }
@@ -172,8 +177,15 @@ mod tests {
 
     use super::*;
 
-    fn read(syntax: Syntax, lines: &[&[u8]]) -> Vec<Option<IpAddr>> {
-        hops(syntax, lines.iter().copied()).collect()
+    const SINGLE: ForwardedHeader = ForwardedHeader::Single("x-real-ip");
+    const HEADERS: [ForwardedHeader; 3] = [
+        ForwardedHeader::XForwardedFor,
+        ForwardedHeader::Forwarded,
+        SINGLE,
+    ];
+
+    fn read(header: ForwardedHeader, lines: &[&[u8]]) -> Vec<Option<IpAddr>> {
+        hops(header, lines.iter().copied()).collect()
     }
 
     fn ip(text: &str) -> Option<IpAddr> {
@@ -184,7 +196,7 @@ mod tests {
     fn a_chain_is_read_from_the_right() {
         let lines: [&[u8]; 2] = [b"192.0.2.1 ,\t2001:db8::1", b"x,,[2001:db8::2]:80"];
         assert_eq!(
-            read(Syntax::Addresses, &lines),
+            read(ForwardedHeader::XForwardedFor, &lines),
             [
                 ip("2001:db8::2"),
                 None,
@@ -195,19 +207,22 @@ mod tests {
         );
         // Quotes have a meaning only in `Forwarded`.
         assert_eq!(
-            read(Syntax::Addresses, &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]),
+            read(
+                ForwardedHeader::XForwardedFor,
+                &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]
+            ),
             [ip("192.0.2.3"), None, None, ip("192.0.2.1")]
         );
-        assert_eq!(read(Syntax::Addresses, &[]), []);
-        assert_eq!(read(Syntax::Addresses, &[b""]), [None]);
+        assert_eq!(read(ForwardedHeader::XForwardedFor, &[]), []);
+        assert_eq!(read(ForwardedHeader::XForwardedFor, &[b""]), [None]);
     }
 
     #[test]
     fn one_address_is_alone() {
-        assert_eq!(read(Syntax::Single, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
-        assert_eq!(read(Syntax::Single, &[b"192.0.2.1, 192.0.2.1"]), [None]);
-        assert_eq!(read(Syntax::Single, &[b"192.0.2.1", b"192.0.2.1"]), [None]);
-        assert_eq!(read(Syntax::Single, &[]), []);
+        assert_eq!(read(SINGLE, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
+        assert_eq!(read(SINGLE, &[b"192.0.2.1, 192.0.2.1"]), [None]);
+        assert_eq!(read(SINGLE, &[b"192.0.2.1", b"192.0.2.1"]), [None]);
+        assert_eq!(read(SINGLE, &[]), []);
     }
 
     #[test]
@@ -224,7 +239,7 @@ mod tests {
         ] {
             let text = String::from_utf8_lossy(line);
             assert_eq!(
-                read(Syntax::Forwarded, &[line]).first(),
+                read(ForwardedHeader::Forwarded, &[line]).first(),
                 Some(&first),
                 "{text}"
             );
@@ -309,17 +324,20 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read(lines in lines()) {
-            for syntax in [Syntax::Addresses, Syntax::Forwarded, Syntax::Single] {
+            for header in HEADERS {
                 let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
-                prop_assert!(hops(syntax, lines.iter().map(Vec::as_slice)).count() <= bytes);
+                prop_assert!(hops(header, lines.iter().map(Vec::as_slice)).count() <= bytes);
             }
         }
 
         #[test]
         fn earlier_elements_do_not_change_what_was_added(lines in lines(), on_its_own_line: bool) {
-            for (syntax, added) in [
-                (Syntax::Addresses, &b"192.0.2.7, [2001:db8::7]:1"[..]),
-                (Syntax::Forwarded, br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#),
+            for (header, added) in [
+                (ForwardedHeader::XForwardedFor, &b"192.0.2.7, [2001:db8::7]:1"[..]),
+                (
+                    ForwardedHeader::Forwarded,
+                    br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#,
+                ),
             ] {
                 let mut lines = lines.clone();
                 match lines.last_mut() {
@@ -329,7 +347,7 @@ mod tests {
                     }
                     _ => lines.push(added.to_vec()),
                 }
-                let found: Vec<_> = hops(syntax, lines.iter().map(Vec::as_slice)).take(2).collect();
+                let found: Vec<_> = hops(header, lines.iter().map(Vec::as_slice)).take(2).collect();
                 prop_assert_eq!(found, [ip("2001:db8::7"), ip("192.0.2.7")]);
             }
         }
@@ -342,8 +360,8 @@ mod tests {
             "\"", "\\", "\\\"", ",", ";", "for=\"", "=", "[", " ", "for=\"\\",
         ] {
             let line = piece.repeat(400_000 / piece.len());
-            for syntax in [Syntax::Addresses, Syntax::Forwarded, Syntax::Single] {
-                assert!(hops(syntax, iter::once(line.as_bytes())).all(|hop| hop.is_none()));
+            for header in HEADERS {
+                assert!(hops(header, iter::once(line.as_bytes())).all(|hop| hop.is_none()));
             }
         }
     }

@@ -3,7 +3,10 @@
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, push_non_empty};
-use crate::error::{ConfigError, config_error};
+use crate::{
+    decision::Fault,
+    error::{ConfigError, config_error},
+};
 
 /// The default maximum length. Servers' own limits for all headers together are seldom lower, and
 /// hashing this much takes a fraction of a millisecond.
@@ -46,8 +49,8 @@ const CREDENTIALS: [&str; 10] = [
 ///
 /// The value becomes part of a key in Redis, where operators can see it. So a header that holds a
 /// credential must be [digested](KeyExtractor::digest): without that it is a [`ConfigError`] when
-/// the layer is built. Those are the ones from [`credential`](Self::credential), and by their names
-/// Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
+/// the layer is built. Credentials are the headers of [`credential`](Self::credential) and, by
+/// name, Authorization, Cookie, Proxy-Authorization, X-Api-Key, Api-Key, Apikey, X-Auth-Token,
 /// X-Access-Token, X-Goog-Api-Key and X-Amz-Security-Token.
 ///
 /// # Caveat
@@ -70,7 +73,9 @@ const CREDENTIALS: [&str; 10] = [
 /// ```
 #[derive(Clone, Debug)]
 pub struct FromHeader {
-    name: Result<(HeaderName, &'static str), &'static str>,
+    /// `None` if HTTP does not allow the name.
+    header: Option<HeaderName>,
+    name: &'static str,
     is_credential: bool,
     longest: usize,
 }
@@ -81,17 +86,13 @@ impl FromHeader {
     /// A name that HTTP does not allow is a [`ConfigError`] when the layer is built.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(header) => Self {
-                is_credential: CREDENTIALS.contains(&header.as_str()),
-                name: Ok((header, name)),
-                longest: LONGEST,
-            },
-            Err(_) => Self {
-                name: Err(name),
-                is_credential: false,
-                longest: LONGEST,
-            },
+        let header = HeaderName::from_bytes(name.as_bytes()).ok();
+        let known = header.as_ref().map(HeaderName::as_str);
+        Self {
+            is_credential: known.is_some_and(|known| CREDENTIALS.contains(&known)),
+            header,
+            name,
+            longest: LONGEST,
         }
     }
 
@@ -117,6 +118,7 @@ impl FromHeader {
 
     /// Accepts at most this many bytes of the header. Default: 16 KiB. A longer value is refused
     /// with 431.
+    ///
     /// A sender makes the server hash up to this many bytes for each rule that counts by the
     /// header, before any limit applies.
     #[must_use]
@@ -128,9 +130,10 @@ impl FromHeader {
     }
 
     /// Checks the length of a value before it is used.
-    fn fit(&self, name: &'static str, len: usize) -> Result<(), NoKey> {
-        if len > self.longest {
-            return Err(NoKey::too_long(name, self.longest));
+    fn fit(&self, len: usize) -> Result<(), NoKey> {
+        let most = self.longest;
+        if len > most {
+            return Err(NoKey::of(self.name, Fault::TooLong { most }));
         }
         Ok(())
     }
@@ -138,9 +141,9 @@ impl FromHeader {
 
 impl KeyExtractor for FromHeader {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let (header, name) = match &self.name {
-            Ok((header, name)) => (header, *name),
-            Err(name) => return Err(NoKey::missing(name)),
+        let name = self.name;
+        let Some(header) = &self.header else {
+            return Err(NoKey::missing(name));
         };
         let mut values = parts.headers.get_all(header).iter();
         match (values.next(), values.next()) {
@@ -148,28 +151,25 @@ impl KeyExtractor for FromHeader {
                 let lines = parts.headers.get_all(header).iter();
                 let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
                 let separators = 2 * (lines.len() - 1);
-                self.fit(
-                    name,
-                    lines.iter().map(|line| line.len()).sum::<usize>() + separators,
-                )?;
+                self.fit(lines.iter().map(|line| line.len()).sum::<usize>() + separators)?;
                 push_non_empty(key, Some(lines.join(&b"; "[..])), name)
             }
-            (Some(_), Some(_)) => Err(NoKey::ambiguous(name)),
+            (Some(_), Some(_)) => Err(NoKey::of(name, Fault::Ambiguous)),
             (value, _) => {
-                self.fit(name, value.map_or(0, HeaderValue::len))?;
+                self.fit(value.map_or(0, HeaderValue::len))?;
                 push_non_empty(key, value.map(HeaderValue::as_bytes), name)
             }
         }
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
-        match &self.name {
-            Ok((_, name)) => Ok(KeyTraits {
-                exposed_credential: self.is_credential.then_some(name),
-                is_bounded: false,
-            }),
-            Err(name) => Err(no_header_name(name)),
+        if self.header.is_none() {
+            return Err(no_header_name(self.name));
         }
+        Ok(KeyTraits {
+            exposed_credential: self.is_credential.then_some(self.name),
+            is_bounded: false,
+        })
     }
 }
 
@@ -195,13 +195,13 @@ mod tests {
             let mut key = Key::default();
             FromHeader::new("X-Api-Key")
                 .extract(&parts, &mut key)
-                .map(|()| key.0)
+                .map(|()| key.identity)
         };
         assert_eq!(key(&[]).err(), Some(NoKey::missing("X-Api-Key")));
         assert!(key(&[b""]).is_err());
         assert_eq!(
             key(&[b"a", b"a"]).err(),
-            Some(NoKey::ambiguous("X-Api-Key"))
+            Some(NoKey::of("X-Api-Key", Fault::Ambiguous))
         );
         assert!(key(&[b"", b"a"]).is_err());
         assert!(key(&[b"a"]).is_ok());
@@ -219,7 +219,7 @@ mod tests {
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let mut key = Key::default();
             let found = FromHeader::new("Cookie").extract(&parts, &mut key);
-            found.map(|()| key.0.as_str().to_owned())
+            found.map(|()| key.identity.as_str().to_owned())
         };
         let whole = key(&["a=1; b=2; c=3"]).unwrap();
         for split in [

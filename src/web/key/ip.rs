@@ -2,10 +2,11 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
 };
 
 use http::{Extensions, request::Parts};
+use ipnet::IpNet;
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, mistakes::Mistakes};
 use crate::error::ConfigError;
@@ -46,7 +47,7 @@ impl KeyExtractor for PeerIp {
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
             key.record(Mistakes::UNTRUSTED_PEER);
         }
-        key.0.push_display(Prefixes::default().spell(peer));
+        key.identity.push_display(Prefixes::default().spell(peer));
         Ok(())
     }
 
@@ -126,34 +127,22 @@ impl Prefixes {
     /// Returns the text under which an address counts: fixed, because another one would reset every
     /// limit.
     pub(crate) fn spell(self, address: IpAddr) -> Spelled {
-        match address.to_canonical() {
-            IpAddr::V4(address) if self.v4 >= 32 => Spelled::Address(address),
-            IpAddr::V4(address) => {
-                let kept = u32::MAX.checked_shl(32 - u32::from(self.v4));
-                let network = address.to_bits() & kept.unwrap_or_default();
-                Spelled::Network(Ipv4Addr::from_bits(network).into(), self.v4)
-            }
-            IpAddr::V6(address) => {
-                let kept = u128::MAX.checked_shl(128_u32.saturating_sub(self.v6.into()));
-                let network = address.to_bits() & kept.unwrap_or_default();
-                Spelled::Network(Ipv6Addr::from_bits(network).into(), self.v6)
-            }
-        }
+        let address = address.to_canonical();
+        let bits = if address.is_ipv4() { self.v4 } else { self.v6 };
+        // Checked when the layer was built: an address has as many bits.
+        let network = IpNet::new(address, bits);
+        Spelled(network.map_or(address.into(), |network| network.trunc()))
     }
 }
 
-/// The text of an address, or of its network.
-pub(crate) enum Spelled {
-    Address(Ipv4Addr),
-    /// All addresses with this many equal leading bits
-    Network(IpAddr, u8),
-}
+/// The text of an address, or of its network. A whole IPv4 address has no length.
+pub(crate) struct Spelled(IpNet);
 
 impl fmt::Display for Spelled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Network(network, bits) => write!(f, "{network}/{bits}"),
+        match self.0 {
+            IpNet::V4(whole) if whole.prefix_len() == 32 => whole.addr().fmt(f),
+            network => network.fmt(f),
         }
     }
 }

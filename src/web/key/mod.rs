@@ -1,4 +1,4 @@
-//! Keys: the caller as which a request is counted, found in the head of the request.
+//! Keys: extractors find the caller that a request counts for, in the head of the request.
 //!
 //! An extractor adds one or more components to a [`Key`]. If it finds none, the request is refused
 //! and the response names what is missing, unless [`or`](KeyExtractor::or),
@@ -51,18 +51,19 @@ use http::request::Parts;
 #[cfg(feature = "config")]
 pub(crate) use self::dynamic::{All, Any, intern};
 pub(crate) use self::mistakes::PEER_HINT;
-pub(crate) use self::{
-    client_ip::network_of,
-    mistakes::{Mistakes, Warned},
-};
 pub use self::{
-    client_ip::{ClientIp, ForwardedHeader},
+    client_ip::ClientIp,
     combine::{Or, OrSkip},
     digest::{Digested, Secret},
     extension::FromExtension,
+    forwarded::ForwardedHeader,
     header::FromHeader,
     ip::{PeerAddr, PeerIp},
     route::Route,
+};
+pub(crate) use self::{
+    client_ip::network_of,
+    mistakes::{Mistakes, Warned},
 };
 use crate::{
     decision::{Fault, Missing},
@@ -138,7 +139,11 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Digested::new(self, secret.clone())
+        let secret = secret.clone();
+        Digested {
+            secret,
+            inner: self,
+        }
     }
 
     /// Uses another extractor if this one finds nothing.
@@ -189,7 +194,7 @@ pub struct KeyTraits {
 }
 
 impl KeyTraits {
-    /// A caller has few keys.
+    /// The properties of keys of which a caller has few, and which show no credential.
     pub const BOUNDED: Self = Self {
         exposed_credential: None,
         is_bounded: true,
@@ -217,24 +222,27 @@ impl KeyTraits {
 ///
 /// Any bytes may be added: they are encoded, so that no component can imitate another.
 #[derive(Clone, Default)]
-pub struct Key(pub(crate) Identity, pub(crate) Mistakes);
+pub struct Key {
+    pub(crate) identity: Identity,
+    pub(crate) mistakes: Mistakes,
+}
 
 impl Key {
     /// Adds a component. A key to which nothing was added counts as missing.
     pub fn push(&mut self, component: impl AsRef<[u8]>) {
-        self.0.push(component.as_ref());
+        self.identity.push(component.as_ref());
     }
 
     /// Records what looks like a mistake in the setup, for the rule to warn about.
     fn record(&mut self, mistake: Mistakes) {
-        self.1.add(mistake);
+        self.mistakes.add(mistake);
     }
 
     /// Records that the server has not provided the peer's address: whatever becomes of the
     /// request, the setup is wrong.
     fn lacks_peer(&mut self) -> NoKey {
         self.record(Mistakes::NO_PEER);
-        NoKey::missing_peer()
+        NoKey::of("peer address", Fault::Server)
     }
 }
 
@@ -257,33 +265,17 @@ pub enum NoKey {
 }
 
 impl NoKey {
-    /// Returns that the caller should have sent something, named here. The name is shown to the
-    /// caller.
+    /// Reports something that the caller should have sent. Its name is shown to the caller.
     #[must_use]
     pub const fn missing(what: &'static str) -> Self {
         Self::of(what, Fault::Caller)
-    }
-
-    /// Returns that the caller has sent it twice.
-    pub(crate) const fn ambiguous(what: &'static str) -> Self {
-        Self::of(what, Fault::Ambiguous)
-    }
-
-    /// Returns that the caller has sent more than `most` bytes of it.
-    pub(crate) const fn too_long(what: &'static str, most: usize) -> Self {
-        Self::of(what, Fault::TooLong { most })
-    }
-
-    /// Returns that the server did not record the peer's address.
-    pub(crate) const fn missing_peer() -> Self {
-        Self::of("peer address", Fault::Server)
     }
 
     const fn of(what: &'static str, fault: Fault) -> Self {
         Self::Missing(Missing { what, fault })
     }
 
-    /// Returns whose fault it is, if it is one.
+    /// Returns the side at fault; `None` if the limit does not apply.
     pub(crate) fn fault(self) -> Option<Fault> {
         match self {
             Self::Missing(missing) => Some(missing.fault),

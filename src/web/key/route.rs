@@ -3,7 +3,7 @@
 use http::{Method, request::Parts};
 
 use super::{Key, KeyExtractor, NoKey};
-use crate::web::request::{is_grpc, is_grpc_name, template};
+use crate::web::request::{STANDARD_METHODS, is_grpc, is_grpc_name, template};
 
 /// The key of all requests that no route serves.
 const UNMATCHED: &str = "unmatched";
@@ -78,17 +78,11 @@ fn grpc_method(path: &str) -> Option<(&str, &str)> {
     well_formed.then_some((service, method))
 }
 
-fn method(method: &Method) -> &'static str {
-    match *method {
+fn method(method: &Method) -> &str {
+    match method {
         // A HEAD costs what a GET costs.
-        Method::GET | Method::HEAD => "GET",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::DELETE => "DELETE",
-        Method::PATCH => "PATCH",
-        Method::OPTIONS => "OPTIONS",
-        Method::CONNECT => "CONNECT",
-        Method::TRACE => "TRACE",
+        &Method::HEAD => "GET",
+        known if STANDARD_METHODS.contains(known) => known.as_str(),
         _ => "OTHER",
     }
 }
@@ -111,7 +105,7 @@ mod tests {
         route.extract(&parts, &mut key).unwrap();
         Naming::derived("p", "r")
             .unwrap()
-            .name(&key.0)
+            .name(&key.identity)
             .as_str()
             .to_owned()
     }

@@ -9,13 +9,14 @@ use std::{
 
 use http::request::Parts;
 
-use super::{Cost, LimitOf, Rule, Share};
+use super::{CostOf, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    demand::{Charge, Labels},
+    demand::Charge,
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
+    labels::Labels,
+    limit::{Limit, LimitSource, Slots, check_lease},
     macros::warning,
     name::{Counting, Naming, check_rule_name},
     store::{AnyStore, rule_names::Holder},
@@ -50,7 +51,7 @@ pub(crate) struct Defaults {
 pub(super) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
-    limits: Vec<Named>,
+    limits: Vec<NamedLimit>,
     /// Set if callers cannot make up keys of this rule.
     bounded: bool,
     /// The longest wait, and the length of the queue.
@@ -59,14 +60,14 @@ pub(super) struct CompiledRule {
 }
 
 /// One limit of a rule, with its labels and the way it names limiters.
-struct Named {
+struct NamedLimit {
     labels: Arc<Labels>,
     naming: Naming,
     /// `None` if each request determines it.
     limit: Option<LimitSource>,
 }
 
-/// Returns the error for two rules of one name that would count together.
+/// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
         of them")
@@ -100,7 +101,7 @@ impl CompiledRule {
             LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
             _ => None,
         };
-        for Named {
+        for NamedLimit {
             labels,
             naming,
             limit,
@@ -131,8 +132,8 @@ impl CompiledRule {
     pub(super) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
         let rule = &self.rule;
         let permits = match &rule.cost {
-            Cost::Fixed(cost) => *cost,
-            Cost::Parts(cost) => cost(parts),
+            CostOf::Fixed(cost) => *cost,
+            CostOf::Parts(cost) => cost(parts),
         };
         if permits == 0 {
             return Ok(None);
@@ -144,13 +145,13 @@ impl CompiledRule {
         };
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
-            key.1.add(Mistakes::NO_PEER);
+            key.mistakes.add(Mistakes::NO_PEER);
         }
-        if key.1 != Mistakes::default() {
-            self.warned.warn(rule.label(), key.1);
+        if key.mistakes != Mistakes::default() {
+            self.warned.warn(rule.label(), key.mistakes);
         }
         match found {
-            Ok(()) if rule.key.is_some() && key.0.is_empty() => {
+            Ok(()) if rule.key.is_some() && key.identity.is_empty() => {
                 return Err(Missing {
                     what: "identity",
                     fault: Fault::Caller,
@@ -163,7 +164,7 @@ impl CompiledRule {
         let Some((named, limit)) = self.limit(parts) else {
             return Ok(None);
         };
-        let name = named.naming.name(&key.0);
+        let name = named.naming.name(&key.identity);
         Ok(Some(Charge {
             shadow: !rule.share.has(&name),
             passes: rule.on_failure == FailurePolicy::Allow,
@@ -175,7 +176,7 @@ impl CompiledRule {
 
     /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was
     /// built.
-    fn limit(&self, parts: &Parts) -> Option<(&Named, LimitSource)> {
+    fn limit(&self, parts: &Parts) -> Option<(&NamedLimit, LimitSource)> {
         let mut named = self.limits.first()?;
         let mut limit = named.limit;
         match &self.rule.limit {
@@ -295,7 +296,7 @@ impl Rule {
                 bail!(Rule: "rule {label:?} has no tiers, or two with one name");
             }
         }
-        if let Cost::Fixed(permits) = self.cost {
+        if let CostOf::Fixed(permits) = self.cost {
             self.check_cost(permits)?;
         }
         Ok(traits)
@@ -339,7 +340,7 @@ impl Rule {
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if self.algorithm != Algorithm::SlidingLog => {
+            Some(slots) if !self.algorithm.has_log() => {
                 let reason = "only a sliding log has slots";
                 Err(Slots::refused(slots, self.label(), reason))
             }
@@ -363,16 +364,16 @@ impl Rule {
     }
 
     /// Returns its limits with the names under which they count.
-    fn named_limits(&self, prefix: &str) -> Result<Vec<Named>, ConfigError> {
+    fn named_limits(&self, prefix: &str) -> Result<Vec<NamedLimit>, ConfigError> {
         let counting = Counting {
             algorithm: self.algorithm,
             slots: self.checked_slots()?,
         };
         let fixed_cost = match self.cost {
-            Cost::Fixed(permits) => Some(permits),
-            Cost::Parts(_) => None,
+            CostOf::Fixed(permits) => Some(permits),
+            CostOf::Parts(_) => None,
         };
-        let named = |label: &str, naming: Naming, limit| Named {
+        let named = |label: &str, naming: Naming, limit| NamedLimit {
             labels: Labels::new(label, self.hide_headers, fixed_cost),
             naming: naming.counted(counting),
             limit,

@@ -35,19 +35,19 @@ use crate::{
 /// ```
 #[derive(Clone)]
 #[must_use = "it does nothing until a list has it"]
-pub struct Requests(Result<Which, ConfigError>);
+pub struct Requests(Result<Matcher, ConfigError>);
 
 #[derive(Clone)]
-enum Which {
-    From(ClientIp, Networks),
-    With(Arc<dyn KeyExtractor>, HashSet<Identity>),
+enum Matcher {
+    Networks(ClientIp, Networks),
+    Key(Arc<dyn KeyExtractor>, HashSet<Identity>),
     Method(Method),
-    Matching(Arc<Index>),
+    Pattern(Arc<Index>),
 }
 
-impl Which {
-    fn matching(pattern: Pattern) -> Self {
-        Self::Matching(Arc::new(Index::one(pattern)))
+impl Matcher {
+    fn pattern(pattern: Pattern) -> Self {
+        Self::Pattern(Arc::new(Index::one(pattern)))
     }
 }
 
@@ -67,7 +67,7 @@ impl Requests {
             network_of(text).map_err(|reason| refused(text, reason))
         });
         let networks: Result<Vec<_>, _> = networks.collect();
-        Self(networks.map(|networks| Which::From(address.into(), Networks::new(&networks))))
+        Self(networks.map(|networks| Matcher::Networks(address.into(), Networks::new(&networks))))
     }
 
     /// Matches requests in which an extractor finds exactly one of these values. A request in which
@@ -85,23 +85,23 @@ impl Requests {
             identity
         });
         let identities = identities.collect();
-        Self(Ok(Which::With(Arc::new(key), identities)))
+        Self(Ok(Matcher::Key(Arc::new(key), identities)))
     }
 
     /// Matches requests with this method only: `GET` does not include `HEAD` here.
     pub fn method(method: Method) -> Self {
-        Self(Ok(Which::Method(method)))
+        Self(Ok(Matcher::Method(method)))
     }
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
     pub fn on(pattern: &str) -> Self {
-        Self(Pattern::route(pattern).map(Which::matching))
+        Self(Pattern::route(pattern).map(Matcher::pattern))
     }
 
     /// Matches calls of a gRPC method or of all methods of a service, as in
     /// [`Rules::on_grpc`](crate::Rules::on_grpc).
     pub fn on_grpc(method: &str) -> Self {
-        Self(Pattern::grpc(method).map(Which::matching))
+        Self(Pattern::grpc(method).map(Matcher::pattern))
     }
 
     /// Matches requests for which a closure returns true.
@@ -111,17 +111,17 @@ impl Requests {
 
     /// Matches the requests of a pattern.
     pub(crate) fn matching(pattern: Pattern) -> Self {
-        Self(Ok(Which::matching(pattern)))
+        Self(Ok(Matcher::pattern(pattern)))
     }
 
-    fn checked(self) -> Result<Which, ConfigError> {
-        let which = self.0?;
-        match &which {
-            Which::From(address, _) => address.check()?,
-            Which::With(key, _) => key.check()?,
-            Which::Method(_) | Which::Matching(_) => KeyTraits::default(),
+    fn checked(self) -> Result<Matcher, ConfigError> {
+        let matcher = self.0?;
+        match &matcher {
+            Matcher::Networks(address, _) => address.check()?,
+            Matcher::Key(key, _) => key.check()?,
+            Matcher::Method(_) | Matcher::Pattern(_) => KeyTraits::default(),
         };
-        Ok(which)
+        Ok(matcher)
     }
 }
 
@@ -134,8 +134,8 @@ impl fmt::Debug for Requests {
 
 /// The lists of a layer, checked.
 pub(super) struct Lists {
-    deny: Vec<Which>,
-    allow: Vec<Which>,
+    deny: Vec<Matcher>,
+    allow: Vec<Matcher>,
     skip_preflight: bool,
     warned: Warned,
 }
@@ -154,8 +154,8 @@ impl Lists {
             list.into_iter().map(Requests::checked).collect()
         };
         let (deny, allow) = (checked(deny)?, checked(allow)?);
-        for which in &allow {
-            if let Which::From(_, networks) = which
+        for matcher in &allow {
+            if let Matcher::Networks(_, networks) = matcher
                 && let Some(network) = networks.every_address
             {
                 return Err(refused(&network.to_string(), EVERY_ADDRESS));
@@ -171,8 +171,8 @@ impl Lists {
 
     /// Returns the plan for a request on a list; for all others `None`, as the rules decide.
     pub(super) fn find(&self, parts: &Parts) -> Option<Plan> {
-        for which in &self.deny {
-            match self.has(which, parts) {
+        for matcher in &self.deny {
+            match self.has(matcher, parts) {
                 Ok(false) => {}
                 Ok(true) => return Some(Plan::Refuse(Refusal::blocked())),
                 // It is unknown whether the request is on the list. That is the server's fault, but
@@ -180,19 +180,19 @@ impl Lists {
                 Err(missing) => return Some(Plan::Refuse(Refusal::missing_key(missing))),
             }
         }
-        let allowed = |which: &Which| self.has(which, parts).unwrap_or(false);
+        let allowed = |matcher: &Matcher| self.has(matcher, parts).unwrap_or(false);
         let passes = (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed);
         passes.then_some(Plan::Pass)
     }
 
     /// Returns whether the request is one of these; an error if that needs the peer's address and
     /// the server does not record it.
-    fn has(&self, which: &Which, parts: &Parts) -> Result<bool, Missing> {
+    fn has(&self, matcher: &Matcher, parts: &Parts) -> Result<bool, Missing> {
         let mut key = Key::default();
-        let has = match which {
-            Which::Matching(index) => index.find(parts).is_some(),
-            Which::Method(method) => parts.method == *method,
-            Which::From(address, networks) => match address.address(parts, &mut key) {
+        let has = match matcher {
+            Matcher::Pattern(index) => index.find(parts).is_some(),
+            Matcher::Method(method) => parts.method == *method,
+            Matcher::Networks(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
                 Err(NoKey::Missing(missing)) => {
                     if self.warned.is_first(Mistakes::UNUSED_LIST) {
@@ -206,11 +206,11 @@ impl Lists {
                 }
                 Err(NoKey::Skip) => false,
             },
-            Which::With(extractor, identities) => {
-                extractor.extract(parts, &mut key).is_ok() && identities.contains(&key.0)
+            Matcher::Key(extractor, identities) => {
+                extractor.extract(parts, &mut key).is_ok() && identities.contains(&key.identity)
             }
         };
-        self.warned.warn("a list", key.1);
+        self.warned.warn("a list", key.mistakes);
         Ok(has)
     }
 }

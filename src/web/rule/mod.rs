@@ -53,7 +53,7 @@ pub struct Rule {
     name: Option<String>,
     limit: LimitOf,
     key: Option<Arc<dyn KeyExtractor>>,
-    pub(crate) cost: Cost,
+    pub(crate) cost: CostOf,
     on_failure: FailurePolicy,
     pub(crate) algorithm: Algorithm,
     pub(crate) slots: Option<u32>,
@@ -69,9 +69,9 @@ pub struct Rule {
     pub(crate) line: Option<usize>,
 }
 
-/// The cost of a request.
+/// The source of a request's cost.
 #[derive(Clone)]
-pub(crate) enum Cost {
+pub(crate) enum CostOf {
     Fixed(u32),
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
 }
@@ -146,14 +146,14 @@ impl Rule {
 
     /// Sets how many permits a request takes. Default: 1.
     pub fn cost(mut self, permits: u32) -> Self {
-        self.cost = Cost::Fixed(permits);
+        self.cost = CostOf::Fixed(permits);
         self
     }
 
     /// Computes how many permits a request takes from its head. With zero the rule does not apply
     /// to the request.
     pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
-        self.cost = Cost::Parts(Arc::new(cost));
+        self.cost = CostOf::Parts(Arc::new(cost));
         self
     }
 
@@ -241,7 +241,7 @@ impl Rule {
     /// Omits the rule from the fields that report how much is left, and its name from refusals.
     /// Default: it is included.
     ///
-    /// Use it for limits that callers share, such as the limit of an account that anybody may name
+    /// Use it for limits that callers share, such as the limit of an account that anyone may name
     /// at a login: how much is left there reveals the activity of others. A refusal still has
     /// `Retry-After`, and handlers still find the [`Decision`](crate::Decision).
     ///
@@ -388,7 +388,7 @@ impl Rule {
             name,
             limit,
             key,
-            cost: Cost::Fixed(1),
+            cost: CostOf::Fixed(1),
             on_failure: FailurePolicy::default(),
             algorithm: Algorithm::default(),
             slots: None,

@@ -6,7 +6,7 @@ use http::{Method, request::Parts};
 
 use crate::{
     error::{ConfigError, config_error},
-    web::request::is_grpc_name,
+    web::request::{STANDARD_METHODS, is_grpc_name},
 };
 
 /// A condition on a request's head.
@@ -123,25 +123,11 @@ pub(crate) fn method_of(text: &str) -> Result<Method, &'static str> {
         return Err("methods are written in capitals");
     }
     let method = Method::from_bytes(text.as_bytes()).ok();
-    method.filter(|method| STANDARD.contains(method)).ok_or(
+    method.filter(|method| STANDARD_METHODS.contains(method)).ok_or(
         "the method is not one of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH: \
          others are matched by `on_request`, in a file by `when`",
     )
 }
-
-/// The methods of RFC 9110, section 9.3, and RFC 5789. Any other is more likely a typing error, and
-/// an entry with it would limit nothing.
-const STANDARD: [Method; 9] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::DELETE,
-    Method::CONNECT,
-    Method::OPTIONS,
-    Method::TRACE,
-    Method::PATCH,
-];
 
 /// Returns whether an entry with the method `meant` counts this request: GET includes HEAD.
 pub(crate) fn counts_as(given: &Method, meant: &Method) -> bool {

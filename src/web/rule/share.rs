@@ -1,4 +1,4 @@
-//! The part of its keys for which a rule refuses; for the others it is a shadow rule.
+//! The percentage of keys for which a rule is enforced; for all others it is a shadow rule.
 
 use hmac_sha256::Hash;
 

@@ -31,8 +31,8 @@ use crate::{
 /// pass. Requests of an entry without rules pass too: `.on("/health", Vec::new())` exempts a route.
 ///
 /// A table that would limit nothing is an error when the layer is built: one without any rule, or
-/// with a pattern that is never reached because an earlier one matches the same requests. Routes and
-/// gRPC methods are not compared with each other: in a nested or rewritten request they read
+/// with a pattern that is never reached because an earlier one matches the same requests. Routes
+/// and gRPC methods are not compared with each other: in a nested or rewritten request they read
 /// different paths. One warning names the entries that have matched none of the first 1,000
 /// requests.
 ///
@@ -294,7 +294,7 @@ impl CompiledRules {
         store: &dyn AnyStore,
         defaults: Defaults,
     ) -> Result<Self, ConfigError> {
-        let ready = |entry: &str, rules: Vec<Rule>| {
+        let compile = |entry: &str, rules: Vec<Rule>| {
             let mut labels = HashSet::new();
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
                 return Err(duplicate(twice.label()));
@@ -325,9 +325,9 @@ impl CompiledRules {
             index,
             unmatched,
             entries: entries
-                .map(|(text, _, rules)| ready(&text, rules))
+                .map(|(text, _, rules)| compile(&text, rules))
                 .collect::<Result<_, _>>()?,
-            otherwise: ready("otherwise", rules.otherwise)?,
+            otherwise: compile("otherwise", rules.otherwise)?,
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
             fields,
@@ -348,9 +348,9 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the plan for a request. With `once`, the layer's store, the plan leaves out what an
-    /// outer layer has charged there for the same rule.
-    pub(crate) fn plan(&self, parts: &Parts, once: Option<&Arc<dyn AnyStore>>) -> Plan {
+    /// Returns the plan for a request. It leaves out the rules that an outer layer has charged in
+    /// `store`; `None` leaves out none.
+    pub(crate) fn plan(&self, parts: &Parts, store: Option<&Arc<dyn AnyStore>>) -> Plan {
         if let Some(plan) = self.lists.find(parts) {
             return plan;
         }
@@ -358,7 +358,7 @@ impl CompiledRules {
         self.unmatched.record(entry);
         let rules = entry.and_then(|entry| self.entries.get(entry));
         let rules = rules.unwrap_or(&self.otherwise);
-        let outer = once.zip(parts.extensions.get::<charge::Charge>());
+        let outer = store.zip(parts.extensions.get::<charge::Charge>());
         // Shadow rules are ignored here.
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.

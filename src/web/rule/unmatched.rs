@@ -1,6 +1,6 @@
 //! Warns about entries that match nothing: nothing else shows that a pattern is wrong.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::Entry;
 use crate::macros::warning;
@@ -10,12 +10,11 @@ const ENOUGH: u32 = 1_000;
 /// The number of entries that the warning names: a table may have thousands.
 const NAMED: usize = 10;
 
-/// Records which entries have matched a request, until all have, or enough requests were seen.
+/// Records which entries have matched a request, until enough requests were seen.
 pub(super) struct Unmatched {
-    /// The requests so far, up to [`ENOUGH`]. Set to it as soon as all entries have matched.
+    /// The requests so far, up to [`ENOUGH`].
     requests: AtomicU32,
-    /// The number of entries that have not matched yet
-    left: AtomicUsize,
+    /// The entries, each with whether it has matched.
     entries: Box<[(String, AtomicBool)]>,
 }
 
@@ -25,10 +24,8 @@ impl Unmatched {
     pub(super) fn new(entries: &[Entry]) -> Self {
         let entry = |(text, _, rules): &Entry| (text.clone(), AtomicBool::new(rules.is_empty()));
         let entries: Box<[_]> = entries.iter().map(entry).collect();
-        let left = entries.iter().filter(|(_, matched)| !is(matched)).count();
         Self {
-            requests: AtomicU32::new(if left == 0 { ENOUGH } else { 0 }),
-            left: AtomicUsize::new(left),
+            requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),
             entries,
         }
     }
@@ -39,14 +36,8 @@ impl Unmatched {
         if self.requests.load(Ordering::Relaxed) >= ENOUGH {
             return;
         }
-        let entry = met.and_then(|place| self.entries.get(place));
-        if let Some((_, matched)) = entry
-            && !is(matched)
-            && !matched.swap(true, Ordering::Relaxed)
-            && self.left.fetch_sub(1, Ordering::Relaxed) == 1
-        {
-            self.requests.store(ENOUGH, Ordering::Relaxed);
-            return;
+        if let Some((_, matched)) = met.and_then(|place| self.entries.get(place)) {
+            matched.store(true, Ordering::Relaxed);
         }
         if self.requests.fetch_add(1, Ordering::Relaxed) + 1 == ENOUGH {
             self.warn();
@@ -55,12 +46,11 @@ impl Unmatched {
 
     #[cold]
     fn warn(&self) {
-        let unmatched = || self.entries.iter().filter(|(_, matched)| !is(matched));
-        let mut patterns: Vec<_> = unmatched()
-            .map(|(text, _)| text.as_str())
-            .take(NAMED)
-            .collect();
-        if unmatched().nth(NAMED).is_some() {
+        let unmatched = self.entries.iter();
+        let unmatched = unmatched.filter(|(_, matched)| !matched.load(Ordering::Relaxed));
+        let mut patterns: Vec<_> = unmatched.map(|(text, _)| text.as_str()).collect();
+        if patterns.len() > NAMED {
+            patterns.truncate(NAMED);
             patterns.push("..");
         }
         if !patterns.is_empty() {
@@ -74,8 +64,4 @@ impl Unmatched {
             );
         }
     }
-}
-
-fn is(matched: &AtomicBool) -> bool {
-    matched.load(Ordering::Relaxed)
 }

@@ -13,7 +13,7 @@ use super::{
     RulesFile,
     keys::Keys,
     reader::{Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, span},
-    rules::Named,
+    rules::NamedRule,
 };
 use crate::web::{
     key::network_of,
@@ -28,7 +28,7 @@ use crate::web::{
 /// A table of `on`, `deny` or `allow`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Fields {
+pub(super) struct Definition {
     route: Option<Spanned<String>>,
     method: Option<Spanned<Texts>>,
     host: Option<Spanned<Texts>>,
@@ -50,8 +50,8 @@ pub(super) struct Otherwise {
 pub(super) fn read(
     code: &RulesFile,
     text: &str,
-    mut named: Vec<Named>,
-    on: &[Spanned<Table<Fields>>],
+    mut named: Vec<NamedRule>,
+    on: &[Spanned<Table<Definition>>],
     otherwise: Option<&Spanned<Table<Otherwise>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
@@ -92,7 +92,7 @@ pub(super) fn read(
 fn check_reached(
     text: &str,
     entries: &[Entry],
-    on: &[Spanned<Table<Fields>>],
+    on: &[Spanned<Table<Definition>>],
 ) -> Result<(), Mistake> {
     // Entries with several conditions are compared only for equality.
     let mut seen = HashMap::new();
@@ -115,28 +115,18 @@ fn check_reached(
     }
 }
 
-impl Fields {
-    /// Returns all conditions in a normal form, for comparison: the order in which they stand is
-    /// ignored.
-    fn conditions(&self) -> Vec<(&str, Vec<String>)> {
-        let one = |field: &Option<Spanned<String>>| Some(vec![field.as_ref()?.get_ref().clone()]);
+impl Definition {
+    /// Returns all conditions, for comparison: the order in which they stand is ignored.
+    fn conditions(&self) -> [Option<Vec<Spanned<String>>>; 5] {
+        let one = |field: &Option<Spanned<String>>| Some(vec![field.clone()?]);
         let many = |field: &Option<Spanned<Texts>>| {
-            let texts = one_or_more(field.as_ref()?).ok()?.into_iter();
-            let mut texts: Vec<_> = texts.map(Spanned::into_inner).collect();
+            let mut texts = one_or_more(field.as_ref()?).ok()?;
             texts.sort();
             Some(texts)
         };
-        let all = [
-            ("route", one(&self.route)),
-            ("method", many(&self.method)),
-            ("host", many(&self.host)),
-            ("grpc", one(&self.grpc)),
-            ("when", one(&self.when)),
-        ];
-        let said = all
-            .into_iter()
-            .filter_map(|(name, texts)| Some((name, texts?)));
-        said.collect()
+        let [route, grpc, when] = [&self.route, &self.grpc, &self.when].map(one);
+        let [method, host] = [&self.method, &self.host].map(many);
+        [route, grpc, when, method, host]
     }
 }
 
@@ -144,7 +134,7 @@ impl Fields {
 pub(super) fn listed(
     code: &RulesFile,
     keys: &Keys,
-    entry: &Spanned<Table<Fields>>,
+    entry: &Spanned<Table<Definition>>,
     allows: bool,
 ) -> Result<Requests, Mistake> {
     let fields = &entry.get_ref().0;
@@ -155,7 +145,7 @@ pub(super) fn listed(
     match (
         &fields.networks,
         &fields.values,
-        fields.conditions().is_empty(),
+        fields.conditions().iter().all(Option::is_none),
     ) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
@@ -192,7 +182,7 @@ pub(super) fn listed(
 
 /// Returns the rules that an entry names. `places` is the index of each rule by its name.
 fn chosen(
-    named: &mut [Named],
+    named: &mut [NamedRule],
     places: &HashMap<String, usize>,
     entry: &impl Fail,
     names: Option<&Spanned<Vec<Spanned<String>>>>,
@@ -220,7 +210,7 @@ fn chosen(
 }
 
 /// Reads the conditions of an entry. A request must meet all of them.
-fn pattern(code: &RulesFile, entry: &Spanned<Table<Fields>>) -> Result<Pattern, Mistake> {
+fn pattern(code: &RulesFile, entry: &Spanned<Table<Definition>>) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
     let mut pattern = Pattern::default();
     if let Some(route) = &fields.route {

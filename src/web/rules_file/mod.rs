@@ -163,7 +163,7 @@ impl RulesFile {
     /// Lets keys say `digest = "<id>"`, with the id of this secret: see [`KeyExtractor::digest`].
     /// The secret itself must not be in a file.
     pub fn secret(mut self, secret: &Secret) -> Self {
-        self.secrets.insert(secret.id().to_owned(), secret.clone());
+        self.secrets.insert(secret.id.to_string(), secret.clone());
         self
     }
 
@@ -250,12 +250,12 @@ struct Document {
     keys: ByName<Table<keys::Definition>>,
     rules: Option<Spanned<ByName<Table<rules::Definition>>>>,
     #[serde(default)]
-    on: Vec<Spanned<Table<entries::Fields>>>,
+    on: Vec<Spanned<Table<entries::Definition>>>,
     otherwise: Option<Spanned<Table<entries::Otherwise>>>,
     #[serde(default)]
-    deny: Vec<Spanned<Table<entries::Fields>>>,
+    deny: Vec<Spanned<Table<entries::Definition>>>,
     #[serde(default)]
-    allow: Vec<Spanned<Table<entries::Fields>>>,
+    allow: Vec<Spanned<Table<entries::Definition>>>,
 }
 
 fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {

@@ -126,13 +126,13 @@ pub(super) struct Table<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields(PhantomData))
+        deserializer.deserialize_map(TableVisitor(PhantomData))
     }
 }
 
-struct Fields<T>(PhantomData<T>);
+struct TableVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for TableVisitor<T> {
     type Value = Table<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,15 +175,15 @@ pub(super) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>
     }
 }
 
-struct Forms<Scalar, Many>(PhantomData<(Scalar, Many)>);
+struct ValueVisitor<Scalar, Many>(PhantomData<(Scalar, Many)>);
 
 impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Deserialize<'de> for Value<S, M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Forms(PhantomData))
+        deserializer.deserialize_any(ValueVisitor(PhantomData))
     }
 }
 
-impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for Forms<S, M> {
+impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for ValueVisitor<S, M> {
     type Value = Value<S, M>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

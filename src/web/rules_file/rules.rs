@@ -22,7 +22,7 @@ use crate::{
     web::{
         charge::ChargeIf,
         key::{Any, KeyExtractor},
-        rule::{Cost, LimitOf, Rule, Tiers, pattern},
+        rule::{CostOf, LimitOf, Rule, Tiers, pattern},
     },
 };
 
@@ -68,7 +68,7 @@ struct OnFailure {
 }
 
 /// A rule, and whether an entry has named it.
-pub(super) struct Named {
+pub(super) struct NamedRule {
     pub(super) name: Spanned<String>,
     pub(super) rule: Rule,
     pub(super) used: bool,
@@ -79,7 +79,7 @@ pub(super) fn read(
     keys: &Keys,
     text: &str,
     rules: Option<Spanned<ByName<Table<Definition>>>>,
-) -> Result<Vec<Named>, Mistake> {
+) -> Result<Vec<NamedRule>, Mistake> {
     let at = span(&rules).unwrap_or_default();
     let mut named = Vec::new();
     let (mut line, mut counted) = (1, 0);
@@ -90,7 +90,7 @@ pub(super) fn read(
         line += line_at(&text[counted..], name.span().start - counted) - 1;
         counted = name.span().start;
         rule.line = Some(line);
-        named.push(Named {
+        named.push(NamedRule {
             name,
             rule,
             used: false,
@@ -128,11 +128,7 @@ fn rule(
         rule.cost = cost_of(code, &rule, cost)?;
     }
     if let Some(algorithm) = &fields.algorithm {
-        let algorithms = [
-            ("sliding-log", Algorithm::SlidingLog),
-            ("fixed-window", Algorithm::FixedWindow),
-            ("gcra", Algorithm::Gcra),
-        ];
+        let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));
         rule.algorithm = one_of(algorithm, algorithm.get_ref(), &algorithms)?;
     }
     rule.slots = fields.slots;
@@ -270,11 +266,11 @@ fn cost_of(
     code: &RulesFile,
     rule: &Rule,
     cost: &Spanned<Value<u32, ByName<u32>>>,
-) -> Result<Cost, Mistake> {
+) -> Result<CostOf, Mistake> {
     let check =
         |permits: u32, at: Range<usize>| rule.check_cost(permits).map_err(|error| at.fail(error));
     match cost.get_ref() {
-        Value::Text(name) => Ok(Cost::Parts(Arc::clone(given(
+        Value::Text(name) => Ok(CostOf::Parts(Arc::clone(given(
             cost,
             "cost",
             name,
@@ -282,7 +278,7 @@ fn cost_of(
         )?))),
         Value::Scalar(permits) => {
             check(*permits, cost.span())?;
-            Ok(Cost::Fixed(*permits))
+            Ok(CostOf::Fixed(*permits))
         }
         Value::Many(methods) => {
             let methods = in_order(methods.clone());
@@ -298,7 +294,7 @@ fn cost_of(
 fn cost_by_method(
     cost: &impl Fail,
     methods: Vec<(Spanned<String>, Spanned<u32>)>,
-) -> Result<Cost, Mistake> {
+) -> Result<CostOf, Mistake> {
     let mut by_method: Vec<(Method, u32)> = Vec::new();
     let mut otherwise = 1;
     for (name, permits) in methods {
@@ -317,7 +313,7 @@ fn cost_by_method(
             cost.fail("every method is free, and the rule would limit nothing: leave it out")
         );
     }
-    Ok(Cost::Parts(Arc::new(move |parts: &Parts| {
+    Ok(CostOf::Parts(Arc::new(move |parts: &Parts| {
         // A cost for HEAD takes precedence over that for GET.
         let exact = by_method.iter().find(|(method, _)| *method == parts.method);
         let counted = || {

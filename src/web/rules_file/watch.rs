@@ -11,7 +11,7 @@ use super::RulesFile;
 use crate::{
     error::{ConfigError, bail},
     macros::{notice, warning},
-    web::layer::{RateLimitLayer, Shared},
+    web::layer::{LayerState, RateLimitLayer},
 };
 
 /// The default time between two reads of the file.
@@ -52,7 +52,7 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// ```
 #[must_use = "it does nothing until `run` is spawned"]
 pub struct Watch {
-    layer: Weak<Shared>,
+    layer: Weak<LayerState>,
     file: Arc<RulesFile>,
     path: PathBuf,
     every: Duration,
@@ -63,21 +63,17 @@ impl RateLimitLayer {
     /// Watches a rules file, and [reloads](Self::reload) the rules whenever it changes. See
     /// [`Watch`].
     pub fn watch(&self, file: RulesFile, path: impl Into<PathBuf>) -> Watch {
-        Watch::new(Arc::downgrade(&self.shared), file, path.into())
-    }
-}
-
-impl Watch {
-    fn new(layer: Weak<Shared>, file: RulesFile, path: PathBuf) -> Self {
-        Self {
-            layer,
+        Watch {
+            layer: Arc::downgrade(&self.shared),
             file: Arc::new(file),
-            path,
+            path: path.into(),
             every: EVERY,
             report: None,
         }
     }
+}
 
+impl Watch {
     /// Sets the time between two reads of the file. Default: 5 seconds; at least one millisecond.
     pub fn every(mut self, interval: Duration) -> Self {
         self.every = interval.max(Duration::from_millis(1));
@@ -138,7 +134,7 @@ impl Watch {
 ///
 /// Returns `None` if the layer or the runtime is gone.
 async fn apply(
-    layer: Weak<Shared>,
+    layer: Weak<LayerState>,
     file: Arc<RulesFile>,
     text: Result<String, ConfigError>,
 ) -> Option<Result<(), ConfigError>> {

@@ -1,0 +1,129 @@
+//! The name of a limit in responses and logs, with what is rendered or logged once for it:
+//! [`Labels`].
+
+use std::{
+    any::Any,
+    fmt::{self, Debug},
+    hash::BuildHasher,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::name::BuildSpread;
+
+/// The name of a limit in responses and logs: made once per rule, and shared by all its decisions.
+pub(crate) struct Labels {
+    /// The name in responses; for a `RateLimiter`, its own name.
+    pub(crate) name: Arc<str>,
+    /// Set if there is a rule: the name of a `RateLimiter` may hold an identity.
+    is_rule: bool,
+    /// Set if responses do not show its limit.
+    pub(crate) hidden: bool,
+    /// The cost of each request, if it is the same for all: an inner layer compares it.
+    pub(crate) fixed_cost: Option<u32>,
+    /// The hash of what responses show of it: the name, and whether it is hidden.
+    pub(crate) answer_hash: u64,
+    /// The policy field for its limit.
+    pub(crate) policy: PolicyField,
+    /// The warnings that were logged, each a bit.
+    warned: AtomicU8,
+}
+
+/// The warnings that are logged once per rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warning {
+    /// Its limit was never set
+    Unset = 1,
+    /// Another process has stored another limit
+    Rewritten = 2,
+    /// A wrong clock takes part
+    Repaired = 4,
+    /// Only the store knows its limit, and fails
+    Unknown = 8,
+}
+
+impl Labels {
+    /// Returns the labels of a rule.
+    pub(crate) fn new(name: &str, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
+        Self::of(name, true, hidden, fixed_cost)
+    }
+
+    /// Returns the labels of a limiter without a rule.
+    pub(crate) fn unnamed(name: &str) -> Arc<Self> {
+        Self::of(name, false, false, None)
+    }
+
+    fn of(name: &str, is_rule: bool, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            is_rule,
+            hidden,
+            fixed_cost,
+            answer_hash: BuildSpread::new().hash_one((name, hidden)),
+            policy: PolicyField::default(),
+            warned: AtomicU8::new(0),
+        })
+    }
+
+    /// Returns whether responses name and show both alike.
+    pub(crate) fn answers_like(&self, other: &Self) -> bool {
+        self.name == other.name && self.hidden == other.hidden
+    }
+
+    /// Returns whether this is still to be logged; true once.
+    pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
+        let bit = of as u8;
+        // The plain load keeps the cache line shared where nothing changes.
+        self.warned.load(Ordering::Relaxed) & bit == 0
+            && self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// Returns the name as logs may have it.
+    pub(crate) fn for_logs(&self) -> &str {
+        if self.is_rule {
+            &self.name
+        } else {
+            "a RateLimiter"
+        }
+    }
+}
+
+// The name of a limiter without a rule may hold an identity.
+impl Debug for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Labels({})",
+            if self.is_rule { &self.name } else { ".." }
+        )
+    }
+}
+
+/// The policy field of a rule, rendered once: each response has it, and it seldom changes.
+///
+/// It holds one header dialect. Another one needs a field of its own, or a type of its own.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
+
+impl PolicyField {
+    /// Returns the field for a limit, made by `render` if it is not known yet.
+    pub(crate) fn of<T: Any + Clone + Send + Sync>(
+        &self,
+        permits: u64,
+        interval: Duration,
+        render: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let Some((known, at, field)) = self.0.get() else {
+            let field = render()?;
+            let _ = self.0.set((permits, interval, Box::new(field.clone())));
+            return Some(field);
+        };
+        match field.downcast_ref::<T>() {
+            Some(field) if *known == permits && *at == interval => Some(field.clone()),
+            _ => render(),
+        }
+    }
+}
