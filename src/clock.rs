@@ -204,20 +204,6 @@ impl Now {
         }
     }
 
-    /// Returns a time by a clock of so many ticks per millisecond, rounded both ways, also if a
-    /// tick is a millisecond.
-    #[cfg(test)]
-    pub(crate) fn of(time: Duration, per_ms: i64) -> Self {
-        let nanos = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-        let tick = 1_000_000 / per_ms;
-        Self {
-            tick: nanos / tick,
-            past: u32::try_from(nanos % tick).unwrap_or(0),
-            per_ms,
-            is_own: true,
-        }
-    }
-
     /// Returns the instant of a tick of this process.
     pub(crate) const fn at(tick: i64) -> Self {
         Self {
@@ -240,7 +226,7 @@ impl Now {
 
     /// Returns the same instant as a caller's clock, which proves nothing about scores by other
     /// clocks.
-    #[cfg(test)]
+    #[cfg(all(test, inside))]
     pub(crate) fn given(self) -> Self {
         Self {
             is_own: false,

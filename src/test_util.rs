@@ -231,14 +231,16 @@ mod tests {
         list::List,
     };
 
+    const MINUTE: Duration = Duration::from_secs(60);
+
     fn limit(remaining: Option<u64>) -> List<LimitState> {
         List::from([LimitState {
             labels: Labels::unnamed("login"),
             permits: 5,
-            interval: Duration::from_secs(60),
+            interval: MINUTE,
             remaining,
             next_after: None,
-            reset_after: Duration::from_secs(60),
+            reset_after: MINUTE,
             refused: false,
             retry_after: None,
             shadow: false,
@@ -249,28 +251,26 @@ mod tests {
         Decision::Allow(Grant::new(limit(remaining), List::new(), Source::Store))
     }
 
-    fn refused(wait: Duration) -> Decision {
-        Decision::Deny(Refusal::by_limits(
-            limit(Some(0)),
-            Some(wait),
-            Source::Store,
-        ))
+    fn refused() -> Decision {
+        let limits = limit(Some(0));
+        Decision::Deny(Refusal::by_limits(limits, Some(MINUTE), Source::Store))
     }
 
-    /// Returns the message of a failing assertion; `None` if it holds.
-    fn complaint(assertion: impl FnOnce()) -> Option<String> {
-        let panic = catch_unwind(AssertUnwindSafe(assertion)).err()?;
-        Some(*panic.downcast::<String>().expect("a formatted message"))
+    /// Asserts that an assertion fails with this message.
+    #[track_caller]
+    fn fails(assertion: impl FnOnce(), said: &str) {
+        let panic = catch_unwind(AssertUnwindSafe(assertion)).expect_err("it fails");
+        let message = panic.downcast::<String>().expect("a formatted message");
+        assert_eq!(*message, said);
     }
 
     #[test]
     fn what_is_so_passes() {
-        let minute = Duration::from_secs(60);
         allowed(Some(4)).assert_allowed().assert_remaining(4);
-        refused(minute)
+        refused()
             .assert_refused()
             .assert_refused_as(RefusalKind::OverLimit)
-            .assert_retry_after(minute)
+            .assert_retry_after(MINUTE)
             .assert_remaining(0);
         let mut response = Response::new(());
         response.extensions_mut().insert(allowed(None));
@@ -279,48 +279,28 @@ mod tests {
 
     #[test]
     fn failed_assertions_describe_the_decision() {
-        let minute = Duration::from_secs(60);
-        let allowed = allowed(Some(4));
-        let refused = refused(minute);
-        let was_allowed = "allowed; login: 4 of 5 permits per 60s left";
-        let was_refused =
-            "refused as OverLimit, retry after 60s; login: 0 of 5 permits per 60s left";
+        let (allowed, refused) = (allowed(Some(4)), refused());
         let above = RefusalKind::AboveRate;
         let later = Duration::from_millis(59_999);
-        for (said, expected) in [
-            (
-                complaint(|| _ = refused.assert_allowed()),
-                format!("not allowed, but {was_refused}"),
-            ),
-            (
-                complaint(|| _ = allowed.assert_refused()),
-                format!("not refused, but {was_allowed}"),
-            ),
-            (
-                complaint(|| _ = allowed.assert_refused_as(above)),
-                format!("not refused as AboveRate, but {was_allowed}"),
-            ),
-            (
-                complaint(|| _ = refused.assert_refused_as(above)),
-                format!("not refused as AboveRate, but {was_refused}"),
-            ),
-            (
-                complaint(|| _ = refused.assert_retry_after(later)),
-                format!("not refused for 59.999s, but {was_refused}"),
-            ),
-            (
-                complaint(|| _ = allowed.assert_retry_after(minute)),
-                format!("not refused for 60s, but {was_allowed}"),
-            ),
-            (
-                complaint(|| _ = allowed.assert_remaining(5)),
-                format!("not 5 permits left, but {was_allowed}"),
-            ),
-        ] {
-            assert_eq!(said.as_deref(), Some(&*expected));
-        }
-        let nothing = complaint(|| _ = Decision::of(&Response::new(())));
-        assert!(nothing.is_some_and(|said| said.starts_with("no decision")));
+        let left = "login: 4 of 5 permits per 60s left";
+        let allows = |not| format!("{not}, but allowed; {left}");
+        fails(|| _ = allowed.assert_refused(), &allows("not refused"));
+        let not = allows("not refused as AboveRate");
+        fails(|| _ = allowed.assert_refused_as(above), &not);
+        let not = allows("not refused for 60s");
+        fails(|| _ = allowed.assert_retry_after(MINUTE), &not);
+        let not = allows("not 5 permits left");
+        fails(|| _ = allowed.assert_remaining(5), &not);
+        let left = "login: 0 of 5 permits per 60s left";
+        let refuses = |not| format!("{not}, but refused as OverLimit, retry after 60s; {left}");
+        fails(|| _ = refused.assert_allowed(), &refuses("not allowed"));
+        let not = refuses("not refused as AboveRate");
+        fails(|| _ = refused.assert_refused_as(above), &not);
+        let not = refuses("not refused for 59.999s");
+        fails(|| _ = refused.assert_retry_after(later), &not);
+        let nothing = "no decision: no rule applies to the request, or another layer made the \
+                       response (200 OK)";
+        fails(|| _ = Decision::of(&Response::new(())), nothing);
     }
 
     #[test]

@@ -264,22 +264,20 @@ mod tests {
     }
 
     /// Returns the answers to callers that wait in line, each by what it asks.
-    fn ask(limiter: &mut Limiter, limit: LimitSource, permits: &[u32], now: i64) -> List<Answer> {
+    fn ask(limiter: &mut Limiter, permits: &[u32], now: i64) -> List<Answer> {
         let terms = Terms {
             rewrite: false,
             ..Terms::HERE
         };
-        let charge = |permits: &u32| Charge::plain(limit, *permits, ID);
-        let callers = permits
-            .iter()
-            .map(|permits| Acquire::of([charge(permits)], true));
-        let callers: Vec<_> = callers.collect();
+        let charge = |permits: &u32| Charge::plain(LimitSource::Store, *permits, ID);
+        let caller = |permits| Acquire::of([charge(permits)], true);
+        let callers: Vec<_> = permits.iter().map(caller).collect();
         let limiters = std::iter::once((limiter as &mut LimiterState, terms));
         acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 
     fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Answer {
-        ask(limiter, LimitSource::Store, &[permits], now)[0]
+        ask(limiter, &[permits], now)[0]
     }
 
     proptest! {
@@ -297,7 +295,7 @@ mod tests {
             let mut limiter = fresh(rate.into(), interval);
             take(&mut limiter, rate, START);
             let now = START + pause.min(interval.cast_signed());
-            let answers = ask(&mut limiter, LimitSource::Store, &callers, now);
+            let answers = ask(&mut limiter, &callers, now);
             for (answer, permits) in answers.iter().zip(callers) {
                 prop_assert_eq!(answer.verdict, Verdict::Refused);
                 prop_assert_eq!(answer.reset, answers[0].wait);
@@ -310,152 +308,73 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_open_through_its_last_millisecond() {
-        let mut limiter = fresh(5, 1000);
-        let first = take(&mut limiter, 3, START);
-        assert_eq!((first.remaining, first.reset), (2, 1001));
-        let last = take(&mut limiter, 1, START + 1000);
-        assert_eq!((last.remaining, last.reset), (1, 1));
-        assert_eq!(limiter.available(at(START + 1000), ID), Ok(1));
-        assert_eq!(limiter.full_at(), Some(START + 1001));
-        assert_eq!(limiter.available(at(START + 1001), ID), Ok(5));
-        assert_eq!(limiter.full_at(), None);
-    }
-
-    #[test]
-    fn who_takes_nothing_opens_no_window() {
-        let mut limiter = Limiter::default();
-        let init = LimitSource::StoreOrInit(limit(5, 1000));
-        let answer = ask(&mut limiter, init, &[6], START)[0];
-        assert_eq!((answer.verdict, answer.reset), (Verdict::AboveRate, 0));
-        assert_eq!(limiter, fresh(5, 1000));
-    }
-
-    #[test]
     fn a_receipt_gives_back_in_its_window() {
         let end = START + 1000;
-        let given_back = |limiter: &Limiter, ends, now| {
-            let mut limiter = limiter.clone();
-            let credited = settle(&mut limiter, LimitSource::Store, (2, 0), ends, now).unwrap();
-            let value = |limiter: &Limiter| limiter.state.0.map_or(0, |window| window.value);
-            (credited, value(&limiter))
-        };
-        let limiter = with_window(5, 1000, 1, Some(end));
-        assert_eq!(given_back(&limiter, end, START), (2, 3));
-        assert_eq!(given_back(&limiter, end, end), (2, 3));
-        assert_eq!(given_back(&limiter, end, end + 1), (0, 1));
-        // Its end is read from two clocks, one after the other.
-        for (apart, credited) in [(-11, 0), (-10, 2), (10, 2), (11, 0)] {
-            assert_eq!(
-                given_back(&limiter, end + apart, START).0,
-                credited,
-                "{apart}"
-            );
-        }
-        // Where windows are so short, it would be that of another one.
+        let open = with_window(5, 1000, 1, Some(end));
+        // Where windows are so short, the end may be that of another one.
         let short = with_window(5, 18, 1, Some(end));
-        for (apart, credited) in [(-9, 0), (-8, 2), (8, 2), (9, 0)] {
-            assert_eq!(
-                given_back(&short, end + apart, START).0,
-                credited,
-                "{apart}"
+        for (limiter, of_receipt, now, credited) in [
+            (&open, end, START, 2),
+            (&open, end, end, 2),
+            (&open, end, end + 1, 0),
+            // Its end is read from two clocks, one after the other.
+            (&open, end - 11, START, 0),
+            (&open, end - 10, START, 2),
+            (&open, end + 10, START, 2),
+            (&open, end + 11, START, 0),
+            (&short, end - 9, START, 0),
+            (&short, end - 8, START, 2),
+            (&short, end + 8, START, 2),
+            (&short, end + 9, START, 0),
+            // No more than there is room for.
+            (&with_window(5, 1000, 4, Some(end)), end, START, 1),
+            // One that lost its end ends who knows when.
+            (&with_window(5, 1000, 1, None), end, START, 0),
+            (&fresh(5, 1000), end, START, 0),
+        ] {
+            let row = format!(
+                "{:?}, {} at {}",
+                limiter.state,
+                of_receipt - end,
+                now - START
             );
+            let mut settled = limiter.clone();
+            let given_back = settle(&mut settled, LimitSource::Store, (2, 0), of_receipt, now);
+            assert_eq!(given_back, Ok(credited), "{row}");
+            let value = |limiter: &Limiter| limiter.state.0.map_or(0, |window| window.value);
+            assert_eq!(value(&settled), value(limiter) + credited, "{row}");
         }
-        // No more than there is room for.
-        assert_eq!(
-            given_back(&with_window(5, 1000, 4, Some(end)), end, START),
-            (1, 5)
-        );
-        // One that lost its end ends who knows when.
-        assert_eq!(
-            given_back(&with_window(5, 1000, 1, None), end, START),
-            (0, 1)
-        );
-        assert_eq!(given_back(&fresh(5, 1000), end, START), (0, 0));
     }
 
     #[test]
-    fn only_a_charge_makes_a_limiter() {
+    fn a_charge_counts_in_the_open_window_or_a_new_one() {
         let given = LimitSource::Code(limit(5, 1000));
         let mut limiter = Limiter::default();
-        for (limit, settled) in [
-            (given, (1, 0)),
-            (LimitSource::Store, (1, 2)),
-            (given, (1, 1)),
+        for (source, more, now, value, end) in [
+            (given, 7, START, -2, START + 1000),
+            (LimitSource::Store, 1, START + 1000, -3, START + 1000),
+            (LimitSource::Store, 1, START + 1001, 4, START + 2001),
         ] {
-            assert_eq!(
-                settle(&mut limiter, limit, settled, START, START),
-                Err(ErrorKind::NotInitialized)
-            );
-            assert_eq!(limiter, Limiter::default());
-        }
-        let mut unused = fresh(5, 1000);
-        assert_eq!(settle(&mut unused, given, (1, 1), START, START), Ok(0));
-        assert_eq!(unused, fresh(5, 1000));
-        let mut charge = |limit, more, now| {
-            let charged = settle(&mut limiter, limit, (0, more), START, now);
+            let charged = settle(&mut limiter, source, (0, more), START, now);
             assert_eq!(charged, Ok(-i64::from(more)));
-            limiter.clone()
-        };
-        let charged = charge(given, 7, START);
-        assert_eq!(charged, with_window(5, 1000, -2, Some(START + 1000)));
-        let stored = LimitSource::Store;
-        let charged = charge(stored, 1, START + 1000);
-        assert_eq!(charged, with_window(5, 1000, -3, Some(START + 1000)));
-        let charged = charge(stored, 1, START + 1001);
-        assert_eq!(charged, with_window(5, 1000, 4, Some(START + 2001)));
-    }
-
-    #[test]
-    fn what_is_in_use_stays_in_use_where_that_is_wanted() {
-        let end = START + 500;
-        let set = |new: Limit, keep| {
-            let mut limiter = with_window(5, 1000, 2, Some(end));
-            limiter.set_rate(new.stored(), keep, at(START));
-            assert_eq!(limiter.limit, Some(new.stored()));
-            limiter.state.0
-        };
-        let window = |value, end| {
-            Some(Window {
-                value,
-                end: Some(end),
-            })
-        };
-        assert_eq!(set(limit(9, 1000), true), window(6, end));
-        assert_eq!(set(limit(1, 1000), true), window(-2, end));
-        assert_eq!(set(limit(5, 100), true), window(2, START + 100));
-        assert_eq!(set(limit(9, 1000), false), None);
-        assert_eq!(set(limit(9, 1000).per_client(), true), None);
-    }
-
-    #[test]
-    fn no_more_is_given_back_than_is_in_use() {
-        let mut limiter = with_window(5, 1000, 1, Some(START));
-        assert_eq!(limiter.release(3, at(START), ID), Ok(3));
-        assert_eq!(limiter.release(3, at(START), ID), Ok(1));
-        assert_eq!(limiter.full_at(), None);
-        assert_eq!(limiter.release(3, at(START + 1), ID), Ok(0));
-        assert_eq!(
-            Limiter::default().release(3, at(START), ID),
-            Err(ErrorKind::NotInitialized)
-        );
-    }
-
-    #[test]
-    fn a_repaired_window_ends_and_has_no_more_than_the_rate() {
-        for (value, lost) in [(3, 0), (5, 0), (8, -3), (-4, 0)] {
-            for end in [None, Some(START + 5000)] {
-                let mut limiter = with_window(5, 1000, value, end);
-                assert_eq!(limiter.repair(at(START)), Ok(lost));
-                assert_eq!(
-                    limiter,
-                    with_window(5, 1000, value.min(5), Some(START + 1000))
-                );
-            }
+            assert_eq!(limiter, with_window(5, 1000, value, Some(end)));
         }
-        assert_eq!(fresh(5, 1000).repair(at(START)), Ok(0));
-        // Nobody knows when it is over, but that it is not.
-        assert_eq!(with_window(5, 1000, 4, None).full_at(), Some(i64::MAX));
-        assert_eq!(with_window(5, 1000, 5, None).full_at(), None);
+    }
+
+    /// The verbs are held against the scripts: `tests/inside/model`. They forget nothing that can
+    /// still be asked for.
+    #[test]
+    fn it_is_full_when_its_window_is_over() {
+        assert_eq!(fresh(5, 1000).full_at(), None);
+        for (value, end, full_at) in [
+            (4, Some(START), Some(START + 1)),
+            (5, Some(START), None),
+            // It is not known when it is over, only that it is not.
+            (4, None, Some(i64::MAX)),
+            (5, None, None),
+        ] {
+            let limiter = with_window(5, 1000, value, end);
+            assert_eq!(limiter.full_at(), full_at, "{value} until {end:?}");
+        }
     }
 }

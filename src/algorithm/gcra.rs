@@ -297,20 +297,19 @@ mod tests {
         }
     }
 
-    /// Settles a grant of so many permits by the limit of the receipt.
+    /// Settles a grant of so many permits.
     fn settle(
         limiter: &mut Limiter,
-        limit: LimitSource,
         (permits, keep): (u32, u32),
         tat: Tat,
     ) -> Result<i64, ErrorKind> {
-        let charge = Charge::plain(limit, permits, ID);
+        let charge = Charge::plain(LimitSource::Store, permits, ID);
         let name = charge.name().clone().counted_by(limit::Algorithm::Gcra);
         limiter.settle(&charge.of(name).receipt(), Some(Taken::Tat(tat)), keep, NOW)
     }
 
     fn give_back(limiter: &mut Limiter, permits: u32, tat: Tat) -> Result<i64, ErrorKind> {
-        settle(limiter, LimitSource::Store, (permits, 0), tat)
+        settle(limiter, (permits, 0), tat)
     }
 
     /// Takes permits as a charge does, whatever is left.
@@ -370,7 +369,7 @@ mod tests {
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };
         for settled in [(1, 0), (1, 2)] {
-            let settled = settle(&mut limiter, LimitSource::Store, settled, given);
+            let settled = settle(&mut limiter, settled, given);
             assert_eq!(settled, Err(ErrorKind::ForeignState));
         }
         assert_eq!(limiter.available(NOW, ID), Err(ErrorKind::ForeignState));
@@ -418,32 +417,6 @@ mod tests {
         let faster = fresh(20, 1000).limit.unwrap();
         limiter.set_rate(faster, true, NOW);
         assert_eq!(limiter.available(NOW, ID), Ok(10));
-        // A caller's clock proves nothing: nothing is set back by it.
-        {
-            let mut limiter = fast(1);
-            let slow = NOW.given();
-            assert_eq!(limiter.available(slow, ID), Ok(10 - 36_001));
-            assert_eq!(limiter.state.stored, fast(1).state.stored);
-        }
-    }
-
-    #[test]
-    fn only_a_charge_makes_a_limiter() {
-        let given = LimitSource::Code(Limit::per_second(10));
-        let none = Tat { at: 0, given: 0 };
-        let mut limiter = Limiter::default();
-        for settled in [(1, 1), (1, 0)] {
-            let settled = settle(&mut limiter, given, settled, none);
-            assert_eq!(settled, Err(ErrorKind::NotInitialized));
-        }
-        assert_eq!(limiter, Limiter::default());
-        let mut unused = fresh(10, 1000);
-        assert_eq!(settle(&mut unused, given, (1, 1), none), Ok(0));
-        assert_eq!(unused, fresh(10, 1000));
-        assert_eq!(settle(&mut limiter, given, (1, 13), none), Ok(-12));
-        // As much of it as all permits are.
-        assert_eq!(limiter.available(NOW, ID), Ok(0));
-        assert_eq!(limiter.full_at(), Some(START + 1_000_000));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The laws of the pure functions, whatever a tick is: milliseconds or microseconds, by a clock
-//! that moves by nanoseconds.
+//! The laws of the pure functions by a clock that moves by nanoseconds, whether what is left is
+//! counted or not: `tests/laws/nanoseconds.rs` has them of a store, which counts it always.
 //!
 //! Grants are scored rounded up and expire by now rounded down, so each law holds to the
 //! nanosecond.
@@ -13,32 +13,30 @@ use super::{
     limiter::{LimiterState, Terms},
 };
 use crate::{
-    clock::{Now, TICKS},
+    clock::{Clock, ManualClock, Now},
     demand::Charge,
     limit::{Algorithm, Limit, LimitSource, Slots},
     receipt::PermitId,
 };
 
-const START: u64 = 1_700_000_000_000_000_000;
 const MS: u64 = 1_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Counted {
-    Log,
-    Slots,
-    Window,
-    Gcra,
-}
+/// A way to count, with slots or without.
+type Counted = (Algorithm, bool);
 
 /// A pause in ns, and the permits asked for after it.
 type Request = (u64, u32);
 
-fn histories() -> impl Strategy<Value = (u64, u64, Counted, i64, Vec<Request>)> {
-    let kinds = &[Counted::Log, Counted::Slots, Counted::Window, Counted::Gcra][..];
+fn histories() -> impl Strategy<Value = (u64, u64, Counted, Vec<Request>)> {
+    let counted = [
+        (Algorithm::SlidingLog, false),
+        (Algorithm::SlidingLog, true),
+        (Algorithm::FixedWindow, false),
+        (Algorithm::Gcra, false),
+    ];
     let interval = prop::sample::select(&[1u64, 2, 7, 10, 15, 100][..]);
-    let per_ms = prop::sample::select(&[1, TICKS][..]);
-    let kind = (1..12u64, interval, prop::sample::select(kinds), per_ms);
-    kind.prop_flat_map(|(rate, millis, counted, per_ms)| {
+    let kind = (1..12u64, interval, prop::sample::select(counted.to_vec()));
+    kind.prop_flat_map(|(rate, millis, counted)| {
         let interval = millis * MS;
         let pause = prop_oneof![
             2 => Just(0),
@@ -49,47 +47,26 @@ fn histories() -> impl Strategy<Value = (u64, u64, Counted, i64, Vec<Request>)> 
             1 => Just(interval),
         ];
         let traffic = prop::collection::vec((pause, 1u32..5), 1..50);
-        // That counts in microseconds anyway: by a coarser clock it is not rounded.
-        let per_ms = if counted == Counted::Gcra {
-            TICKS
-        } else {
-            per_ms
-        };
-        (
-            Just(rate),
-            Just(millis),
-            Just(counted),
-            Just(per_ms),
-            traffic,
-        )
+        (Just(rate), Just(millis), Just(counted), traffic)
     })
 }
 
 struct Subject {
     limiter: Box<LimiterState>,
     limit: Limit,
-    per_ms: i64,
-    now: u64,
+    clock: ManualClock,
     last_id: u64,
 }
 
 impl Subject {
-    fn new(rate: u64, millis: u64, counted: Counted, per_ms: i64) -> Self {
-        let algorithm = match counted {
-            Counted::Log | Counted::Slots => Algorithm::SlidingLog,
-            Counted::Window => Algorithm::FixedWindow,
-            Counted::Gcra => Algorithm::Gcra,
-        };
+    fn new(rate: u64, millis: u64, (algorithm, in_slots): Counted) -> Self {
         let mut limiter = super::new(algorithm);
-        if counted == Counted::Slots {
-            let slots = Slots::try_new(10, "law", iter::empty());
-            limiter.state.set_slots(slots.ok());
-        }
+        let slots = Slots::try_new(10, "law", iter::empty());
+        limiter.state.set_slots(slots.ok().filter(|_| in_slots));
         Self {
             limiter,
             limit: Limit::new(rate, Duration::from_millis(millis)),
-            per_ms,
-            now: START,
+            clock: ManualClock::new(),
             last_id: 0,
         }
     }
@@ -100,32 +77,32 @@ impl Subject {
         id[8..].copy_from_slice(&self.last_id.to_be_bytes());
         let exact = self.last_id.is_multiple_of(2);
         let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
-        let now = Now::of(Duration::from_nanos(self.now), self.per_ms);
-        let answer = (self.limiter)
-            .acquire_one(&charge, Terms::HERE, exact, now)
-            .unwrap();
+        let now = Now::by(&self.clock);
+        let answer = self.limiter.acquire_one(&charge, Terms::HERE, exact, now);
+        let answer = answer.unwrap();
         assert_eq!(answer.repaired, 0);
         answer
     }
 
-    fn send(&mut self, traffic: &[Request]) -> Vec<(u64, u64)> {
+    /// Returns the grants, each with its time and its permits.
+    fn send(&mut self, traffic: &[Request]) -> Vec<(Duration, u64)> {
         let mut grants = Vec::new();
         for (pause, permits) in traffic {
-            self.now += pause;
+            self.clock.advance(Duration::from_nanos(*pause));
             if self.ask(*permits).verdict == Verdict::Granted {
-                grants.push((self.now, u64::from(*permits)));
+                grants.push((self.clock.now(), u64::from(*permits)));
             }
         }
         grants
     }
 }
 
-/// The most permits that a time of `nanos` has.
-fn fullest(grants: &[(u64, u64)], nanos: u64) -> u64 {
-    let from = |(at, _): &(u64, u64)| {
+/// Returns the most permits of any time as long.
+fn fullest(grants: &[(Duration, u64)], time: Duration) -> u64 {
+    let from = |(begin, _): &(Duration, u64)| {
         let within = grants
             .iter()
-            .filter(|(time, _)| (*at..*at + nanos).contains(time));
+            .filter(|(at, _)| (*begin..*begin + time).contains(at));
         within.map(|(_, permits)| permits).sum()
     };
     grants.iter().map(from).max().unwrap_or(0)
@@ -140,15 +117,13 @@ proptest! {
 
     // L1
     #[test]
-    fn no_interval_has_more(
-        (rate, millis, counted, per_ms, traffic) in histories(),
-    ) {
-        let grants = Subject::new(rate, millis, counted, per_ms).send(&traffic);
-        let interval = millis * MS;
-        match counted {
-            Counted::Log | Counted::Slots => prop_assert!(fullest(&grants, interval) <= rate),
-            Counted::Window => prop_assert!(fullest(&grants, interval) <= 2 * rate),
-            Counted::Gcra => for parts in 1..8 {
+    fn no_interval_has_more((rate, millis, counted, traffic) in histories()) {
+        let grants = Subject::new(rate, millis, counted).send(&traffic);
+        let interval = Duration::from_millis(millis);
+        match counted.0 {
+            Algorithm::SlidingLog => prop_assert!(fullest(&grants, interval) <= rate),
+            Algorithm::FixedWindow => prop_assert!(fullest(&grants, interval) <= 2 * rate),
+            Algorithm::Gcra => for parts in 1..8 {
                 // Any time has what comes free in it, and the burst.
                 let most = u128::from(rate) * u128::from(parts) / 4 + u128::from(rate);
                 let full = fullest(&grants, interval * parts / 4);
@@ -160,24 +135,24 @@ proptest! {
     // L2
     #[test]
     fn a_wait_is_exact(
-        (rate, millis, counted, per_ms, traffic) in histories(),
+        (rate, millis, counted, traffic) in histories(),
         permits in 1..12u32,
-        part in 0..1000u64,
+        part in 0..1000u32,
     ) {
-        let mut subject = Subject::new(rate, millis, counted, per_ms);
+        let mut subject = Subject::new(rate, millis, counted);
         subject.send(&traffic);
         let asked = subject.ask(permits);
         if asked.verdict == Verdict::Refused {
-            let wait = asked.now.until(asked.wait).as_nanos() as u64;
-            let due = subject.now + wait;
-            for early in [wait - wait * part / 1000, 1] {
-                subject.now = due - early;
+            let wait = asked.now.until(asked.wait);
+            subject.clock.advance(wait);
+            let due = subject.clock.now();
+            for early in [wait - wait * part / 1000, Duration::from_nanos(1)] {
+                subject.clock.set(due - early);
                 let answer = subject.ask(permits);
-                prop_assert_eq!(answer.verdict, Verdict::Refused, "{} ns early", early);
-                let left = answer.now.until(answer.wait);
-                prop_assert_eq!(left, Duration::from_nanos(early));
+                prop_assert_eq!(answer.verdict, Verdict::Refused, "{:?} early", early);
+                prop_assert_eq!(answer.now.until(answer.wait), early);
             }
-            subject.now = due;
+            subject.clock.set(due);
             prop_assert_eq!(subject.ask(permits).verdict, Verdict::Granted);
         }
     }

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     algorithm::{
-        fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm, sliding_log::SlidingLog,
+        self, fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm, sliding_log::SlidingLog,
     },
-    limit::{Limit, LimitSource, Slots},
-    receipt::PermitId,
+    limit::{Algorithm as ByName, Limit, LimitSource, Slots},
+    receipt::{PermitId, Taken, Tat},
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -98,6 +98,43 @@ fn only_a_log_knows_a_call_that_comes_again() {
     let refused = [Verdict::Granted, Verdict::Refused];
     assert_eq!(twice::<FixedWindow>(), refused);
     assert_eq!(twice::<Gcra>(), refused);
+}
+
+#[test]
+fn only_a_charge_makes_a_limiter_without_a_log() {
+    let given = LimitSource::Code(Limit::per_second(10));
+    let second = Limit::per_second(10).stored();
+    let window = Some(Taken::Window(START));
+    let tat = Some(Taken::Tat(Tat { at: 0, given: 0 }));
+    let in_micros = Now::at(START * 1000);
+    for (algorithm, taken, now, left, lasts) in [
+        (ByName::FixedWindow, window, NOW, -2, 1001),
+        // As much as all permits are.
+        (ByName::Gcra, tat, in_micros, 0, 1_000_000),
+    ] {
+        let settle = |limiter: &mut LimiterState, limit, permits, keep| {
+            let charge = Charge::plain(limit, permits, PermitId([1; 16]));
+            let name = charge.name().clone().counted_by(algorithm);
+            limiter.settle(&charge.of(name).receipt(), taken, keep, now)
+        };
+        let mut limiter = algorithm::new(algorithm);
+        for (source, keep) in [(given, 0), (given, 1), (LimitSource::Store, 2)] {
+            let settled = settle(&mut limiter, source, 1, keep);
+            assert_eq!(settled, Err(ErrorKind::NotInitialized), "{algorithm:?}");
+            assert_eq!(limiter.limit, None, "{algorithm:?}");
+            assert_eq!(limiter.full_at(), None, "{algorithm:?}");
+        }
+        assert_eq!(settle(&mut limiter, given, 1, 13), Ok(-12), "{algorithm:?}");
+        assert_eq!(limiter.limit, Some(second), "{algorithm:?}");
+        let available = limiter.available(now, PermitId::NONE);
+        assert_eq!(available, Ok(left), "{algorithm:?}");
+        let full_at = limiter.full_at().unwrap();
+        assert_eq!(full_at - now.tick, lasts, "{algorithm:?}");
+        let mut unused = algorithm::new(algorithm);
+        unused.limit = Some(second);
+        assert_eq!(settle(&mut unused, given, 1, 1), Ok(0), "{algorithm:?}");
+        assert_eq!(unused.full_at(), None, "{algorithm:?}");
+    }
 }
 
 /// A call that another limiter refused either makes this one, and says so, or does neither.

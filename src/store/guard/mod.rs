@@ -37,3 +37,6 @@ pub(crate) mod line;
 #[cfg(feature = "redis")]
 pub(crate) mod local;
 pub(crate) mod policy;
+#[cfg(test)]
+#[cfg(feature = "redis")]
+pub(crate) mod scripted;

@@ -224,6 +224,17 @@ mod tests {
             .sum()
     }
 
+    /// Carries out a step, by a clock that it may set back.
+    fn live(sketch: &mut Sketch, clock: &mut i64, step: Step) {
+        match step {
+            Step::Add(name, permits) => sketch.add(name, permits, *clock),
+            Step::AddLate(name, permits, ago) => sketch.add(name, permits, *clock - ago),
+            Step::Pause(pause) => *clock += pause,
+            Step::SetBack(by) => *clock -= by,
+        }
+        sketch.move_to(*clock);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(inside) { 256 } else { 64 }))]
 
@@ -236,18 +247,12 @@ mod tests {
             let (mut time, mut taken) = (0, Vec::new());
             for step in steps {
                 match step {
-                    Step::Add(name, permits) => {
-                        sketch.add(name, permits, clock);
-                        taken.push((time, name, permits));
-                    }
-                    Step::AddLate(name, permits, ago) => {
-                        sketch.add(name, permits, clock - ago);
-                        taken.push((time - ago, name, permits));
-                    }
-                    Step::Pause(pause) => (clock, time) = (clock + pause, time + pause),
-                    Step::SetBack(by) => clock -= by,
+                    Step::Add(name, permits) => taken.push((time, name, permits)),
+                    Step::AddLate(name, permits, ago) => taken.push((time - ago, name, permits)),
+                    Step::Pause(pause) => time += pause,
+                    Step::SetBack(_) => {}
                 }
-                sketch.move_to(clock);
+                live(&mut sketch, &mut clock, step);
                 for name in 0..NAMES {
                     let own = taken.iter().filter(|(_, other, _)| *other == name);
                     let within = own.filter(|(at, ..)| *at > time - interval);
@@ -267,13 +272,7 @@ mod tests {
             let mut clock = 1_700_000_000_000_000;
             let mut sketch = Sketch::new(interval, 3, clock);
             for step in steps {
-                match step {
-                    Step::Add(name, permits) => sketch.add(name, permits, clock),
-                    Step::AddLate(name, permits, ago) => sketch.add(name, permits, clock - ago),
-                    Step::Pause(pause) => clock += pause,
-                    Step::SetBack(by) => clock -= by,
-                }
-                sketch.move_to(clock);
+                live(&mut sketch, &mut clock, step);
             }
             for name in 0..NAMES {
                 let parts = sketch.parts(name);

@@ -268,39 +268,6 @@ impl fmt::Debug for RedisStoreBuilder {
 mod tests {
     use super::*;
 
-    fn refused(build: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> ConfigError {
-        let built = build(RedisStore::builder("redis://localhost")).build();
-        built.map(drop).unwrap_err()
-    }
-
-    #[test]
-    fn each_setting_is_checked_when_the_store_is_built() {
-        for bad in ["a b", "", "{a}"] {
-            for (what, error) in [
-                ("a client id", refused(|store| store.client_id(bad))),
-                ("a prefix", refused(|store| store.prefix(bad))),
-            ] {
-                assert_eq!(error.kind(), crate::ConfigErrorKind::Name);
-                let said = format!("{what} has one or more of A-Z a-z 0-9 . _ -, not {bad:?}");
-                assert_eq!(error.to_string(), said);
-            }
-        }
-        let longer = LONGEST_DENY_CACHE + Duration::from_nanos(1);
-        for (error, said) in [
-            (
-                refused(|store| store.deny_cache(longer)),
-                "at most, not for 60.000000001s",
-            ),
-            (
-                refused(|store| store.breaker(MOST_FAILURES + 1)),
-                "at most, not after 33",
-            ),
-        ] {
-            assert_eq!(error.kind(), crate::ConfigErrorKind::Store);
-            assert!(error.to_string().contains(said), "{error}");
-        }
-    }
-
     #[test]
     fn an_address_is_any_text() {
         let address = String::from("redis://localhost");

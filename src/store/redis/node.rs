@@ -41,47 +41,7 @@ pub(crate) fn slot(tag: &str) -> u16 {
 mod tests {
     use std::io;
 
-    use redis::RedisError;
-
     use super::*;
-
-    fn signal_of(error: impl Into<RedisError>) -> Signal {
-        let failed = Failed {
-            error: error.into(),
-            unacknowledged: false,
-        };
-        signal(&failed, false)
-    }
-
-    fn says(code: &str) -> RedisError {
-        let reply = format!("-{code} in so many words\r\n");
-        let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
-        value.extract_error().unwrap_err()
-    }
-
-    #[test]
-    fn what_a_server_says_is_an_answer_unless_it_says_that_it_cannot() {
-        for code in [
-            "ERR",
-            "OOM",
-            "MISCONF",
-            "NOREPLICAS",
-            "NOPERM",
-            "NOAUTH",
-            "WRONGTYPE",
-            "CROSSSLOT",
-            "NOSCRIPT",
-        ] {
-            assert_eq!(signal_of(says(code)), Signal::Answered, "{code}");
-        }
-        for code in ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"] {
-            assert_eq!(signal_of(says(code)), Signal::Failed, "{code}");
-        }
-        // The connection is replaced, or the hash slot is moving.
-        for code in ["READONLY", "TRYAGAIN"] {
-            assert_eq!(signal_of(says(code)), Signal::Nothing, "{code}");
-        }
-    }
 
     #[test]
     fn what_was_not_sent_tells_nothing_and_what_was_not_heard_is_a_failure() {
@@ -91,21 +51,38 @@ mod tests {
             (io::ErrorKind::ConnectionReset, Signal::Nothing),
             (io::ErrorKind::TimedOut, Signal::Failed),
         ] {
-            let error = || RedisError::from(io::Error::from(kind));
-            assert_eq!(signal_of(error()), Signal::Nothing, "{kind}");
-            let unacknowledged = Failed {
-                error: error(),
-                unacknowledged: true,
-            };
-            assert_eq!(signal(&unacknowledged, false), lost, "{kind}");
-            assert_eq!(signal(&unacknowledged, true), Signal::Failed, "{kind}");
+            for (unacknowledged, in_slots, expected) in [
+                (false, false, Signal::Nothing),
+                (true, false, lost),
+                (true, true, Signal::Failed),
+            ] {
+                let failed = Failed {
+                    error: io::Error::from(kind).into(),
+                    unacknowledged,
+                };
+                let row = format!("{kind}, sent: {unacknowledged}, in slots: {in_slots}");
+                assert_eq!(signal(&failed, in_slots), expected, "{row}");
+            }
         }
-        let moving = Failed {
-            error: says("TRYAGAIN"),
-            unacknowledged: true,
-        };
-        for in_slots in [false, true] {
-            assert_eq!(signal(&moving, in_slots), Signal::Nothing);
+        // What each answer says is in the table of the page on failures.
+        for (code, unacknowledged, expected) in [
+            ("LOADING", false, Signal::Failed),
+            ("OOM", false, Signal::Answered),
+            ("TRYAGAIN", true, Signal::Nothing),
+        ] {
+            let reply = format!("-{code} in so many words\r\n");
+            let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            let failed = Failed {
+                error: value.extract_error().unwrap_err(),
+                unacknowledged,
+            };
+            for in_slots in [false, true] {
+                assert_eq!(
+                    signal(&failed, in_slots),
+                    expected,
+                    "{code}, in slots: {in_slots}"
+                );
+            }
         }
     }
 

@@ -2,52 +2,34 @@
 
 mod oracle;
 
-use std::{
-    collections::BTreeSet,
-    sync::{Barrier, atomic::AtomicUsize as Count},
-    thread,
-};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
     clock::{ManualClock, Millis},
-    demand::Labels,
     limit::LimitSource,
+    store::guard::scripted::{asks, charge},
 };
 
 const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;
 
-fn breakers(failures: u32, nodes: usize, clock: &ManualClock) -> Breakers {
-    // Names end with the number of their node.
+/// Returns those of so many nodes, and their clock. Names end with the number of their node.
+fn breakers(failures: u32, nodes: usize) -> (Breakers, ManualClock) {
+    let clock = ManualClock::new();
     let place = |name: &Name| usize::from(name.as_str().ends_with('1'));
-    Breakers::new(failures, SLOW, nodes, place, Arc::new(clock.clone()))
+    let breakers = Breakers::new(failures, SLOW, nodes, place, Arc::new(clock.clone()));
+    (breakers, clock)
 }
 
-fn charge(name: &str, shadow: bool) -> Charge {
-    Charge {
-        shadow,
-        ..Charge::named(
-            Name::exact(name).unwrap(),
-            LimitSource::Store,
-            Labels::new("orders", false, None),
-            1,
-        )
-    }
-}
-
+/// Returns a demand of limiters, each with whether it is of a shadow rule.
 fn list(charges: &[(&str, bool)]) -> Acquire {
-    let mut charges = charges.iter().map(|(name, shadow)| charge(name, *shadow));
-    Acquire {
-        first: charges.next().unwrap(),
-        rest: charges.collect(),
-        on_failure: None,
-        remaining: true,
-        patience: None,
-        asked: None,
-    }
+    asks(charges.iter().map(|(name, shadow)| Charge {
+        shadow: *shadow,
+        ..charge(name, 1, LimitSource::Store)
+    }))
 }
 
 fn orders() -> Acquire {
@@ -72,11 +54,19 @@ fn fail(breakers: &Breakers, acquire: &Acquire, times: u32) {
     }
 }
 
-fn state(breakers: &Breakers) -> BreakerState {
-    breakers.look()[0].0
+fn states(breakers: &Breakers) -> Vec<BreakerState> {
+    let looks = breakers.look().into_iter();
+    looks.map(|(state, ..)| state).collect()
 }
 
-/// Half of a pause, and all of it.
+/// Of two nodes
+const SECOND_IS_OPEN: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
+
+fn state(breakers: &Breakers) -> BreakerState {
+    states(breakers)[0]
+}
+
+/// Returns half of a pause, and all of it.
 fn bounds(pauses: u32) -> (u64, u64) {
     let whole = (FIRST_PAUSE * 2u32.pow(pauses.min(10))).min(LONGEST_PAUSE);
     (in_millis(whole) / 2, in_millis(whole))
@@ -101,8 +91,7 @@ proptest! {
 /// No call passes until the end of a pause, and one does at it; a probe is waited for as exactly.
 #[test]
 fn a_phase_is_over_at_its_end() {
-    let clock = ManualClock::new();
-    let breakers = breakers(1, 1, &clock);
+    let (breakers, clock) = breakers(1, 1);
     fail(&breakers, &orders(), 1);
     let tick = Duration::from_nanos(1);
     let until = |breakers: &Breakers| breakers.state().nodes[0].open.unwrap().until;
@@ -132,10 +121,9 @@ fn a_pause_can_be_any_from_half_to_whole() {
 
 #[test]
 fn pauses_differ() {
-    let clock = ManualClock::new();
     let pauses: BTreeSet<_> = (0..50)
         .map(|_| {
-            let breakers = breakers(1, 1, &clock);
+            let (breakers, _) = breakers(1, 1);
             fail(&breakers, &orders(), 1);
             breakers.state().nodes[0].open.map(|open| open.until)
         })
@@ -143,25 +131,10 @@ fn pauses_differ() {
     assert!(pauses.len() > 1, "{pauses:?}");
 }
 
-#[test]
-fn answers_never_open_it() {
-    let clock = ManualClock::new();
-    let breakers = breakers(1, 1, &clock);
-    for _ in 0..1000 {
-        enter(&breakers, &orders()).unwrap().ends(Signal::Answered);
-        enter(&breakers, &orders()).unwrap().ends(Signal::Nothing);
-        // Somebody hangs up.
-        drop(enter(&breakers, &orders()));
-    }
-    let (state, _, failures) = breakers.look()[0];
-    assert_eq!((state, failures), (BreakerState::Closed, 0));
-}
-
 /// The first callers of a long line leave when their call is young: what the server owes them is
 /// older.
 #[test]
 fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
-    let clock = ManualClock::new();
     let orders = orders().first;
     let name = orders.name();
     let late = SLOW / 10 * 9;
@@ -171,24 +144,20 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
         (late, late - 2 * millisecond, BreakerState::Closed),
         (late, late - millisecond, BreakerState::Open),
     ] {
-        let breakers = breakers(1, 1, &clock);
+        let (breakers, clock) = breakers(1, 1);
         // The callers of the first call have left, early or late: it is not known which.
-        breakers
-            .enter(name, Duration::ZERO)
-            .unwrap()
-            .ends(Signal::Nothing);
+        let pass = |waited| breakers.enter(name, waited).unwrap();
+        pass(Duration::ZERO).ends(Signal::Nothing);
         clock.advance(earlier);
-        let pass = breakers.enter(name, waited).unwrap();
+        let pass = pass(waited);
         clock.advance(millisecond);
         drop(pass);
         assert_eq!(state(&breakers), expected, "{waited:?}, {earlier:?}");
     }
-    // What was answered in time is no failure, however long somebody stood in line.
-    let breakers = breakers(1, 1, &clock);
-    breakers
-        .enter(name, 10 * SLOW)
-        .unwrap()
-        .ends(Signal::Answered);
+    // What was answered in time is no failure, however long a caller stood in the queue.
+    let (breakers, _) = breakers(1, 1);
+    let pass = breakers.enter(name, 10 * SLOW).unwrap();
+    pass.ends(Signal::Answered);
     assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
@@ -196,77 +165,53 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
 /// those before. Another call, sent behind it, is owed its answer for sure.
 #[test]
 fn a_call_that_is_given_up_fails_where_nothing_came_in() {
-    let clock = ManualClock::new();
     let tenth = SLOW / 10;
     let micro = Duration::from_micros(1);
-    for (came_in, expected) in [
-        (micro, BreakerState::Open),
-        (tenth, BreakerState::Open),
-        (tenth + micro, BreakerState::Closed),
-        (SLOW, BreakerState::Closed),
+    for row in [
+        (Some(micro), true, SLOW, false, true),
+        (Some(tenth), true, SLOW, false, true),
+        (Some(tenth + micro), true, SLOW, false, false),
+        (Some(SLOW), true, SLOW, false, false),
+        // Where nothing is sent behind it, nothing may be owed.
+        (Some(micro), false, SLOW + micro, false, false),
+        // Timers that fire late, as in a process that is short of processor time, make no
+        // difference.
+        (Some(SLOW / 2), false, 10 * SLOW, false, false),
+        // The connection's own timeout may be shorter than callers wait.
+        (None, false, SLOW / 2, true, true),
+        (Some(SLOW / 4), false, SLOW / 2, true, false),
     ] {
-        let breakers = breakers(1, 1, &clock);
+        let (came_in, is_sent_behind, ends, by_connection, opens) = row;
+        let (breakers, clock) = breakers(1, 1);
         let pass = enter(&breakers, &orders()).unwrap();
-        clock.advance(came_in);
-        breakers.traffic().came_in();
-        let behind = enter(&breakers, &orders()).unwrap();
-        clock.advance(SLOW - came_in);
-        drop(pass);
-        assert_eq!(state(&breakers), expected, "{came_in:?}");
-        behind.ends(Signal::Nothing);
-    }
-    // Where nothing is sent behind it, nothing may be owed.
-    let breakers = breakers(1, 1, &clock);
-    let pass = enter(&breakers, &orders()).unwrap();
-    clock.advance(micro);
-    breakers.traffic().came_in();
-    clock.advance(SLOW);
-    drop(pass);
-    assert_eq!(state(&breakers), BreakerState::Closed);
-    // Timers that fire late, as in a process that is short of processor time, make no difference.
-    let breakers = self::breakers(1, 1, &clock);
-    let pass = enter(&breakers, &orders()).unwrap();
-    clock.advance(SLOW / 2);
-    breakers.traffic().came_in();
-    clock.advance(10 * SLOW);
-    drop(pass);
-    assert_eq!(state(&breakers), BreakerState::Closed);
-}
-
-/// The connection's own timeout may be shorter than callers wait.
-#[test]
-fn a_call_that_its_connection_gives_up_fails_where_nothing_came_in() {
-    let clock = ManualClock::new();
-    for (came_in, expected) in [(false, BreakerState::Open), (true, BreakerState::Closed)] {
-        let breakers = breakers(1, 1, &clock);
-        let pass = enter(&breakers, &orders()).unwrap();
-        clock.advance(SLOW / 4);
-        if came_in {
+        if let Some(came_in) = came_in {
+            clock.advance(came_in);
             breakers.traffic().came_in();
         }
-        clock.advance(SLOW / 4);
-        pass.ends_unanswered();
-        assert_eq!(state(&breakers), expected);
+        let behind = is_sent_behind.then(|| enter(&breakers, &orders()).unwrap());
+        clock.advance(ends - came_in.unwrap_or_default());
+        match by_connection {
+            true => pass.ends_unanswered(),
+            false => drop(pass),
+        }
+        assert_eq!(state(&breakers) == BreakerState::Open, opens, "{row:?}");
+        if let Some(behind) = behind {
+            behind.ends(Signal::Nothing);
+        }
     }
 }
 
 /// Each node of a Cluster is silent by itself.
 #[test]
 fn what_comes_in_from_one_node_says_nothing_of_another() {
-    let clock = ManualClock::new();
-    let breakers = breakers(1, 2, &clock);
+    let (breakers, clock) = breakers(1, 2);
     let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
     breakers.traffic().replied_for(well.first.name());
     clock.advance(SLOW / 2);
     drop(passes);
-    let states: Vec<_> = breakers
-        .look()
-        .into_iter()
-        .map(|(state, ..)| state)
-        .collect();
-    assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
+    assert_eq!(states(&breakers), SECOND_IS_OPEN);
 }
 
 /// One that took longer than probes are waited for, and comes when another one asks already.
@@ -288,8 +233,7 @@ fn the_answer_to_any_probe_closes_it() {
 
 #[test]
 fn none_is_never_open() {
-    let clock = ManualClock::new();
-    let breakers = breakers(0, 1, &clock);
+    let (breakers, _) = breakers(0, 1);
     fail(&breakers, &orders(), 1000);
     assert!(breakers.refuses(&orders()).is_none());
     assert!(breakers.look().is_empty());
@@ -297,8 +241,7 @@ fn none_is_never_open() {
 
 #[test]
 fn it_is_told_how_it_is_and_for_how_long() {
-    let clock = ManualClock::new();
-    let breakers = breakers(FAILURES, 1, &clock);
+    let (breakers, clock) = breakers(FAILURES, 1);
     let seen = |state, lasts, failures| (state, Duration::from_millis(lasts), failures);
     clock.advance(Duration::from_secs(5));
     fail(&breakers, &orders(), 2);
@@ -317,49 +260,14 @@ fn it_is_told_how_it_is_and_for_how_long() {
     assert_eq!(breakers.look(), [seen(BreakerState::Closed, 0, 0)]);
 }
 
-/// Whoever comes at the end of a pause, all at once: one goes.
-#[test]
-fn a_herd_sends_one() {
-    const HERD: usize = 8;
-    let clock = ManualClock::new();
-    let breakers = breakers(1, 1, &clock);
-    fail(&breakers, &orders(), 1);
-    for _ in 0..200 {
-        clock.advance(LONGEST_PAUSE);
-        let (barrier, went) = (Barrier::new(HERD), Count::new(0));
-        thread::scope(|scope| {
-            for _ in 0..HERD {
-                scope.spawn(|| {
-                    let orders = orders();
-                    barrier.wait();
-                    let pass = enter(&breakers, &orders);
-                    went.fetch_add(pass.is_some().into(), Ordering::SeqCst);
-                    barrier.wait();
-                    // Not before all have tried.
-                    if let Some(pass) = pass {
-                        pass.ends(Signal::Failed);
-                    }
-                });
-            }
-        });
-        assert_eq!(went.into_inner(), 1);
-    }
-}
-
 #[test]
 fn a_node_stands_for_itself() {
-    let clock = ManualClock::new();
-    let breakers = breakers(FAILURES, 2, &clock);
+    let (breakers, _) = breakers(FAILURES, 2);
     let (well, ill) = (list(&[("a-0", false)]), list(&[("b-1", false)]));
     fail(&breakers, &ill, FAILURES);
     assert!(breakers.refuses(&ill).is_some());
     assert!(breakers.refuses(&well).is_none());
-    let states: Vec<_> = breakers
-        .look()
-        .into_iter()
-        .map(|(state, ..)| state)
-        .collect();
-    assert_eq!(states, [BreakerState::Closed, BreakerState::Open]);
+    assert_eq!(states(&breakers), SECOND_IS_OPEN);
     // A list needs them all, but for what is only tried out.
     for (charges, refused) in [
         ([("a-0", false), ("b-1", false)], true),
@@ -378,8 +286,7 @@ fn a_node_stands_for_itself() {
 fn what_opens_again_and_again_is_told_of_once_a_minute() {
     use crate::macros::logged::levels;
 
-    let clock = ManualClock::new();
-    let breakers = breakers(1, 2, &clock);
+    let (breakers, clock) = breakers(1, 2);
     let nodes = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let opens = |node: &Acquire| levels(|| fail(&breakers, node, 1));
     let closes = |node: &Acquire| levels(|| enter(&breakers, node).unwrap().ends(Signal::Answered));

@@ -73,30 +73,3 @@ impl Generations {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limit::Algorithm;
-
-    fn name(text: &str) -> Name {
-        Name::exact(text).unwrap()
-    }
-
-    #[test]
-    fn any_change_after_the_look_makes_it_old() {
-        let generations = Generations::default();
-        let (a, b) = (name("a"), name("b"));
-        // Names that share a count would show nothing.
-        assert_ne!(Generations::place(&a), Generations::place(&b));
-        generations.changed(&a);
-        let seen = generations.see([&a].into_iter());
-        let both = generations.see([&b, &a].into_iter());
-        assert!(generations.is_current(&seen));
-        generations.changed(&b);
-        assert!(generations.is_current(&seen));
-        assert!(!generations.is_current(&both));
-        generations.changed(&name("a").counted_by(Algorithm::FixedWindow));
-        assert!(!generations.is_current(&seen));
-    }
-}

@@ -1,56 +1,20 @@
-//! What is kept, for how long, and what drops it: with a store whose answers are given by hand.
+//! What is kept, for how long, and what drops it.
 
 mod waiters;
-
-use std::{collections::VecDeque, pin::pin, sync::Mutex, task::Poll};
 
 use super::*;
 use crate::{
     clock::ManualClock,
-    decision::Grant,
     demand::Labels,
     limit::{Limit, LimitSource},
     receipt::PermitId,
-    store::{
-        Listeners,
-        stack::{About, Exit},
-    },
+    store::guard::scripted::{Scripted, asks, charge, granted, poll, refusal},
 };
 
 const CAP: Duration = Duration::from_secs(60);
 
-/// Answers in order, and not before there is an answer.
-#[derive(Debug, Default)]
-struct ByHand(Mutex<VecDeque<Result<Decision, Error>>>);
-
-impl ByHand {
-    fn answer(&self, decision: Decision) {
-        self.0.lock().unwrap().push_back(Ok(decision));
-    }
-}
-
-impl Decide for ByHand {
-    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
-        None
-    }
-
-    async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
-        std::future::poll_fn(|_| {
-            let answer = self.0.lock().unwrap().pop_front();
-            answer.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
-
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
-        std::future::pending().await
-    }
-
-    fn settle(&self, _: Receipt, _: u32) {}
-}
-
 struct World {
-    cache: DenyCache<ByHand>,
+    cache: DenyCache<Scripted>,
     clock: ManualClock,
 }
 
@@ -59,7 +23,7 @@ impl World {
         let clock = ManualClock::new();
         let refusals = Refusals::new(cap, Some(Arc::new(clock.clone())));
         Self {
-            cache: DenyCache::new(ByHand::default(), Arc::new(refusals)),
+            cache: DenyCache::new(Scripted::default(), Arc::new(refusals)),
             clock,
         }
     }
@@ -68,17 +32,21 @@ impl World {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    /// Asks, does something while that is on its way, and is refused.
-    fn refused(&self, acquire: &Acquire, wait: u64, meanwhile: impl FnOnce()) {
-        let mut asking = pin!(self.cache.acquire(acquire));
+    /// Asks, does something while the call is on its way, and gets this answer.
+    fn answers(&self, acquire: &Acquire, answer: Decision, meanwhile: impl FnOnce()) {
+        let mut asking = std::pin::pin!(self.cache.acquire(acquire));
         assert!(poll(asking.as_mut()).is_pending());
         meanwhile();
-        self.cache.inner.answer(refusal(acquire, wait));
+        self.cache.inner.answer(answer);
         assert!(poll(asking).is_ready());
     }
 
-    /// The wait in ms that is told from memory.
-    fn told(&self, acquire: &Acquire) -> Option<u128> {
+    fn refused(&self, acquire: &Acquire, wait: u64, meanwhile: impl FnOnce()) {
+        self.answers(acquire, Decision::Deny(for_ms(acquire, wait)), meanwhile);
+    }
+
+    /// Returns the wait in ms of a refusal from memory.
+    fn repeated(&self, acquire: &Acquire) -> Option<u128> {
         let (known, elapsed) = self.cache.refusals.known(acquire)?;
         let refusal = known.refusal(elapsed);
         assert_eq!(refusal.source, Source::Cache);
@@ -87,102 +55,77 @@ impl World {
     }
 }
 
-fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
-}
-
 fn acquire(names: &[Name]) -> Acquire {
     let charge = |name: &Name| Charge {
         id: PermitId([7; 16]),
-        ..Charge::named(
-            name.clone(),
-            LimitSource::Store,
-            Labels::unnamed(name.as_str()),
-            1,
-        )
+        labels: Labels::unnamed(name.as_str()),
+        ..charge(name.as_str(), 1, LimitSource::Store).of(name.clone())
     };
-    Acquire {
-        first: charge(&names[0]),
-        rest: names[1..].iter().map(charge).collect(),
-        on_failure: None,
-        remaining: true,
-        patience: None,
-        asked: None,
-    }
+    asks(names.iter().map(charge))
 }
 
-fn one(name: &str) -> Acquire {
-    acquire(&[Name::exact(name).unwrap()])
+fn name(text: &str) -> Name {
+    Name::exact(text).unwrap()
 }
 
-fn refusal(acquire: &Acquire, wait: u64) -> Decision {
-    let wait = Duration::from_millis(wait);
-    let limits = acquire.charges().map(|charge| LimitState {
-        labels: Arc::clone(&charge.labels),
-        permits: 1,
-        interval: wait,
-        remaining: Some(0),
-        next_after: None,
-        reset_after: wait,
-        refused: true,
-        retry_after: Some(wait),
-        shadow: false,
-    });
-    Decision::Deny(Refusal::by_limits(
-        limits.collect(),
-        Some(wait),
-        Source::Store,
-    ))
+fn one(text: &str) -> Acquire {
+    acquire(&[name(text)])
+}
+
+fn for_ms(acquire: &Acquire, wait: u64) -> Refusal {
+    refusal(acquire, Duration::from_millis(wait))
 }
 
 #[test]
-fn it_ends_by_when_it_was_asked_and_tells_the_wait_from_when_it_was_heard() {
-    let world = World::new(CAP);
+fn a_refusal_is_repeated_until_its_wait_or_the_cap_is_over() {
     let ask = one("a");
-    assert_eq!(world.told(&ask), None);
-    // The server may have decided at any moment of these.
-    world.refused(&ask, 1000, || world.advance(300));
-    assert_eq!(world.told(&ask), Some(1000));
-    world.advance(699);
-    assert_eq!(world.told(&ask), Some(301));
-    world.advance(1);
-    assert_eq!(world.told(&ask), None);
-}
-
-#[test]
-fn it_lasts_for_the_cap_and_one_asks_before_its_end() {
-    let world = World::new(CAP);
-    let ask = one("a");
-    world.refused(&ask, 3_600_000, || {});
-    world.advance(44_999);
-    assert_eq!(world.told(&ask), Some(3_555_001));
-    world.advance(1);
-    assert_eq!(world.told(&ask), None, "one asks");
-    for _ in 0..3 {
-        assert_eq!(world.told(&ask), Some(3_555_000), "the others do not");
+    for (wait, meanwhile, steps) in [
+        // The server may have decided at any moment of the 300 ms: the refusal ends by the time of
+        // the call, and its wait counts from the time of the answer.
+        (
+            1000,
+            300,
+            &[(0, Some(1000)), (699, Some(301)), (1, None)][..],
+        ),
+        (
+            3_600_000,
+            0,
+            &[
+                (44_999, Some(3_555_001)),
+                // One asks, to know it for longer. The others do not.
+                (1, None),
+                (0, Some(3_555_000)),
+                (0, Some(3_555_000)),
+                (14_999, Some(3_540_001)),
+                (1, None),
+            ],
+        ),
+        // There is nothing to know for longer.
+        (60_000, 0, &[(59_999, Some(1)), (0, Some(1)), (1, None)]),
+    ] {
+        let world = World::new(CAP);
+        assert_eq!(world.repeated(&ask), None);
+        world.refused(&ask, wait, || world.advance(meanwhile));
+        for (step, (pause, left)) in steps.iter().enumerate() {
+            world.advance(*pause);
+            assert_eq!(world.repeated(&ask), *left, "{wait} ms, step {step}");
+        }
+        // While the store fails, what it said last is still true.
+        let last = world.cache.refusals.last_known(&ask);
+        let left = last.map(|last| last.retry_after.unwrap().as_secs());
+        assert_eq!(left, (wait == 3_600_000).then_some(3540), "{wait} ms");
     }
-    world.advance(14_999);
-    assert_eq!(world.told(&ask), Some(3_540_001));
-    world.advance(1);
-    assert_eq!(world.told(&ask), None);
-    // Nobody answers: what was heard last is still true.
-    let last = world.cache.refusals.last_known(&ask).unwrap();
-    assert_eq!(last.retry_after, Some(Duration::from_secs(3540)));
 }
 
-/// When the first of several limits has room, what is told of it changes; that all of them together refuse does not.
+/// When the first of several limits has room, the answer changes; that all of them together refuse
+/// does not.
 #[test]
 fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() {
     let world = World::new(CAP);
-    let ask = acquire(&["a", "b"].map(|name| Name::exact(name).unwrap()));
-    let mut refused = pin!(world.cache.acquire(&ask));
-    assert!(poll(refused.as_mut()).is_pending());
-    let Decision::Deny(mut refusal) = refusal(&ask, 40_000) else {
-        panic!("it is a refusal");
-    };
+    let ask = acquire(&["a", "b"].map(name));
+    let mut refusal = for_ms(&ask, 40_000);
     refusal.limits[0].retry_after = Some(Duration::from_millis(500));
-    world.cache.inner.answer(Decision::Deny(refusal));
-    assert!(poll(refused).is_ready());
+    world.answers(&ask, Decision::Deny(refusal), || {});
     let last_known = || {
         let last = world.cache.refusals.last_known(&ask)?;
         // The first has room by then.
@@ -204,98 +147,60 @@ fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() 
 #[test]
 fn a_grant_drops_it_unless_it_was_taken_before() {
     let world = World::new(CAP);
-    let (many, ask) = (one("a"), one("a"));
-    let many = Acquire {
-        first: Charge {
-            permits: 5,
-            ..many.first
-        },
-        ..many
-    };
+    let ask = one("a");
+    let mut many = one("a");
+    many.first.permits = 5;
     world.refused(&many, 1000, || {});
-    for (source, told) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
-        let mut asking = pin!(world.cache.acquire(&ask));
-        assert!(poll(asking.as_mut()).is_pending());
-        world.cache.inner.answer(Decision::Allow(Grant::new(
-            List::new(),
-            ask.receipts(),
-            source,
-        )));
-        assert!(poll(asking).is_ready());
-        assert_eq!(world.told(&many), told, "{source:?}");
+    for (source, wait) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
+        world.answers(&ask, granted(&ask, source), || {});
+        assert_eq!(world.repeated(&many), wait, "{source:?}");
     }
 }
 
+/// Also while the answer is on its way. Changes before it was asked for, and those of other names,
+/// are none; how a limiter counts makes no difference.
 #[test]
-fn a_change_while_it_is_on_its_way_drops_it() {
-    let ask = one("a");
-    let names = [Name::exact("b").unwrap(), ask.first.name().clone()];
-    let list = acquire(&names);
-    let world = World::new(CAP);
-    let (a, refusals) = (ask.first.name(), &world.cache.refusals);
-    for (changes, before) in [(true, false), (false, true), (true, true), (false, false)] {
-        for ask in [&ask, &list] {
-            if before {
-                refusals.changed(a);
-            }
-            world.refused(ask, 1000, || {
-                if changes {
-                    refusals.changed(a);
-                }
-            });
-            assert_eq!(world.told(ask).is_none(), changes, "{changes} {before}");
+fn a_change_of_any_of_its_names_drops_it() {
+    let [a, b, other] = ["a", "b", "other"].map(name);
+    let window = a.clone().counted_by(Algorithm::FixedWindow);
+    let asks = [
+        acquire(std::slice::from_ref(&a)),
+        acquire(&[b.clone(), a.clone()]),
+    ];
+    for (changed, drops) in [
+        (&a, [true, true]),
+        (&window, [true, true]),
+        (&b, [false, true]),
+        (&other, [false, false]),
+    ] {
+        for (ask, drops) in asks.iter().zip(drops) {
+            let world = World::new(CAP);
+            let change = || world.cache.refusals.changed(changed);
+            let names = ask.charges().map(|charge| charge.name().as_str());
+            let row = format!("{} of {:?}", changed.as_str(), names.collect::<Vec<_>>());
+            change();
+            world.refused(ask, 1000, change);
+            assert_eq!(world.repeated(ask).is_none(), drops, "{row}, on its way");
+            world.refused(ask, 1000, || {});
+            assert!(world.repeated(ask).is_some(), "{row}, before");
+            change();
+            assert_eq!(world.repeated(ask).is_none(), drops, "{row}, after");
         }
     }
-    assert!(world.told(&list).is_some());
-    refusals.changed(a);
-    assert!(world.told(&list).is_none());
 }
 
 #[test]
-fn what_this_process_does_drops_it() {
+fn what_is_given_back_drops_it_once_it_is_known_to_make_room() {
     let world = World::new(CAP);
     let ask = one("a");
-    let known = || {
-        world.refused(&ask, 1000, || {});
-        assert!(world.told(&ask).is_some());
-    };
-    let granted = ask.first.receipt().granted(Duration::from_secs(1));
-
-    known();
-    let grant = Decision::Allow(Grant::new(
-        List::new(),
-        List::from([granted.clone()]),
-        Source::Store,
-    ));
-    world.cache.inner.answer(grant);
-    assert!(poll(pin!(world.cache.acquire(&ask))).is_ready());
-    assert!(world.told(&ask).is_none(), "a grant");
-
-    known();
+    let receipt = ask.first.receipt();
+    world.refused(&ask, 1000, || {});
+    // It is not known whether it was granted: the store says when it has arrived.
+    world.cache.settle(receipt.clone(), 0);
+    assert!(world.repeated(&ask).is_some());
+    let granted = receipt.granted(Duration::from_secs(1));
     world.cache.settle(granted, 0);
-    assert!(world.told(&ask).is_none(), "giving back");
-
-    known();
-    // Nothing was heard of it: the store says when it has arrived.
-    world.cache.settle(ask.first.receipt(), 0);
-    assert!(world.told(&ask).is_some());
-
-    let b = Name::exact("b").unwrap();
-    for (name, op, drops) in [
-        (ask.first.name(), Op::Delete, true),
-        (ask.first.name(), Op::Release(1), true),
-        (ask.first.name(), Op::Available, false),
-        (&b, Op::Delete, false),
-        (&b, Op::Rename(ask.first.name().clone()), true),
-    ] {
-        known();
-        // Nobody hears the end of it.
-        let listener: Box<dyn Listener> = Box::new(Arc::clone(&world.cache.refusals));
-        let listeners = Listeners::new([listener]);
-        let exit = Exit::new(ByHand::default(), listeners, About::default());
-        assert!(poll(pin!(Decide::manage(&exit, name, &op))).is_pending());
-        assert_eq!(world.told(&ask).is_none(), drops, "{op:?}");
-    }
+    assert!(world.repeated(&ask).is_none());
 }
 
 #[test]
@@ -303,25 +208,24 @@ fn a_clock_that_is_set_back_drops_it() {
     let world = World::new(CAP);
     let ask = one("a");
     world.refused(&ask, 1000, || {});
-    world
-        .clock
-        .set(world.clock.now() - Duration::from_millis(1));
-    assert_eq!(world.told(&ask), None);
+    let earlier = world.clock.now() - Duration::from_millis(1);
+    world.clock.set(earlier);
+    assert_eq!(world.repeated(&ask), None);
 }
 
 #[test]
 fn windows_and_logs_are_told_by_their_own_clocks() {
     let world = World::new(CAP);
-    let log = Name::exact("a").unwrap();
+    let log = name("a");
     let window = log.clone().counted_by(Algorithm::FixedWindow);
     let by_window = acquire(std::slice::from_ref(&window));
     world.refused(&by_window, 3_600_000, || {});
     // A window ends by the server's clock: this one is nothing to it.
     world.advance(3_600_000);
-    assert!(world.told(&by_window).is_some());
+    assert!(world.repeated(&by_window).is_some());
     let both = acquire(&[log, window]);
     world.refused(&both, 1000, || {});
-    assert_eq!(world.told(&both), None);
+    assert_eq!(world.repeated(&both), None);
 }
 
 #[test]
@@ -330,10 +234,7 @@ fn there_are_no_more_than_so_many() {
     let refusals = Refusals::keeping(1000, CAP, Some(Arc::new(clock)));
     for n in 0..5000 {
         let ask = one(&format!("key-{n}"));
-        let Decision::Deny(told) = refusal(&ask, 1000) else {
-            continue;
-        };
-        refusals.learn(&ask, refusals.ask(&ask).unwrap(), &told);
+        refusals.learns(&ask, &for_ms(&ask, 1000));
     }
     let kept = refusals.kept.as_ref().unwrap().len();
     // Shared out evenly, and rounded up.
@@ -347,17 +248,6 @@ fn there_are_no_more_than_so_many() {
     assert!(!format!("{refusals:?}").contains("key-"));
 }
 
-/// Nobody asks early where there is nothing to know for longer.
-#[test]
-fn a_refusal_that_ends_with_the_cap_is_told_to_its_end() {
-    let world = World::new(CAP);
-    let ask = one("a");
-    world.refused(&ask, 60_000, || {});
-    world.advance(59_999);
-    assert_eq!(world.told(&ask), Some(1));
-    assert_eq!(world.told(&ask), Some(1));
-}
-
 /// What was learnt after a change outlasts an answer from before it that comes late.
 #[test]
 fn what_is_old_when_it_arrives_does_not_replace_what_is_new() {
@@ -366,33 +256,25 @@ fn what_is_old_when_it_arrives_does_not_replace_what_is_new() {
     let late = world.cache.refusals.ask(&ask).unwrap();
     world.cache.refusals.changed(ask.first.name());
     world.refused(&ask, 1000, || {});
-    let Decision::Deny(old) = refusal(&ask, 5000) else {
-        panic!()
-    };
-    world.cache.refusals.learn(&ask, late, &old);
-    assert_eq!(world.told(&ask), Some(1000));
+    world.cache.refusals.learn(&ask, late, &for_ms(&ask, 5000));
+    assert_eq!(world.repeated(&ask), Some(1000));
 }
 
-/// A server counts whole milliseconds: one that it tells may be over when this process hears of it.
+/// A server counts whole milliseconds: a wait of one may be over when its answer arrives.
 #[test]
 fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
     let ask = one("a");
     for (own, wait, keeps) in [(false, 1, false), (true, 1, true), (false, 60_000, true)] {
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
         let refusals = Refusals::new(CAP, own.then_some(clock));
-        let Decision::Deny(told) = refusal(&ask, wait) else {
-            panic!()
-        };
-        refusals.learn(&ask, refusals.ask(&ask).unwrap(), &told);
-        assert_eq!(
-            refusals.kept.unwrap().len(),
-            usize::from(keeps),
-            "{own} {wait}"
-        );
+        refusals.learns(&ask, &for_ms(&ask, wait));
+        let kept = refusals.kept.unwrap().len();
+        assert_eq!(kept, usize::from(keeps), "{own} {wait}");
     }
 }
 
-/// A clock that stands still, or is set back again and again, makes nothing last for longer than the cap.
+/// A clock that stands still, or is set back again and again, makes nothing last longer than the
+/// cap.
 #[test]
 fn the_cap_is_also_one_of_real_time() {
     let ask = one("a");
@@ -400,15 +282,15 @@ fn the_cap_is_also_one_of_real_time() {
         let world = World::new(cap);
         world.refused(&ask, 10, || {});
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(world.told(&ask).is_some(), lasts);
+        assert_eq!(world.repeated(&ask).is_some(), lasts);
     }
 }
 
-/// Only who asks the same is told the same. Ids differ with each caller.
+/// Only the same question has the same answer. Ids differ with each caller.
 #[test]
 fn what_is_told_is_the_answer_to_the_same_question() {
     let base = one("a");
-    let charges = |change: &dyn Fn(&mut Charge)| {
+    let with = |change: &dyn Fn(&mut Charge)| {
         let mut changed = base.clone();
         change(&mut changed.first);
         changed
@@ -420,14 +302,14 @@ fn what_is_told_is_the_answer_to_the_same_question() {
     let other_name = one("b").first;
     let questions = [
         base.clone(),
-        charges(&|charge| charge.permits = 2),
-        charges(&|charge| charge.shadow = true),
-        charges(&|charge| {
+        with(&|charge| charge.permits = 2),
+        with(&|charge| charge.shadow = true),
+        with(&|charge| {
             *charge = charge.clone().by(LimitSource::Code(Limit::per_second(1)));
         }),
-        charges(&|charge| charge.labels = Labels::unnamed("other")),
-        charges(&|charge| charge.labels = Labels::new("a", true, None)),
-        charges(&|charge| *charge = charge.clone().of(other_name.name().clone())),
+        with(&|charge| charge.labels = Labels::unnamed("other")),
+        with(&|charge| charge.labels = Labels::new("a", true, None)),
+        with(&|charge| *charge = charge.clone().of(other_name.name().clone())),
         Acquire {
             remaining: false,
             ..base.clone()
@@ -449,21 +331,16 @@ fn what_is_told_is_the_answer_to_the_same_question() {
             // Whatever their hashes.
             let kept = refusals.kept.as_ref().unwrap();
             kept.insert(key(asked), Arc::clone(&known));
-            assert_eq!(world.told(asked).is_some(), same, "{number} {other}");
+            assert_eq!(world.repeated(asked).is_some(), same, "{number} {other}");
         }
         refusals.kept.as_ref().unwrap().insert(key(learnt), known);
-        let again = Acquire {
-            first: Charge {
-                id: PermitId([8; 16]),
-                ..learnt.first.clone()
-            },
-            ..learnt.clone()
-        };
-        assert!(world.told(&again).is_some(), "{number}");
+        let mut again = learnt.clone();
+        again.identify(PermitId([8; 16]));
+        assert!(world.repeated(&again).is_some(), "{number}");
     }
     // The same rule, built once more.
     let world = World::new(CAP);
     world.refused(&base, 1000, || {});
-    let rebuilt = charges(&|charge| charge.labels = Labels::unnamed("a"));
-    assert!(world.told(&rebuilt).is_some());
+    let rebuilt = with(&|charge| charge.labels = Labels::unnamed("a"));
+    assert!(world.repeated(&rebuilt).is_some());
 }

@@ -191,7 +191,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::demand::Labels;
+    use crate::{demand::Labels, store::guard::scripted::spent};
 
     proptest! {
         /// The grants of the interval are there, at their times or up to a part later; of older ones
@@ -246,16 +246,10 @@ mod tests {
     }
 
     fn state() -> LimitState {
+        let labels = Labels::new("login", false, None);
         LimitState {
-            labels: Labels::new("login", false, None),
             permits: 10,
-            interval: Duration::from_millis(1000),
-            remaining: None,
-            next_after: None,
-            reset_after: Duration::ZERO,
-            refused: false,
-            retry_after: None,
-            shadow: false,
+            ..spent(&labels, Duration::from_millis(1000))
         }
     }
 

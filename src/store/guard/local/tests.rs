@@ -1,16 +1,8 @@
-//! A store that fails when it is told to, and what is decided instead.
+//! What is decided here while the store fails.
 
 mod given_up;
 
-use std::{
-    pin::pin,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -20,100 +12,69 @@ use crate::{
     demand::Labels,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
-    list::List,
-    name::Name,
     store::{
-        Decide, MemoryStore, Op, Outcome,
-        guard::{deny_cache::Refusals, fallback::Fallback},
-        memory::{
-            shared::{Shared, stand_in},
-            strangers::latest,
+        Decide, MemoryStore,
+        guard::{
+            fallback::Fallback,
+            scripted::{Scripted, by, charge, ready, receipts, refused, shadow, with_fallback},
         },
+        memory::{shared::Shared, strangers::latest},
         sealed::Sealed,
     },
 };
 
-/// Far below its limits, so that it grants whatever the history says.
-#[derive(Debug)]
-struct Server {
-    store: MemoryStore,
-    down: AtomicBool,
-    /// What was given back to it.
-    settled: Mutex<Vec<(u32, u32)>>,
-}
-
-impl Decide for Server {
-    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
-        None
-    }
-
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        if self.down.load(Ordering::Relaxed) {
-            return Err(ErrorKind::Unavailable.into());
-        }
-        let mut acquire = Acquire {
-            on_failure: None,
-            ..acquire.clone()
-        };
-        self.store.handle().0.decide_at_once(&mut acquire).unwrap()
-    }
-
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
-        Err(ErrorKind::Unavailable.into())
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        self.settled.lock().unwrap().push((receipt.permits, keep));
-        self.store.handle().0.settle(receipt, keep);
-    }
-}
-
-/// A guard around a store, by one clock.
-fn guard<S: Decide>(store: S, clock: &Arc<dyn Clock>) -> Fallback<S, Shared> {
-    let refusals = Arc::new(Refusals::new(Duration::ZERO, None));
-    let locals = Locals::new(stand_in(Arc::clone(clock)), Arc::clone(clock));
-    Fallback::new(store, refusals, locals, Arc::clone(clock))
-}
-
+/// In front of a server that counts by the same clock.
 struct World {
     clock: ManualClock,
-    guard: Fallback<Server, Shared>,
-    policy: FailurePolicy,
+    guard: Fallback<Scripted, Shared>,
+    policy: Option<FailurePolicy>,
 }
 
 const INTERVAL: Duration = Duration::from_millis(800);
-/// What was granted leaves the interval so much too late at most.
+/// The longest time that what was granted stays in the interval for too long.
 const PART: i64 = 101;
+
+const ALGORITHMS: [Algorithm; 3] = [
+    Algorithm::SlidingLog,
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
 
 impl World {
     fn new(policy: FailurePolicy) -> Self {
         let clock = ManualClock::new();
-        let server = Server {
-            store: MemoryStore::new().clock(clock.clone()),
-            down: AtomicBool::new(false),
-            settled: Mutex::default(),
+        let server = Scripted {
+            decided_by: Some(MemoryStore::new().clock(clock.clone())),
+            ..Scripted::default()
         };
-        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         Self {
-            guard: guard(server, &shared),
+            guard: with_fallback(server, &clock),
             clock,
-            policy,
+            policy: Some(policy),
         }
     }
 
-    /// One in which there is no place left for what is decided here.
+    /// Returns one in an outage, with half of each limit.
+    fn failing() -> Self {
+        let world = Self::new(FailurePolicy::local(0.5));
+        world.fail(true);
+        world
+    }
+
+    /// Returns one with no place left for what is decided here.
     fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
         let store = MemoryStore::new().clock(world.clock.clone());
         world.guard.locals.store = store.max_limiters(1).shared;
         world.fail(true);
         let daily = LimitSource::Code(Limit::per_day(90));
-        assert!(world.takes(&[charge("other", 1, daily)]));
+        assert!(world.takes([charge("other", 1, daily)]));
         world
     }
 
     fn fail(&self, fails: bool) {
-        self.guard.inner.down.store(fails, Ordering::Relaxed);
+        let error = fails.then(|| ErrorKind::Unavailable.into());
+        self.guard.inner.fail(error);
     }
 
     fn now(&self) -> i64 {
@@ -124,51 +85,46 @@ impl World {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    fn ask(&self, charges: &[Charge]) -> Decision {
-        let acquire = Acquire {
-            first: charges[0].clone(),
-            rest: charges[1..].to_vec(),
-            on_failure: Some(self.policy),
-            remaining: true,
-            patience: None,
-            asked: None,
-        };
-        // Nothing here waits for anything.
-        let mut asked = pin!(self.guard.acquire(&acquire));
-        match asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decision) => decision.unwrap(),
-            Poll::Pending => panic!("it waits"),
-        }
+    fn try_ask(&self, charges: impl IntoIterator<Item = Charge>) -> Result<Decision, Error> {
+        ready(self.guard.acquire(&Acquire {
+            asked: Some(crate::clock::moment()),
+            ..by(self.policy, charges)
+        }))
     }
 
-    fn takes(&self, charges: &[Charge]) -> bool {
+    fn ask(&self, charges: impl IntoIterator<Item = Charge>) -> Decision {
+        self.try_ask(charges).unwrap()
+    }
+
+    fn takes(&self, charges: impl IntoIterator<Item = Charge>) -> bool {
         self.ask(charges).is_allowed()
     }
-}
 
-fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
-    Charge::named(
-        Name::exact(name).unwrap(),
-        limit,
-        Labels::new("login", false, None),
-        permits,
-    )
-}
-
-/// So many permits of a limit of so many.
-fn of(name: &str, permits: u32, limit: u64) -> Charge {
-    charge(
-        name,
-        permits,
-        LimitSource::Code(Limit::new(limit, INTERVAL)),
-    )
-}
-
-fn refusal(decision: Decision) -> Refusal {
-    match decision {
-        Decision::Deny(refusal) => refusal,
-        Decision::Allow(_) => panic!("{decision:?}"),
+    /// Takes all there is room for, and returns how often that was.
+    fn takes_all(&self, charge: &Charge) -> usize {
+        let takes = |_: &usize| self.takes([charge.clone()]);
+        (0..20).filter(takes).count()
     }
+
+    fn settle(&self, taken: &Decision, keep: u32) {
+        for receipt in receipts(taken) {
+            self.guard.settle(receipt, keep);
+        }
+    }
+}
+
+/// Returns so many permits of a limit of so many.
+fn of(name: &str, permits: u32, limit: u64) -> Charge {
+    charge(name, permits, code(limit))
+}
+
+fn code(limit: u64) -> LimitSource {
+    LimitSource::Code(Limit::new(limit, INTERVAL))
+}
+
+fn counted_by(algorithm: Algorithm, charge: Charge) -> Charge {
+    let name = charge.name().clone().counted_by(algorithm);
+    charge.of(name)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +143,7 @@ fn steps(flaps: bool) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Of these grants, as many permits as were taken after that time.
+/// Returns how many permits of these grants were taken after that time.
 fn since(grants: &[(i64, u32)], time: i64) -> u32 {
     let late = grants.iter().filter(|(at, _)| *at > time);
     late.map(|(_, permits)| permits).sum()
@@ -218,7 +174,7 @@ proptest! {
                     Step::Ask(n) => n,
                     Step::Fail(_) => continue,
                 };
-                let decision = world.ask(&[of("ann", n, 40)]);
+                let decision = world.ask([of("ann", n, 40)]);
                 let now = world.now();
                 if !fails {
                     prop_assert_eq!(decision.source(), Source::Store);
@@ -238,6 +194,7 @@ proptest! {
                     }
                     Decision::Deny(refusal) if n > share => {
                         prop_assert_eq!(refusal.kind, RefusalKind::Unavailable);
+                        prop_assert_eq!(refusal.source, Source::FailurePolicy);
                     }
                     Decision::Deny(refusal) => {
                         prop_assert_eq!(refusal.source, Source::Local);
@@ -249,99 +206,69 @@ proptest! {
         }
     }
 
-    /// The same for one for whom there is no place here, in one outage or in several: never more
-    /// than the share, what the store granted included.
+    /// However often the store fails: what is granted here is never more than the share within an
+    /// interval. Without a place for a limiter here, what the store granted counts, too.
     #[test]
-    fn a_full_store_here_neither_frees_nor_forgets(steps in steps(true), share in 1..=12_u32) {
-        let world = World::full(FailurePolicy::local(f64::from(share) / 40.0));
-        let (mut by_store, mut here) = (Vec::new(), Vec::new());
-        for step in steps {
-            let n = match step {
-                Step::Advance(millis) => { world.advance(millis); continue; }
-                Step::Fail(fails) => { world.fail(fails); continue; }
-                Step::Ask(n) => n,
-            };
-            let decision = world.ask(&[of("ann", n, 40)]);
-            if !decision.is_allowed() {
-                continue;
-            }
-            let now = world.now();
-            if decision.source() == Source::Local {
-                let had = since(&by_store, now - 800) + since(&here, now - 800);
-                prop_assert!(had + n <= share, "{had} and {n} of {share}");
-                here.push((now, n));
-            } else {
-                by_store.push((now, n));
-            }
-        }
-        prop_assert_eq!(world.guard.locals.store.len(), 1);
-    }
-
-    /// However often it fails: what is granted here is never more than the share within an interval.
-    #[test]
-    fn one_that_fails_now_and_then_has_one_share(steps in steps(true)) {
-        let world = World::new(FailurePolicy::local(0.25));
-        let mut here: Vec<(i64, u32)> = Vec::new();
-        for step in steps {
-            match step {
-                Step::Advance(millis) => world.advance(millis),
-                Step::Fail(fails) => world.fail(fails),
-                Step::Ask(n) => {
-                    let decision = world.ask(&[of("ann", n, 20)]);
-                    if decision.is_allowed() && decision.source() == Source::Local {
-                        prop_assert!(since(&here, world.now() - 800) + n <= 5);
-                        here.push((world.now(), n));
-                    }
+    fn one_that_fails_now_and_then_has_one_share(steps in steps(true), share in 1..=12_u32) {
+        let policy = FailurePolicy::local(f64::from(share) / 40.0);
+        for (world, is_full) in [(World::new(policy), false), (World::full(policy), true)] {
+            let mut granted = Vec::new();
+            for step in &steps {
+                let n = match *step {
+                    Step::Advance(millis) => { world.advance(millis); continue; }
+                    Step::Fail(fails) => { world.fail(fails); continue; }
+                    Step::Ask(n) => n,
+                };
+                let decision = world.ask([of("ann", n, 40)]);
+                let is_here = decision.source() == Source::Local;
+                if !decision.is_allowed() || !is_here && !is_full {
+                    continue;
                 }
+                if is_here {
+                    let had = since(&granted, world.now() - 800);
+                    prop_assert!(had + n <= share, "{had} and {n} of {share}, full: {is_full}");
+                }
+                granted.push((world.now(), n));
             }
+            prop_assert!(!is_full || world.guard.locals.store.len() == 1);
         }
     }
 }
 
 #[test]
 fn all_ways_to_count_are_counted_by() {
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for algorithm in ALGORITHMS {
         let world = World::new(FailurePolicy::local(0.25));
-        let charge = |name, permits| {
-            let charge = of(name, permits, 20);
-            let name = charge.name().clone().counted_by(algorithm);
-            [charge.of(name)]
-        };
-        assert!(world.takes(&charge("ann", 3)));
-        assert!(world.takes(&charge("flood", 9)));
+        let charge = |name, permits| counted_by(algorithm, of(name, permits, 20));
+        assert!(world.takes([charge("ann", 3)]));
+        assert!(world.takes([charge("flood", 9)]));
         world.fail(true);
-        let granted = |name| (0..20).filter(|_| world.takes(&charge(name, 1))).count();
-        assert_eq!(granted("flood"), 0, "{algorithm:?}");
-        assert_eq!(granted("ann"), 2, "{algorithm:?}");
-        assert_eq!(granted("idle"), 5, "{algorithm:?}");
+        for (name, left) in [("flood", 0), ("ann", 2), ("idle", 5)] {
+            assert_eq!(
+                world.takes_all(&charge(name, 1)),
+                left,
+                "{algorithm:?}, {name}"
+            );
+        }
         world.advance(2000);
-        assert_eq!(granted("flood"), 5, "{algorithm:?}");
+        assert_eq!(world.takes_all(&charge("flood", 1)), 5, "{algorithm:?}");
     }
 }
 
-/// What the store granted leaves the interval when it would have, whether or not there was an outage before.
+/// What the store granted leaves the interval when it would have, whether or not there was an
+/// outage before.
 #[test]
 fn an_outage_after_another_is_as_exact() {
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for algorithm in ALGORITHMS {
         let world = World::new(FailurePolicy::local(0.25));
-        let charge = of("ann", 5, 20);
-        let name = charge.name().clone().counted_by(algorithm);
-        let charge = [charge.of(name)];
+        let takes = || world.takes([counted_by(algorithm, of("ann", 5, 20))]);
         for outage in 0..3 {
-            assert!(world.takes(&charge));
+            assert!(takes());
             world.advance(500);
             world.fail(true);
-            assert!(!world.takes(&charge), "{algorithm:?}, {outage}");
+            assert!(!takes(), "{algorithm:?}, {outage}");
             world.advance(402);
-            assert!(world.takes(&charge), "{algorithm:?}, {outage}");
+            assert!(takes(), "{algorithm:?}, {outage}");
             world.fail(false);
             world.advance(1000);
         }
@@ -350,202 +277,135 @@ fn an_outage_after_another_is_as_exact() {
 
 #[test]
 fn a_list_is_granted_here_whole_or_not_at_all() {
-    let world = World::new(FailurePolicy::local(0.5));
-    world.fail(true);
+    let world = World::failing();
     let both = |permits| [of("ann", permits, 4), of("all", permits, 20)];
-    assert!(world.takes(&both(2)));
-    let refused = refusal(world.ask(&both(1)));
+    assert!(world.takes(both(2)));
+    let refused = refused(world.ask(both(1)));
     assert_eq!(refused.kind, RefusalKind::OverLimit);
-    assert_eq!(
-        refused
-            .limits
-            .iter()
-            .filter(|limit| limit.is_refused())
-            .count(),
-        1
-    );
+    let refuse = refused.limits.iter().map(|limit| limit.is_refused());
+    assert!(refuse.eq([true, false]));
     // The other one has lost nothing.
-    assert!(world.takes(&[of("all", 8, 20)]));
-    assert!(!world.takes(&[of("all", 1, 20)]));
+    assert_eq!(world.takes_all(&of("all", 1, 20)), 8);
 }
 
-/// What is only tried out takes nothing, and refuses nobody.
+/// Shadow rules take nothing, and refuse nothing.
 #[test]
 fn what_is_tried_out_is_not_counted_here() {
-    let world = World::new(FailurePolicy::local(0.5));
-    world.fail(true);
-    let trial = |permits| Charge {
-        shadow: true,
-        ..of("trial", permits, 4)
-    };
-    for _ in 0..5 {
-        let decision = world.ask(&[trial(1)]);
-        assert!(decision.is_allowed());
-        assert_eq!(decision.source(), Source::FailurePolicy);
-    }
-    assert!(world.takes(&[trial(3), of("ann", 2, 4)]));
-    assert!(!world.takes(&[trial(1), of("ann", 1, 4)]));
+    let world = World::failing();
+    let trial = |permits| shadow(of("trial", permits, 4));
+    assert!(world.takes([trial(3), of("ann", 2, 4)]));
+    assert!(!world.takes([trial(1), of("ann", 1, 4)]));
 }
 
-/// A limit that only the store knows is the one that it told last.
+/// The limit is the rule's, so any answer for any of its keys has it.
 #[test]
-fn a_limit_of_the_store_is_known_from_its_answers() {
-    let world = World::new(FailurePolicy::local(0.5));
-    let shared = |limit| [charge("orders", 1, limit)];
-    let told = |limit: u64| LimitSource::StoreOrInit(Limit::new(limit, INTERVAL));
-    assert!(world.takes(&shared(told(6))));
-    assert!(world.takes(&shared(LimitSource::Store)));
+fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
+    let world = World::failing();
+    let rule = Labels::new("orders", false, None);
+    let shared = |name: &str, limit| Charge {
+        labels: Arc::clone(&rule),
+        ..charge(name, 1, limit)
+    };
+    let [ann, bob] = ["ann", "bob"].map(|name| shared(name, LimitSource::Store));
+    let is_unknown = |charge: Charge| {
+        let unknown = refused(world.ask([charge]));
+        assert_eq!(unknown.kind, RefusalKind::Unavailable);
+        assert_eq!(unknown.error.unwrap().kind(), ErrorKind::Unavailable);
+    };
+    is_unknown(bob.clone());
+    world.fail(false);
+    let set = LimitSource::StoreOrInit(Limit::new(6, INTERVAL));
+    assert!(world.takes([shared("ann", set)]));
+    assert!(world.takes([ann.clone()]));
     world.fail(true);
-    assert!(world.takes(&shared(LimitSource::Store)));
-    assert!(!world.takes(&shared(LimitSource::Store)));
-    // Of another rule, as what one limiter of a rule shows goes for all of them.
-    let unknown = refusal(world.ask(&[Charge {
-        labels: Labels::new("other", false, None),
-        ..charge("unknown", 1, LimitSource::Store)
-    }]));
-    assert_eq!(unknown.kind, RefusalKind::Unavailable);
-    assert_eq!(unknown.error.unwrap().kind(), ErrorKind::Unavailable);
+    assert_eq!(world.takes_all(&ann), 1);
+    assert_eq!(world.takes_all(&bob), 3);
+    is_unknown(charge("of another rule", 1, LimitSource::Store));
+}
+
+/// A refusal has the limit, too: other processes may have used it up.
+#[test]
+fn a_limit_of_the_store_is_known_from_its_refusals() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let set = LimitSource::StoreOrInit(Limit::new(6, INTERVAL));
+    let mut other_process = by(None, [charge("orders", 6, set)]);
+    let server = world.guard.inner.decided_by.as_ref().unwrap();
+    let taken = server.handle().0.decide_at_once(&mut other_process);
+    assert!(taken.unwrap().unwrap().is_allowed());
+    let shared = charge("orders", 1, LimitSource::Store);
+    assert!(!world.takes([shared.clone()]));
+    world.fail(true);
+    assert_eq!(world.takes_all(&shared), 3);
 }
 
 #[test]
 fn a_limit_of_each_process_is_not_shared() {
-    let world = World::new(FailurePolicy::local(0.25));
-    world.fail(true);
+    let world = World::failing();
     let limit = Limit::new(8, INTERVAL).per_client();
-    let granted = |_: &usize| world.takes(&[charge("own", 1, LimitSource::Code(limit))]);
-    assert_eq!((0..20).filter(granted).count(), 8);
-}
-
-/// As it is when nobody has set a limit: that is a mistake, and no outage.
-#[test]
-fn a_limit_that_nobody_has_set_is_refused() {
-    let world = World::new(FailurePolicy::local(0.5));
-    let unset = refusal(world.ask(&[charge("unset", 1, LimitSource::Store)]));
-    assert_eq!(unset.error.unwrap().kind(), ErrorKind::NotInitialized);
-}
-
-#[test]
-fn what_costs_more_than_the_share_is_unavailable() {
-    let world = World::new(FailurePolicy::local(0.5));
-    world.fail(true);
-    let refused = refusal(world.ask(&[of("ann", 3, 4)]));
     assert_eq!(
-        (refused.kind, refused.source),
-        (RefusalKind::Unavailable, Source::FailurePolicy)
+        world.takes_all(&charge("own", 1, LimitSource::Code(limit))),
+        8
     );
-    assert!(world.takes(&[of("ann", 2, 4)]));
-}
-
-fn receipts(decision: &Decision) -> List<Receipt> {
-    match decision {
-        Decision::Allow(grant) => grant.receipts().iter().cloned().collect(),
-        Decision::Deny(_) => panic!("{decision:?}"),
-    }
 }
 
 #[test]
 fn what_was_taken_here_is_given_back_here() {
-    let world = World::new(FailurePolicy::local(0.5));
-    world.fail(true);
-    let taken = world.ask(&[of("ann", 2, 4)]);
-    assert!(!world.takes(&[of("ann", 1, 4)]));
+    let world = World::failing();
+    let taken = world.ask([of("ann", 2, 4)]);
+    assert!(!world.takes([of("ann", 1, 4)]));
     // Also when the store is back.
     world.fail(false);
-    for receipt in receipts(&taken) {
-        world.guard.settle(receipt, 1);
-    }
-    assert!(world.guard.inner.settled.lock().unwrap().is_empty());
+    world.settle(&taken, 1);
+    assert_eq!(world.guard.inner.settled(), [""; 0]);
     world.fail(true);
-    assert!(world.takes(&[of("ann", 1, 4)]));
-    assert!(!world.takes(&[of("ann", 1, 4)]));
+    assert_eq!(world.takes_all(&of("ann", 1, 4)), 1);
 }
 
-/// A login that succeeded is no guess: it is not counted when the store fails either.
+/// Only a part may be given back, and more may have been used than was taken. A login that
+/// succeeded is no guess: it is not counted when the store fails either.
 #[test]
-fn what_was_given_back_to_the_store_is_not_counted_here() {
-    let world = World::new(FailurePolicy::local(0.25));
-    for keep in [0, 0, 0, 1] {
-        let taken = world.ask(&[of("ann", 1, 8)]);
-        for receipt in receipts(&taken) {
-            world.guard.settle(receipt, keep);
-        }
+fn what_was_kept_of_a_grant_is_counted_here() {
+    for (taken, keep, left) in [(6, 2, 6), (6, 6, 2), (1, 5, 3), (3, 0, 8)] {
+        let world = World::new(FailurePolicy::local(0.5));
+        let granted = world.ask([of("ann", taken, 16)]);
+        world.settle(&granted, keep);
+        // What was not granted was not recorded either.
+        world.guard.settle(of("ann", 1, 16).receipt(), 0);
+        let settled = [
+            format!("ann: {keep} of {taken}, granted"),
+            "ann: 0 of 1".into(),
+        ];
+        assert_eq!(world.guard.inner.settled(), settled);
+        world.fail(true);
+        assert_eq!(
+            world.takes_all(&of("ann", 1, 16)),
+            left,
+            "{keep} of {taken}"
+        );
     }
-    assert_eq!(world.guard.inner.settled.lock().unwrap().len(), 4);
-    // One that nobody heard of was not noted either.
-    world.guard.settle(of("ann", 1, 8).receipt(), 0);
-    world.fail(true);
-    assert!(world.takes(&[of("ann", 1, 8)]));
-    assert!(!world.takes(&[of("ann", 1, 8)]));
 }
 
 #[test]
 fn nothing_is_remembered_of_those_who_do_not_want_it() {
     let world = World::new(FailurePolicy::Deny);
-    assert!(world.takes(&[of("ann", 1, 8)]));
+    assert!(world.takes([of("ann", 1, 8)]));
     world.fail(true);
-    let refused = refusal(world.ask(&[of("ann", 1, 8)]));
+    let refused = refused(world.ask([of("ann", 1, 8)]));
     assert_eq!(refused.source, Source::FailurePolicy);
     assert_eq!(refused.kind, RefusalKind::Unavailable);
     assert!(world.guard.locals.recent.get().is_none());
 }
 
-/// What was only tried out, and what was refused, has taken nothing by which somebody could be refused here.
+/// What a shadow rule counted, and what was refused, has taken nothing to refuse by here.
 #[test]
 fn only_what_was_granted_and_enforced_is_remembered() {
     let world = World::new(FailurePolicy::local(0.5));
-    let trial = Charge {
-        shadow: true,
-        ..of("ann", 2, 4)
-    };
-    assert!(world.takes(&[trial, of("other", 1, 4)]));
+    assert!(world.takes([shadow(of("ann", 2, 4)), of("other", 1, 4)]));
     // Together with one that has no room.
-    assert!(!world.takes(&[of("bob", 2, 4), of("other", 4, 4)]));
+    assert!(!world.takes([of("bob", 2, 4), of("other", 4, 4)]));
     world.fail(true);
-    assert!(world.takes(&[of("ann", 2, 4)]));
-    assert!(world.takes(&[of("bob", 2, 4)]));
-    assert!(world.takes(&[of("other", 1, 4)]));
-    assert!(!world.takes(&[of("other", 1, 4)]));
-}
-
-/// A refusal tells it, too: others may have used it up.
-#[test]
-fn a_limit_of_the_store_is_known_from_its_refusals() {
-    let world = World::new(FailurePolicy::local(0.5));
-    let told = charge(
-        "orders",
-        6,
-        LimitSource::StoreOrInit(Limit::new(6, INTERVAL)),
-    );
-    let mut other_process = Acquire {
-        first: told,
-        rest: Vec::new(),
-        on_failure: None,
-        remaining: true,
-        patience: None,
-        asked: None,
-    };
-    let server = &world.guard.inner.store;
-    let taken = server.handle().0.decide_at_once(&mut other_process);
-    assert!(taken.unwrap().unwrap().is_allowed());
-    let shared = |permits| [charge("orders", permits, LimitSource::Store)];
-    assert!(!world.takes(&shared(1)));
-    world.fail(true);
-    assert!(world.takes(&shared(3)));
-    assert!(!world.takes(&shared(1)));
-}
-
-/// Of what was given back only a part may be; and more may have been used than was taken.
-#[test]
-fn what_was_kept_of_a_grant_is_counted_here() {
-    for (taken, keep, left) in [(6, 2, 6), (6, 6, 2), (1, 5, 3), (3, 0, 8)] {
-        let world = World::new(FailurePolicy::local(0.5));
-        let granted = world.ask(&[of("ann", taken, 16)]);
-        for receipt in receipts(&granted) {
-            world.guard.settle(receipt, keep);
-        }
-        world.fail(true);
-        let room = (0..20).filter(|_| world.takes(&[of("ann", 1, 16)])).count();
-        assert_eq!(room, left, "{keep} of {taken}");
+    for (name, left) in [("ann", 2), ("bob", 2), ("other", 1)] {
+        assert_eq!(world.takes_all(&of(name, 1, 4)), left, "{name}");
     }
 }
 

@@ -129,17 +129,12 @@ mod tests {
 
     #[test]
     fn a_server_message_is_not_taken_for_tls() {
-        let said = RedisError::from((
-            RedisKind::Client,
-            "said",
-            "invalid peer certificate: UnknownIssuer".to_owned(),
-        ));
-        assert!(refusal(&said).is_none());
-        let met = RedisError::from((
-            RedisKind::Io,
-            "met",
-            "invalid peer certificate: UnknownIssuer".to_owned(),
-        ));
-        assert_eq!(refusal(&met).expect("a refusal").kind(), ErrorKind::Tls);
+        let refused = |kind| {
+            let detail = "invalid peer certificate: UnknownIssuer".to_owned();
+            refusal(&RedisError::from((kind, "met", detail)))
+        };
+        assert!(refused(RedisKind::Client).is_none());
+        let refused = refused(RedisKind::Io).expect("a refusal");
+        assert_eq!(refused.kind(), ErrorKind::Tls);
     }
 }

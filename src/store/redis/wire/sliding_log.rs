@@ -133,33 +133,19 @@ pub(super) fn settle(script: &'static Script, receipt: &Receipt, keep: u32, ask:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{demand::Labels, name::Name};
+    use crate::store::guard::scripted::{asks, charge, shadow};
 
     // The script for lone callers does not read how a charge is taken.
     #[test]
     fn a_caller_is_lone_that_takes_now_and_in_earnest() {
-        let acquire = |shadow, lead| Acquire {
-            first: Charge {
-                shadow,
-                lead,
-                ..Charge::named(
-                    Name::exact("orders").unwrap(),
-                    LimitSource::Store,
-                    Labels::new("orders", false, None),
-                    1,
-                )
-            },
-            rest: Vec::new(),
-            on_failure: None,
-            remaining: true,
-            patience: None,
-            asked: None,
+        let plain = charge("orders", 1, LimitSource::Store);
+        let ahead = Charge {
+            lead: 50,
+            ..plain.clone()
         };
-        let lone = acquire(false, 0);
-        assert!(is_lone(&lone));
-        assert!(!is_lone(&acquire(true, 0)));
-        assert!(!is_lone(&acquire(false, 50)));
-        let rest = vec![lone.first.clone()];
-        assert!(!is_lone(&Acquire { rest, ..lone }));
+        assert!(is_lone(&asks([plain.clone()])));
+        assert!(!is_lone(&asks([shadow(plain.clone())])));
+        assert!(!is_lone(&asks([ahead])));
+        assert!(!is_lone(&asks([plain.clone(), plain])));
     }
 }

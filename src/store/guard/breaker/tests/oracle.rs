@@ -100,8 +100,7 @@ impl Model {
 proptest! {
     #[test]
     fn it_does_what_a_simple_one_does(steps in steps()) {
-        let clock = ManualClock::new();
-        let breakers = breakers(FAILURES, 1, &clock);
+        let (breakers, clock) = breakers(FAILURES, 1);
         let orders = orders();
         let mut model = Model { phase: Is::Closed, row: Vec::new(), opened: 0 };
         let (mut calls, mut now, mut number) = (Vec::<Call<'_>>::new(), 0, 0);

@@ -27,11 +27,11 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
         for patience in [Patience::For, queue] {
             let waits = Duration::from_millis(waits);
             let hopeless = u128::from(wait - elapsed) > waits.as_millis();
-            let told = world.told(&waiting(&ask, patience(waits)));
+            let told = world.repeated(&waiting(&ask, patience(waits)));
             let left = u128::from(wait - elapsed);
             assert_eq!(told, hopeless.then_some(left), "{wait} {elapsed} {waits:?}");
         }
-        assert_eq!(world.told(&waiting(&ask, Patience::Endless)), None);
+        assert_eq!(world.repeated(&waiting(&ask, Patience::Endless)), None);
     }
 }
 
@@ -39,17 +39,12 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
 #[test]
 fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
     let (world, ask) = (World::new(CAP), one("a"));
-    let mut asking = pin!(world.cache.acquire(&ask));
-    assert!(poll(asking.as_mut()).is_pending());
-    let Decision::Deny(told) = refusal(&ask, 1000) else {
-        panic!("it is a refusal");
-    };
-    world.cache.inner.answer(Decision::Deny(Refusal {
+    let above = Refusal {
         kind: RefusalKind::AboveRate,
         retry_after: None,
-        ..told
-    }));
-    assert!(poll(asking).is_ready());
+        ..for_ms(&ask, 1000)
+    };
+    world.answers(&ask, Decision::Deny(above), || {});
     for patience in [Patience::For(CAP * 60), Patience::Endless] {
         let refusals = &world.cache.refusals;
         let (known, elapsed) = refusals.known(&waiting(&ask, patience)).unwrap();
@@ -64,20 +59,15 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
     let ask = one("a");
     let waits = waiting(&ask, Patience::For(Duration::from_millis(100)));
     let refused = |wait, behind| {
-        let mut asking = pin!(world.cache.acquire(&waits));
-        assert!(poll(asking.as_mut()).is_pending());
-        let Decision::Deny(told) = refusal(&waits, wait) else {
-            panic!("it is a refusal");
-        };
-        let told = Refusal { behind, ..told };
-        world.cache.inner.answer(Decision::Deny(told));
-        assert!(poll(asking).is_ready());
+        let refusal = for_ms(&waits, wait);
+        let refusal = Decision::Deny(Refusal { behind, ..refusal });
+        world.answers(&waits, refusal, || {});
     };
     refused(2000, true);
-    assert_eq!(world.told(&ask), None);
+    assert_eq!(world.repeated(&ask), None);
     refused(1000, false);
-    assert_eq!(world.told(&ask), Some(1000));
-    assert_eq!(world.told(&waits), Some(1000));
+    assert_eq!(world.repeated(&ask), Some(1000));
+    assert_eq!(world.repeated(&waits), Some(1000));
     // Where nobody can be asked, its policy decides.
     assert!(world.cache.refusals.last_known(&waits).is_none());
 }
@@ -88,13 +78,9 @@ fn one_that_has_waited_drops_nothing_that_is_known() {
     let world = World::new(CAP);
     let ask = one("a");
     let waits = waiting(&ask, Patience::For(Duration::from_secs(3)));
-    let mut asking = pin!(world.cache.acquire(&waits));
-    assert!(poll(asking.as_mut()).is_pending());
-    world.advance(3000);
-    let mut other = pin!(world.cache.acquire(&ask));
-    world.cache.inner.answer(refusal(&ask, 1000));
-    assert!(poll(other.as_mut()).is_ready());
-    world.cache.inner.answer(refusal(&ask, 1000));
-    assert!(poll(asking).is_ready());
-    assert_eq!(world.told(&ask), Some(1000));
+    world.refused(&waits, 1000, || {
+        world.advance(3000);
+        world.refused(&ask, 1000, || {});
+    });
+    assert_eq!(world.repeated(&ask), Some(1000));
 }

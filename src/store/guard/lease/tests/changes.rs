@@ -11,25 +11,25 @@ fn set_rate() -> Op {
     }
 }
 
-/// It may have been granted before the change was carried out. What nobody heard the end of may have been carried out, too.
+/// It may have been granted before the change was carried out. A change whose caller has left may
+/// have been carried out, too.
 #[tokio::test]
 async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
-    for is_heard in [true, false] {
-        let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    for stays in [true, false] {
+        let world = World::of_one();
         let (ours, op) = (&world.processes[0], set_rate());
         {
             let exit = world.exit(0);
             let mut changing = pin!(Decide::manage(&exit, &world.name, &op));
-            let mut context = Context::from_waker(Waker::noop());
-            assert!(changing.as_mut().poll(&mut context).is_pending());
+            assert!(poll(changing.as_mut(), 1).is_none());
             world.warm(0);
-            assert!(ours.table.take(&world.acquire(1)).is_some());
-            if is_heard {
-                poll(changing, 9).unwrap().unwrap();
+            assert!(world.leased().is_some());
+            if stays {
+                done(changing);
             }
         }
-        assert!(ours.table.take(&world.acquire(1)).is_none(), "{is_heard}");
-        assert_eq!(ours.count(), 0, "{is_heard}");
+        assert!(world.leased().is_none(), "{stays}");
+        assert_eq!(ours.count(), 0, "{stays}");
     }
 }
 
@@ -46,14 +46,29 @@ async fn a_lease_ends_by_what_changes_its_limiter_alone() {
         (Op::Rename(other.clone()), true, true),
         (Op::Rename(Name::exact("hot").unwrap()), true, false),
     ] {
-        let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+        let world = World::of_one();
         world.warm(0);
-        let ours = &world.processes[0];
         let name = if of_other { &other } else { &world.name };
-        poll(Decide::manage(&world.exit(0), name, &op), 9)
-            .unwrap()
-            .unwrap();
-        let lease = ours.table.take(&world.acquire(1));
+        done(Decide::manage(&world.exit(0), name, &op));
+        let lease = world.leased();
         assert_eq!(lease.is_some(), lasts, "{op:?} {of_other}");
     }
+}
+
+/// One that was asked for before the end of a change is not used after it.
+#[tokio::test]
+async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
+    let world = World::of_one();
+    world.warm(0);
+    while world.ask(0, 1, 0).is_some() {}
+    let (ours, acquire, op) = (&world.processes[0], world.acquire(1), set_rate());
+    {
+        let mut asking = pin!(ours.acquire(&acquire));
+        assert!(poll(asking.as_mut(), 2).is_none());
+        done(ours.manage(&world.name, &op));
+        let _ = done(asking);
+    }
+    assert!(world.ahead().len() > 1);
+    assert!(world.leased().is_none());
+    assert_eq!(world.available(), 1000);
 }

@@ -22,7 +22,7 @@ fn balance(world: &World, permits: u32) -> Arc<Balance> {
 
 #[tokio::test]
 async fn leases_are_ended_by_number() {
-    let mut world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let mut world = World::of_one();
     let out = leased(&mut world);
     let ours = &world.processes[0];
     assert_eq!(ours.count(), 3);
@@ -30,10 +30,8 @@ async fn leases_are_ended_by_number() {
     ours.end_first(2);
     assert_eq!(ours.count(), 1);
     assert_eq!(world.available(), before + 6);
-    let lasts = out
-        .iter()
-        .filter(|acquire| ours.table.take(acquire).is_some());
-    assert_eq!(lasts.count(), 1);
+    let lasts = |acquire: &&Acquire| ours.table.take(acquire).is_some();
+    assert_eq!(out.iter().filter(lasts).count(), 1);
     ours.end_first(2);
     assert_eq!(ours.count(), 0);
     assert_eq!(world.available(), before + 6 + 2);
@@ -42,13 +40,17 @@ async fn leases_are_ended_by_number() {
 /// Each by itself, to the millisecond, and also where another one has taken its place meanwhile.
 #[tokio::test]
 async fn each_lease_ends_in_time() {
-    let mut world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let mut world = World::of_one();
     leased(&mut world);
+    let before = world.available();
     world.settle_down().await;
     for (millis, out) in [(79, 3), (1, 2), (9, 2), (1, 1), (9, 1), (1, 0)] {
         world.advance(millis);
         world.settle_down().await;
         assert_eq!(world.processes[0].count(), out, "{millis}");
+        // Of the four of each, three are unused.
+        let ended = i64::try_from(3 - out).unwrap();
+        assert_eq!(world.available(), before + 3 * ended, "{millis}");
     }
     // The first of these is used up.
     world.advance(2000);
@@ -86,7 +88,7 @@ async fn the_tasks_end_with_their_leases() {
 
 #[test]
 fn a_balance_is_worn_when_less_than_half_is_left() {
-    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let world = World::of_one();
     let balance = balance(&world, 100);
     assert_eq!((balance.used(), balance.is_worn()), (0, false));
     let (left, _) = balance.take(50).unwrap();
@@ -129,8 +131,6 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     }
     let ahead = world.ahead();
     assert!(ahead.len() > before, "{ahead:?}");
-    assert!(
-        ahead[before..].iter().all(|ahead| *ahead <= 10),
-        "{ahead:?}"
-    );
+    let is_small = |ahead: &u32| *ahead <= 10;
+    assert!(ahead[before..].iter().all(is_small), "{ahead:?}");
 }

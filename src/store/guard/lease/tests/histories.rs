@@ -1,4 +1,5 @@
-//! Random histories of several processes against the laws, and how a limit that all of them use up is shared.
+//! Random histories of several processes against the laws, and how a limit that all of them use up
+//! is shared.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -19,21 +20,12 @@ use crate::{
 #[derive(Clone, Debug)]
 enum Step {
     Pause(u64),
-    Take {
-        process: usize,
-        permits: u32,
-        times: u8,
-    },
-    /// Left alone after so many looks
-    Abandon {
-        process: usize,
-        permits: u32,
-        polls: usize,
-    },
-    Settle {
-        which: usize,
-        keep: u32,
-    },
+    /// So many permits so many times, by this process
+    Take(usize, u32, u8),
+    /// Left by its caller after so many polls
+    Abandon(usize, u32, usize),
+    /// One of the grants, and what is kept of it
+    Settle(usize, u32),
     EndAll(usize),
 }
 
@@ -46,10 +38,10 @@ fn input() -> impl Strategy<Value = Input> {
     let step = prop_oneof![
         6 => prop_oneof![Just(0u64), 1u64..20, 80u64..120, 900u64..1200].prop_map(Step::Pause),
         16 => (process(), prop_oneof![4 => Just(1u32), 1 => 2u32..6], 1u8..12)
-            .prop_map(|(process, permits, times)| Step::Take { process, permits, times }),
+            .prop_map(|(process, permits, times)| Step::Take(process, permits, times)),
         2 => (process(), 1u32..4, 0usize..3)
-            .prop_map(|(process, permits, polls)| Step::Abandon { process, permits, polls }),
-        4 => (0usize..200, 0u32..8).prop_map(|(which, keep)| Step::Settle { which, keep }),
+            .prop_map(|(process, permits, polls)| Step::Abandon(process, permits, polls)),
+        4 => (0usize..200, 0u32..8).prop_map(|(which, keep)| Step::Settle(which, keep)),
         1 => process().prop_map(Step::EndAll),
     ];
     let rate = prop_oneof![1u64..30, 100u64..500];
@@ -78,11 +70,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                 world.advance(millis);
                 world.settle_down().await;
             }
-            Step::Take {
-                process,
-                permits,
-                times,
-            } => {
+            Step::Take(process, permits, times) => {
                 for _ in 0..times {
                     let decision = world.takes(process, permits);
                     *leased.borrow_mut() += u64::from(decision.source() == Source::Lease);
@@ -95,24 +83,19 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                             settled: false,
                         });
                         // L1: the window that ends here.
-                        let window = held
-                            .iter()
-                            .filter(|grant| grant.at + interval > world.now());
+                        let is_in = |grant: &&Held| grant.at + interval > world.now();
+                        let window = held.iter().filter(is_in);
                         let window: u64 = window.map(|grant| u64::from(grant.permits)).sum();
                         assert!(window <= rate, "{window} of {rate} at {step:?}");
                     }
                 }
             }
-            Step::Abandon {
-                process,
-                permits,
-                polls,
-            } => {
+            Step::Abandon(process, permits, polls) => {
                 if let Some(Decision::Allow(grant)) = world.ask(process, permits, polls) {
                     world.processes[process].settle(grant.receipts()[0].clone(), 0);
                 }
             }
-            Step::Settle { which, keep } if !held.is_empty() => {
+            Step::Settle(which, keep) if !held.is_empty() => {
                 let at = which % held.len();
                 let grant = &mut held[at];
                 if std::mem::replace(&mut grant.settled, true) {
@@ -124,15 +107,13 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                 }
                 grant.permits = grant.permits.min(keep);
             }
-            Step::Settle { .. } => {}
-            Step::EndAll(process) => world.processes[process].end_first(usize::MAX),
+            Step::Settle(..) => {}
+            Step::EndAll(process) => world.end(process),
         }
     }
-    world
-        .processes
-        .iter()
-        .for_each(|leasing| leasing.end_first(usize::MAX));
-    // Nothing is in use but what somebody has, and all of that: an entry lives as long as its grant and a lease.
+    (0..PROCESSES).for_each(|process| world.end(process));
+    // The permits in use are exactly those that callers have: an entry lives as long as its grant
+    // and a lease.
     let available = world.available();
     let ahead = interval / 10;
     let held = held.iter().map(|grant| (grant.at, grant.permits));
@@ -142,12 +123,8 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
         live.map(|(_, permits)| i64::from(*permits)).sum::<i64>()
     };
     let in_use = i64::try_from(rate).unwrap() - available;
-    assert!(in_use >= used(interval), "{in_use} of {}", used(interval));
-    assert!(
-        in_use <= used(interval + ahead),
-        "{in_use} of {}",
-        used(interval + ahead)
-    );
+    let possible = used(interval)..=used(interval + ahead);
+    assert!(possible.contains(&in_use), "{in_use} of {possible:?}");
     // L5.
     world.advance(interval + ahead);
     assert_eq!(world.available(), i64::try_from(rate).unwrap());
@@ -203,8 +180,8 @@ async fn a_saturated_limit_is_used_and_shared() {
         let least = *granted.iter().min().unwrap() as f64 / mean;
         let most = *granted.iter().max().unwrap() as f64 / mean;
         println!(
-            "{rate} a second, {processes} processes: {utilisation:.3} used, shares {least:.2} to {most:.2} of the mean, \
-             {:.4} calls per request",
+            "{rate} a second, {processes} processes: {utilisation:.3} used, shares {least:.2} to \
+             {most:.2} of the mean, {:.4} calls per request",
             world.calls() as f64 / (ROUNDS * wanted * processes as u64) as f64
         );
         // Never more in any window; so the first is all that can come on top.

@@ -5,7 +5,7 @@ use crate::clock::Now;
 
 /// What a lease taken by one limit has for a caller that goes by another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
-    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let world = World::of_one();
     let lease = &world.processes[0];
     let by = |limit| {
         let mut acquire = world.acquire(1);
@@ -13,14 +13,15 @@ fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
         acquire
     };
     for _ in 0..2 {
-        let _ = poll(lease.acquire(&by(leased_by)), 9).unwrap().unwrap();
+        let _ = done(lease.acquire(&by(leased_by)));
     }
     assert_eq!(world.ahead(), [4], "{leased_by:?}");
     assert!(lease.table.take(&by(leased_by)).is_some());
     lease.table.take(&by(asked_by)).is_some()
 }
 
-/// The stored one is one for all, whatever they would have stored; one from code is its own, also where the same is stored.
+/// The stored one is one for all, whatever they would have stored; one from code is its own, also
+/// where the same is stored.
 #[tokio::test]
 async fn a_lease_serves_those_who_go_by_its_limit() {
     let [this, other] = [1000, 500].map(|rate| Limit::new(rate, SECOND));
@@ -43,30 +44,11 @@ async fn a_lease_serves_those_who_go_by_its_limit() {
     assert!(!serves(code[0], code[1]));
 }
 
-/// Two routes with different limits on one name write theirs in turn, and neither is granted by that of the other.
-#[tokio::test]
-async fn a_lease_does_not_outlast_the_limit_of_another_caller() {
-    let [wide, narrow] = [1000, 10].map(|rate| LimitSource::Code(Limit::new(rate, SECOND)));
-    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
-    let lease = &world.processes[0];
-    let asks = |limit| {
-        let mut acquire = world.acquire(1);
-        acquire.first = acquire.first.by(limit);
-        let taken = lease.table.take(&acquire);
-        taken.unwrap_or_else(|| poll(lease.acquire(&acquire), 9).unwrap().unwrap())
-    };
-    let sources: Vec<_> = (0..3).map(|_| asks(wide).source()).collect();
-    assert_eq!(sources, [Source::Store, Source::Store, Source::Lease]);
-    let decision = asks(narrow);
-    assert_eq!(decision.source(), Source::Store);
-    assert_eq!(decision.states()[0].permits(), 10);
-    assert_eq!(asks(wide).source(), Source::Store);
-}
-
-/// A list is granted together or not at all, what is tried out is not taken, and what has no entry of its own no score.
+/// A list is granted together or not at all, shadow rules take nothing, and what has no entry of
+/// its own has no score.
 #[test]
 fn only_what_has_one_entry_of_its_own_is_leased() {
-    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let world = World::of_one();
     let plain = world.acquire(1);
     assert_eq!(lease_of(&plain), Some(TENTH));
     let list = Acquire {
@@ -74,6 +56,8 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
         ..plain.clone()
     };
     assert_eq!(lease_of(&list), None);
+    let decided = [&plain, &list].map(|acquire| world.processes[0].decides_together(acquire));
+    assert_eq!(decided, [true, false], "as without a lease");
     let with = |change: fn(&mut Charge)| {
         let mut acquire = plain.clone();
         change(&mut acquire.first);
@@ -98,24 +82,24 @@ async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() 
         (999, SECOND, false),
         (1000, 2 * SECOND, false),
     ] {
-        let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
-        world.warm(0);
+        let world = World::of_one();
+        let taken = world.warm(0);
         let stored = Limit::new(permits, interval).stored();
         let now = Now::millis(world.now().cast_signed());
-        world
-            .server
-            .limiter
-            .lock()
-            .unwrap()
-            .set_rate(stored, true, now);
+        let mut limiter = world.server.limiter.lock().unwrap();
+        limiter.set_rate(stored, true, now);
+        drop(limiter);
         // More than the lease has: so that the store is asked.
         assert_eq!(world.takes(0, 100).source(), Source::Store);
-        let lease = world.processes[0].table.take(&world.acquire(1));
-        assert_eq!(lease.is_some(), lasts, "{permits} in {interval:?}");
+        let row = format!("{permits} in {interval:?}");
+        assert_eq!(world.leased().is_some(), lasts, "{row}");
+        world.end(0);
+        let left = i64::try_from(permits).unwrap() - 100 - taken - i64::from(lasts);
+        assert_eq!(world.available(), left, "{row}");
     }
 }
 
-/// A refusal is for whom it is told, and room for a waiter is no news.
+/// A refusal is its caller's alone, and room for a waiter is no news.
 #[tokio::test]
 async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
     for (waits, permits, lasts) in [
@@ -124,21 +108,22 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
         (true, 100, true),
         (true, 999, false),
     ] {
-        let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
-        world.warm(0);
+        let world = World::of_one();
+        let taken = world.warm(0);
         let mut acquire = world.acquire(permits);
         acquire.patience = waits.then_some(crate::demand::Patience::Endless);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
-        let lease = world.processes[0].table.take(&world.acquire(1));
-        assert_eq!(lease.is_some(), lasts, "{waits} {permits}");
+        let has_ended = world.available() == 1000 - taken;
+        assert_eq!(has_ended, !lasts, "{waits} {permits}");
+        assert_eq!(world.leased().is_some(), lasts, "{waits} {permits}");
     }
 }
 
 /// What is counted while too little is left counts for the first lease that there is room for.
 #[tokio::test]
 async fn calls_are_counted_until_they_have_a_lease() {
-    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let world = World::of_one();
     let most = receipt(&world.takes(0, 990));
     let _ = world.takes(0, 1);
     world.processes[0].settle(most, 0);
@@ -151,10 +136,11 @@ async fn calls_are_counted_until_they_have_a_lease() {
     assert_eq!(world.ahead(), [4]);
 }
 
-/// Five calls in 50 ms are ten in the time of a lease; those that had the first one asked for are not among them.
+/// Five calls in 50 ms are ten in the time of a lease; those that had the first one asked for are
+/// not among them.
 #[tokio::test]
 async fn calls_are_counted_for_one_lease() {
-    let world = World::new(Limit::new(1000, SECOND), TENTH, 1);
+    let world = World::of_one();
     let _ = world.takes(0, 1);
     let _ = world.takes(0, 1);
     assert_eq!(world.ahead(), [4]);
@@ -173,8 +159,7 @@ async fn half_as_much_is_asked_for_after_there_was_no_room() {
     while world.ahead().len() < 2 {
         let _ = world.takes(0, 1);
     }
-    let lease = &world.processes[0];
-    while lease.table.take(&world.acquire(1)).is_some() {}
+    while world.leased().is_some() {}
     let others = u32::try_from(world.available()).unwrap() - 10;
     let others = receipt(&world.takes(1, others));
     let _ = world.takes(0, 1);

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    future::{Future, poll_fn},
+    future::Future,
     pin::pin,
     slice,
     sync::{
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use super::{SECOND, TENTH};
 use crate::{
     algorithm::{
         call,
@@ -31,6 +32,7 @@ use crate::{
         guard::{
             lease::Leasing,
             line::{Line, Lines},
+            scripted::{asks, pause, receipts},
         },
         stack::{About, Exit},
     },
@@ -43,7 +45,7 @@ pub(crate) struct Server {
     clock: ManualClock,
     calls: AtomicU64,
     /// Permits that were asked for ahead.
-    pub(crate) ahead: Mutex<Vec<u32>>,
+    ahead: Mutex<Vec<u32>>,
 }
 
 /// A connection to it.
@@ -79,19 +81,6 @@ impl Connection {
             .map(|(acquire, answer)| acquire.decision(&[*answer]))
             .collect()
     }
-}
-
-/// Pending once.
-async fn pause() {
-    let mut paused = false;
-    poll_fn(|_| {
-        if std::mem::replace(&mut paused, true) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
 }
 
 impl Decide for Connection {
@@ -169,30 +158,29 @@ impl World {
         }
     }
 
+    /// Returns one process that leases a thousand a second for a tenth of it.
+    pub(crate) fn of_one() -> Self {
+        Self::new(Limit::new(1000, SECOND), TENTH, 1)
+    }
+
     pub(crate) fn acquire(&self, permits: u32) -> Acquire {
         self.ids.set(self.ids.get() + 1);
         let mut id = [7; 16];
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
-        Acquire {
-            first: Charge {
-                id: PermitId(id),
-                lease: (!self.lease.is_zero()).then_some(self.lease),
-                ..Charge::named(
-                    self.name.clone(),
-                    LimitSource::Store,
-                    Arc::clone(&self.labels),
-                    permits,
-                )
-            },
-            rest: Vec::new(),
-            on_failure: None,
-            remaining: true,
-            patience: None,
-            asked: None,
-        }
+        asks([Charge {
+            id: PermitId(id),
+            lease: (!self.lease.is_zero()).then_some(self.lease),
+            ..Charge::named(
+                self.name.clone(),
+                LimitSource::Store,
+                Arc::clone(&self.labels),
+                permits,
+            )
+        }])
     }
 
-    /// Asks as a store does, the front first, where callers have no id yet, and gives back if nobody hears the answer after so many looks.
+    /// Asks as a store does, the front first, where callers have no id yet. After so many polls the
+    /// caller leaves, and what it may have taken is given back.
     pub(crate) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
         let leasing = &self.processes[process];
         let mut acquire = self.acquire(permits);
@@ -209,7 +197,7 @@ impl World {
         decision.map(Result::unwrap)
     }
 
-    /// The process with the exit, which says when a verb is over.
+    /// Returns a process with the exit, which says when a verb is over.
     pub(crate) fn exit(&self, process: usize) -> Exit<Line<Leasing<Connection>>> {
         let leasing = &self.processes[process];
         let clock = Arc::new(self.clock.clone());
@@ -222,7 +210,7 @@ impl World {
         self.ask(process, permits, 9).unwrap()
     }
 
-    /// Takes single permits until one comes out of a lease, and tells how many.
+    /// Takes single permits until one comes out of a lease, and returns how many.
     pub(crate) fn warm(&self, process: usize) -> i64 {
         let mut taken = 1;
         while self.takes(process, 1).source() != Source::Lease {
@@ -230,6 +218,21 @@ impl World {
             assert!(taken < 10);
         }
         taken
+    }
+
+    /// Takes one out of a lease of the first process, if there is one.
+    pub(crate) fn leased(&self) -> Option<Decision> {
+        self.processes[0].table.take(&self.acquire(1))
+    }
+
+    /// Has the first process decide for callers.
+    pub(crate) fn run(&self, run: &[Acquire]) -> Vec<Decision> {
+        done(self.processes[0].acquire_run(run))
+    }
+
+    /// Ends all leases of a process.
+    pub(crate) fn end(&self, process: usize) {
+        self.processes[process].end_first(usize::MAX);
     }
 
     pub(crate) fn advance(&self, millis: u64) {
@@ -244,7 +247,7 @@ impl World {
         self.server.calls.load(Ordering::Relaxed)
     }
 
-    /// Permits that were asked for ahead, by each call that did.
+    /// Returns the permits that were asked for ahead, by each call that did.
     pub(crate) fn ahead(&self) -> Vec<u32> {
         self.server.ahead.lock().unwrap().clone()
     }
@@ -252,7 +255,7 @@ impl World {
     pub(crate) fn available(&self) -> i64 {
         let mut limiter = self.server.limiter.lock().unwrap();
         let now = Now::millis(self.now().cast_signed());
-        limiter.available(now, PermitId([0; 16])).unwrap()
+        limiter.available(now, PermitId::NONE).unwrap()
     }
 
     /// Has the tasks in the background do what is due.
@@ -276,9 +279,11 @@ pub(crate) fn poll<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     None
 }
 
+/// Returns the result of a call whose caller stays.
+pub(crate) fn done<T>(call: impl Future<Output = Result<T, Error>>) -> T {
+    poll(call, 9).unwrap().unwrap()
+}
+
 pub(crate) fn receipt(decision: &Decision) -> Receipt {
-    match decision {
-        Decision::Allow(grant) => grant.receipts()[0].clone(),
-        Decision::Deny(_) => panic!("{decision:?}"),
-    }
+    receipts(decision).remove(0)
 }

@@ -1,0 +1,232 @@
+//! The store that the guards are tested around, and what they ask and answer.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use super::{deny_cache::Refusals, fallback::Fallback, local::Locals};
+use crate::{
+    clock::{Clock, ManualClock},
+    decision::{Decision, Grant, LimitState, Refusal, Source},
+    demand::{Acquire, Charge, Labels},
+    error::{Error, ErrorKind},
+    failure_policy::FailurePolicy,
+    limit::LimitSource,
+    list::List,
+    name::Name,
+    receipt::{PermitId, Place, Receipt},
+    store::{
+        Decide, DecideRuns, Listeners, MemoryStore, Op, Outcome,
+        memory::shared::{Shared, stand_in},
+        sealed::Sealed,
+    },
+};
+
+/// What a store was asked, in order.
+pub(crate) type Log = Arc<Mutex<Vec<String>>>;
+
+pub(crate) fn write(log: &Log, entry: impl Into<String>) {
+    log.lock().unwrap().push(entry.into());
+}
+
+/// Returns the entries since the last call.
+pub(crate) fn read(log: &Log) -> Vec<String> {
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+/// A store that answers by script: it fails, or has another store decide, or gives the next answer
+/// once there is one. A verb takes two polls.
+#[derive(Debug, Default)]
+pub(crate) struct Scripted {
+    pub(crate) log: Log,
+    pub(crate) listeners: Option<Listeners>,
+    /// The error of a call that needs no wait; without it such a call waits.
+    pub(crate) fails_at_once: Mutex<Option<ErrorKind>>,
+    /// The error of all others
+    pub(crate) fails: Mutex<Option<Error>>,
+    pub(crate) answers: Mutex<VecDeque<Decision>>,
+    pub(crate) decided_by: Option<MemoryStore>,
+}
+
+impl Scripted {
+    pub(crate) fn fail(&self, error: Option<Error>) {
+        *self.fails.lock().unwrap() = error;
+    }
+
+    pub(crate) fn answer(&self, decision: Decision) {
+        self.answers.lock().unwrap().push_back(decision);
+    }
+
+    /// Returns the settlements since the last call.
+    pub(crate) fn settled(&self) -> Vec<String> {
+        let mut log = read(&self.log);
+        log.retain(|entry| entry.contains(" of "));
+        log
+    }
+}
+
+impl Decide for Scripted {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        write(&self.log, "at once");
+        acquire.identify(PermitId([7; 16]));
+        let fails = *self.fails_at_once.lock().unwrap();
+        fails.map(|kind| Err(kind.into()))
+    }
+
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        write(&self.log, "in time");
+        if let Some(error) = self.fails.lock().unwrap().clone() {
+            return Err(error);
+        }
+        if let Some(store) = &self.decided_by {
+            let mut acquire = Acquire {
+                on_failure: None,
+                ..acquire.clone()
+            };
+            return store.handle().0.decide_at_once(&mut acquire).unwrap();
+        }
+        let next = || self.answers.lock().unwrap().pop_front();
+        Ok(poll_fn(|_| next().map_or(Poll::Pending, Poll::Ready)).await)
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        write(&self.log, "verb");
+        pause().await;
+        Ok(Outcome::Changed(true))
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        assert_eq!(receipt.place, Place::Store);
+        let granted = if receipt.was_granted() {
+            ", granted"
+        } else {
+            ""
+        };
+        let (name, permits) = (receipt.name().as_str(), receipt.permits);
+        write(&self.log, format!("{name}: {keep} of {permits}{granted}"));
+        if let Some(listeners) = &self.listeners {
+            listeners.room(receipt.name(), false);
+        }
+        if let Some(store) = &self.decided_by {
+            store.handle().0.settle(receipt, keep);
+        }
+    }
+}
+
+impl DecideRuns for Scripted {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+        Ok(vec![self.acquire(&run[0]).await?])
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
+    }
+}
+
+/// Is pending once.
+pub(crate) async fn pause() {
+    let mut paused = false;
+    poll_fn(|_| match std::mem::replace(&mut paused, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+pub(crate) fn poll<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Returns what a future is ready with that waits for nothing.
+pub(crate) fn ready<F: Future>(future: F) -> F::Output {
+    match poll(future) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// Returns so many permits of a limiter whose rule has its name.
+pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
+    let labels = Labels::new(name, false, None);
+    Charge::named(Name::exact(name).unwrap(), limit, labels, permits)
+}
+
+pub(crate) fn shadow(charge: Charge) -> Charge {
+    Charge {
+        shadow: true,
+        ..charge
+    }
+}
+
+/// Returns a demand whose caller wants to know what is left, and waits for nothing.
+pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
+    Acquire {
+        remaining: true,
+        ..Acquire::of(charges, false)
+    }
+}
+
+/// Returns the same with a failure policy.
+pub(crate) fn by(
+    policy: impl Into<Option<FailurePolicy>>,
+    charges: impl IntoIterator<Item = Charge>,
+) -> Acquire {
+    Acquire {
+        on_failure: policy.into(),
+        ..asks(charges)
+    }
+}
+
+/// Returns a store whose failures are answered by the policy, by the same clock throughout.
+pub(crate) fn with_fallback(store: Scripted, clock: &ManualClock) -> Fallback<Scripted, Shared> {
+    let clock: Arc<dyn Clock> = Arc::new(clock.clone());
+    let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&clock)));
+    let locals = Locals::new(stand_in(Arc::clone(&clock)), Arc::clone(&clock));
+    Fallback::new(store, Arc::new(refusals), locals, clock)
+}
+
+/// Returns the state of a limit of one permit that is used up for so long.
+pub(crate) fn spent(labels: &Arc<Labels>, wait: Duration) -> LimitState {
+    LimitState {
+        labels: Arc::clone(labels),
+        permits: 1,
+        interval: wait,
+        remaining: Some(0),
+        next_after: None,
+        reset_after: wait,
+        refused: true,
+        retry_after: Some(wait),
+        shadow: false,
+    }
+}
+
+pub(crate) fn granted(acquire: &Acquire, source: Source) -> Decision {
+    Decision::Allow(Grant::new(List::new(), acquire.receipts(), source))
+}
+
+/// Returns the refusal by all limits of a demand.
+pub(crate) fn refusal(acquire: &Acquire, wait: Duration) -> Refusal {
+    let limits = acquire.charges().map(|charge| spent(&charge.labels, wait));
+    Refusal::by_limits(limits.collect(), Some(wait), Source::Store)
+}
+
+/// Returns the refusal that a decision is.
+pub(crate) fn refused(decision: Decision) -> Refusal {
+    match decision {
+        Decision::Deny(refusal) => refusal,
+        Decision::Allow(_) => panic!("{decision:?}"),
+    }
+}
+
+/// Returns the receipts of the grant that a decision is.
+pub(crate) fn receipts(decision: &Decision) -> List<Receipt> {
+    match decision {
+        Decision::Allow(grant) => grant.receipts().iter().cloned().collect(),
+        Decision::Deny(_) => panic!("{decision:?}"),
+    }
+}
