@@ -8,11 +8,9 @@ use std::{
 };
 
 use quote::ToTokens;
-use syn::{
-    Attribute, Fields, ImplItem, Item, ItemImpl, Signature, TraitItem, Type, UseTree, Visibility,
-};
+use syn::{Attribute, Fields, ImplItem, Item, ItemImpl, Signature, TraitItem, Type, Visibility};
 
-use crate::source::{Names, Source, is_aside, parse};
+use crate::source::{Names, Source, is_aside, parse, paths};
 
 const FILE: &str = "tests/architecture/api.txt";
 
@@ -57,34 +55,22 @@ fn api_is_as_written() {
 }
 
 impl Api<'_> {
+    fn line(&mut self, line: String) {
+        self.lines.insert(line);
+    }
+
     /// Lists what a module shows under a path.
     fn module(&mut self, module: &Names, shown: &str) {
         for item in &self.items[module].clone() {
             match item {
                 Item::Use(item) if is_public(&item.vis) && !is_aside(&item.attrs) => {
-                    self.uses(module, &item.tree, Vec::new(), shown);
+                    for (path, name) in paths(&item.tree, &[]) {
+                        assert_eq!(name.as_ref(), path.last(), "name what is public");
+                        self.name(module, &path, shown);
+                    }
                 }
                 _ => self.item(module, item, None, shown),
             }
-        }
-    }
-
-    fn uses(&mut self, module: &Names, tree: &UseTree, mut before: Names, shown: &str) {
-        match tree {
-            UseTree::Path(path) => {
-                before.push(path.ident.to_string());
-                self.uses(module, &path.tree, before, shown);
-            }
-            UseTree::Group(group) => {
-                for tree in &group.items {
-                    self.uses(module, tree, before.clone(), shown);
-                }
-            }
-            UseTree::Name(name) => {
-                before.push(name.ident.to_string());
-                self.name(module, &before, shown);
-            }
-            UseTree::Rename(_) | UseTree::Glob(_) => panic!("{module:?}: name what is public"),
         }
     }
 
@@ -92,8 +78,7 @@ impl Api<'_> {
     fn name(&mut self, module: &Names, path: &[String], shown: &str) {
         let name = path.last().unwrap();
         let Some(target) = self.source.files[module].imports.get(name) else {
-            self.lines
-                .insert(format!("{shown}pub use {}", path.join("::")));
+            self.line(format!("{shown}pub use {}", path.join("::")));
             return;
         };
         if self.source.files.contains_key(target) {
@@ -127,43 +112,38 @@ impl Api<'_> {
             Item::Struct(it) => {
                 let fields = public_fields(&it.fields);
                 let generics = text(&it.generics);
-                self.lines
-                    .insert(format!("{path}: {marks}struct {name}{generics}{fields}"));
+                self.line(format!("{path}: {marks}struct {name}{generics}{fields}"));
             }
             Item::Enum(it) => {
-                self.lines
-                    .insert(format!("{path}: {marks}enum {name}{}", text(&it.generics)));
+                self.line(format!("{path}: {marks}enum {name}{}", text(&it.generics)));
                 for variant in &it.variants {
                     let mut variant = variant.clone();
                     variant.attrs.clear();
                     if let Fields::Named(named) = &mut variant.fields {
                         named.named.iter_mut().for_each(|field| field.attrs.clear());
                     }
-                    self.lines.insert(format!("{path}::{}", text(&variant)));
+                    self.line(format!("{path}::{}", text(&variant)));
                 }
             }
             Item::Trait(it) => {
                 let above = text(&it.supertraits);
-                self.lines.insert(format!("{path}: trait {name}: {above}"));
+                self.line(format!("{path}: trait {name}: {above}"));
                 for item in &it.items {
                     if let TraitItem::Fn(method) = item
                         && !is_hidden(&method.attrs)
                     {
-                        self.lines
-                            .insert(format!("{path}::{}", signature(&method.sig)));
+                        self.line(format!("{path}::{}", signature(&method.sig)));
                     }
                 }
             }
             Item::Type(it) => {
-                self.lines
-                    .insert(format!("{path}: type {name} = {}", text(&it.ty)));
+                self.line(format!("{path}: type {name} = {}", text(&it.ty)));
             }
             Item::Const(it) => {
-                self.lines
-                    .insert(format!("{path}: const {name}: {}", text(&it.ty)));
+                self.line(format!("{path}: const {name}: {}", text(&it.ty)));
             }
             Item::Fn(it) => {
-                self.lines.insert(format!("{shown}{}", signature(&it.sig)));
+                self.line(format!("{shown}{}", signature(&it.sig)));
             }
             _ => {}
         }
@@ -180,7 +160,7 @@ impl Api<'_> {
         }) {
             if only.is_none_or(|only| *only == name) {
                 let path = format!("{shown}{name}");
-                self.lines.insert(format!("{path}: {kind} {name}"));
+                self.line(format!("{path}: {kind} {name}"));
                 self.types.push(([&module[..], &[name]].concat(), path));
             }
         }
@@ -251,19 +231,16 @@ fn is_public(vis: &Visibility) -> bool {
 }
 
 fn is_hidden(attributes: &[Attribute]) -> bool {
-    let mut all = attributes
-        .iter()
-        .map(|attribute| attribute.to_token_stream().to_string());
-    all.any(|attribute| attribute.replace(' ', "") == "#[doc(hidden)]")
+    let mut all = attributes.iter().map(text);
+    all.any(|attribute| attribute == "#[doc(hidden)]")
 }
 
 /// Derived traits and `non_exhaustive`, which are promises, too.
 fn marks(attributes: &[Attribute]) -> String {
-    let kept = attributes.iter().filter(|attribute| {
-        ["derive", "non_exhaustive"]
-            .iter()
-            .any(|name| attribute.path().is_ident(name))
-    });
+    let promises = ["derive", "non_exhaustive"];
+    let kept = attributes
+        .iter()
+        .filter(|attribute| promises.iter().any(|name| attribute.path().is_ident(name)));
     kept.map(|attribute| text(attribute) + " ").collect()
 }
 
@@ -272,17 +249,13 @@ fn public_fields(fields: &Fields) -> String {
         .iter()
         .filter(|field| is_public(&field.vis))
         .map(|field| {
-            let name = field
-                .ident
-                .as_ref()
-                .map_or(String::new(), |name| format!("{name}: "));
-            format!("{name}{}", text(&field.ty))
+            let name = field.ident.iter().map(|name| format!("{name}: "));
+            name.chain([text(&field.ty)]).collect::<String>()
         })
         .collect();
-    if public.is_empty() {
-        String::new()
-    } else {
-        format!(" {{ {} }}", public.join(", "))
+    match public.is_empty() {
+        true => String::new(),
+        false => format!(" {{ {} }}", public.join(", ")),
     }
 }
 

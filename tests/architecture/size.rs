@@ -10,24 +10,15 @@ use std::{
 
 use syn::{spanned::Spanned, visit::Visit};
 
-use crate::source::{Source, is_aside, parse};
+use crate::source::{Source, attributes, is_aside, parse};
 
 /// Lines that are neither blank nor comments alone; of Rust, without what is compiled for tests.
 fn product_lines(path: &Path, items: &[syn::Item]) -> usize {
     let text = fs::read_to_string(path).unwrap();
     let mut tests = BTreeSet::new();
-    for item in items {
-        let attributes = match item {
-            syn::Item::Mod(it) => &it.attrs,
-            syn::Item::Fn(it) => &it.attrs,
-            syn::Item::Impl(it) => &it.attrs,
-            syn::Item::Use(it) => &it.attrs,
-            _ => continue,
-        };
-        if is_aside(attributes) {
-            let span = item.span();
-            tests.extend(span.start().line..=span.end().line);
-        }
+    for item in items.iter().filter(|item| is_aside(attributes(item))) {
+        let span = item.span();
+        tests.extend(span.start().line..=span.end().line);
     }
     let lines = text
         .lines()
@@ -89,10 +80,8 @@ impl Functions {
 
 impl<'ast> Visit<'ast> for Functions {
     fn visit_item(&mut self, item: &'ast syn::Item) {
-        match item {
-            syn::Item::Mod(it) if is_aside(&it.attrs) => {}
-            syn::Item::Fn(it) if is_aside(&it.attrs) => {}
-            _ => syn::visit::visit_item(self, item),
+        if !is_aside(attributes(item)) {
+            syn::visit::visit_item(self, item);
         }
     }
 

@@ -137,6 +137,41 @@ pub(crate) fn is_aside(attributes: &[Attribute]) -> bool {
         })
 }
 
+/// The attributes of an item of a kind that may be aside.
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Use(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// The paths of a `use`, each with the name that it gives, if it gives one.
+pub(crate) fn paths(tree: &UseTree, before: &[String]) -> Vec<(Names, Option<String>)> {
+    let with = |name: &syn::Ident| match name == "self" {
+        true => before.to_vec(),
+        false => [before, &[name.to_string()]].concat(),
+    };
+    match tree {
+        UseTree::Path(path) => {
+            let before = [before, &[path.ident.to_string()]].concat();
+            paths(&path.tree, &before)
+        }
+        UseTree::Group(group) => {
+            let trees = group.items.iter();
+            trees.flat_map(|tree| paths(tree, before)).collect()
+        }
+        UseTree::Glob(_) => vec![(before.to_vec(), None)],
+        UseTree::Name(name) => {
+            let path = with(&name.ident);
+            vec![(path.clone(), path.last().cloned())]
+        }
+        UseTree::Rename(name) => vec![(with(&name.ident), Some(name.rename.to_string()))],
+    }
+}
+
 struct Reader {
     module: Names,
     children: BTreeSet<String>,
@@ -178,51 +213,11 @@ impl Reader {
         }
         resolved
     }
-
-    fn tree(&mut self, tree: &UseTree, mut before: Names) {
-        match tree {
-            UseTree::Path(path) => {
-                before.push(path.ident.to_string());
-                self.tree(&path.tree, before);
-            }
-            UseTree::Group(group) => {
-                group
-                    .items
-                    .iter()
-                    .for_each(|tree| self.tree(tree, before.clone()));
-            }
-            UseTree::Glob(_) => drop(self.note(&before)),
-            UseTree::Name(name) => self.import(before, &name.ident.to_string(), None),
-            UseTree::Rename(name) => {
-                let alias = name.rename.to_string();
-                self.import(before, &name.ident.to_string(), Some(alias));
-            }
-        }
-    }
-
-    fn import(&mut self, mut path: Names, name: &str, alias: Option<String>) {
-        if name != "self" {
-            path.push(name.to_owned());
-        }
-        if let Some(inside) = self.note(&path)
-            && self.nested == 0
-            && let Some(name) = alias.or_else(|| path.last().cloned())
-        {
-            self.file.imports.insert(name, inside);
-        }
-    }
 }
 
 impl<'ast> Visit<'ast> for Reader {
     fn visit_item(&mut self, item: &'ast Item) {
-        let attributes = match item {
-            Item::Use(item) => &item.attrs,
-            Item::Mod(item) => &item.attrs,
-            Item::Fn(item) => &item.attrs,
-            Item::Impl(item) => &item.attrs,
-            _ => &Vec::new(),
-        };
-        if !is_aside(attributes) {
+        if !is_aside(attributes(item)) {
             syn::visit::visit_item(self, item);
         }
     }
@@ -239,7 +234,14 @@ impl<'ast> Visit<'ast> for Reader {
         // A file that hands a name on does not depend on it: who imports the name does.
         let before = matches!(item.vis, syn::Visibility::Inherited);
         let used = (!before).then(|| self.file.used.clone());
-        self.tree(&item.tree, Vec::new());
+        for (path, name) in paths(&item.tree, &[]) {
+            if let Some(inside) = self.note(&path)
+                && self.nested == 0
+                && let Some(name) = name
+            {
+                self.file.imports.insert(name, inside);
+            }
+        }
         if let Some(used) = used {
             self.file.used = used;
         }

@@ -94,49 +94,33 @@ fn what_is_compiled_for_redis_alone() {
     assert_eq!(asks, known);
 }
 
+/// Returns what the modules in these places use and do not know.
+fn strangers(places: &[&str], known: impl Fn(&Names) -> bool) -> Vec<(String, String)> {
+    let uses = Source::read().uses().into_iter();
+    let inside = uses.filter(|(module, _)| !module.is_empty() && is_in(module, places));
+    let named = inside.flat_map(|(module, used)| {
+        let others = used.into_iter().filter(|other| !known(other));
+        others.map(|other| (module.join("::"), other.join("::")))
+    });
+    named.collect()
+}
+
 #[test]
 fn values_know_values_alone() {
-    let source = Source::read();
-    let mut broken = Vec::new();
-    for (module, used) in source.uses() {
-        if !module.is_empty() && is_in(module, &VALUES) {
-            let others = used.iter().filter(|other| !is_in(other, &VALUES));
-            broken.extend(others.map(|other| (module.join("::"), other.join("::"))));
-        }
-    }
-    assert_eq!(broken, []);
+    assert_eq!(strangers(&VALUES, |it| is_in(it, &VALUES)), []);
 }
 
 #[test]
 fn counting_knows_values_alone() {
-    let source = Source::read();
-    let mut broken = Vec::new();
-    for (module, used) in source.uses() {
-        if is_in(module, &["algorithm"]) {
-            let known = |other: &Names| is_in(other, &VALUES) || is_in(other, &["algorithm"]);
-            let others = used.iter().filter(|other| !known(other));
-            broken.extend(others.map(|other| (module.join("::"), other.join("::"))));
-        }
-    }
-    assert_eq!(broken, []);
+    let known = |it: &Names| is_in(it, &VALUES) || is_in(it, &["algorithm"]);
+    assert_eq!(strangers(&["algorithm"], known), []);
 }
 
 #[test]
 fn guards_know_no_store() {
-    let source = Source::read();
-    let mut broken = BTreeSet::new();
-    for (module, used) in source.uses() {
-        if is_in(module, &["store::guard"]) {
-            let known = |other: &Names| {
-                is_in(other, &VALUES)
-                    || is_in(other, &["store::guard"])
-                    || other.join("::") == "store"
-            };
-            let others = used.iter().filter(|other| !known(other));
-            broken.extend(others.map(|other| (module.join("::"), other.join("::"))));
-        }
-    }
-    assert_eq!(broken, BTreeSet::new());
+    let known =
+        |it: &Names| is_in(it, &VALUES) || is_in(it, &["store::guard"]) || it.join("::") == "store";
+    assert_eq!(strangers(&["store::guard"], known), []);
 }
 
 #[test]

@@ -5,8 +5,11 @@ use std::fs;
 use super::{
     certificates::{Authority, HERE},
     command, document, lines, read,
-    support::{Cluster, RedisServer, unique},
-    topologies::start_watched,
+    support::{
+        Cluster, RedisServer,
+        sentinel::{PATIENT, Watched},
+        unique,
+    },
 };
 
 const KINDS: [&str; 8] = [
@@ -27,7 +30,7 @@ fn each_kind_is_connected_to() {
     let lenient = RedisServer::start_tls(&tls, &["--tls-auth-clients", "no"]);
     let strict = RedisServer::start_tls(&tls, &[]);
     let cluster = Cluster::start();
-    let watched = start_watched();
+    let watched = Watched::start(&PATIENT);
 
     let folder = std::env::temp_dir().join(unique("certificates"));
     fs::create_dir(&folder).unwrap();

@@ -5,14 +5,9 @@ use tower_ratelimit::ConnectionState;
 
 use super::{
     proxy::Proxy,
-    traffic::{Http, ask, service},
-    wait::{LONG, begin, until},
+    traffic::{ALLOWED, BY_REDIS, DENIED, Http, ask, begin, by_redis, deny_and_allow},
 };
 
-const HOURLY: Limit = Limit::per_hour(1_000_000);
-const BY_REDIS: (StatusCode, Source) = (StatusCode::OK, Source::Store);
-const ALLOWED: (StatusCode, Source) = (StatusCode::OK, Source::FailurePolicy);
-const DENIED: (StatusCode, Source) = (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy);
 const FAILURES: u32 = 5;
 /// The shortest pause before a call goes again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -32,39 +27,31 @@ async fn open(store: &RedisStore, service: &Http) -> u32 {
     asked
 }
 
-async fn heals(store: &RedisStore, services: &[&Http]) {
-    for service in services {
-        until("Redis decides again", || async {
-            ask(service).await == BY_REDIS
-        })
-        .await;
-    }
+async fn heals(store: &RedisStore, services: &[Http]) {
+    by_redis(services).await;
     assert_eq!(state(store), BreakerState::Closed);
     assert!(store.health().is_well());
+}
+
+/// Returns a store, and two services of it, for which Redis decides.
+async fn healthy(store: RedisStoreBuilder) -> (RedisStore, [Http; 2]) {
+    let store = store.build().unwrap();
+    let services = deny_and_allow(&store);
+    by_redis(&services).await;
+    (store, services)
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_costs_few_requests_their_time() {
     let mut server = RedisServer::start();
-    // One connection for all of it: what is sent is carried out in the end, and counted.
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(100))
-        .response_timeout(Duration::from_secs(10))
-        .build()
-        .unwrap();
-    let deny = service(&store, HOURLY, FailurePolicy::Deny);
-    let allow = service(&store, HOURLY, FailurePolicy::Allow);
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-    assert!(limiter.try_set_rate(HOURLY).await.unwrap());
-    for service in [&deny, &allow] {
-        until("Redis decides", || async { ask(service).await == BY_REDIS }).await;
-    }
+    let (store, services) = healthy(hasty(server.url(), millis(100))).await;
+    let [deny, allow] = &services;
     assert!(store.health().is_well());
     let before = server.scripts_called();
 
     server.stop_process();
     // Fewer, where a busy machine was late before.
-    assert!((1..=FAILURES).contains(&open(&store, &deny).await));
+    assert!((1..=FAILURES).contains(&open(&store, deny).await));
     let opened = Instant::now();
     assert!(!store.health().is_well());
     assert_eq!(store.health().connection(), ConnectionState::Connected);
@@ -81,12 +68,12 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     .await;
     let mut decisions = 0;
     while opened.elapsed() < Duration::from_secs(1) {
-        assert_eq!(ask(&deny).await, DENIED);
-        assert_eq!(ask(&allow).await, ALLOWED);
+        assert_eq!(ask(deny).await, DENIED);
+        assert_eq!(ask(allow).await, ALLOWED);
         decisions += 2;
     }
     server.resume();
-    heals(&store, &[&deny, &allow]).await;
+    heals(&store, &services).await;
     let most = opened.elapsed().as_millis() / SHORTEST_PAUSE.as_millis() + 10;
     let probes = server
         .scripts_called()
@@ -99,24 +86,18 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
 #[tokio::test]
 async fn a_busy_key_opens_it() {
     let mut server = RedisServer::start();
-    // One connection for all of it: no pause of the connection answers in the breaker's place.
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(100))
-        .response_timeout(Duration::from_secs(60))
-        .build()
-        .unwrap();
-    let deny = service(&store, HOURLY, FailurePolicy::Deny);
-    until("Redis decides", || async { ask(&deny).await == BY_REDIS }).await;
+    // With a connection that is kept, no pause of it answers in the breaker's place.
+    let (store, services) = healthy(hasty(server.url(), millis(100))).await;
     server.stop_process();
     let mut callers = JoinSet::new();
     let began = Instant::now();
     while state(&store) == BreakerState::Closed {
         assert!(began.elapsed() < LONG, "never opens");
         for _ in 0..30 {
-            let deny = deny.clone();
+            let [deny, _] = services.clone();
             callers.spawn(async move { ask(&deny).await });
         }
-        // The pace of callers.
+        // The pace of callers in real time, by which the breaker counts them.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     println!(
@@ -130,23 +111,17 @@ async fn a_busy_key_opens_it() {
     for answer in callers.join_all().await {
         assert!([DENIED, BY_REDIS].contains(&answer), "{answer:?}");
     }
-    heals(&store, &[&deny]).await;
+    heals(&store, &services).await;
 }
 
 /// Those who wait for permits, too, and those who stood in line before.
 #[tokio::test]
 async fn no_caller_waits_for_a_server_that_hangs() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(100))
-        .build()
-        .unwrap();
-    let deny = service(&store, HOURLY, FailurePolicy::Deny);
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-    let limit = Limit::new(1, Duration::from_millis(1500));
-    assert!(limiter.try_set_rate(limit).await.unwrap());
-    assert!(limiter.try_acquire().await.unwrap().is_allowed());
-    until("Redis decides", || async { ask(&deny).await == BY_REDIS }).await;
+    let store = RedisStore::builder(server.url()).deadline(millis(100));
+    let (store, [deny, _]) = healthy(store).await;
+    let limiter = limited(&store, Limit::new(1, millis(1500))).await;
+    take(&limiter, 1).await;
     let standing = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.acquire().await.unwrap_err().kind() }
@@ -169,49 +144,34 @@ async fn no_caller_waits_for_a_server_that_hangs() {
     }
     assert!(failed(standing.await.unwrap()));
     server.resume();
-    until("permits are waited for again", || async {
-        limiter.acquire().await.is_ok()
-    })
-    .await;
+    until("it waits again", async || limiter.acquire().await.is_ok()).await;
 }
 
 /// Late by more than the five calls that open it: before the first answer, the server is silent.
 #[tokio::test]
 async fn answers_that_come_too_late_open_it() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_millis(200))
-        .response_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap();
-    let allow = service(&store, HOURLY, FailurePolicy::Allow);
-    until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
+    let (_server, proxy) = Proxy::and_server();
+    let (store, services) = healthy(hasty(proxy.url(), millis(200))).await;
 
     proxy.delay_every_reply(Duration::from_secs(3));
-    open(&store, &allow).await;
+    open(&store, &services[1]).await;
     assert_eq!(proxy.connections(), 1);
     proxy.delay_every_reply(Duration::ZERO);
-    heals(&store, &[&allow]).await;
+    heals(&store, &services).await;
     assert_eq!(proxy.connections(), 1);
 }
 
 /// A connection that says nothing is replaced though hardly anybody asks.
 #[tokio::test]
 async fn a_silent_connection_is_replaced_while_it_is_open() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_millis(100))
-        .build()
-        .unwrap();
-    let allow = service(&store, HOURLY, FailurePolicy::Allow);
-    until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
+    let (_server, proxy) = Proxy::and_server();
+    let store = RedisStore::builder(proxy.url()).deadline(millis(100));
+    let (store, services) = healthy(store).await;
     let before = proxy.connections();
 
     proxy.freeze();
-    open(&store, &allow).await;
-    heals(&store, &[&allow]).await;
+    open(&store, &services[1]).await;
+    heals(&store, &services).await;
     assert_eq!(proxy.connections(), before + 1);
 }
 
@@ -220,30 +180,25 @@ async fn a_silent_connection_is_replaced_while_it_is_open() {
 #[tokio::test]
 async fn a_server_that_is_down_does_not_open_it() {
     let mut server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    let allow = service(&store, HOURLY, FailurePolicy::Allow);
-    until("Redis decides", || async { ask(&allow).await == BY_REDIS }).await;
+    let (store, services) = healthy(patient(server.url())).await;
     server.kill();
     for _ in 0..500 {
-        assert_eq!(ask(&allow).await, ALLOWED);
+        assert_eq!(ask(&services[1]).await, ALLOWED);
         assert_eq!(state(&store), BreakerState::Closed);
     }
     let health = store.health();
     assert_eq!(health.connection(), ConnectionState::Failing);
     assert!(!health.is_well());
     server.restart();
-    heals(&store, &[&allow]).await;
+    heals(&store, &services).await;
 }
 
 /// Otherwise a caller that sends requests and leaves at once could have all callers answered by
 /// policy.
 #[tokio::test]
 async fn callers_that_hang_up_do_not_open_it() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = patient(proxy.url()).build().unwrap();
-    let allow = service(&store, HOURLY, FailurePolicy::Allow);
-    assert_eq!(ask(&allow).await, BY_REDIS);
+    let (_server, proxy) = Proxy::and_server();
+    let (store, [_, allow]) = healthy(patient(proxy.url())).await;
     proxy.delay_every_reply(Duration::from_millis(20));
     for _ in 0..50 {
         let mut request = pin!(allow.clone().oneshot(Request::new(())));
@@ -258,7 +213,7 @@ async fn callers_that_hang_up_do_not_open_it() {
 #[tokio::test]
 async fn refused_questions_do_not_open_it() {
     let server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
+    let (store, [deny, _]) = healthy(patient(server.url())).await;
     let (unset, foreign) = (unique("unset"), unique("foreign"));
     server.cli(&["SET", &foreign, "text"]);
     for (name, kind) in [
@@ -271,13 +226,11 @@ async fn refused_questions_do_not_open_it() {
         }
     }
     // Nor what it cannot write: it goes on refusing.
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-    assert!(limiter.try_set_rate(Limit::per_hour(1)).await.unwrap());
-    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    let limiter = limited(&store, Limit::per_hour(1)).await;
+    take(&limiter, 1).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    let other = service(&store, HOURLY, FailurePolicy::Deny);
     for _ in 0..50 {
-        assert_eq!(ask(&other).await, DENIED);
+        assert_eq!(ask(&deny).await, DENIED);
     }
     assert_eq!(state(&store), BreakerState::Closed);
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());
@@ -287,16 +240,14 @@ async fn refused_questions_do_not_open_it() {
 #[tokio::test]
 async fn a_server_that_says_it_is_busy_is_left_alone() {
     let server = RedisServer::start_with(&["--lua-time-limit", "1"]);
-    let store = patient(server.url()).build().unwrap();
-    let deny = service(&store, HOURLY, FailurePolicy::Deny);
-    assert_eq!(ask(&deny).await, BY_REDIS);
+    let (store, services) = healthy(patient(server.url())).await;
     let mut endless = std::net::TcpStream::connect(server.address()).unwrap();
     std::io::Write::write_all(&mut endless, b"EVAL \"while true do end\" 0\r\n").unwrap();
     until("the script runs", || async {
         server.cli(&["PING"]).contains("BUSY")
     })
     .await;
-    assert_eq!(open(&store, &deny).await, FAILURES);
+    assert_eq!(open(&store, &services[0]).await, FAILURES);
     assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
-    heals(&store, &[&deny]).await;
+    heals(&store, &services).await;
 }

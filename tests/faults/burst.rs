@@ -6,8 +6,7 @@ use std::{collections::HashMap, io::Read, io::Write, net::TcpStream, thread, thr
 
 use super::{
     proxy::Proxy,
-    traffic::{Http, service_with},
-    wait::{LONG, until},
+    traffic::{Http, ask_as, behind, grants, service_with},
 };
 
 const BURST: usize = 20_000;
@@ -24,10 +23,8 @@ fn by_user(limit: Limit) -> Rule {
 
 /// One request of a user: its status, and who decided.
 async fn ask(service: Http, user: usize) -> (usize, StatusCode, Source) {
-    let request = Request::builder().header("x-user", user).body(()).unwrap();
-    let Ok(response) = service.oneshot(request).await;
-    let decision = response.extensions().get::<Decision>().unwrap();
-    (user, response.status(), decision.source())
+    let (status, decision) = ask_as(&service, user).await;
+    (user, status, decision.source())
 }
 
 fn burst(
@@ -37,12 +34,34 @@ fn burst(
     users.map(|user| ask(service.clone(), user)).collect()
 }
 
-async fn warm(store: &RedisStore, service: &Http) {
-    until("Redis decides", || async {
-        ask(service.clone(), usize::MAX).await.2 == Source::Store
+async fn by_redis(service: &Http, user: usize) {
+    until("Redis decides", async || {
+        ask(service.clone(), user).await.2 == Source::Store
     })
     .await;
+}
+
+async fn warm(store: &RedisStore, service: &Http) {
+    by_redis(service, usize::MAX).await;
     assert!(store.health().is_well());
+}
+
+/// Returns a store on a healthy server, and a service with this limit for each user.
+async fn warmed(store: RedisStoreBuilder, limit: Limit) -> (RedisStore, Http) {
+    let store = store.build().unwrap();
+    let service = service_with(&store, by_user(limit));
+    warm(&store, &service).await;
+    (store, service)
+}
+
+/// So many requests of a user are admitted in this process, and the next is refused.
+async fn admits_here(service: &Http, user: usize, permits: usize) {
+    for _ in 0..permits {
+        let answer = ask(service.clone(), user).await;
+        assert_eq!(answer, (user, StatusCode::OK, Source::Local));
+    }
+    let refused = (user, StatusCode::TOO_MANY_REQUESTS, Source::Local);
+    assert_eq!(ask(service.clone(), user).await, refused);
 }
 
 fn count(answers: &[(usize, StatusCode, Source)], source: Source) -> usize {
@@ -106,10 +125,7 @@ async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
     println!("the server was silent for {silence:?} at most");
     assert!(!was_open || silence >= deadline / 2, "{node:?}");
     // The next caller is decided for by Redis.
-    until("Redis decides", || async {
-        ask(service.clone(), usize::MAX - 1).await.2 == Source::Store
-    })
-    .await;
+    by_redis(&service, usize::MAX - 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,9 +134,8 @@ async fn a_burst_gets_no_more_than_the_limit_there_and_here() {
     const LIMIT: usize = 20;
     let server = RedisServer::start();
     // The default deadline: what is given up at it is to be decided here.
-    let store = RedisStore::open(server.url()).unwrap();
-    let service = service_with(&store, by_user(Limit::per_hour(LIMIT as u64)));
-    warm(&store, &service).await;
+    let store = RedisStore::builder(server.url());
+    let (_store, service) = warmed(store, Limit::per_hour(LIMIT as u64)).await;
     let users = (0..BURST).map(|number| number % KEYS);
     let answers = burst(&service, users).join_all().await;
     let (mut there, mut here) = (HashMap::new(), HashMap::new());
@@ -146,23 +161,13 @@ async fn a_burst_gets_no_more_than_the_limit_there_and_here() {
 #[tokio::test]
 async fn by_default_a_process_keeps_the_limit_by_itself() {
     let mut server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    let service = service_with(&store, by_user(Limit::per_hour(3)));
-    warm(&store, &service).await;
+    let (_store, service) = warmed(patient(server.url()), Limit::per_hour(3)).await;
     server.kill();
-    for expected in [StatusCode::OK; 3] {
-        let answer = ask(service.clone(), 1).await;
-        assert_eq!(answer, (1, expected, Source::Local));
+    for user in [1, 2] {
+        admits_here(&service, user, 3).await;
     }
-    let answer = ask(service.clone(), 1).await;
-    assert_eq!(answer, (1, StatusCode::TOO_MANY_REQUESTS, Source::Local));
-    let fresh = ask(service.clone(), 2).await;
-    assert_eq!(fresh, (2, StatusCode::OK, Source::Local));
     server.restart();
-    until("Redis decides again", || async {
-        ask(service.clone(), 3).await.2 == Source::Store
-    })
-    .await;
+    by_redis(&service, 3).await;
 }
 
 #[tokio::test]
@@ -179,30 +184,13 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
         ])
         .build()
         .unwrap();
-    let inner =
-        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
-    let service = Layer::layer(&layer, inner);
-    let service = service.map_response(|response: Response<_>| response.map(|_| String::new()));
-    let service = Http::new(service);
-    until("Redis decides", || async {
-        ask(service.clone(), 0).await.2 == Source::Store
-    })
-    .await;
+    let service = behind(&layer);
+    by_redis(&service, 0).await;
     server.kill();
     // More than the rule that lets pass has room for, and each user no more than the other rule
     // has.
     for user in 1..4 {
-        for expected in [StatusCode::OK; 3] {
-            assert_eq!(
-                ask(service.clone(), user).await,
-                (user, expected, Source::Local)
-            );
-        }
-        let refused = ask(service.clone(), user).await;
-        assert_eq!(
-            refused,
-            (user, StatusCode::TOO_MANY_REQUESTS, Source::Local)
-        );
+        admits_here(&service, user, 3).await;
     }
 }
 
@@ -217,21 +205,17 @@ async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
     }
     let rule = || Rule::shared(&format!("{name}:<key>")).by(FromHeader::new("x-user"));
     let knows = service_with(&store, rule());
-    assert_eq!(
-        ask(knows.clone(), 1).await,
-        (1, StatusCode::OK, Source::Store)
-    );
+    let first = ask(knows.clone(), 1).await;
+    assert_eq!(first, (1, StatusCode::OK, Source::Store));
     server.kill();
     let granted = async |service: &Http, user| {
         let mut granted = 0;
         for _ in 0..5 {
             let (_, status, source) = ask(service.clone(), user).await;
             granted += usize::from(status == StatusCode::OK);
-            if status == StatusCode::SERVICE_UNAVAILABLE {
-                assert_eq!(source, Source::FailurePolicy);
-            } else {
-                assert_eq!(source, Source::Local);
-            }
+            let by_policy = status == StatusCode::SERVICE_UNAVAILABLE;
+            assert_eq!(source == Source::FailurePolicy, by_policy, "{source:?}");
+            assert_eq!(source == Source::Local, !by_policy, "{source:?}");
         }
         granted
     };
@@ -247,17 +231,10 @@ async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
 async fn a_request_admitted_here_is_charged_there() {
     const LIMIT: u64 = 20;
     let mut server = RedisServer::start();
-    // One connection for all of it: what was sent is carried out in the end.
-    let store = RedisStore::builder(server.url())
-        .deadline(DEADLINE)
-        .breaker(0)
-        .response_timeout(LONG)
-        .build()
-        .unwrap();
-    let service = service_with(&store, by_user(Limit::per_hour(LIMIT)));
+    let store = hasty(server.url(), DEADLINE).breaker(0);
+    let (store, service) = warmed(store, Limit::per_hour(LIMIT)).await;
     let refusing = by_user(Limit::per_hour(LIMIT)).on_failure(FailurePolicy::Deny);
     let refusing = service_with(&store, refusing);
-    warm(&store, &service).await;
     warm(&store, &refusing).await;
     server.stop_process();
     for _ in 0..3 {
@@ -268,9 +245,7 @@ async fn a_request_admitted_here_is_charged_there() {
     }
     server.resume();
     let left = async |service: &Http| {
-        let request = Request::builder().header("x-user", 1).body(()).unwrap();
-        let Ok(response) = service.clone().oneshot(request).await;
-        let decision = response.extensions().get::<Decision>().unwrap();
+        let (_, decision) = ask_as(service, 1).await;
         (decision.source() == Source::Store)
             .then(|| decision.limits().next().unwrap().remaining().unwrap())
     };
@@ -290,13 +265,8 @@ async fn a_request_admitted_here_is_charged_there() {
 async fn a_server_that_hangs_is_left_alone_though_many_ask() {
     for keys in [1, 5_000] {
         let mut server = RedisServer::start();
-        let store = RedisStore::builder(server.url())
-            .deadline(DEADLINE)
-            .response_timeout(LONG)
-            .build()
-            .unwrap();
-        let service = service_with(&store, by_user(Limit::per_hour(1_000_000)));
-        warm(&store, &service).await;
+        let store = hasty(server.url(), DEADLINE);
+        let (store, service) = warmed(store, Limit::per_hour(1_000_000)).await;
         server.stop_process();
         let users = (0..5_000).map(|number| number % keys);
         let answers = burst(&service, users).join_all().await;
@@ -313,13 +283,7 @@ async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
     const SLEEPS: &str = "local began = redis.call('TIME')[1] \
         while redis.call('TIME')[1] - began < 3 do end return 1";
     let server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(DEADLINE)
-        .response_timeout(LONG)
-        .build()
-        .unwrap();
-    let service = service_with(&store, by_user(Limit::per_hour(5)));
-    warm(&store, &service).await;
+    let (store, service) = warmed(hasty(server.url(), DEADLINE), Limit::per_hour(5)).await;
     let over = Arc::new(AtomicBool::new(false));
     let bursts = tokio::spawn({
         let (service, over) = (service.clone(), Arc::clone(&over));
@@ -332,7 +296,7 @@ async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
                 for of_burst in 0..50 {
                     callers.spawn(ask(service.clone(), user * 50 + of_burst));
                 }
-                // The pace of bursts.
+                // The pace of bursts in real time: the server stands still in one of them.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             callers.join_all().await
@@ -363,17 +327,12 @@ async fn warm_again(store: &RedisStore, service: &Http) {
 /// By GCRA a call goes once: with its connection it is lost, which says nothing of the server.
 #[tokio::test]
 async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
+    let (_server, proxy) = Proxy::and_server();
     let store = patient(proxy.url()).build().unwrap();
-    let limiters = (0..50).map(|number| {
-        let name = unique(&format!("gcra-{number}"));
-        let limiter = RateLimiter::new(&store, &name).unwrap();
-        limiter.algorithm(Algorithm::Gcra)
-    });
-    let limiters: Vec<_> = limiters.collect();
-    for limiter in &limiters {
-        assert!(limiter.try_set_rate(Limit::per_hour(1_000)).await.unwrap());
+    let mut limiters = Vec::new();
+    for _ in 0..50 {
+        let limiter = limited(&store, Limit::per_hour(1_000)).await;
+        limiters.push(limiter.algorithm(Algorithm::Gcra));
     }
     let began = Instant::now();
     let mut lost = 0;
@@ -398,10 +357,7 @@ async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
                 }
             }
         }
-        until("there is another connection", || async {
-            limiters[0].try_acquire().await.is_ok()
-        })
-        .await;
+        grants(&limiters[0]).await;
     }
     println!("{lost} calls were lost");
     assert!(lost > 0);

@@ -1,111 +1,136 @@
-//! Calls that arrive twice take nothing twice.
+//! Calls and settlements over a bad connection: what arrives twice takes nothing twice, and what is
+//! lost is counted.
 
-use super::proxy::Proxy;
+use super::{
+    proxy::Proxy,
+    traffic::{is_free, kill_connections, take_by_redis},
+};
 use crate::scene::*;
 
-fn through(proxy: &Proxy) -> RedisStore {
-    let store = patient(proxy.url()).connect_timeout(LONG);
-    store.build().unwrap()
+/// A store behind a proxy.
+struct Scene {
+    server: RedisServer,
+    proxy: Proxy,
+    store: RedisStore,
 }
 
-/// A limiter of ten permits an hour that Redis knows already.
-async fn limiter(server: &RedisServer, store: &RedisStore) -> RateLimiter {
-    let name = unique("orders");
-    let direct = RateLimiter::new(&RedisStore::open(server.url()).unwrap(), &name).unwrap();
-    assert!(direct.try_set_rate(Limit::per_hour(10)).await.unwrap());
-    let limiter = RateLimiter::new(store, &name).unwrap();
-    assert_eq!(limiter.available_permits().await.unwrap(), 10);
-    limiter
+impl Scene {
+    fn new() -> Self {
+        Self::through(Proxy::and_server())
+    }
+
+    /// Every call is carried out twice.
+    fn doubled() -> Self {
+        let (server, proxy) = Proxy::and_server();
+        proxy.double();
+        Self::through((server, proxy))
+    }
+
+    fn through((server, proxy): (RedisServer, Proxy)) -> Self {
+        let store = patient(proxy.url()).connect_timeout(LONG).build().unwrap();
+        Self {
+            server,
+            proxy,
+            store,
+        }
+    }
+
+    /// A limiter that Redis knows already.
+    async fn known(&self, limit: Limit) -> RateLimiter {
+        let direct = patient(self.server.url()).build().unwrap();
+        let direct = limited(&direct, limit).await;
+        RateLimiter::new(&self.store, direct.name()).unwrap()
+    }
+
+    /// One of ten permits an hour, over a connection that is made.
+    async fn limiter(&self) -> RateLimiter {
+        let limiter = self.known(Limit::per_hour(10)).await;
+        assert_eq!(free(&limiter).await, 10);
+        limiter
+    }
+
+    /// The same, counted in each of the ways in which nothing tells one call from another.
+    async fn undistinguished(&self) -> [(&str, RateLimiter); 3] {
+        let window = self.limiter().await.algorithm(Algorithm::FixedWindow);
+        let gcra = self.limiter().await.algorithm(Algorithm::Gcra);
+        let slots = self.limiter().await.slots(10).unwrap();
+        [("window", window), ("gcra", gcra), ("slots", slots)]
+    }
+
+    /// Returns a limiter of a hundred permits, and the receipt for ten that are taken.
+    async fn ten_taken(&self, interval: Duration) -> (RateLimiter, Receipt) {
+        let limiter = self.known(Limit::new(100, interval)).await;
+        let receipt = take_by_redis(&limiter, 10).await.receipts()[0].clone();
+        (limiter, receipt)
+    }
+
+    /// Loses the next reply; the calls are counted from now on.
+    fn cut_reply(&self) -> u64 {
+        self.server.cli(&["CONFIG", "RESETSTAT"]);
+        self.proxy.cut_replies(1);
+        self.proxy.replies_cut() + 1
+    }
+
+    /// Closes all connections, and lets no other be made.
+    fn part(&self) {
+        self.proxy.refuse(true);
+        kill_connections(&self.server);
+        self.server.cli(&["CONFIG", "RESETSTAT"]);
+    }
 }
 
-async fn granted(limiter: &RateLimiter, permits: u32) -> Decision {
-    let decision = limiter.try_acquire_many(permits).await.unwrap();
-    assert_eq!(decision.source(), Source::Store);
-    assert!(decision.is_allowed(), "{decision:?}");
-    decision
+fn left(grant: &Grant) -> Option<u64> {
+    grant.limits().next().unwrap().remaining()
 }
 
+/// One that took the last permits finds none left when it is sent again, but its own.
 #[tokio::test]
 async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = through(&proxy);
-    let limiter = limiter(&server, &store).await;
-    let _ = granted(&limiter, 1).await;
+    let scene = Scene::new();
+    for (permits, expected) in [(4, 5), (9, 0)] {
+        let limiter = scene.limiter().await;
+        take_by_redis(&limiter, 1).await;
 
-    server.cli(&["CONFIG", "RESETSTAT"]);
-    proxy.cut_replies(1);
-    let decision = granted(&limiter, 4).await;
-    assert_eq!(proxy.replies_cut(), 1);
-    assert_eq!(server.scripts_called(), 2, "executed, and sent again");
-    assert_eq!(decision.limits().next().unwrap().remaining(), Some(5));
-    assert_eq!(limiter.available_permits().await.unwrap(), 5);
-}
-
-/// The one that took the last permits finds none left when it is sent again, but its own.
-#[tokio::test]
-async fn a_resent_call_for_the_last_permits_is_still_granted() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = through(&proxy);
-    let limiter = limiter(&server, &store).await;
-    let _ = granted(&limiter, 1).await;
-
-    proxy.cut_replies(1);
-    let _ = granted(&limiter, 9).await;
-    assert_eq!(proxy.replies_cut(), 1);
-    assert_eq!(limiter.available_permits().await.unwrap(), 0);
-    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+        let cut = scene.cut_reply();
+        let grant = take_by_redis(&limiter, permits).await;
+        assert_eq!(scene.proxy.replies_cut(), cut, "{permits}");
+        let called = scene.server.scripts_called();
+        assert_eq!(called, 2, "{permits}: executed, and sent again");
+        assert_eq!(left(&grant), Some(expected), "{permits}");
+        assert_eq!(free(&limiter).await, expected, "{permits}");
+        let more = limiter.try_acquire().await.unwrap();
+        assert_eq!(more.is_allowed(), expected > 0, "{permits}");
+    }
 }
 
 #[tokio::test]
 async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    proxy.double();
-    let store = through(&proxy);
-    let limiter = limiter(&server, &store).await;
-    let before = proxy.doubled();
-    for (permits, left) in [(1, 9), (4, 5), (5, 0)] {
-        let decision = granted(&limiter, permits).await;
-        assert_eq!(decision.limits().next().unwrap().remaining(), Some(left));
+    let scene = Scene::doubled();
+    let limiter = scene.limiter().await;
+    for (permits, expected) in [(1, 9), (4, 5), (5, 0)] {
+        let before = scene.proxy.doubled();
+        let grant = take_by_redis(&limiter, permits).await;
+        assert_eq!(left(&grant), Some(expected), "{permits}");
+        assert!(scene.proxy.doubled() > before, "{permits}");
     }
-    assert!(
-        proxy.doubled() >= before + 3,
-        "{before}, then {}",
-        proxy.doubled()
-    );
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-    assert_eq!(limiter.available_permits().await.unwrap(), 0);
-}
-
-/// The ways to count in which nothing tells one call from another.
-fn undistinguished(limiter: &RateLimiter) -> [RateLimiter; 3] {
-    [
-        limiter.clone().algorithm(Algorithm::FixedWindow),
-        limiter.clone().algorithm(Algorithm::Gcra),
-        limiter.clone().slots(10).unwrap(),
-    ]
+    assert_eq!(free(&limiter).await, 0);
 }
 
 /// Redis cannot tell a repetition of these calls, so they are sent once: a call whose reply is lost
 /// has taken its permits, and is an error.
 #[tokio::test]
 async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
-    for way in 0..3 {
-        let server = RedisServer::start();
-        let proxy = Proxy::start(server.address());
-        let store = through(&proxy);
-        let limiter = &undistinguished(&limiter(&server, &store).await)[way];
-        let _ = granted(limiter, 1).await;
-
-        server.cli(&["CONFIG", "RESETSTAT"]);
-        proxy.cut_replies(1);
-        let error = limiter.try_acquire_many(4).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        store.close().await;
-        assert_eq!(server.scripts_called(), 1);
-        assert_eq!(limiter.available_permits().await.unwrap(), 5);
+    let scene = Scene::new();
+    for (way, limiter) in scene.undistinguished().await {
+        take_by_redis(&limiter, 1).await;
+        scene.cut_reply();
+        let error = limiter.try_acquire_many(4).await.err();
+        let kind = error.map(|error| error.kind());
+        assert_eq!(kind, Some(ErrorKind::Unavailable), "{way}");
+        scene.store.close().await;
+        assert_eq!(scene.server.scripts_called(), 1, "{way}");
+        assert_eq!(free(&limiter).await, 5, "{way}");
     }
 }
 
@@ -113,34 +138,90 @@ async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
 /// again.
 #[tokio::test]
 async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
-    for way in 0..3 {
-        receipts_are_sent_once(way).await;
+    let scene = Scene::new();
+    for ((way, limiter), lost) in scene.undistinguished().await.iter().zip(1..) {
+        let mut receipts = Vec::new();
+        for permits in [1, 2, 6] {
+            receipts.extend(take_by_redis(limiter, permits).await.receipts().to_vec());
+        }
+        // So that the server knows the script.
+        limiter.give_back(&receipts[0]);
+        scene.store.close().await;
+        assert_eq!(free(limiter).await, 2, "{way}");
+
+        scene.cut_reply();
+        limiter.give_back(&receipts[1]);
+        // Those that are to be sent again are waited for, too.
+        scene.store.close().await;
+        assert_eq!(scene.server.scripts_called(), 1, "{way}");
+        assert_eq!(scene.store.lost_receipts(), lost, "{way}");
+        assert_eq!(free(limiter).await, 4, "{way}");
     }
 }
 
-async fn receipts_are_sent_once(way: usize) {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = through(&proxy);
-    let limiter = &undistinguished(&limiter(&server, &store).await)[way];
-    let mut receipts = Vec::new();
-    for permits in [1, 2, 6] {
-        let Decision::Allow(grant) = granted(limiter, permits).await else {
-            panic!("it was granted");
-        };
-        receipts.extend(grant.receipts().to_vec());
+#[tokio::test]
+async fn a_settlement_whose_reply_was_lost_is_sent_again_and_counts_once() {
+    let scene = Scene::new();
+    for (kept, left) in [(0, 100), (3, 97), (25, 75), (250, -150)] {
+        let (limiter, receipt) = scene.ten_taken(HOUR).await;
+        let cut = scene.cut_reply();
+        limiter.settle(&receipt, kept);
+        scene.store.close().await;
+        assert_eq!(scene.proxy.replies_cut(), cut, "settled at {kept}");
+        let value = format!("{{{}}}:value", limiter.name());
+        let value = scene.server.cli(&["GET", &value]);
+        assert_eq!(value, left.to_string(), "settled at {kept}");
     }
-    // So that the server knows the script.
-    limiter.give_back(&receipts[0]);
-    store.close().await;
-    assert_eq!(limiter.available_permits().await.unwrap(), 2);
+    let store = &scene.store;
+    assert_eq!((store.lost_receipts(), store.lost_charges()), (0, 0));
+}
 
-    server.cli(&["CONFIG", "RESETSTAT"]);
-    proxy.cut_replies(1);
-    limiter.give_back(&receipts[1]);
-    // Those that are to be sent again are waited for, too.
+#[tokio::test]
+async fn a_settlement_that_is_delivered_twice_counts_once() {
+    let scene = Scene::doubled();
+    for (kept, left) in [(0, 100), (3, 97), (25, 75)] {
+        let (limiter, receipt) = scene.ten_taken(HOUR).await;
+        let doubled = scene.proxy.doubled();
+        limiter.settle(&receipt, kept);
+        scene.store.close().await;
+        assert!(scene.proxy.doubled() > doubled, "settled at {kept}");
+        assert_eq!(free(&limiter).await, left, "settled at {kept}");
+    }
+}
+
+#[tokio::test]
+async fn a_charge_is_kept_while_redis_is_away() {
+    let scene = Scene::new();
+    // So that the script is known.
+    let (limiter, receipt) = scene.ten_taken(HOUR).await;
+    limiter.settle(&receipt, 3);
+    scene.store.close().await;
+    let (limiter, receipt) = scene.ten_taken(HOUR).await;
+    scene.part();
+    limiter.settle(&receipt, 30);
+    let closing = tokio::time::timeout(millis(50), scene.store.close());
+    assert!(closing.await.is_err(), "nothing was sent yet");
+    scene.proxy.refuse(false);
+    scene.store.close().await;
+    assert_eq!(scene.store.lost_charges(), 0);
+    let called = scene.server.scripts_called();
+    assert_eq!(called, 1, "sent when it could be, and once");
+    assert_eq!(free(&limiter).await, 70);
+}
+
+/// Its entry may have been there and gone, so that it would be charged twice.
+#[tokio::test]
+async fn a_charge_is_not_sent_again_later_than_its_interval() {
+    let scene = Scene::new();
+    let (limiter, receipt) = scene.ten_taken(millis(1500)).await;
+    scene.part();
+    limiter.settle(&receipt, 30);
+    limiter.settle(&receipt, 2);
+    let store = &scene.store;
+    until("it is lost", async || store.lost_charges() == 1).await;
+    scene.proxy.refuse(false);
+    // What gives back may be sent at any time, and was not given up.
     store.close().await;
-    assert_eq!(server.scripts_called(), 1);
-    assert_eq!(store.lost_receipts(), 1);
-    assert_eq!(limiter.available_permits().await.unwrap(), 4);
+    assert_eq!((store.lost_receipts(), store.lost_charges()), (0, 1));
+    is_free(&limiter, 100).await;
 }

@@ -6,17 +6,21 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{
     log::Log,
     proxy::Proxy,
-    traffic::{ask, service_with},
-    wait::until,
+    traffic::{BY_REDIS, HOURLY, ask, by_redis, service_with},
 };
 
-const LIMIT: Limit = Limit::per_hour(1_000_000);
-
-/// The lines at the default level of an operator.
-fn operator_lines(log: &Log) -> Vec<String> {
+/// The lines with these words, at the default level of an operator.
+fn lines_with(log: &Log, words: &str) -> Vec<String> {
     let mut lines = log.lines();
-    lines.retain(|line| !line.contains("DEBUG"));
+    lines.retain(|line| line.contains(words) && !line.contains("DEBUG"));
     lines
+}
+
+/// There are so many lines, and the last has these words.
+#[track_caller]
+fn is_last(lines: &[String], number: usize, words: &str) {
+    assert_eq!(lines.len(), number, "{lines:#?}");
+    assert!(lines[number - 1].contains(words), "{words}: {lines:#?}");
 }
 
 #[tokio::test]
@@ -25,50 +29,43 @@ async fn an_outage_is_two_lines_without_a_key() {
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
-    let rule = LIMIT.by(Constant("alice-of-the-secret-key"));
+    let rule = HOURLY.by(Constant("alice-of-the-secret-key"));
     let deny = service_with(&store, rule.clone().on_failure(FailurePolicy::Deny));
     let allow = service_with(&store, rule.on_failure(FailurePolicy::Allow));
     let limiter = RateLimiter::new(&store, &unique("bob-of-the-secret-key")).unwrap();
-    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
-    let all = async || {
-        let (deny, allow) = (ask(&deny).await, ask(&allow).await);
-        let error = limiter.try_acquire().await.err();
-        (deny, allow, error.map(|error| error.to_string()))
+    assert!(limiter.try_set_rate(HOURLY).await.unwrap());
+    let is_well = async || {
+        let limiter = limiter.try_acquire().await.is_ok();
+        let decided = [ask(&deny).await, ask(&allow).await];
+        let well = decided == [BY_REDIS; 2];
+        assert_eq!(well, limiter, "{decided:?}");
+        well
     };
-    let healthy = (
-        (StatusCode::OK, Source::Store),
-        (StatusCode::OK, Source::Store),
-        None,
-    );
-    assert_eq!(all().await, healthy);
+    assert!(is_well().await);
     assert_eq!(log.lines(), [""; 0]);
 
     for outage in 1..=2 {
         server.kill();
         for _ in 0..50 {
-            assert_ne!(all().await, healthy);
+            assert!(!is_well().await);
         }
-        let lines = log.lines();
-        assert_eq!(lines.len(), 2 * outage - 1, "{lines:#?}");
-        assert!(lines[2 * outage - 2].contains("WARN"), "{lines:#?}");
+        is_last(&log.lines(), 2 * outage - 1, "WARN");
 
         server.restart();
-        until("the limit is there again", || async {
-            limiter.try_set_rate(LIMIT).await.is_ok()
+        until("the limit is there again", async || {
+            limiter.try_set_rate(HOURLY).await.is_ok()
         })
         .await;
         // Said when it has been well for a moment.
-        until("recovery is noted", || async {
-            assert_eq!(all().await, healthy);
+        until("recovery is noted", async || {
+            assert!(is_well().await);
             log.lines().len() > 2 * outage - 1
         })
         .await;
         for _ in 0..50 {
-            assert_eq!(all().await, healthy);
+            assert!(is_well().await);
         }
-        let lines = log.lines();
-        assert_eq!(lines.len(), 2 * outage, "{lines:#?}");
-        assert!(lines[2 * outage - 1].contains("INFO"), "{lines:#?}");
+        is_last(&log.lines(), 2 * outage, "INFO");
     }
     assert!(!log.text().contains("secret"), "{}", log.text());
     for line in log.lines() {
@@ -82,48 +79,27 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(100))
-        .build()
-        .unwrap();
-    let service = service_with(&store, LIMIT.by(Constant("alice-of-the-secret-key")));
-    until("Redis decides", || async {
-        ask(&service).await.1 == Source::Store
-    })
-    .await;
-    let of_breaker = || {
-        let lines = log.lines().into_iter();
-        let lines = lines.filter(|line| line.contains("breaker"));
-        lines.collect::<Vec<_>>()
-    };
-    assert_eq!(of_breaker(), [""; 0]);
+    let store = RedisStore::builder(server.url()).deadline(millis(100));
+    let store = store.build().unwrap();
+    let service = service_with(&store, HOURLY.by(Constant("alice-of-the-secret-key")));
+    by_redis([&service]).await;
+    assert_eq!(lines_with(&log, "breaker"), [""; 0]);
     server.stop_process();
     // Open for long enough that it was tried and failed.
-    until("it is open for a while", || async {
+    until("it is open for a while", async || {
         // The rule has no policy of its own.
         assert_eq!(ask(&service).await.1, Source::Local);
         let health = store.health();
         let node = &health.nodes()[0];
-        node.breaker() != BreakerState::Closed && node.lasts() > Duration::from_secs(1)
+        node.breaker() != BreakerState::Closed && node.lasts() > SECOND
     })
     .await;
-    let lines = of_breaker();
-    assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(
-        lines[0].contains("WARN") && lines[0].contains("opens"),
-        "{lines:#?}"
-    );
+    is_last(&lines_with(&log, "breaker"), 1, "WARN");
+    is_last(&lines_with(&log, "breaker"), 1, "opens");
     server.resume();
-    until("it is closed", || async {
-        ask(&service).await.1 == Source::Store
-    })
-    .await;
-    let lines = of_breaker();
-    assert_eq!(lines.len(), 2, "{lines:#?}");
-    assert!(
-        lines[1].contains("INFO") && lines[1].contains("closes"),
-        "{lines:#?}"
-    );
+    by_redis([&service]).await;
+    is_last(&lines_with(&log, "breaker"), 2, "INFO");
+    is_last(&lines_with(&log, "breaker"), 2, "closes");
     assert!(!log.text().contains("secret"), "{}", log.text());
 }
 
@@ -132,20 +108,13 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
 async fn a_store_that_fails_now_and_then_is_reported_once() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_millis(100))
-        .breaker(0)
-        .build()
-        .unwrap();
-    let service = service_with(&store, LIMIT.by(Constant("all")));
-    until("Redis decides", || async {
-        ask(&service).await.1 == Source::Store
-    })
-    .await;
+    let (_server, proxy) = Proxy::and_server();
+    let store = RedisStore::builder(proxy.url()).deadline(millis(100));
+    let store = store.breaker(0).build().unwrap();
+    let service = service_with(&store, HOURLY.by(Constant("all")));
+    by_redis([&service]).await;
 
-    proxy.delay_every_second_reply(Duration::from_millis(200));
+    proxy.delay_every_second_reply(millis(200));
     let mut turns = 0;
     let mut last = Source::Store;
     while turns < 20 {
@@ -153,8 +122,7 @@ async fn a_store_that_fails_now_and_then_is_reported_once() {
         turns += usize::from(source != last);
         last = source;
     }
-    let lines = operator_lines(&log);
-    assert_eq!(lines.len(), 1, "{turns} turns: {lines:#?}");
+    is_last(&lines_with(&log, ""), 1, "");
 }
 
 /// A server that is slow now and then is reported once a minute, however often its breaker opens.
@@ -162,31 +130,21 @@ async fn a_store_that_fails_now_and_then_is_reported_once() {
 async fn a_breaker_that_keeps_opening_is_reported_once_a_minute() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_millis(100))
-        .breaker(1)
-        .build()
-        .unwrap();
-    let service = service_with(&store, LIMIT.by(Constant("all")));
-    let state = || store.health().nodes()[0].breaker();
+    let (_server, proxy) = Proxy::and_server();
+    let store = RedisStore::builder(proxy.url()).deadline(millis(100));
+    let store = store.breaker(1).build().unwrap();
+    let service = service_with(&store, HOURLY.by(Constant("all")));
     let began = Instant::now();
     for opening in 1..=5 {
-        proxy.delay_every_reply(Duration::from_millis(200));
-        until("it opens", || async {
-            ask(&service).await;
-            state() == BreakerState::Open
-        })
-        .await;
-        proxy.delay_every_reply(Duration::ZERO);
-        until("it closes", || async {
-            ask(&service).await;
-            state() == BreakerState::Closed
-        })
-        .await;
-        let mut lines = operator_lines(&log);
-        lines.retain(|line| line.contains("the breaker opens"));
+        for (delay, state) in [(200, BreakerState::Open), (0, BreakerState::Closed)] {
+            proxy.delay_every_reply(millis(delay));
+            until(&format!("it is {state:?}"), async || {
+                ask(&service).await;
+                store.health().nodes()[0].breaker() == state
+            })
+            .await;
+        }
+        let lines = lines_with(&log, "the breaker opens");
         let minutes = began.elapsed().as_secs() / 60;
         let most = 1 + usize::try_from(minutes).unwrap();
         assert!(

@@ -1,6 +1,6 @@
 //! The view of callers while Redis, or the way to it, is broken; it heals without their help.
 
-#![cfg(feature = "redis")]
+#![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,
@@ -30,13 +30,8 @@ mod runtimes;
 mod scene;
 mod scripted;
 mod scripts;
-mod settling;
 mod silence;
-mod sources;
 #[path = "../support/mod.rs"]
 mod support;
-mod timers;
 #[path = "../support/traffic.rs"]
 mod traffic;
-#[path = "../support/wait.rs"]
-mod wait;

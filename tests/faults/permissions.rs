@@ -3,23 +3,15 @@
 use crate::scene::*;
 use tower_ratelimit::Error;
 
-use super::{
-    traffic::{ask, service, service_with},
-    wait::{begin, until},
-};
+use super::traffic::{ALLOWED, BY_REDIS, DENIED, ask, begin, service, service_with};
+use crate::support::{permissions, resp::command_with_password};
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// Returns the permissions that the README calls sufficient.
+/// Returns the permissions that the README calls sufficient, and what it says of exact names: the
+/// limiters of these tests have some.
 fn enough() -> String {
-    let readme = include_str!("../../README.md");
-    let (_, rest) = readme
-        .split_once("ACL SETUSER limiter ")
-        .expect("the README has the permissions");
-    let (rules, _) = rest.split_once("```").expect("a whole block");
-    let rules = rules.split_whitespace().collect::<Vec<_>>().join(" ");
-    // And what it says of exact names: the limiters of these tests have some.
-    format!("{rules} ~{{ratelimit:*")
+    format!("{} ~{{ratelimit:*", permissions().join(" "))
 }
 
 fn allow(server: &RedisServer, rules: &str) {
@@ -29,34 +21,10 @@ fn allow(server: &RedisServer, rules: &str) {
 }
 
 fn store(server: &RedisServer) -> RedisStoreBuilder {
-    RedisStore::builder(format!(
-        "redis://limiter:secret@127.0.0.1:{}/",
-        server.port()
-    ))
-    .deadline(Duration::from_secs(5))
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     // Every refusal is to be the script's.
-    .deny_cache(Duration::ZERO)
-    .response_timeout(Duration::from_secs(5))
-}
-
-/// Time by hand, so that entries expire when they should.
-#[derive(Clone, Debug)]
-struct Hand(Arc<AtomicU64>);
-
-impl Hand {
-    fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(1_700_000_000_000)))
-    }
-
-    fn advance(&self, millis: u64) {
-        self.0.fetch_add(millis, Ordering::SeqCst);
-    }
-}
-
-impl Clock for Hand {
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::SeqCst))
-    }
+    let store = hasty(url, secs(5)).deny_cache(Duration::ZERO);
+    store.response_timeout(secs(5))
 }
 
 /// Everything that a store does: every script, and every branch of one that spells another command.
@@ -68,68 +36,59 @@ async fn everything(server: &RedisServer) -> Result<(), String> {
     store.ping().await.map_err(say)?;
     verbs(&store).await.map_err(say)?;
     let service = service(&store, LIMIT, FailurePolicy::Deny);
-    expect(ask(&service).await, (StatusCode::OK, Source::Store))?;
+    expect(ask(&service).await, BY_REDIS)?;
     // The second of two is written in the first one's place.
     let rule = LIMIT.by(Constant("all")).named(&unique("rule"));
     let rule = rule.algorithm(Algorithm::Gcra);
     let service = service_with(&store, rule.on_failure(FailurePolicy::Deny));
     for _ in 0..2 {
-        expect(ask(&service).await, (StatusCode::OK, Source::Store))?;
+        expect(ask(&service).await, BY_REDIS)?;
     }
 
-    let hand = Hand::new();
-    let store = builder.client_clock(hand.clone()).build().unwrap();
+    // Time by hand, so that entries expire when they should.
+    let clock = ManualClock::new();
+    let store = builder.client_clock(clock.clone()).build().unwrap();
     let name = unique("ratelimit:orders");
     let limiter = RateLimiter::new(&store, &name).unwrap();
     let limit = Limit::per_second(2);
     expect(limiter.try_set_rate(limit).await.map_err(say)?, true)?;
     expect(limiter.limit().await.map_err(say)?, Some(limit))?;
-    let take = async || {
-        limiter
-            .try_acquire()
-            .await
-            .map_err(say)
-            .map(|it| it.is_allowed())
+    let take = async |is_granted: bool| {
+        let decision = limiter.try_acquire().await.map_err(say)?;
+        expect(decision.is_allowed(), is_granted)
     };
-    expect(take().await?, true)?;
-    hand.advance(500);
-    expect(take().await?, true)?;
-    expect(take().await?, false)?;
+    let (log, value) = (format!("{{{name}}}:permits"), format!("{{{name}}}:value"));
+    take(true).await?;
+    clock.advance(millis(500));
+    take(true).await?;
+    take(false).await?;
     // One of two has expired, then all.
-    hand.advance(500);
-    expect(take().await?, true)?;
-    hand.advance(5000);
+    clock.advance(millis(500));
+    take(true).await?;
+    clock.advance(secs(5));
     expect(limiter.available_permits().await.map_err(say)?, 2)?;
-    expect(take().await?, true)?;
+    take(true).await?;
     // Counted anew from the log.
-    server.cli(&["DEL", &format!("{{{name}}}:value")]);
-    expect(take().await?, true)?;
-    expect(take().await?, false)?;
+    server.cli(&["DEL", &value]);
+    take(true).await?;
+    take(false).await?;
     // It is unknown since when.
-    server.cli(&["DEL", &format!("{{{name}}}:permits")]);
-    expect(take().await?, false)?;
+    server.cli(&["DEL", &log]);
+    take(false).await?;
 
     // Given back, with the limit and without.
-    hand.advance(5000);
-    expect(take().await?, true)?;
-    let log = format!("{{{name}}}:permits");
+    clock.advance(secs(5));
+    take(true).await?;
     for limited in [true, false] {
         let mut call = Box::pin(limiter.try_acquire());
         begin(call.as_mut()).await;
-        if !within(async || server.cli(&["ZCARD", &log]) == "2").await {
-            return Err("not taken".to_owned());
-        }
+        soon(server, &["ZCARD", &log], "2", "not taken").await?;
         if !limited {
             server.cli(&["DEL", &name]);
         }
         drop(call);
-        if !within(async || server.cli(&["ZCARD", &log]) == "1").await {
-            return Err("not given back".to_owned());
-        }
-        let value = format!("{{{name}}}:value");
-        if !within(async || server.cli(&["GET", &value]) == "1").await {
-            return Err("not credited".to_owned());
-        }
+        soon(server, &["ZCARD", &log], "1", "not given back").await?;
+        soon(server, &["GET", &value], "1", "not credited").await?;
     }
     Ok(())
 }
@@ -152,15 +111,11 @@ async fn verbs(store: &RedisStore) -> Result<(), Error> {
     Ok(())
 }
 
-/// Short: most of the runs below end in it.
-async fn within(mut holds: impl AsyncFnMut() -> bool) -> bool {
-    for _ in 0..100 {
-        if holds().await {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    false
+/// Waits until Redis answers so, for a short time: most of the runs below end in it.
+async fn soon(server: &RedisServer, ask: &[&str], answer: &str, or: &str) -> Result<(), String> {
+    let holds = until(or, async || server.cli(ask) == answer);
+    let held = tokio::time::timeout(millis(500), holds).await;
+    held.map(drop).map_err(|_| or.to_owned())
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "of what is made in place")]
@@ -221,19 +176,13 @@ async fn a_user_who_may_call_no_script_is_rejected() {
     let error = limiter.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
     let deny = service(&store, LIMIT, FailurePolicy::Deny);
-    assert_eq!(
-        ask(&deny).await,
-        (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy)
-    );
+    assert_eq!(ask(&deny).await, DENIED);
     let allow_all = service(&store, LIMIT, FailurePolicy::Allow);
-    assert_eq!(
-        ask(&allow_all).await,
-        (StatusCode::OK, Source::FailurePolicy)
-    );
+    assert_eq!(ask(&allow_all).await, ALLOWED);
 
     // Granted at run time, it works at once.
     allow(&server, &enough());
-    assert_eq!(ask(&deny).await, (StatusCode::OK, Source::Store));
+    assert_eq!(ask(&deny).await, BY_REDIS);
 }
 
 #[tokio::test]
@@ -267,19 +216,12 @@ async fn a_missing_password_is_rejected() {
     assert_eq!(health.nodes()[0].breaker(), BreakerState::Closed);
 
     // As soon as there is none to give, or it is given, it works.
-    let mut admin = redis::Client::open(format!("redis://:secret@127.0.0.1:{}/", server.port()))
-        .unwrap()
-        .get_connection()
-        .unwrap();
-    let open = redis::cmd("CONFIG")
-        .arg("SET")
-        .arg("requirepass")
-        .arg("")
-        .exec(&mut admin);
-    open.unwrap();
-    until("it works again", || async {
+    let open = ["CONFIG", "SET", "requirepass", ""];
+    let opened = command_with_password(server.port(), "secret", &open, LONG);
+    assert_eq!(opened.unwrap().to_string(), "OK");
+    until("it works again", async || {
         limiter.try_set_rate(LIMIT).await.is_ok()
     })
     .await;
-    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    take(&limiter, 1).await;
 }

@@ -1,43 +1,24 @@
-//! Runtimes that end, stand still, or are not there at all.
+//! Runtimes that end, stand still, have no timer, or are not there at all: there is no waiting, no
+//! panic, and no limit is open.
 
 use crate::scene::*;
+use tokio::runtime::{Builder, Runtime};
 
 use super::{
     proxy::Proxy,
-    wait::{LONG, begin, until},
+    traffic::{self, Http, ask_as, begin, grants, is_free},
 };
 
 const LIMIT: Limit = Limit::per_hour(20);
 
-fn patient(url: String) -> RedisStore {
-    crate::scene::patient(url).build().unwrap()
-}
-
-/// Drives a future as a thread without tokio does.
-fn without_runtime<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let deadline = Instant::now() + LONG;
-    loop {
-        if let Poll::Ready(output) = future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
-            return output;
-        }
-        assert!(Instant::now() < deadline, "pending for ever");
-        thread::yield_now();
-    }
-}
-
 #[test]
 fn a_store_outlives_its_runtime() {
     let server = RedisServer::start();
-    let store = patient(server.url());
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    let store = patient(server.url()).build().unwrap();
     let first = runtime();
+    let limiter = first.block_on(limited(&store, LIMIT));
     first.block_on(async {
-        assert!(limiter.try_set_rate(LIMIT).await.unwrap());
-        assert!(limiter.try_acquire().await.unwrap().is_allowed());
+        take(&limiter, 1).await;
         give_back(&limiter, 19).await;
     });
     drop(first);
@@ -45,7 +26,7 @@ fn a_store_outlives_its_runtime() {
     let second = runtime();
     second.block_on(async {
         for _ in 0..3 {
-            assert!(limiter.try_acquire().await.unwrap().is_allowed());
+            take(&limiter, 1).await;
         }
         // The task that gave back has ended with the first runtime.
         give_back(&limiter, 16).await;
@@ -58,20 +39,16 @@ async fn give_back(limiter: &RateLimiter, left: u64) {
         let mut call = pin!(limiter.try_acquire_many(2));
         begin(call.as_mut()).await;
     }
-    until("what the dropped call took is free again", || async {
-        limiter.available_permits().await.ok() == Some(left)
-    })
-    .await;
+    is_free(limiter, left).await;
 }
 
 #[test]
 fn a_runtime_that_stands_still_blocks_no_other() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
+    let (_server, proxy) = Proxy::and_server();
     let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_millis(500))
-        .connect_timeout(Duration::from_millis(300))
-        .response_timeout(Duration::from_millis(300))
+        .deadline(millis(500))
+        .connect_timeout(millis(300))
+        .response_timeout(millis(300))
         .build()
         .unwrap();
     let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
@@ -79,12 +56,7 @@ fn a_runtime_that_stands_still_blocks_no_other() {
     // Its attempt to connect has begun and will not go on.
     let idle = runtime();
     idle.block_on(async {
-        let mut call = pin!(limiter.try_set_rate(LIMIT));
-        std::future::poll_fn(|context| {
-            assert!(call.as_mut().poll(context).is_pending());
-            Poll::Ready(())
-        })
-        .await;
+        assert!(poll(&mut Box::pin(limiter.try_set_rate(LIMIT))).is_pending());
     });
 
     runtime().block_on(until("the limit is set", || async {
@@ -93,33 +65,156 @@ fn a_runtime_that_stands_still_blocks_no_other() {
     }));
     // Now a connection whose runtime is not driven.
     let other = runtime();
-    other.block_on(until("it decides", || async {
-        limiter
-            .try_acquire()
-            .await
-            .is_ok_and(|decision| decision.is_allowed())
-    }));
+    other.block_on(grants(&limiter));
     drop(idle);
 }
 
+/// One permit a minute, for which requests wait so long.
+fn rule(wait: Duration) -> Rule {
+    let rule = Limit::per_minute(1).by(Constant("all")).named("api");
+    rule.wait(wait)
+}
+
+fn behind(store: &impl Store, rule: Rule) -> Http {
+    traffic::behind(&RateLimitLayer::new(store, rule))
+}
+
+fn without_timer() -> Runtime {
+    Builder::new_current_thread().enable_io().build().unwrap()
+}
+
+/// Drives a future as an executor does that is none of tokio's.
+fn elsewhere<F: Future>(future: F) -> F::Output {
+    match poll(&mut Box::pin(future)) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+async fn admits_one_of_a_hundred() {
+    let layer = behind(&MemoryStore::new(), rule(Duration::from_secs(100)));
+    assert_eq!(ask_as(&layer, 1).await.0, StatusCode::OK);
+    for _ in 0..99 {
+        let (status, decision) = ask_as(&layer, 1).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        let refusal = refused(decision);
+        assert_eq!(
+            (refusal.kind(), refusal.error().is_none()),
+            (RefusalKind::OverLimit, true)
+        );
+        let wait = refusal.retry_after().unwrap();
+        assert!(wait > secs(30) && wait <= secs(60), "{wait:?}");
+    }
+}
+
 #[test]
-fn no_runtime_is_an_error() {
-    let server = RedisServer::start();
-    let store = patient(server.url());
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-    let fails = || {
-        without_runtime(store.ping()).unwrap_err();
-        without_runtime(limiter.try_acquire()).unwrap_err();
-        without_runtime(limiter.try_set_rate(LIMIT)).unwrap_err();
-        without_runtime(limiter.limit()).unwrap_err();
-        without_runtime(limiter.available_permits()).unwrap_err();
+fn a_request_that_cannot_wait_is_refused_with_its_wait() {
+    elsewhere(admits_one_of_a_hundred());
+    without_timer().block_on(admits_one_of_a_hundred());
+}
+
+#[test]
+fn a_limiter_that_cannot_wait_grants_what_is_free() {
+    let check = async || {
+        let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
+        limiter.try_set_rate(Limit::per_minute(2)).await.unwrap();
+        limiter.acquire().await.unwrap();
+        let long = Duration::from_secs(100);
+        assert!(limiter.try_acquire_for(1, long).await.unwrap().is_allowed());
+        let refusal = refused(limiter.try_acquire_for(1, long).await.unwrap());
+        assert!(refusal.retry_after().unwrap() > Duration::from_secs(30));
+        // Who would wait without end has no use for a refusal.
+        let error = limiter.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("timer"), "{error}");
+        let error = limiter.acquire_many(3).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AboveRate);
     };
-    fails();
-    let runtime = runtime();
-    runtime.block_on(async { assert!(limiter.try_set_rate(LIMIT).await.unwrap()) });
-    // Also where a connection was made on a runtime, and that still lives.
-    fails();
-    runtime.block_on(async { assert!(limiter.try_acquire().await.unwrap().is_allowed()) });
-    drop(runtime);
-    fails();
+    elsewhere(check());
+    without_timer().block_on(check());
+}
+
+/// Each runtime is asked for its own timer, whichever came before, on this thread or on others.
+#[test]
+fn a_runtime_without_a_timer_says_nothing_of_another() {
+    let store = MemoryStore::new();
+    let brief = Limit::new(1, millis(30)).by(Constant("all")).named("brief");
+    let layer = behind(&store, brief.wait(Duration::from_secs(60)));
+    let (without, with) = (without_timer(), runtime());
+    let workers = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_io()
+        .build()
+        .unwrap();
+    for _ in 0..3 {
+        // The first takes what is there or waits for it.
+        assert_eq!(with.block_on(ask_as(&layer, 1)).0, StatusCode::OK);
+        let refused = without.block_on(async {
+            let mut last = ask_as(&layer, 1).await;
+            while last.0 == StatusCode::OK {
+                last = ask_as(&layer, 1).await;
+            }
+            last
+        });
+        assert_eq!(refused.0, StatusCode::TOO_MANY_REQUESTS);
+        let layer = layer.clone();
+        let elsewhere =
+            workers.spawn(async move { while ask_as(&layer, 1).await.0 == StatusCode::OK {} });
+        workers.block_on(elsewhere).unwrap();
+    }
+}
+
+#[test]
+fn redis_is_not_asked_without_a_timer() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    let check = async || {
+        let says_so = |error: &tower_ratelimit::Error| {
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert!(error.to_string().contains("timer"), "{error}");
+        };
+        says_so(&store.ping().await.unwrap_err());
+        #[cfg(feature = "inspect")]
+        {
+            says_so(&store.verify().await.unwrap_err());
+            says_so(&store.diagnose("orders").await.unwrap_err());
+        }
+        says_so(&limiter.try_acquire().await.unwrap_err());
+        says_so(&limiter.acquire().await.unwrap_err());
+        says_so(&limiter.try_set_rate(Limit::per_hour(9)).await.unwrap_err());
+        says_so(&limiter.limit().await.unwrap_err());
+        says_so(&limiter.available_permits().await.unwrap_err());
+        // The policy decides, also for one that would wait.
+        for wait in [Duration::ZERO, Duration::from_secs(1)] {
+            let denies = behind(&store, rule(wait).on_failure(FailurePolicy::Deny));
+            let (status, decision) = ask_as(&denies, 1).await;
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            says_so(refused(decision).error().unwrap());
+            let local = rule(wait)
+                .named("local")
+                .on_failure(FailurePolicy::local(1.0));
+            let local = behind(&store, local);
+            let _ = ask_as(&local, 1).await;
+            let (status, decision) = ask_as(&local, 1).await;
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(decision.source(), Source::Local);
+        }
+    };
+    let (without, with) = (without_timer(), runtime());
+    without.block_on(check());
+    elsewhere(check());
+    // Also where a runtime with a timer has made a connection, and a grant is given back.
+    let grant = with.block_on(async {
+        limiter.try_set_rate(Limit::per_hour(9)).await.unwrap();
+        take(&limiter, 1).await
+    });
+    without.block_on(async {
+        limiter.give_back(&grant.receipts()[0]);
+        check().await;
+    });
+    elsewhere(check());
+    with.block_on(take(&limiter, 1));
+    drop(with);
+    elsewhere(check());
 }

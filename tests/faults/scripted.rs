@@ -1,6 +1,6 @@
 //! The page of errors, end to end: a server sends each of them, and the page describes the effect.
 
-use super::{page, wait::until};
+use super::page;
 use crate::scene::*;
 use crate::support::scripted::ScriptedServer;
 
@@ -85,38 +85,30 @@ async fn each_error_is_met_as_the_page_says() {
 
 #[tokio::test]
 async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
-    let server = ScriptedServer::start(|command| {
-        if command[0].eq_ignore_ascii_case(b"EVALSHA") {
-            b"-NOSCRIPT No matching script.\r\n".to_vec()
-        } else {
-            b"-OOM command not allowed when used memory > 'maxmemory'.\r\n".to_vec()
-        }
-    });
-    let store = store(&server);
-    let limiter = RateLimiter::new(&store, "scripted").unwrap();
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert!(error.to_string().contains("maxmemory"), "{error}");
-    assert_eq!(server.commands(), ["EVALSHA", "SCRIPT", "EVAL"]);
-    assert_eq!(server.connections(), 1);
-}
-
-#[tokio::test]
-async fn an_error_names_why_a_script_could_not_be_loaded() {
-    let server = ScriptedServer::start(|command| {
-        match &*command[0].to_ascii_uppercase() {
-            b"EVALSHA" => "-NOSCRIPT No matching script.\r\n",
-            b"EVAL" => "-NOPERM this user has no permissions to run the 'eval' command\r\n",
-            _ => "-ERR something else\r\n",
-        }
-        .as_bytes()
-        .to_vec()
-    });
-    let store = store(&server);
-    let limiter = RateLimiter::new(&store, "scripted").unwrap();
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
-    assert_eq!(server.commands(), ["EVALSHA", "SCRIPT", "EVAL"]);
-    assert_eq!(server.connections(), 1);
+    const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
+    const NOPERM: &str = "-NOPERM this user has no permissions to run the 'eval' command";
+    for (load, eval, kind, words) in [
+        (OOM, OOM, ErrorKind::Unavailable, "maxmemory"),
+        (
+            "-ERR something else",
+            NOPERM,
+            ErrorKind::Rejected,
+            "permission",
+        ),
+    ] {
+        let server = ScriptedServer::of([
+            ("EVALSHA", "-NOSCRIPT No matching script."),
+            ("EVAL", eval),
+            ("", load),
+        ]);
+        let store = store(&server);
+        let limiter = RateLimiter::new(&store, "scripted").unwrap();
+        let error = limiter.try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(server.commands(), ["EVALSHA", "SCRIPT", "EVAL"], "{eval}");
+        assert_eq!(server.connections(), 1, "{eval}");
+    }
 }
 
 #[tokio::test]

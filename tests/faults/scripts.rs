@@ -16,17 +16,6 @@ fn user_without(server: &RedisServer, commands: &str) -> RedisStore {
     patient(url).build().unwrap()
 }
 
-async fn limiter(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("orders")).unwrap();
-    let limiter = limiter.algorithm(algorithm);
-    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
-    limiter
-}
-
-async fn take(limiter: &RateLimiter) {
-    assert!(limiter.try_acquire().await.unwrap().is_allowed());
-}
-
 /// Returns how often the server replied that a command is unknown.
 fn lacked(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "errorstats"]);
@@ -60,10 +49,10 @@ async fn what_is_lacked_is_loaded() {
     ] {
         let server = RedisServer::start();
         let store = patient(server.url()).build().unwrap();
-        let limiter = limiter(&store, algorithm).await;
+        let limiter = limited(&store, LIMIT).await.algorithm(algorithm);
         for _ in 0..3 {
             server.cli(&["SCRIPT", "FLUSH"]);
-            take(&limiter).await;
+            take(&limiter, 1).await;
         }
         assert_eq!(server.calls_of("eval"), 0, "{algorithm:?}");
     }
@@ -76,8 +65,8 @@ async fn what_was_loaded_is_never_dropped() {
     const ROUNDS: u64 = 5;
     let server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
-    let limiter = limiter(&store, Algorithm::SlidingLog).await;
-    take(&limiter).await;
+    let limiter = limited(&store, LIMIT).await;
+    take(&limiter, 1).await;
     let before = lacked(&server);
     let client = redis::Client::open(server.url()).unwrap();
     let mut others = client.get_multiplexed_async_connection().await.unwrap();
@@ -88,7 +77,7 @@ async fn what_was_loaded_is_never_dropped() {
             foreign.cmd("EVAL").arg(text).arg(0).ignore();
         }
         foreign.query_async::<()>(&mut others).await.unwrap();
-        take(&limiter).await;
+        take(&limiter, 1).await;
     }
     assert_eq!(server.calls_of("eval"), FOREIGN * ROUNDS);
     assert_eq!(lacked(&server), before);
@@ -99,13 +88,13 @@ async fn what_was_loaded_is_never_dropped() {
 async fn a_user_who_may_not_load_sends_the_text() {
     let server = RedisServer::start();
     let store = user_without(&server, "-script");
-    let limiter = limiter(&store, Algorithm::SlidingLog).await;
+    let limiter = limited(&store, LIMIT).await;
     let before = (server.calls_of("eval"), refused_to_load(&server));
     for round in 1..=5 {
         server.cli(&["SCRIPT", "FLUSH"]);
-        take(&limiter).await;
+        take(&limiter, 1).await;
         assert_eq!(server.calls_of("eval"), before.0 + round);
-        take(&limiter).await;
+        take(&limiter, 1).await;
         assert_eq!(refused_to_load(&server), before.1 + round);
     }
 }
@@ -114,15 +103,11 @@ async fn a_user_who_may_not_load_sends_the_text() {
 #[tokio::test]
 async fn what_is_gone_again_after_it_was_loaded_is_sent_as_text() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
-        let server = ScriptedServer::start(|command| {
-            match &*command[0].to_ascii_uppercase() {
-                b"EVALSHA" => "-NOSCRIPT No matching script.\r\n",
-                b"EVAL" => "-WRONGTYPE it has run\r\n",
-                _ => "+loaded\r\n",
-            }
-            .as_bytes()
-            .to_vec()
-        });
+        let server = ScriptedServer::of([
+            ("EVALSHA", "-NOSCRIPT No matching script."),
+            ("EVAL", "-WRONGTYPE it has run"),
+            ("", "+loaded"),
+        ]);
         let store = patient(server.url()).build().unwrap();
         let limiter = RateLimiter::new(&store, "scripted").unwrap();
         let limiter = limiter.algorithm(algorithm);

@@ -2,29 +2,21 @@
 
 use super::{
     proxy::Proxy,
-    traffic::{ask, service, service_with},
-    wait::{begin, until},
+    traffic::{ALLOWED, BY_REDIS, DENIED, ask, begin, by_redis, deny_and_allow, grants, is_free},
+    traffic::{service_with, take_by_redis},
 };
 use crate::scene::*;
 
 /// Nothing expires while a test runs: what is free again was given back.
-const HOURLY: Limit = Limit::per_hour(20);
+const TWENTY: Limit = Limit::per_hour(20);
 
-async fn limiter(store: &RedisStore) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("orders")).unwrap();
-    assert!(limiter.try_set_rate(HOURLY).await.unwrap());
-    limiter
-}
-
-async fn available(limiter: &RateLimiter) -> Option<u64> {
-    limiter.available_permits().await.ok()
-}
-
-/// Takes a permit and hears of it: the script is loaded, and the connection made.
-async fn take(limiter: &RateLimiter) {
-    let decision = limiter.try_acquire().await.unwrap();
-    assert!(decision.is_allowed());
-    assert_eq!(decision.source(), Source::Store);
+/// Returns a store, and a limiter of it with 19 permits free: the connection is made, and the
+/// script loaded.
+async fn one_taken(store: RedisStoreBuilder) -> (RedisStore, RateLimiter) {
+    let store = store.build().unwrap();
+    let limiter = limited(&store, TWENTY).await;
+    take_by_redis(&limiter, 1).await;
+    (store, limiter)
 }
 
 async fn times_out(limiter: &RateLimiter) {
@@ -38,14 +30,8 @@ async fn times_out(limiter: &RateLimiter) {
 /// connections have been replaced meanwhile.
 async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(300))
-        .response_timeout(response_timeout)
-        .breaker(0)
-        .build()
-        .unwrap();
-    let limiter = limiter(&store).await;
-    take(&limiter).await;
+    let store = hasty(server.url(), millis(300)).response_timeout(response_timeout);
+    let (store, limiter) = one_taken(store.breaker(0)).await;
 
     server.stop_process();
     let stopped = Instant::now();
@@ -55,53 +41,38 @@ async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
     }
     server.resume();
 
-    let healed = until(
-        "all but the one permit that was granted are free",
-        || async { available(&limiter).await == Some(19) },
-    )
-    .await;
+    let healed = is_free(&limiter, 19).await;
     println!("given back {healed:?} after a stall of {stall:?}");
     assert_eq!(store.lost_receipts(), 0);
 }
 
 #[tokio::test]
 async fn a_short_stall_keeps_no_permits() {
-    given_back_after_a_stall(Duration::from_secs(20), Duration::from_millis(600)).await;
+    given_back_after_a_stall(LONG, millis(600)).await;
 }
 
 #[tokio::test]
 async fn a_long_stall_keeps_no_permits() {
-    given_back_after_a_stall(Duration::from_millis(400), Duration::from_secs(4)).await;
+    given_back_after_a_stall(millis(400), secs(4)).await;
 }
 
 #[tokio::test]
 async fn a_response_timeout_before_the_deadline_keeps_no_permits() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_secs(20))
-        .response_timeout(Duration::from_millis(300))
-        .build()
-        .unwrap();
-    let limiter = limiter(&store).await;
-    take(&limiter).await;
+    let store = patient(server.url()).response_timeout(millis(300));
+    let (_store, limiter) = one_taken(store).await;
 
     server.stop_process();
     times_out(&limiter).await;
     server.resume();
-    until("what the call took is free again", || async {
-        available(&limiter).await == Some(19)
-    })
-    .await;
+    is_free(&limiter, 19).await;
 }
 
 /// Carried out, the reply lost, and no way to ask again.
 #[tokio::test]
 async fn a_connection_lost_for_good_keeps_no_permits() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = patient(proxy.url()).build().unwrap();
-    let limiter = limiter(&store).await;
-    take(&limiter).await;
+    let (_server, proxy) = Proxy::and_server();
+    let (_store, limiter) = one_taken(patient(proxy.url())).await;
 
     proxy.refuse(true);
     proxy.cut_replies(1);
@@ -109,48 +80,29 @@ async fn a_connection_lost_for_good_keeps_no_permits() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(proxy.replies_cut(), 1);
     proxy.refuse(false);
-    until("what the call took is free again", || async {
-        available(&limiter).await == Some(19)
-    })
-    .await;
+    is_free(&limiter, 19).await;
 }
 
 #[tokio::test]
 async fn a_stalled_server_meets_the_policy_at_the_deadline() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(300))
-        .build()
-        .unwrap();
-    let deny = service(&store, HOURLY, FailurePolicy::Deny);
-    let allow = service(&store, HOURLY, FailurePolicy::Allow);
-    for service in [&deny, &allow] {
-        assert_eq!(ask(service).await, (StatusCode::OK, Source::Store));
-    }
+    let store = RedisStore::builder(server.url()).deadline(millis(300));
+    let services = deny_and_allow(&store.build().unwrap());
+    by_redis(&services).await;
     server.stop_process();
     let began = Instant::now();
-    assert_eq!(
-        ask(&deny).await,
-        (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy)
-    );
-    assert_eq!(ask(&allow).await, (StatusCode::OK, Source::FailurePolicy));
+    assert_eq!(ask(&services[0]).await, DENIED);
+    assert_eq!(ask(&services[1]).await, ALLOWED);
     assert!(began.elapsed() >= millis(600), "{:?}", began.elapsed());
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
     server.resume();
-    for service in [&deny, &allow] {
-        until("Redis decides again", || async {
-            ask(service).await == (StatusCode::OK, Source::Store)
-        })
-        .await;
-    }
+    by_redis(&services).await;
 }
 
 #[tokio::test]
 async fn a_limiters_dropped_call_is_given_back() {
     let mut server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    let limiter = limiter(&store).await;
-    take(&limiter).await;
+    let (_store, limiter) = one_taken(patient(server.url())).await;
 
     server.stop_process();
     for _ in 0..5 {
@@ -158,10 +110,7 @@ async fn a_limiters_dropped_call_is_given_back() {
         begin(call.as_mut()).await;
     }
     server.resume();
-    until("what the dropped calls took is free again", || async {
-        available(&limiter).await == Some(19)
-    })
-    .await;
+    is_free(&limiter, 19).await;
     // The reason is not that they never arrived: the server has seen five more calls, and as many
     // releases.
     assert_eq!((server.calls_of("zadd"), server.calls_of("zrem")), (6, 5));
@@ -170,12 +119,11 @@ async fn a_limiters_dropped_call_is_given_back() {
 #[tokio::test]
 async fn a_request_that_hangs_up_stays_charged() {
     let mut server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    let rule = unique("rule");
-    let http = service_with(&store, HOURLY.by(Constant("all")).named(&rule));
     // Another limiter on the same connection: Redis answers in order.
-    let other = limiter(&store).await;
-    assert_eq!(ask(&http).await, (StatusCode::OK, Source::Store));
+    let (store, other) = one_taken(patient(server.url())).await;
+    let rule = unique("rule");
+    let http = service_with(&store, TWENTY.by(Constant("all")).named(&rule));
+    assert_eq!(ask(&http).await, BY_REDIS);
 
     server.stop_process();
     for _ in 0..5 {
@@ -183,63 +131,41 @@ async fn a_request_that_hangs_up_stays_charged() {
         begin(request.as_mut()).await;
     }
     server.resume();
-    take(&other).await;
     let log = format!("ratelimit:{{all}}:{rule}:permits");
-    assert_eq!(server.cli(&["ZCARD", &log]), "6");
-    // A receipt would have gone before this.
-    take(&other).await;
-    assert_eq!(server.cli(&["ZCARD", &log]), "6");
+    // A receipt would have gone before the second.
+    for _ in 0..2 {
+        take_by_redis(&other, 1).await;
+        assert_eq!(server.cli(&["ZCARD", &log]), "6");
+    }
 }
 
 #[tokio::test]
 async fn a_silent_connection_is_replaced() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        .deadline(Duration::from_millis(200))
-        .response_timeout(Duration::from_millis(500))
-        .build()
-        .unwrap();
-    let limiter = limiter(&store).await;
-    take(&limiter).await;
+    let (_server, proxy) = Proxy::and_server();
+    let store = hasty(proxy.url(), millis(200)).response_timeout(millis(500));
+    let (_store, limiter) = one_taken(store).await;
     assert_eq!(proxy.connections(), 1);
 
     proxy.freeze();
     times_out(&limiter).await;
-    let healed = until("Redis decides again", || async {
-        limiter
-            .try_acquire()
-            .await
-            .is_ok_and(|decision| decision.is_allowed())
-    })
-    .await;
+    let healed = grants(&limiter).await;
     println!("a silent connection was replaced after {healed:?}");
     assert_eq!(proxy.connections(), 2);
     // What never arrived has taken nothing.
-    until("only what was granted is taken", || async {
-        available(&limiter).await == Some(18)
-    })
-    .await;
+    is_free(&limiter, 18).await;
 }
 
 /// A reply without a waiting caller is an answer too: the connection stays open.
 #[tokio::test]
 async fn a_slow_connection_is_kept() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let store = RedisStore::builder(proxy.url())
-        // A busy machine answers before the one, and answers at all before the other.
-        .deadline(Duration::from_millis(500))
-        .response_timeout(Duration::from_secs(2))
-        .breaker(0)
-        .build()
-        .unwrap();
-    let limiter = limiter(&store).await;
-    take(&limiter).await;
+    let (_server, proxy) = Proxy::and_server();
+    // A busy machine answers before the one, and answers at all before the other.
+    let store = hasty(proxy.url(), millis(500)).response_timeout(secs(2));
+    let (_store, limiter) = one_taken(store.breaker(0)).await;
 
-    proxy.delay_every_reply(Duration::from_millis(800));
+    proxy.delay_every_reply(millis(800));
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(6) {
+    while began.elapsed() < secs(6) {
         // Late or not, on a busy machine.
         let _ = limiter.try_acquire().await;
     }

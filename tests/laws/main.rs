@@ -8,7 +8,12 @@
 //! counted approximately, never too much, and that heals an eighth of the interval later, see
 //! `tests/pure/memory/strangers.rs`.
 
-#![cfg(all(feature = "redis", feature = "test-util"))]
+#![cfg(all(
+    feature = "cluster",
+    feature = "sentinel",
+    feature = "test-util",
+    feature = "tls"
+))]
 #![allow(
     dead_code,
     unreachable_pub,
@@ -19,7 +24,6 @@
     reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
 )]
 
-#[cfg(feature = "tls")]
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod exact_wait;

@@ -7,9 +7,8 @@ use super::{
     watch::{Watch, time_of},
 };
 use crate::scene::*;
-use crate::{
-    support::Sentinel, support::cluster::wait_until, support::redis_server::command,
-    support::sentinel::MASTER_NAME,
+use crate::support::{
+    Sentinel, cluster::wait_until, redis_server::command, sentinel, sentinel::MASTER_NAME,
 };
 
 struct Watched {
@@ -30,17 +29,11 @@ const FORGOTTEN: Expected = Expected {
 
 impl Watched {
     async fn begin(row: &'static str) -> Self {
-        let (master, replica, sentinel) = aside(|| {
-            let master = RedisServer::start();
-            let port = master.port().to_string();
-            let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
-            wait_until("the replica follows", || {
-                let info = replica.cli(&["INFO", "replication"]);
-                info.contains("master_link_status:up")
-            });
-            let sentinel = Sentinel::start(&master, &replica);
-            (master, replica, sentinel)
-        });
+        let sentinel::Watched {
+            master,
+            replica,
+            sentinel,
+        } = aside(|| sentinel::Watched::start(&sentinel::Watch::default()));
         let open = || RedisStore::sentinel([sentinel.url()], MASTER_NAME);
         let handles = vec![guarded(open(), BUDGET), guarded(open(), BUDGET)];
         let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET).await;

@@ -1,7 +1,6 @@
 //! Rows 4 to 7, 12, 21 and 24: what happens on the way to a server.
 
 use crate::scene::*;
-use std::{io::Write, net::Ipv4Addr, net::SocketAddr, net::TcpListener};
 
 use super::{
     guards::{BUDGET, PATIENT, guarded},
@@ -11,7 +10,7 @@ use super::{
     stage::{EXACT, Expected, Scene, Stage, aside},
     watch::{Control, time_of},
 };
-use crate::support::cluster::wait_until;
+use crate::support::{scripted::ScriptedServer, sentinel::wait_for_replica};
 
 /// Every reply is delayed by this time. Beyond the budget the policy decides, which is no refusal
 /// of the limit.
@@ -138,12 +137,12 @@ async fn row_07_a_name_that_does_not_resolve() {
 async fn row_07_an_address_that_leads_elsewhere() {
     let mut scene = Scene::begin("row 7, elsewhere").await;
     let strangers = [
-        stranger(None),
-        stranger(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
-        stranger(Some(b"")),
+        ScriptedServer::stranger(None),
+        ScriptedServer::stranger(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+        ScriptedServer::stranger(Some(b"")),
     ];
     for stranger in strangers {
-        scene.proxy.switch(stranger);
+        scene.proxy.switch(stranger.address());
         scene.proxy.reset();
         scene.load.met_policy(30).await;
         scene.proxy.switch(scene.server.address());
@@ -152,24 +151,6 @@ async fn row_07_an_address_that_leads_elsewhere() {
         scene.healed().await;
     }
     scene.judge_cut(EXACT, 8).await;
-}
-
-/// Starts a server that sends these bytes to each client and disconnects; without bytes it is
-/// silent and stays connected.
-fn stranger(says: Option<&'static [u8]>) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    // Ends with the process.
-    thread::spawn(move || {
-        let mut kept = Vec::new();
-        for mut stream in listener.incoming().flatten() {
-            match says {
-                Some(words) => drop(stream.write_all(words)),
-                None => kept.push(stream),
-            }
-        }
-    });
-    address
 }
 
 /// The address leads to another master, and open connections lead to one that is now a replica.
@@ -181,10 +162,7 @@ async fn row_12_an_address_that_leads_to_another_master() {
     let follow = |replica: &RedisServer, master: &RedisServer| {
         let port = master.port().to_string();
         assert_eq!(replica.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
-        wait_until("the replica follows", || {
-            let info = replica.cli(&["INFO", "replication"]);
-            info.contains("master_link_status:up")
-        });
+        wait_for_replica(replica);
     };
     aside(|| follow(&other, &scene.server));
     scene.load.decided(3).await;

@@ -7,19 +7,13 @@ use super::{
     guards::BUDGET,
     stage::{EXACT, Expected, Scene, aside},
 };
-use crate::support::cluster::wait_until;
+use crate::support::{cluster::wait_until, permissions};
 
 /// The commands that the README says are enough.
 fn commands() -> Vec<&'static str> {
-    let readme = include_str!("../../README.md");
-    let (_, rest) = readme
-        .split_once("ACL SETUSER limiter ")
-        .expect("the README has the permissions");
-    let (rules, _) = rest.split_once("```").expect("a whole block");
+    let mut rules = permissions();
+    rules.retain(|rule| rule.starts_with('+'));
     rules
-        .split_whitespace()
-        .filter(|rule| rule.starts_with('+'))
-        .collect()
 }
 
 /// Makes the user anew: with this password, these keys, and the README's commands but one.

@@ -1,6 +1,11 @@
 //! Both stores and their guards: decisions, the state in Redis, and attacks by callers.
 
-#![cfg(all(feature = "redis", feature = "test-util"))]
+#![cfg(all(
+    feature = "cluster",
+    feature = "sentinel",
+    feature = "test-util",
+    feature = "tls"
+))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,
@@ -12,7 +17,6 @@
 )]
 
 mod cases;
-#[cfg(feature = "tls")]
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod defects;

@@ -1,9 +1,7 @@
 //! A real Redis Cluster of three masters, with or without replicas, owned by a test.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use super::{RedisServer, Reply, redis_server::Tls, unique};
+pub use super::wait_until;
+use super::{RedisServer, Reply, redis_server::Tls, sentinel::wait_for_replica, unique};
 
 const SLOTS: usize = 16_384;
 pub const MASTERS: usize = 3;
@@ -41,12 +39,7 @@ impl Cluster {
                 replica.cli(&["CLUSTER", "REPLICATE", &id]) == "OK"
             });
         }
-        wait_until("the replicas follow", || {
-            cluster.nodes[MASTERS..].iter().all(|replica| {
-                let info = replica.cli(&["INFO", "replication"]);
-                info.contains("master_link_status:up")
-            })
-        });
+        cluster.nodes[MASTERS..].iter().for_each(wait_for_replica);
         cluster
     }
 
@@ -98,13 +91,9 @@ impl Cluster {
         wait_until("the Cluster is complete", || {
             self.nodes.iter().all(|node| {
                 let info = node.cli(&["CLUSTER", "INFO"]);
-                [
-                    "cluster_state:ok",
-                    "cluster_slots_ok:16384",
-                    "cluster_size:3",
-                ]
-                .iter()
-                .all(|line| info.contains(line))
+                ["state:ok", "slots_ok:16384", "size:3"]
+                    .iter()
+                    .all(|line| info.contains(&format!("cluster_{line}")))
             })
         });
     }
@@ -149,17 +138,4 @@ impl Cluster {
 
 fn master_of(slot: usize) -> usize {
     slot * MASTERS / SLOTS
-}
-
-/// Polls for a state of servers, which nothing announces
-///
-/// # Panics
-///
-/// If it is not reached in half a minute.
-pub fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !reached() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -14,17 +14,21 @@
 )]
 
 pub mod cluster;
+pub mod ports;
 pub mod random;
 pub mod redis_server;
+pub mod resp;
 pub mod scripted;
 pub mod sentinel;
 
 pub use cluster::Cluster;
-pub use redis_server::{RedisServer, Reply};
+pub use redis_server::RedisServer;
+pub use resp::Reply;
 pub use sentinel::Sentinel;
 
-use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{process, thread};
 
 /// A name that no other call returns, in this process or in one that runs beside it
 ///
@@ -33,4 +37,26 @@ pub fn unique(prefix: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{prefix}-{}-{n}", process::id())
+}
+
+/// Polls for a state of servers, which nothing announces
+///
+/// # Panics
+///
+/// If it is not reached in half a minute.
+pub fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !reached() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The permissions that the README calls sufficient, as words for `ACL SETUSER limiter`
+pub fn permissions() -> Vec<&'static str> {
+    let readme = include_str!("../../README.md");
+    let rules = readme.split_once("ACL SETUSER limiter ");
+    let (_, rules) = rules.expect("the README has the permissions");
+    let (rules, _) = rules.split_once("```").expect("a whole block");
+    rules.split_whitespace().collect()
 }

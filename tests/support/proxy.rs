@@ -16,6 +16,8 @@ use std::{
 
 use tower_ratelimit::redis::io::tcp::socket2::SockRef;
 
+use crate::support::{RedisServer, wait_until};
+
 /// Forwards until told otherwise. Its threads end with their connections.
 #[derive(Debug)]
 pub struct Proxy {
@@ -34,10 +36,10 @@ pub enum Spoil {
     Garbage,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     /// Where new connections lead
-    upstream: Mutex<SocketAddr>,
+    upstream: Mutex<Option<SocketAddr>>,
     closed: AtomicBool,
     /// New connections are closed at once
     refusing: AtomicBool,
@@ -81,21 +83,8 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            upstream: Mutex::new(upstream),
-            closed: AtomicBool::new(false),
-            refusing: AtomicBool::new(false),
-            replies_to_cut: AtomicUsize::new(0),
-            replies_cut: AtomicU64::new(0),
-            spoils: Mutex::default(),
-            spoiled: AtomicU64::new(0),
-            dripping: AtomicBool::new(false),
-            doubling: AtomicBool::new(false),
-            doubled: AtomicU64::new(0),
-            delays: Mutex::default(),
-            replies: AtomicUsize::new(0),
-            came: Mutex::default(),
-            served: AtomicUsize::new(0),
-            connections: Mutex::default(),
+            upstream: Mutex::new(Some(upstream)),
+            ..Shared::default()
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || {
@@ -109,6 +98,13 @@ impl Proxy {
             }
         });
         Self { address, shared }
+    }
+
+    /// Starts an empty server, too.
+    pub fn and_server() -> (RedisServer, Self) {
+        let server = RedisServer::start();
+        let proxy = Self::start(server.address());
+        (server, proxy)
     }
 
     pub fn url(&self) -> String {
@@ -142,7 +138,7 @@ impl Proxy {
 
     /// Lets new connections lead elsewhere; those that are open stay where they are.
     pub fn switch(&self, upstream: SocketAddr) {
-        *self.shared.upstream.lock().unwrap() = upstream;
+        *self.shared.upstream.lock().unwrap() = Some(upstream);
     }
 
     /// Cuts the connection after the server has answered the next `calls` calls of a script, before the client hears it.
@@ -245,7 +241,7 @@ impl Shared {
             return Ok(());
         }
         let upstream = *self.upstream.lock().unwrap();
-        let server = TcpStream::connect(upstream)?;
+        let server = TcpStream::connect(upstream.unwrap())?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let pair = Arc::new(Pair {
@@ -324,10 +320,9 @@ impl Shared {
         pair.frozen.store(true, Ordering::SeqCst);
         let before = self.replies_cut.load(Ordering::SeqCst);
         (&pair.server).write_all(request)?;
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.replies_cut.load(Ordering::SeqCst) == before && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the server has answered", || {
+            self.replies_cut.load(Ordering::SeqCst) > before
+        });
         pair.cut();
         Ok(())
     }

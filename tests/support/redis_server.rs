@@ -2,14 +2,20 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+
+pub use super::ports::free_port;
+use super::ports::{address, free_cluster_port};
+use super::resp::Reply;
+pub use super::resp::command;
+use super::wait_until;
 
 /// A server process on a free loopback port, empty and without persistence
 ///
@@ -39,13 +45,13 @@ impl RedisServer {
 
     /// As [`start`](Self::start), with more arguments: `&["--maxmemory", "1mb"]`
     pub fn start_with(args: &[&str]) -> Self {
-        Self::start_somehow(None, args)
+        Self::try_start(None, args).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`start_with`](Self::start_with), on a port for TLS as well, which wants a certificate of its clients unless the
-    /// arguments say otherwise
+    /// As [`start_with`](Self::start_with), on a port for TLS as well, which wants a certificate
+    /// of its clients unless the arguments say otherwise
     pub fn start_tls(tls: &Tls, args: &[&str]) -> Self {
-        Self::start_somehow(Some(tls), args)
+        Self::try_start(Some(tls), args).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Whether the binary was built with TLS
@@ -54,42 +60,30 @@ impl RedisServer {
     ///
     /// If it does not start for another reason.
     pub fn has_tls(tls: &Tls) -> bool {
-        match Self::try_start(Some(tls), &[]) {
-            Ok(_) => true,
-            Err(error) => {
-                let lacks = ["Failed finding TLS support", "Bad directive"];
-                assert!(
-                    lacks.iter().any(|words| error.log.contains(words)),
-                    "{error}"
-                );
-                false
-            }
-        }
-    }
-
-    fn start_somehow(tls: Option<&Tls>, args: &[&str]) -> Self {
-        Self::try_start(tls, args).unwrap_or_else(|error| panic!("{error}"))
+        let Err(error) = Self::try_start(Some(tls), &[]) else {
+            return true;
+        };
+        let lacks = ["Failed finding TLS support", "Bad directive"];
+        let said = lacks.iter().any(|words| error.log.contains(words));
+        assert!(said, "{error}");
+        false
     }
 
     fn try_start(tls: Option<&Tls>, args: &[&str]) -> Result<Self, StartError> {
-        let args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();
         let dir = TempDir::new();
         let mut last = None;
-        let port = if args.iter().any(|arg| arg == "--cluster-enabled") {
-            free_cluster_port
-        } else {
-            free_port
+        let port = match args.contains(&"--cluster-enabled") {
+            true => free_cluster_port,
+            false => free_port,
         };
         for _ in 0..5 {
-            let mut args = args.clone();
+            let mut args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();
             let tls_port = tls.map(|tls| {
                 let tls_port = port();
                 tls.write_to(dir.path());
-                args.extend(
-                    tls.settings(tls_port)
-                        .into_iter()
-                        .flat_map(|(name, value)| [format!("--{name}"), value]),
-                );
+                for (name, value) in tls.settings(tls_port) {
+                    args.extend([format!("--{name}"), value]);
+                }
                 tls_port
             });
             let port = port();
@@ -181,17 +175,13 @@ impl RedisServer {
         self.kill();
         // Nothing of ours takes this port meanwhile; a stranger that probes it gives it back at
         // once.
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
+        wait_until("its port is free", || {
             match Process::start(self.port, &self.args, &self.dir) {
-                Ok(process) => {
-                    self.process = Some(process);
-                    return;
-                }
-                Err(error) if error.port_taken && Instant::now() < deadline => thread::sleep(POLL),
-                Err(error) => panic!("{error}"),
+                Ok(process) => self.process = Some(process),
+                Err(error) => assert!(error.port_taken, "{error}"),
             }
-        }
+            self.process.is_some()
+        });
     }
 
     /// Sends one command over a connection of its own
@@ -291,75 +281,6 @@ impl Tls {
     }
 }
 
-/// A reply in the second version of the protocol
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    Nil,
-    Int(i64),
-    Bulk(Vec<u8>),
-    Status(String),
-    Error(String),
-    Array(Vec<Self>),
-}
-
-impl Reply {
-    pub fn read(from: &mut impl BufRead) -> io::Result<Self> {
-        let mut line = String::new();
-        from.read_line(&mut line)?;
-        // A closed connection ends the line early, or leaves none at all.
-        let line = line
-            .strip_suffix("\r\n")
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| unreadable(line))?;
-        let number = || rest.parse::<i64>().map_err(|_| unreadable(line));
-        Ok(match kind {
-            "+" => Self::Status(rest.to_owned()),
-            "-" => Self::Error(rest.to_owned()),
-            ":" => Self::Int(number()?),
-            // A negative length is nil, for both.
-            "$" => match usize::try_from(number()?) {
-                Ok(len) => {
-                    let mut bytes = vec![0; len + 2];
-                    from.read_exact(&mut bytes)?;
-                    bytes.truncate(len);
-                    Self::Bulk(bytes)
-                }
-                Err(_) => Self::Nil,
-            },
-            "*" => match usize::try_from(number()?) {
-                Ok(len) => Self::Array(
-                    (0..len)
-                        .map(|_| Self::read(from))
-                        .collect::<io::Result<_>>()?,
-                ),
-                Err(_) => Self::Nil,
-            },
-            _ => return Err(unreadable(line)),
-        })
-    }
-}
-
-impl fmt::Display for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nil => f.write_str("(nil)"),
-            Self::Int(n) => n.fmt(f),
-            Self::Bulk(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
-            Self::Status(text) => f.write_str(text),
-            Self::Error(text) => write!(f, "(error) {text}"),
-            Self::Array(replies) => {
-                for (i, reply) in replies.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str("\n")?;
-                    }
-                    reply.fmt(f)?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
 /// A running server and the watchdog that outlives this process by a moment, to take the server
 /// along
 ///
@@ -378,8 +299,7 @@ impl Process {
     fn start(port: u16, args: &[String], dir: &TempDir) -> Result<Self, StartError> {
         let log = dir.path().join("log");
         let log_file = File::create(&log).expect("create the log of the server");
-        let bin =
-            std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
+        let bin = binary();
         let server = Command::new(&bin)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--protected-mode", "no", "--loglevel", "warning"])
@@ -454,23 +374,16 @@ impl Process {
     /// core stands still
     fn wait_stopped(&self) {
         let stat = format!("/proc/{}/stat", self.server.id());
-        let deadline = Instant::now() + START_TIMEOUT;
         // Only Linux has this file; elsewhere the signal is all there is. The state follows the
         // name in parentheses.
-        while let Ok(stat) = fs::read_to_string(&stat) {
-            if stat
-                .rsplit(") ")
+        let stopped = |stat: String| {
+            stat.rsplit(") ")
                 .next()
-                .is_some_and(|rest| rest.starts_with('T'))
-            {
-                break;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "SIGSTOP does not stop the server"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
+                .is_some_and(|it| it.starts_with('T'))
+        };
+        wait_until("SIGSTOP has stopped the server", || {
+            fs::read_to_string(&stat).map_or(true, stopped)
+        });
     }
 }
 
@@ -497,6 +410,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; its log:\n{}", self.what, self.log)
     }
+}
+
+/// The server's program
+pub fn binary() -> String {
+    std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"))
 }
 
 /// A fresh directory, removed with this value
@@ -538,96 +456,3 @@ impl Drop for TempDir {
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 const POLL: Duration = Duration::from_millis(10);
-
-/// A port that nobody listens on
-///
-/// Below the range from which the kernel takes the ports of outgoing connections (from 32768 on
-/// Linux, 49152 on macOS): none of them can take the port of a killed server before it restarts,
-/// and a connect to that port cannot end up connected to itself.
-pub fn free_port() -> u16 {
-    port_where(is_free)
-}
-
-/// The same for a node of a Cluster, which also listens ten thousand ports above
-fn free_cluster_port() -> u16 {
-    const OUTGOING: u16 = 32_768;
-    port_where(|port| port + 10_000 < OUTGOING && is_free(port) && is_free(port + 10_000))
-}
-
-fn is_free(port: u16) -> bool {
-    TcpListener::bind(address(port)).is_ok()
-}
-
-fn port_where(suits: impl Fn(u16) -> bool) -> u16 {
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    static OFFSET: OnceLock<u16> = OnceLock::new();
-
-    // Test binaries that run side by side begin at different places.
-    let offset = *OFFSET.get_or_init(|| {
-        let nanos = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap()
-            .subsec_nanos();
-        ((nanos ^ process::id().wrapping_mul(2_654_435_761)) % u32::from(COUNT)) as u16
-    });
-    for _ in 0..COUNT {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
-        let port = FIRST + (offset + next) % COUNT;
-        if suits(port) {
-            return port;
-        }
-    }
-    panic!("no free port from {FIRST} to {}", FIRST + COUNT - 1);
-}
-
-fn address(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
-/// Sends one command to whatever listens on a port
-pub fn command<A: AsRef<[u8]>>(port: u16, args: &[A], timeout: Duration) -> io::Result<Reply> {
-    let mut stream = send(port, &packed(args), timeout)?;
-    Reply::read(&mut stream)
-}
-
-/// The same, after a password
-pub fn command_with_password<A: AsRef<[u8]>>(
-    port: u16,
-    password: &str,
-    args: &[A],
-    timeout: Duration,
-) -> io::Result<Reply> {
-    let request = [packed(&["AUTH", password]), packed(args)].concat();
-    let mut stream = send(port, &request, timeout)?;
-    match Reply::read(&mut stream)? {
-        Reply::Status(_) => Reply::read(&mut stream),
-        refused => Ok(refused),
-    }
-}
-
-fn packed<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
-    let mut request = format!("*{}\r\n", args.len()).into_bytes();
-    for arg in args.iter().map(AsRef::as_ref) {
-        request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-        request.extend_from_slice(arg);
-        request.extend_from_slice(b"\r\n");
-    }
-    request
-}
-
-fn send(port: u16, request: &[u8], timeout: Duration) -> io::Result<BufReader<TcpStream>> {
-    let mut stream = TcpStream::connect_timeout(&address(port), timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    stream.write_all(request)?;
-    Ok(BufReader::new(stream))
-}
-
-fn unreadable(line: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("unreadable reply {line:?}"),
-    )
-}

@@ -71,6 +71,14 @@ pub fn patient(url: impl AsRef<str>) -> RedisStoreBuilder {
     store.response_timeout(LONG).deadline(LONG)
 }
 
+/// Returns a store that gives a call up at this deadline, over one connection for all of it: what
+/// was sent is carried out in the end.
+#[cfg(feature = "redis")]
+pub fn hasty(url: impl AsRef<str>, deadline: Duration) -> RedisStoreBuilder {
+    let store = RedisStore::builder(url).response_timeout(LONG);
+    store.deadline(deadline)
+}
+
 /// Returns a store of any topology that is as patient, when it connects, too.
 #[cfg(feature = "redis")]
 pub fn patiently(store: RedisStoreBuilder) -> RedisStoreBuilder {
@@ -158,6 +166,13 @@ pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind) {
 pub fn runtime() -> Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().unwrap()
+}
+
+/// Returns a new limiter whose limit is set.
+pub async fn limited(store: &impl Store, limit: Limit) -> RateLimiter {
+    let limiter = RateLimiter::new(store, &unique("orders")).unwrap();
+    assert!(limiter.try_set_rate(limit).await.unwrap());
+    limiter
 }
 
 pub async fn take(limiter: &RateLimiter, permits: u32) -> Grant {

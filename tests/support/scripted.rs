@@ -1,8 +1,8 @@
 //! A server that says what it was told to: for errors that real servers seldom give.
 
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    io::{self, BufReader, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -10,20 +10,29 @@ use std::{
     thread,
 };
 
-/// Speaks RESP2, and answers each command by what its script says. Its threads end with their connections.
-#[derive(Debug)]
+use super::Reply;
+
+/// Speaks RESP2, and answers each command by what its script says. Its threads end with their
+/// connections.
 pub struct ScriptedServer {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// What to answer, as it is to stand on the wire
-    answers: Box<Answers>,
+    says: Says,
     connections: AtomicUsize,
     /// Those asked for, in capitals, in the order in which they came
     commands: Mutex<Vec<String>>,
     closed: AtomicBool,
+}
+
+/// What to answer, as it is to stand on the wire
+enum Says {
+    /// To each command
+    Answers(Box<Answers>),
+    /// To each client, whatever it sends
+    Always(Option<&'static [u8]>),
 }
 
 /// The words of one command
@@ -32,12 +41,41 @@ pub type Command = Vec<Vec<u8>>;
 type Answers = dyn Fn(&Command) -> Vec<u8> + Send + Sync;
 
 impl ScriptedServer {
-    /// Answers `OK` to whatever a client says of itself, and by `answers` to the rest; where that is nothing, it hangs up
+    /// Answers `OK` to whatever a client says of itself, and by `answers` to the rest; where that
+    /// is nothing, it hangs up
     pub fn start(answers: impl Fn(&Command) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        Self::start_at(|_| answers)
+    }
+
+    /// Answers each command by the first of these lines that is for it; one for `""` is for all
+    pub fn of<const N: usize>(lines: [(&'static str, &'static str); N]) -> Self {
+        Self::start(move |command| {
+            let verb = String::from_utf8_lossy(&command[0]).to_uppercase();
+            let mut lines = lines.iter();
+            let line = lines.find(|(of, _)| [verb.as_str(), ""].contains(of));
+            line.map_or_else(Vec::new, |(_, line)| format!("{line}\r\n").into_bytes())
+        })
+    }
+
+    /// As [`start`](Self::start), by answers that depend on its port
+    pub fn start_at<A>(answers: impl FnOnce(u16) -> A) -> Self
+    where
+        A: Fn(&Command) -> Vec<u8> + Send + Sync + 'static,
+    {
+        Self::listen(|port| Says::Answers(Box::new(answers(port))))
+    }
+
+    /// No Redis: sends each client these bytes, and hangs up. Without any it is silent, and stays
+    /// connected
+    pub fn stranger(says: Option<&'static [u8]>) -> Self {
+        Self::listen(|_| Says::Always(says))
+    }
+
+    fn listen(says: impl FnOnce(u16) -> Says) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            answers: Box::new(answers),
+            says: says(address.port()),
             connections: AtomicUsize::new(0),
             commands: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -56,6 +94,10 @@ impl ScriptedServer {
             }
         });
         Self { address, shared }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub fn url(&self) -> String {
@@ -81,25 +123,31 @@ impl Drop for ScriptedServer {
     }
 }
 
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
-}
-
 impl Shared {
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
-        while let Some(command) = read(&mut reader)? {
+        let answers = match &self.says {
+            Says::Answers(answers) => answers,
+            Says::Always(words) => {
+                if let Some(words) = words {
+                    writer.write_all(words)?;
+                    writer.shutdown(Shutdown::Write)?;
+                }
+                // Ends with the client: what it sends unread would reset the connection.
+                return io::copy(&mut reader, &mut io::sink()).map(drop);
+            }
+        };
+        while let Reply::Array(words) = Reply::read(&mut reader)? {
+            let command: Command = words.into_iter().map(Reply::into_bytes).collect();
             let verb = String::from_utf8_lossy(&command[0]).to_uppercase();
             if verb == "CLIENT" || verb == "HELLO" || verb == "SELECT" {
                 writer.write_all(b"+OK\r\n")?;
                 continue;
             }
             self.commands.lock().unwrap().push(verb);
-            let answer = (self.answers)(&command);
+            let answer = answers(&command);
             if answer.is_empty() {
                 break;
             }
@@ -107,31 +155,4 @@ impl Shared {
         }
         Ok(())
     }
-}
-
-/// One command; none at the end of the connection.
-fn read(reader: &mut impl BufRead) -> io::Result<Option<Command>> {
-    let Some(words) = number(reader, b'*')? else {
-        return Ok(None);
-    };
-    let mut command = Vec::new();
-    for _ in 0..words {
-        let length = number(reader, b'$')?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let mut word = vec![0; length + 2];
-        reader.read_exact(&mut word)?;
-        word.truncate(length);
-        command.push(word);
-    }
-    Ok(Some(command))
-}
-
-fn number(reader: &mut impl BufRead, sign: u8) -> io::Result<Option<usize>> {
-    let mut line = Vec::new();
-    reader.read_until(b'\n', &mut line)?;
-    let Some((first, rest)) = line.split_first() else {
-        return Ok(None);
-    };
-    assert_eq!(*first, sign, "{}", String::from_utf8_lossy(&line));
-    let digits = std::str::from_utf8(rest).unwrap().trim_end();
-    Ok(Some(digits.parse().unwrap()))
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::cluster::wait_until;
-use super::redis_server::{Tls, command, command_with_password, free_port};
-use super::{RedisServer, Reply};
+use super::redis_server::{Tls, binary, free_port};
+use super::resp::{command, command_with_password};
+use super::{RedisServer, Reply, wait_until};
 
 /// The name under which it knows the master
 pub const MASTER_NAME: &str = "orders-master";
@@ -26,11 +26,60 @@ pub struct Watch<'a> {
 impl Default for Watch<'_> {
     fn default() -> Self {
         Self {
-            tls: None,
-            password: None,
             silence: 500,
+            ..PATIENT
         }
     }
+}
+
+impl Watch<'_> {
+    fn port_of(&self, server: &RedisServer) -> u16 {
+        self.tls.map_or(server.port(), |_| server.tls_port())
+    }
+}
+
+/// So that a busy machine is not taken for a dead master
+pub const PATIENT: Watch<'static> = Watch {
+    tls: None,
+    password: None,
+    silence: 60_000,
+};
+
+/// A master, its replica, and the sentinel that watches over them
+pub struct Watched {
+    pub master: RedisServer,
+    pub replica: RedisServer,
+    pub sentinel: Sentinel,
+}
+
+impl Watched {
+    /// Starts them, over TLS where the sentinel is to watch so
+    pub fn start(watch: &Watch<'_>) -> Self {
+        let server = |args: &[&str]| match watch.tls {
+            Some(tls) => {
+                RedisServer::start_tls(tls, &[&["--tls-replication", "yes"], args].concat())
+            }
+            None => RedisServer::start_with(args),
+        };
+        let master = server(&[]);
+        let port = watch.port_of(&master).to_string();
+        let replica = server(&["--replicaof", "127.0.0.1", &port]);
+        wait_for_replica(&replica);
+        let sentinel = Sentinel::start(&master, &replica, watch);
+        Self {
+            master,
+            replica,
+            sentinel,
+        }
+    }
+}
+
+/// Waits until a replica has what its master sent
+pub fn wait_for_replica(replica: &RedisServer) {
+    wait_until("the replica follows", || {
+        let info = replica.cli(&["INFO", "replication"]);
+        info.contains("master_link_status:up")
+    });
 }
 
 /// One sentinel that decides alone
@@ -51,22 +100,13 @@ impl Sentinel {
     /// # Panics
     ///
     /// If there is no server binary, or the sentinel does not come up.
-    pub fn start(master: &RedisServer, replica: &RedisServer) -> Self {
-        Self::start_with(master, replica, &Watch::default())
-    }
-
-    /// As [`start`](Self::start), in another way
-    pub fn start_with(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
+    fn start(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
         // Removed with the replica.
         let config = replica.dir().join("sentinel.conf");
-        let of = |server: &RedisServer| match watch.tls {
-            Some(_) => server.tls_port(),
-            None => server.port(),
-        };
         // Between the choice of a port and its use, somebody else may take it.
-        let sentinel = (0..5).find_map(|_| Self::launch(&config, of(master), watch));
+        let sentinel = (0..5).find_map(|_| Self::launch(&config, watch.port_of(master), watch));
         let sentinel = sentinel.expect("a port that nobody else takes");
-        let replica = of(replica).to_string();
+        let replica = watch.port_of(replica).to_string();
         wait_until("the sentinel knows the replica", || {
             let reply = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);
             reply.is_some_and(|reply| {
@@ -109,12 +149,10 @@ impl Sentinel {
         fs::write(config, lines).expect("write the configuration of the sentinel");
         let log = config.with_extension("log");
         fs::write(&log, "").expect("create the log of the sentinel");
-        let bin =
-            std::env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
         let shell = Command::new("sh")
             .arg("-c")
             .arg("\"$0\" \"$1\" --sentinel >\"$2\" 2>&1 </dev/null & read -r _; kill -KILL $!")
-            .arg(bin)
+            .arg(binary())
             .args([config, &log])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

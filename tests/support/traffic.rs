@@ -2,32 +2,27 @@
 
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, future::poll_fn};
 
-use http::{Request, Response, StatusCode};
-use tokio::task::JoinSet;
-use tower::{Layer, ServiceExt, service_fn, util::BoxCloneSyncService};
-use tower_ratelimit::{
-    Decision, ErrorKind, FailurePolicy, Limit, RateLimitLayer, RateLimiter, RedisStore, Rule,
-    Source, key::Constant,
-};
+use tower::util::BoxCloneSyncService;
 
-use super::wait::until;
-use crate::support::unique;
+use crate::scene::*;
 
 /// Granted at first, refused later: both are decisions.
 const LIMIT: Limit = Limit::new(200, Duration::from_millis(500));
 const TASKS_PER_LANE: usize = 4;
 
 pub type Http = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
+
+/// An answer: its status, and who decided.
+pub type Answer = (StatusCode, Source);
+
+pub const BY_REDIS: Answer = (StatusCode::OK, Source::Store);
+pub const ALLOWED: Answer = (StatusCode::OK, Source::FailurePolicy);
+pub const DENIED: Answer = (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy);
+
+/// So many that none is refused.
+pub const HOURLY: Limit = Limit::per_hour(1_000_000);
 
 /// A service whose requests all meet one limit.
 pub fn service(store: &RedisStore, limit: Limit, policy: FailurePolicy) -> Http {
@@ -37,20 +32,85 @@ pub fn service(store: &RedisStore, limit: Limit, policy: FailurePolicy) -> Http 
 
 /// A service behind a layer of one rule.
 pub fn service_with(store: &RedisStore, rule: Rule) -> Http {
-    let inner = service_fn(|_: Request<()>| async { Ok(Response::new(String::new())) });
-    let layered = RateLimitLayer::new(store, rule).layer(inner);
+    behind(&RateLimitLayer::new(store, rule))
+}
+
+/// A service behind a layer.
+pub fn behind(layer: &RateLimitLayer) -> Http {
+    let layered = layer.layer(service_fn(serve::<()>));
     // Only the head matters here.
     Http::new(layered.map_response(|response: Response<_>| response.map(|_| String::new())))
 }
 
-/// One request's answer: its status, and who decided.
-pub async fn ask(service: &Http) -> (StatusCode, Source) {
+/// The services of one that denies in an outage, and one that allows.
+pub fn deny_and_allow(store: &RedisStore) -> [Http; 2] {
+    [FailurePolicy::Deny, FailurePolicy::Allow].map(|policy| service(store, HOURLY, policy))
+}
+
+/// One request's answer.
+pub async fn ask(service: &Http) -> Answer {
     let Ok(response) = service.clone().oneshot(Request::new(())).await;
-    let decision = response
-        .extensions()
-        .get::<Decision>()
-        .expect("every answer has its decision");
-    (response.status(), decision.source())
+    (response.status(), decision_of(&response).source())
+}
+
+/// The answer to somebody, where limits are by `x-user`.
+pub async fn ask_as(service: &Http, user: impl ToString) -> (StatusCode, Decision) {
+    let request = Request::builder().header("x-user", user.to_string());
+    let Ok(response) = service.clone().oneshot(request.body(()).unwrap()).await;
+    let is_refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
+    let announced = response.headers().contains_key(header::RETRY_AFTER);
+    assert!(announced || !is_refused, "{response:?}");
+    (response.status(), decision_of(&response).clone())
+}
+
+/// Asks each until Redis decides for it. Returns how long that took.
+pub async fn by_redis<'a>(services: impl IntoIterator<Item = &'a Http>) -> Duration {
+    let began = Instant::now();
+    for service in services {
+        until("Redis decides", async || ask(service).await == BY_REDIS).await;
+    }
+    began.elapsed()
+}
+
+/// Takes permits, and Redis decides that.
+pub async fn take_by_redis(limiter: &RateLimiter, permits: u32) -> Grant {
+    let decision = limiter.try_acquire_many(permits).await.unwrap();
+    assert_eq!(decision.source(), Source::Store);
+    granted(decision)
+}
+
+/// Asks until a permit is granted. Returns how long that took.
+pub async fn grants(limiter: &RateLimiter) -> Duration {
+    let granted = async || {
+        let decision = limiter.try_acquire().await;
+        decision.is_ok_and(|decision| decision.is_allowed())
+    };
+    until("a permit is granted", granted).await
+}
+
+/// Asks until so many permits are free. Returns how long that took.
+pub async fn is_free(limiter: &RateLimiter, permits: u64) -> Duration {
+    let found = async || limiter.available_permits().await.ok() == Some(permits);
+    until(&format!("{permits} permits are free"), found).await
+}
+
+/// Lets a future begin, and its command reach the socket. Its result is not awaited.
+///
+/// On a runtime of one thread, with the connection made: its task runs while this one yields.
+pub async fn begin<F: Future>(mut future: Pin<&mut F>) {
+    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
+    assert!(pending.await, "decided at once");
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Closes all connections but those that read along.
+pub fn kill_connections(server: &RedisServer) -> i64 {
+    match server.command(&["CLIENT", "KILL", "TYPE", "normal"]) {
+        Reply::Int(killed) => killed,
+        other => panic!("{other}"),
+    }
 }
 
 /// Layers that fail either way and a limiter, each asked by several tasks without a pause.
@@ -79,9 +139,9 @@ impl Traffic {
             stop: Arc::default(),
             tasks: JoinSet::new(),
         };
-        for (name, policy, status) in [
-            ("deny", FailurePolicy::Deny, StatusCode::SERVICE_UNAVAILABLE),
-            ("allow", FailurePolicy::Allow, StatusCode::OK),
+        for (name, policy, by_policy) in [
+            ("deny", FailurePolicy::Deny, DENIED),
+            ("allow", FailurePolicy::Allow, ALLOWED),
         ] {
             let service = service(store, LIMIT, policy);
             traffic.lane(name, move || {
@@ -89,7 +149,7 @@ impl Traffic {
                 async move {
                     match ask(&service).await {
                         (StatusCode::OK | StatusCode::TOO_MANY_REQUESTS, Source::Store) => Ok(true),
-                        (answer, Source::FailurePolicy) if answer == status => Ok(false),
+                        answer if answer == by_policy => Ok(false),
                         other => Err(format!("{other:?}")),
                     }
                 }
@@ -116,6 +176,22 @@ impl Traffic {
             }
         });
         traffic
+    }
+
+    /// Plays a fault so many times under traffic: it costs no decision.
+    pub async fn undisturbed(store: RedisStoreBuilder, times: u32, fault: impl Fn()) {
+        let store = patiently(store).deny_cache(Duration::ZERO);
+        let traffic = Self::start(&store.build().unwrap());
+        traffic.answered(100).await;
+        traffic.all_by_store("before");
+        for _ in 0..times {
+            fault();
+            traffic.answered(100).await;
+            // A call is sent once more, not twice: none is to meet two faults.
+            traffic.under_way_over().await;
+            traffic.all_by_store("during and after");
+        }
+        traffic.end().await;
     }
 
     fn lane<F>(&mut self, name: &'static str, ask: impl Fn() -> F + Clone + Send + Sync + 'static)
@@ -179,16 +255,16 @@ impl Traffic {
     }
 
     async fn counted(&self, times: u64, count: fn(&Lane) -> &AtomicU64, what: &str) {
-        let deadline = Instant::now() + Duration::from_secs(60);
         for lane in &self.lanes {
             let goal = count(lane).load(Ordering::SeqCst) + times;
-            while count(lane).load(Ordering::SeqCst) < goal {
-                assert!(
-                    Instant::now() < deadline,
-                    "not {what} {times} times more: {lane:?}"
-                );
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            until(
+                &format!("{what} {times} times more: {lane:?}"),
+                async || {
+                    self.nothing_wrong();
+                    count(lane).load(Ordering::SeqCst) >= goal
+                },
+            )
+            .await;
         }
     }
 
@@ -202,17 +278,13 @@ impl Traffic {
     /// Nothing was decided by policy since traffic began or was last forgotten, and nothing ever came out wrong.
     pub fn all_by_store(&self, when: &str) {
         for lane in &self.lanes {
-            assert_eq!(
-                lane.by_policy.load(Ordering::SeqCst),
-                0,
-                "by policy, {when}: {}",
-                lane.name
-            );
+            let by_policy = lane.by_policy.load(Ordering::SeqCst);
+            assert_eq!(by_policy, 0, "by policy, {when}: {}", lane.name);
         }
         self.nothing_wrong();
     }
 
-    pub fn nothing_wrong(&self) {
+    fn nothing_wrong(&self) {
         for lane in &self.lanes {
             let wrong = lane.wrong.lock().unwrap();
             assert!(wrong.is_empty(), "{}: {wrong:?}", lane.name);

@@ -3,18 +3,18 @@
 
 mod once;
 
+use super::cannot_be_read;
 use crate::scene::*;
-use crate::{support::Cluster, support::cluster::MASTERS};
+use crate::{
+    support::{Cluster, cluster::MASTERS},
+    traffic::{grants, is_free, kill_connections},
+};
 use tower_ratelimit::Error;
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// Long enough that a busy machine is no failure.
 fn patient(cluster: &Cluster) -> RedisStore {
-    RedisStore::cluster(cluster.urls())
-        .deadline(Duration::from_secs(5))
-        .connect_timeout(Duration::from_secs(5))
-        .response_timeout(Duration::from_secs(5))
+    patiently(RedisStore::cluster(cluster.urls()))
         .build()
         .unwrap()
 }
@@ -45,56 +45,52 @@ fn is_granted(decision: Result<Decision, Error>) -> bool {
     }
 }
 
+/// By each way to count: over connections that repeat calls or not, to nodes that do not know the
+/// scripts yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_live_in_all_slots() {
     let cluster = Cluster::start();
     let store = patient(&cluster);
     store.ping().await.unwrap();
-    let mut used = [0; MASTERS];
-    let mut receipts = Vec::new();
-    for _ in 0..60 {
-        let limiter = limiter(&store, &unique("orders")).await;
-        used[cluster.master_of(limiter.name())] += 1;
-        for _ in 0..4 {
-            assert!(is_granted(limiter.try_acquire().await));
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let mut receipts = Vec::new();
+        for number in 0..60 {
+            let name = cluster.name_on(number % MASTERS);
+            let limiter = limiter(&store, &name).await.algorithm(algorithm);
+            assert!(is_granted(limiter.try_acquire_many(4).await));
+            for _ in 0..3 {
+                receipts.push((limiter.clone(), take(&limiter, 2).await));
+            }
+            assert!(!is_granted(limiter.try_acquire().await));
         }
-        let Decision::Allow(grant) = limiter.try_acquire_many(6).await.unwrap() else {
-            panic!("six are free");
-        };
-        assert!(!is_granted(limiter.try_acquire().await));
-        receipts.push((limiter, grant));
-    }
-    assert!(used.iter().all(|limiters| *limiters > 0), "{used:?}");
-
-    // Of many slots at once, to nodes that do not know the script yet.
-    for (limiter, grant) in &receipts {
-        for receipt in grant.receipts() {
-            limiter.give_back(receipt);
+        for (limiter, grant) in &receipts {
+            limiter.give_back(&grant.receipts()[0]);
+            limiter.give_back(&grant.receipts()[0]);
         }
-    }
-    let given_back = Instant::now();
-    for (limiter, _) in &receipts {
-        while limiter.available_permits().await.unwrap() != 6 {
-            assert!(given_back.elapsed() < Duration::from_secs(10));
+        store.close().await;
+        assert_eq!(store.lost_receipts(), 0, "{algorithm:?}");
+        for (limiter, _) in &receipts {
+            assert_eq!(free(limiter).await, 6, "{algorithm:?}");
         }
     }
-    assert_eq!(store.lost_receipts(), 0);
-
-    let (limiter, _) = &receipts[0];
-    assert_eq!(limiter.release(3).await.unwrap(), 3);
-    assert_eq!(limiter.available_permits().await.unwrap(), 9);
-    assert_eq!(limiter.limit().await.unwrap(), Some(LIMIT));
-    assert!(limiter.expire(Duration::from_secs(60)).await.unwrap());
-    assert!(limiter.delete().await.unwrap());
-    assert!(!limiter.exists().await.unwrap());
 }
 
-/// Over the connections that repeat nothing, to nodes that do not know the scripts yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_and_arrivals_live_in_all_slots() {
+async fn a_limiter_is_managed_in_its_slot() {
     let cluster = Cluster::start();
-    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
-        live_in_all_slots(&cluster, algorithm).await;
+    let store = patient(&cluster);
+    for limiter in one_each(&store, &cluster).await {
+        take(&limiter, 4).await;
+        assert_eq!(limiter.release(3).await.unwrap(), 3);
+        assert_eq!(free(&limiter).await, 9);
+        assert_eq!(limiter.limit().await.unwrap(), Some(LIMIT));
+        assert!(limiter.expire(secs(60)).await.unwrap());
+        assert!(limiter.delete().await.unwrap());
+        assert!(!limiter.exists().await.unwrap());
     }
 }
 
@@ -115,39 +111,9 @@ async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
         assert!(once.try_set_rate(LIMIT).await.unwrap());
         assert!(is_granted(once.try_acquire().await));
 
-        let Decision::Allow(grant) = limiter.try_acquire_many(4).await.unwrap() else {
-            panic!("ten are free");
-        };
+        let grant = take(limiter, 4).await;
         limiter.give_back(&grant.receipts()[0]);
-        let began = Instant::now();
-        while limiter.available_permits().await.unwrap() != 10 {
-            assert!(began.elapsed() < Duration::from_secs(10));
-        }
-    }
-}
-
-async fn live_in_all_slots(cluster: &Cluster, algorithm: Algorithm) {
-    let store = patient(cluster);
-    let mut receipts = Vec::new();
-    for limiter in one_each(&store, cluster).await {
-        let limiter = limiter.algorithm(algorithm);
-        assert!(is_granted(limiter.try_acquire_many(4).await));
-        for _ in 0..3 {
-            let Decision::Allow(grant) = limiter.try_acquire_many(2).await.unwrap() else {
-                panic!("six are free");
-            };
-            receipts.push((limiter.clone(), grant));
-        }
-        assert!(!is_granted(limiter.try_acquire().await));
-    }
-    for (limiter, grant) in &receipts {
-        limiter.give_back(&grant.receipts()[0]);
-        limiter.give_back(&grant.receipts()[0]);
-    }
-    store.close().await;
-    assert_eq!(store.lost_receipts(), 0);
-    for (limiter, _) in &receipts {
-        assert_eq!(limiter.available_permits().await.unwrap(), 6);
+        is_free(limiter, 10).await;
     }
 }
 
@@ -170,10 +136,10 @@ async fn a_rename_stays_in_its_slot() {
     };
     let error = tagged.rename(&near).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OtherSlot);
-    assert_eq!(tagged.available_permits().await.unwrap(), 6);
+    assert_eq!(free(&tagged).await, 6);
 
     let renamed = tagged.rename(&format!("b{{{one}}}")).await.unwrap();
-    assert_eq!(renamed.available_permits().await.unwrap(), 6);
+    assert_eq!(free(&renamed).await, 6);
     assert!(!tagged.exists().await.unwrap());
 }
 
@@ -199,12 +165,8 @@ fn redisson_keys(name: &str) -> Vec<String> {
         true => format!("{name}:{suffix}"),
         false => format!("{{{name}}}:{suffix}"),
     };
-    ["value", "value:client", "permits", "permits:client"]
-        .into_iter()
-        .fold(vec![name.to_owned()], |mut keys, suffix| {
-            keys.push(companion(suffix));
-            keys
-        })
+    let companions = ["value", "value:client", "permits", "permits:client"].map(companion);
+    [vec![name.to_owned()], companions.to_vec()].concat()
 }
 
 /// Shows what the check of names is for, and that it refuses no more than it must.
@@ -281,7 +243,7 @@ async fn a_slot_moves_under_traffic() {
     // The slot is there: MOVED, which certainly did not run.
     assert_eq!(limiter.release(2).await.unwrap(), 2);
     assert!(is_granted(limiter.try_acquire().await));
-    assert_eq!(limiter.available_permits().await.unwrap(), 8);
+    assert_eq!(free(&limiter).await, 8);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -291,32 +253,35 @@ async fn killed_connections_cost_no_decision() {
     let limiters = one_each(&store, &cluster).await;
     for _ in 0..3 {
         for node in &cluster.nodes {
-            let killed = node.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-            assert!(matches!(killed, Reply::Int(1..)), "{killed}");
+            assert!(kill_connections(node) > 0);
         }
         for limiter in &limiters {
             assert!(is_granted(limiter.try_acquire().await));
         }
     }
     for limiter in &limiters {
-        assert_eq!(limiter.available_permits().await.unwrap(), 7);
+        assert_eq!(free(limiter).await, 7);
     }
 }
 
 /// The masters beside a faulty one reply within this time, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Uses limiters of which the third is on a faulty master. Calls all of them for four seconds,
-/// which is longer than the other masters take to notice.
-async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
-    let store = RedisStore::cluster(cluster.urls())
-        .deadline(DEADLINE)
-        .build()
-        .unwrap();
+/// Returns a store, and a limiter on each master with more permits than a test takes.
+async fn unlimited(cluster: &Cluster) -> (RedisStore, Vec<RateLimiter>) {
+    let store = RedisStore::cluster(cluster.urls()).deadline(DEADLINE);
+    let store = store.build().unwrap();
     let limiters = one_each(&store, cluster).await;
     for limiter in &limiters {
         limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
     }
+    (store, limiters)
+}
+
+/// Uses three limiters, the third on a faulty master. Calls all of them for four seconds, which is
+/// longer than the other masters take to notice.
+async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
+    let (_store, limiters) = unlimited(cluster).await;
     let [live, other, dead] = &limiters[..] else {
         panic!("one on each master");
     };
@@ -358,18 +323,13 @@ async fn a_dead_master_costs_its_own_slots_only() {
         cluster.nodes[2].restart();
         cluster.wait_complete();
     });
-    let up = Instant::now();
     // Its data is gone, which is an answer too.
-    loop {
-        match limiters[2].try_acquire().await {
-            Err(error) if error.kind() == ErrorKind::NotInitialized => break,
-            other => assert!(up.elapsed() < Duration::from_secs(10), "{other:?}"),
-        }
-    }
-    println!(
-        "its decisions come from Redis again after {:?}",
-        up.elapsed()
-    );
+    let healed = until("Redis decides again", async || {
+        let error = limiters[2].try_acquire().await.err();
+        error.is_some_and(|error| error.kind() == ErrorKind::NotInitialized)
+    })
+    .await;
+    println!("its decisions come from Redis again after {healed:?}");
     assert!(limiters[2].try_set_rate(LIMIT).await.unwrap());
     assert!(is_granted(limiters[2].try_acquire().await));
 }
@@ -382,14 +342,8 @@ async fn a_silent_master_costs_its_own_slots_only() {
         cluster.nodes[2].resume();
         cluster.wait_complete();
     });
-    let up = Instant::now();
-    while limiters[2].try_acquire().await.is_err() {
-        assert!(up.elapsed() < Duration::from_secs(10));
-    }
-    println!(
-        "its decisions come from Redis again after {:?}",
-        up.elapsed()
-    );
+    let healed = grants(&limiters[2]).await;
+    println!("its decisions come from Redis again after {healed:?}");
 }
 
 /// There is a breaker for each 512 hash slots: that of a silent master keeps calls from it and from
@@ -397,14 +351,7 @@ async fn a_silent_master_costs_its_own_slots_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_opens_the_breaker_of_its_slots() {
     let mut cluster = Cluster::start();
-    let store = RedisStore::cluster(cluster.urls())
-        .deadline(DEADLINE)
-        .build()
-        .unwrap();
-    let limiters = one_each(&store, &cluster).await;
-    for limiter in &limiters {
-        limiter.set_rate(Limit::per_hour(1_000_000)).await.unwrap();
-    }
+    let (store, limiters) = unlimited(&cluster).await;
     let slots: Vec<_> = limiters
         .iter()
         .map(|limiter| u16::try_from(cluster.slot(limiter.name())).unwrap())
@@ -442,11 +389,7 @@ async fn a_silent_master_opens_the_breaker_of_its_slots() {
         assert!(both.try_acquire().await.is_err());
     }
     block_in_place(|| cluster.nodes[2].resume());
-    until("it grants again", async || {
-        let decision = limiters[2].try_acquire().await;
-        decision.is_ok_and(|decision| decision.is_allowed())
-    })
-    .await;
+    grants(&limiters[2]).await;
     assert_eq!(breaker(slots[2]), BreakerState::Closed);
 }
 
@@ -456,12 +399,8 @@ fn bad_addresses_are_refused() {
         vec![],
         vec!["http://a:6379"],
         vec!["unix:///tmp/redis"],
-        vec!["redis://:one@a:6379", "redis://:two@b:6379"],
+        vec!["redis://:secret@a:6379", "redis://:two@b:6379"],
     ] {
-        let error = RedisStore::cluster(addresses.clone()).build().unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Store, "{addresses:?}");
-        let said = "the address of Redis cannot be read: ";
-        assert!(error.to_string().starts_with(said), "{error}");
-        assert!(!error.to_string().contains("one"), "{error}");
+        cannot_be_read(RedisStore::cluster(addresses));
     }
 }

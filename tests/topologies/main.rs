@@ -1,7 +1,7 @@
 //! Ways to Redis: Cluster, Sentinel, TLS, pools, sockets and users; and what is lost and found on
 //! them.
 
-#![cfg(all(feature = "cluster", feature = "sentinel"))]
+#![cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,
@@ -12,7 +12,6 @@
               `#[test]` functions only"
 )]
 
-#[cfg(feature = "tls")]
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod cluster;
@@ -26,6 +25,15 @@ mod tls;
 mod topologies;
 #[path = "../support/traffic.rs"]
 mod traffic;
-#[path = "../support/wait.rs"]
-mod wait;
 mod ways;
+
+/// An address is refused where the store is built, and none of its passwords is shown.
+#[track_caller]
+fn cannot_be_read(store: scene::RedisStoreBuilder) {
+    let shown = format!("{store:?}");
+    let error = store.build().unwrap_err();
+    assert_eq!(error.kind(), scene::ConfigErrorKind::Store, "{shown}");
+    let said = "the address of Redis cannot be read: ";
+    assert!(error.to_string().starts_with(said), "{shown}: {error}");
+    assert!(!error.to_string().contains("secret"), "{error}");
+}

@@ -4,11 +4,14 @@
 //! Decisions are the same on all of them: `cases` and `laws` run on each.
 
 use crate::scene::*;
-use crate::{support::Cluster, support::cluster::wait_until};
-
 use crate::{
+    support::{
+        Cluster,
+        sentinel::{PATIENT, Watched, wait_for_replica},
+        wait_until,
+    },
     topologies::{self, Topology, connected},
-    traffic::Traffic,
+    traffic::{Traffic, kill_connections},
 };
 
 const LIMIT: Limit = Limit::per_hour(10);
@@ -25,10 +28,7 @@ async fn everything_works_everywhere() {
         let what = format!("{topology:?}");
         let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
         assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
-        let granted = limiter.try_acquire_many(4).await.unwrap();
-        let Decision::Allow(grant) = granted else {
-            panic!("{what}: ten are free");
-        };
+        let grant = take(&limiter, 4).await;
         assert!(!limiter.try_acquire_many(7).await.unwrap().is_allowed());
         limiter.give_back(&grant.receipts()[0]);
         store.close().await;
@@ -39,7 +39,7 @@ async fn everything_works_everywhere() {
             let limiter = limiter.algorithm(algorithm);
             assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
             for _ in 0..2 {
-                assert!(limiter.try_acquire_many(5).await.unwrap().is_allowed());
+                take(&limiter, 5).await;
             }
             assert!(!limiter.try_acquire().await.unwrap().is_allowed(), "{what}");
         }
@@ -50,12 +50,6 @@ async fn everything_works_everywhere() {
     }
 }
 
-fn kill_connections(server: &RedisServer) {
-    // None, where they are just being made anew.
-    let killed = server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    assert!(matches!(killed, Reply::Int(_)), "{killed}");
-}
-
 /// Decisions by policy may occur: these pools' connections have the timeouts of redis-rs, which a
 /// busy machine exceeds.
 async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilder) {
@@ -63,7 +57,10 @@ async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilde
     let traffic = Traffic::start(&store);
     traffic.answered(50).await;
     for _ in 0..5 {
-        servers.iter().for_each(|server| kill_connections(server));
+        // None, where they are just being made anew.
+        servers.iter().for_each(|server| {
+            kill_connections(server);
+        });
         traffic.answered(50).await;
     }
     traffic.end().await;
@@ -81,7 +78,7 @@ async fn a_cluster_pool_finds_new_connections() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_pool_finds_new_connections() {
-    let watched = topologies::start_watched();
+    let watched = Watched::start(&PATIENT);
     let pool = topologies::sentinel_pool(&watched.sentinel);
     drop(pool.get().await.unwrap());
     let store = RedisStore::sentinel_pool(pool);
@@ -91,13 +88,12 @@ async fn a_sentinel_pool_finds_new_connections() {
 /// The pool's stock leads to the old master, which lives on as a replica and answers PING.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
-    let watched = topologies::start_watched();
+    let watched = Watched::start(&PATIENT);
     let pool = topologies::sentinel_pool(&watched.sentinel);
     let store = patient(RedisStore::sentinel_pool(pool.clone()));
     let store = connected(store).await;
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-    assert!(limiter.try_set_rate(LIMIT).await.unwrap());
-    assert!(limiter.try_acquire_many(4).await.unwrap().is_allowed());
+    let limiter = limited(&store, LIMIT).await;
+    take(&limiter, 4).await;
     let key = format!("{{{}}}:value", limiter.name());
     // WAIT would speak of the writes of its own connection alone.
     wait_until("the replica has it", || {
@@ -114,7 +110,7 @@ async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     block_in_place(|| {
         watched.sentinel.watch_instead(new);
         // Until it has loaded what the new master sent, it answers everything with LOADING.
-        topologies::wait_for_replica(old);
+        wait_for_replica(old);
     });
     assert_eq!(pool.status().available, 2);
 

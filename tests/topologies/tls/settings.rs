@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::{deadpool_redis, redis::ClientTlsConfig, redis::TlsCertificates};
 
-use super::{certificates::Authority, support::sentinel::MASTER_NAME};
+use crate::{cannot_be_read, certificates::Authority, support::sentinel::MASTER_NAME};
 
 fn complaint(store: RedisStoreBuilder, certificates: TlsCertificates) -> String {
     let error = store.certificates(certificates).build().unwrap_err();
@@ -28,32 +28,25 @@ fn what_cannot_be_read_is_named() {
         }),
         root_cert: None,
     };
-    for (certificates, words) in [
-        (shown("nothing", &client.key), "is not a certificate in PEM"),
-        (
-            shown(&client.key, &client.key),
-            "is not a certificate in PEM",
-        ),
-        (shown(&client.certificate, ""), "not a private key in PEM"),
-        (
-            shown(&client.certificate, &client.certificate),
-            "not a private key in PEM",
-        ),
-        (
-            shown(&client.certificate, &another.key),
-            "does not match its certificate",
-        ),
-        (
-            TlsCertificates {
-                client_tls: None,
-                root_cert: Some(client.key.clone().into_bytes()),
-            },
-            "authority",
-        ),
+    const NO_CERTIFICATE: &str = "is not a certificate in PEM";
+    const NO_KEY: &str = "not a private key in PEM";
+    let good = &client.certificate;
+    for (certificate, key, words) in [
+        ("nothing", &*client.key, NO_CERTIFICATE),
+        (&client.key, &client.key, NO_CERTIFICATE),
+        (good, "", NO_KEY),
+        (good, good, NO_KEY),
+        (good, &another.key, "does not match its certificate"),
     ] {
-        let complaint = complaint(secured(), certificates);
-        assert!(complaint.contains(words), "{complaint}");
+        let complaint = complaint(secured(), shown(certificate, key));
+        assert!(complaint.contains(words), "{words}: {complaint}");
     }
+    let no_authority = TlsCertificates {
+        client_tls: None,
+        root_cert: Some(client.key.clone().into_bytes()),
+    };
+    let complaint = complaint(secured(), no_authority);
+    assert!(complaint.contains("authority"), "{complaint}");
     let store = secured().certificates(shown(&client.certificate, &client.key));
     let shown = format!("{store:?} {:?}", store.clone().build().unwrap());
     for secret in ["secret", "PRIVATE", &client.key[40..60]] {
@@ -81,15 +74,7 @@ fn certificates_are_for_addresses_with_tls() {
     let store = RedisStore::cluster(["rediss://a/", "rediss://b/"]);
     store.certificates(authority.believed()).build().unwrap();
     // One node with TLS and one without is a mistake of its own.
-    let error = RedisStore::cluster(["rediss://a/", "redis://b/"])
-        .build()
-        .unwrap_err();
-    assert_eq!(error.kind(), ConfigErrorKind::Store);
-    assert!(
-        error
-            .to_string()
-            .starts_with("the address of Redis cannot be read: ")
-    );
+    cannot_be_read(RedisStore::cluster(["rediss://a/", "redis://b/"]));
 }
 
 #[tokio::test]
