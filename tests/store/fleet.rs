@@ -2,21 +2,19 @@
 //! no room. Both are checked offline on what the server saw; how much of a limit is used is
 //! printed, as that is the machine's as well.
 
-mod history;
-
 use crate::scene::*;
 use std::{env, io::Read, process::Child, process::Command, process::Stdio};
 
 use crate::feed::Feed;
-use history::History;
+use crate::record::Record;
 
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
-const RUN: Duration = Duration::from_secs(4);
+const RUN: Duration = secs(4);
 /// By how many ms the time that `MONITOR` gives a call may be later than its own on a busy machine.
 const SLACK: i64 = 100;
 /// Between two calls of a task: together they ask far more often than any limit here allows.
-const PAUSE: Duration = Duration::from_millis(4);
+const PAUSE: Duration = millis(4);
 
 /// Tells a process that it is one of the fleet: address, name or rule, how, permits, interval.
 const WORKER: &str = "TOWER_RATELIMIT_TEST_WORKER";
@@ -60,7 +58,7 @@ fn behind_a_layer() {
 
 /// Runs as the test, and in each process that it starts as a worker.
 fn fleet(test: &str, how: How, rate: u64, interval: u64) {
-    let limit = Limit::new(rate, Duration::from_millis(interval));
+    let limit = Limit::new(rate, millis(interval));
     if let Ok(job) = env::var(WORKER) {
         let (url, name) = job.split_once(' ').unwrap();
         println!("{RESULT}{}", worker(url, name, how, limit));
@@ -81,19 +79,19 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
                 .unwrap()
         })
         .collect();
-    let (seen, received) = thread::scope(|scope| {
+    let (record, received) = thread::scope(|scope| {
         // Read while it goes on, so that the server need not keep it.
         let (done, ended) = std::sync::mpsc::channel::<()>();
         let reader = scope.spawn(|| {
-            let mut seen = Vec::new();
+            let mut record = Record::default();
             let ended = ended;
             loop {
                 let last = ended.try_recv().is_ok();
-                seen.extend(feed.until_now(&server));
+                record.read(&feed.until_now(&server));
                 if last {
-                    return seen;
+                    return record;
                 }
-                thread::sleep(Duration::from_millis(50));
+                thread::sleep(millis(50));
             }
         });
         let received: i64 = workers.into_iter().map(granted).sum();
@@ -102,16 +100,20 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     });
 
     let (rate, interval) = (rate as i64, interval as i64);
-    let history = History::read(&seen);
-    let (granted, millis) = (history.granted(), history.millis());
-    let fullest = history.fullest_window(interval);
-    let ideal = history.ideal(rate, interval);
+    let asked: i64 = record.calls().map(|call| call.permits).sum();
+    let grants = record.calls().filter(|call| call.granted);
+    let granted: i64 = grants.map(|call| call.permits).sum();
+    let (first, last) = (
+        record.calls().next().unwrap(),
+        record.calls().last().unwrap(),
+    );
+    let millis = last.at - first.at;
+    let ideal = record.ideal(rate, interval);
     let by_time = (rate * millis) as f64 / interval as f64;
     println!(
-        "{test}: {PROCESSES} processes, {} calls in {millis} ms; granted {granted} permits of {} asked for; \
-         {:.3} of what was possible, {:.3} of the rate over the time; fullest window {fullest} of {rate}",
-        history.calls.len(),
-        history.asked(),
+        "{test}: {PROCESSES} processes, {} calls in {millis} ms; granted {granted} permits of \
+         {asked} asked for; {:.3} of what was possible, {:.3} of the rate over the time",
+        record.calls().count(),
         granted as f64 / ideal as f64,
         granted as f64 / by_time,
     );
@@ -119,8 +121,16 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
         received, granted,
         "permits received by the processes, and granted by the server"
     );
-    assert!(fullest <= rate, "{fullest} of {rate} in {interval} ms");
-    let refused = history.refused_in_vain(rate, interval + SLACK);
+    let mut logged = 0;
+    for log in record.logs() {
+        record.check_never_over(log, rate, interval);
+        logged += record.kept(log);
+    }
+    assert_eq!(
+        logged, granted,
+        "permits in the log, and granted by the server"
+    );
+    let refused = record.refused_in_vain(rate, interval + SLACK);
     assert_eq!(
         refused.first(),
         None,
@@ -178,7 +188,7 @@ async fn worker(url: &str, name: &str, how: How, limit: Limit) -> i64 {
                 };
                 let decision = match how {
                     How::Limiter | How::Many => limiter.try_acquire_many(permits).await.unwrap(),
-                    How::Layer => ask(&layer).await,
+                    How::Layer => decide(&layer, Request::new(())).await,
                 };
                 let here = [Source::FailurePolicy, Source::Local];
                 assert!(!here.contains(&decision.source()), "{decision:?}");
@@ -191,10 +201,4 @@ async fn worker(url: &str, name: &str, how: How, limit: Limit) -> i64 {
         });
     }
     tasks.join_all().await.into_iter().sum()
-}
-
-async fn ask(layer: &RateLimitLayer) -> Decision {
-    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
-    let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
-    response.extensions().get::<Decision>().unwrap().clone()
 }

@@ -17,7 +17,6 @@ use crate::{log, support};
 use std::net::SocketAddr;
 
 use http::HeaderValue;
-use tower_ratelimit::RateLimitBody;
 
 fn patient(server: &RedisServer) -> RedisStore {
     crate::scene::patient(server.url()).build().unwrap()
@@ -31,12 +30,6 @@ fn request(peer: &str, header: &'static str, value: &[u8]) -> Request<String> {
     let address = SocketAddr::new(peer.parse().unwrap(), 50_000);
     request.extensions_mut().insert(PeerAddr(address));
     request
-}
-
-async fn send(layer: &RateLimitLayer, request: Request<String>) -> Response<RateLimitBody<String>> {
-    let inner =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-    layer.layer(inner).oneshot(request).await.unwrap()
 }
 
 /// The keys of a server, each with its time to live in milliseconds: -1 where it has none.

@@ -63,7 +63,7 @@ impl Kind for Slots {
 }
 
 impl Kind for Gcra {
-    const THIRD_OF_TWO_AN_HOUR: Duration = Duration::from_secs(1800);
+    const THIRD_OF_TWO_AN_HOUR: Duration = secs(1800);
     const IS_DECIMAL: bool = false;
 
     fn limiter(limiter: RateLimiter) -> RateLimiter {
@@ -125,9 +125,7 @@ fn key(name: &str, suffix: &str) -> String {
     }
 }
 
-async fn send(layer: &RateLimitLayer, key: &str) -> Response<String> {
+async fn send(layer: &RateLimitLayer, key: &str) -> Response<RateLimitBody<String>> {
     let request = Request::get("/").header("x-key", key);
-    let request = request.body(String::new()).unwrap();
-    let answer = layer.layer(service_fn(serve)).oneshot(request);
-    answer.await.unwrap().map(|_| String::new())
+    crate::scene::send(layer, request.body(()).unwrap()).await
 }

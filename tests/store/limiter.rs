@@ -4,20 +4,10 @@ use crate::scene::*;
 use tower_ratelimit::RateType;
 
 on_both_by_a_clock!(
-    a_limit_is_set_changed_and_reset,
-    a_limit_is_set_or_changed,
-    a_lower_limit_holds_at_once,
-    another_interval_counts_what_is_live,
     another_type_begins_anew,
-    permits_are_released_oldest_first,
     a_grant_is_settled_at_what_was_used,
     a_part_given_back_wakes_waiters,
-    a_limiter_expires_and_stays,
-    a_keep_alive_time_is_put_off_by_use,
-    a_limiter_is_deleted,
-    a_limiter_is_renamed_with_what_is_in_use,
     nothing_is_done_to_what_is_not_there,
-    zero_permits_are_an_error,
     a_timeout_of_zero_is_one_try,
     a_wait_beyond_the_timeout_is_refused_at_once,
     those_ahead_count,
@@ -31,71 +21,6 @@ on_both_by_a_clock!(
     a_raised_limit_wakes_waiters,
     no_waiter_calls_before_the_announced_instant,
 );
-
-async fn a_limit_is_set_changed_and_reset(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    assert_eq!(limiter.limit().await.unwrap(), None);
-    assert!(limiter.try_set_rate(Limit::per_second(3)).await.unwrap());
-    assert!(!limiter.try_set_rate(Limit::per_second(9)).await.unwrap());
-    assert_eq!(limiter.limit().await.unwrap(), Some(Limit::per_second(3)));
-    take(&limiter, 2).await;
-
-    assert!(limiter.update_rate(Limit::per_second(5)).await.unwrap());
-    assert_eq!(limiter.available_permits().await.unwrap(), 3);
-    assert!(limiter.reset_rate(Limit::per_second(4)).await.unwrap());
-    assert_eq!(limiter.available_permits().await.unwrap(), 4);
-    take(&limiter, 4).await;
-    limiter.set_rate(Limit::per_minute(7)).await.unwrap();
-    assert_eq!(limiter.limit().await.unwrap(), Some(Limit::per_minute(7)));
-    assert_eq!(limiter.available_permits().await.unwrap(), 7);
-}
-
-async fn a_limit_is_set_or_changed(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    let minute = |permits| Limit::per_minute(permits);
-    limiter.set_or_update_rate(minute(20)).await.unwrap();
-    assert_eq!(limiter.limit().await.unwrap(), Some(minute(20)));
-    take(&limiter, 3).await;
-    for (permits, left) in [(20, 17), (5, 2), (2, 0), (10, 7)] {
-        limiter.set_or_update_rate(minute(permits)).await.unwrap();
-        assert_eq!(limiter.limit().await.unwrap(), Some(minute(permits)));
-        assert_eq!(limiter.available_permits().await.unwrap(), left);
-    }
-    clock.advance(Duration::from_secs(59));
-    take(&limiter, 1).await;
-    clock.advance(Duration::from_secs(1));
-    let shorter = Limit::per_second(4);
-    limiter.set_or_update_rate(shorter).await.unwrap();
-    assert_eq!(limiter.available_permits().await.unwrap(), 4);
-}
-
-// Redisson forgets the excess: under load its lowered rate never takes effect (redisson-live 4.4).
-async fn a_lower_limit_holds_at_once(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::new(10, secs(10))).await.unwrap();
-    for _ in 0..10 {
-        take(&limiter, 1).await;
-        clock.advance(Duration::from_secs(1));
-    }
-    assert!(limiter.update_rate(Limit::new(4, secs(10))).await.unwrap());
-    assert_eq!(limiter.available_permits().await.unwrap(), 0);
-    let mut granted = 0;
-    for _ in 0..10 {
-        granted += u32::from(limiter.try_acquire().await.unwrap().is_allowed());
-        clock.advance(Duration::from_secs(1));
-    }
-    assert_eq!(granted, 4, "in the first window of the lower limit");
-}
-
-async fn another_interval_counts_what_is_live(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::new(5, secs(10))).await.unwrap();
-    take(&limiter, 2).await;
-    clock.advance(Duration::from_secs(6));
-    take(&limiter, 1).await;
-    assert!(limiter.update_rate(Limit::new(5, secs(5))).await.unwrap());
-    assert_eq!(limiter.available_permits().await.unwrap(), 4);
-}
 
 async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
     let limiter = limiter(&store);
@@ -112,23 +37,6 @@ async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
         RateType::PerClient
     );
     assert_eq!(limiter.available_permits().await.unwrap(), 5);
-}
-
-async fn permits_are_released_oldest_first(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::new(10, secs(10))).await.unwrap();
-    take(&limiter, 4).await;
-    clock.advance(Duration::from_secs(5));
-    take(&limiter, 6).await;
-    assert_eq!(limiter.release(3).await.unwrap(), 3);
-    assert_eq!(limiter.available_permits().await.unwrap(), 3);
-    take(&limiter, 3).await;
-    // Of the first four one is left; what was taken since stays until its own time.
-    clock.advance(Duration::from_secs(5));
-    assert_eq!(limiter.available_permits().await.unwrap(), 1);
-    assert_eq!(limiter.release(u32::MAX).await.unwrap(), 9);
-    assert_eq!(limiter.available_permits().await.unwrap(), 10);
-    assert_eq!(limiter.release(1).await.unwrap(), 0);
 }
 
 async fn a_grant_is_settled_at_what_was_used(store: impl Store, clock: ManualClock) {
@@ -183,87 +91,6 @@ async fn a_part_given_back_wakes_waiters(store: impl Store, clock: ManualClock) 
     waiting.await.unwrap();
 }
 
-async fn a_limiter_expires_and_stays(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
-    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
-    let hour = Duration::from_secs(3600);
-    assert!(!limiter.expire_when(hour, ExpireWhen::Set).await.unwrap());
-    assert!(
-        !limiter
-            .expire_when(hour, ExpireWhen::Greater)
-            .await
-            .unwrap()
-    );
-    assert!(limiter.expire_when(hour, ExpireWhen::NotSet).await.unwrap());
-    assert!(!limiter.expire_when(hour, ExpireWhen::NotSet).await.unwrap());
-    assert!(
-        limiter
-            .expire_when(2 * hour, ExpireWhen::Greater)
-            .await
-            .unwrap()
-    );
-    assert!(
-        !limiter
-            .expire_when(3 * hour, ExpireWhen::Less)
-            .await
-            .unwrap()
-    );
-    assert!(limiter.expire_when(hour, ExpireWhen::Less).await.unwrap());
-    match limiter.time_to_live().await.unwrap() {
-        TimeToLive::Left(left) => assert!(left <= hour && left > hour / 2, "{left:?}"),
-        other => panic!("{other:?}"),
-    }
-    assert!(limiter.clear_expire().await.unwrap());
-    assert!(!limiter.clear_expire().await.unwrap());
-    assert!(limiter.expire(hour).await.unwrap());
-    // Only setting a limit without a keep-alive time makes it stay again.
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
-    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
-}
-
-async fn a_keep_alive_time_is_put_off_by_use(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    let hour = Duration::from_secs(3600);
-    let limit = Limit::per_second(5).keep_alive(hour).unwrap();
-    assert!(limiter.try_set_rate(limit).await.unwrap());
-    assert_eq!(limiter.limit().await.unwrap(), Some(limit));
-    limiter.expire(Duration::from_secs(60)).await.unwrap();
-    take(&limiter, 1).await;
-    match limiter.time_to_live().await.unwrap() {
-        TimeToLive::Left(left) => assert!(left > hour / 2, "{left:?}"),
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn a_limiter_is_deleted(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(2)).await.unwrap();
-    take(&limiter, 2).await;
-    assert!(limiter.delete().await.unwrap());
-    assert!(!limiter.exists().await.unwrap());
-    assert!(!limiter.delete().await.unwrap());
-    limiter.set_rate(Limit::per_hour(2)).await.unwrap();
-    assert_eq!(limiter.available_permits().await.unwrap(), 2);
-}
-
-async fn a_limiter_is_renamed_with_what_is_in_use(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(5)).await.unwrap();
-    take(&limiter, 2).await;
-    let target = self::limiter(&store);
-    target.set_rate(Limit::per_hour(50)).await.unwrap();
-    take(&target, 20).await;
-    let renamed = limiter.rename(target.name()).await.unwrap();
-    assert_eq!(renamed.available_permits().await.unwrap(), 3);
-    assert!(!limiter.exists().await.unwrap());
-    fails(limiter.rename("x").await, ErrorKind::NotInitialized);
-    assert_eq!(
-        renamed.rename("a{b").await.unwrap_err().kind(),
-        ErrorKind::Name
-    );
-}
-
 async fn nothing_is_done_to_what_is_not_there(store: impl Store, _: ManualClock) {
     let limiter = limiter(&store);
     let missing = ErrorKind::NotInitialized;
@@ -276,16 +103,6 @@ async fn nothing_is_done_to_what_is_not_there(store: impl Store, _: ManualClock)
     assert!(!limiter.clear_expire().await.unwrap());
     assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Missing);
     assert!(!limiter.exists().await.unwrap());
-}
-
-async fn zero_permits_are_an_error(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
-    let zero = ErrorKind::Permits;
-    assert_eq!(limiter.try_acquire_many(0).await.unwrap_err().kind(), zero);
-    assert_eq!(limiter.acquire_many(0).await.unwrap_err().kind(), zero);
-    assert_eq!(limiter.release(0).await.unwrap_err().kind(), zero);
-    assert_eq!(limiter.available_permits().await.unwrap(), 1);
 }
 
 async fn a_timeout_of_zero_is_one_try(store: impl Store, _: ManualClock) {
@@ -526,13 +343,6 @@ async fn closing_twice_waits_twice() {
     server.resume();
     store.close().await;
     assert_eq!(limiter.available_permits().await.unwrap(), 9);
-}
-
-/// A name may be somebody's.
-#[tokio::test]
-async fn a_limiter_does_not_tell_its_name_when_printed() {
-    let limiter = RateLimiter::new(&MemoryStore::new(), "user:alice").unwrap();
-    assert!(!format!("{limiter:?}").contains("alice"), "{limiter:?}");
 }
 
 /// An expired limiter makes room.

@@ -6,7 +6,6 @@ mod cluster;
 mod fleet;
 mod layer;
 mod memory;
-mod record;
 mod together;
 mod world;
 

@@ -39,6 +39,7 @@ mod monitor;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod raw_state;
+mod record;
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/mod.rs"]

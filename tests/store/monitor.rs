@@ -1,105 +1,139 @@
 //! The cost of a decision for Redis: one command, as the server itself sees it.
 
-use crate::feed::Feed;
+use crate::feed::{Feed, Seen};
 use crate::scene::*;
 
 const LIMIT: Limit = Limit::per_hour(3);
 
-fn patient(server: &RedisServer) -> RedisStore {
-    // What a refusal costs is counted here.
-    let store = crate::scene::patient(server.url()).deny_cache(Duration::ZERO);
+/// A store that asks Redis about each request: what a refusal costs is counted here, too.
+fn asking(server: &RedisServer) -> RedisStore {
+    let store = patient(server.url()).deny_cache(Duration::ZERO);
     store.build().unwrap()
 }
 
-/// The commands that clients have sent, without their arguments.
-fn commands(feed: &mut Feed, server: &RedisServer) -> Vec<String> {
-    feed.until_now(server)
-        .into_iter()
-        .filter(|seen| !seen.by_script)
-        .map(|mut seen| seen.words.swap_remove(0))
-        .collect()
+/// The commands that clients have sent, without their arguments, and how many scripts have sent.
+/// Scripts touch no key but the `keys` that their call declares, so that a Cluster can route it.
+fn commands(feed: &mut Feed, server: &RedisServer, keys: usize) -> (Vec<String>, usize) {
+    let (mut sent, mut inner, mut declared) = (Vec::new(), 0, Vec::new());
+    for Seen {
+        by_script,
+        mut words,
+        ..
+    } in feed.until_now(server)
+    {
+        if by_script {
+            assert!(
+                words[0] == "TIME" || declared.contains(&words[1]),
+                "{words:?}"
+            );
+            inner += 1;
+            continue;
+        }
+        if words[0].starts_with("EVAL") {
+            assert_eq!(words[2], keys.to_string());
+            declared = words[3..3 + keys].to_vec();
+        }
+        sent.push(words.swap_remove(0));
+    }
+    (sent, inner)
 }
 
 /// Returns whether the user's request was admitted; Redis decided that.
 async fn ask(layer: &RateLimitLayer, user: &str) -> bool {
-    let inner = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
     let request = Request::builder().header("x-user", user).body(()).unwrap();
-    let response = layer.layer(inner).oneshot(request).await.unwrap();
-    let decision = response.extensions().get::<Decision>().unwrap();
+    let decision = decide(layer, request).await;
     assert_eq!(decision.source(), Source::Store);
     decision.is_allowed()
 }
 
+/// One command, whatever counts and however many limits there are.
 #[tokio::test]
 async fn a_layers_decision_is_one_command() {
-    let server = RedisServer::start();
-    let mut feed = Feed::open(&server);
-    let rule = LIMIT.by(FromHeader::new("x-user"));
-    let layer = RateLimitLayer::new(&patient(&server), rule.clone());
-
-    // Setting the connection up takes what it takes; then the script is not there yet.
-    assert!(ask(&layer, "ann").await);
-    let first = commands(&mut feed, &server);
-    let set_up = first.len() - 3;
-    assert_eq!(first[set_up..], ["EVALSHA", "SCRIPT", "EVALSHA"]);
-    assert!(
-        first[..set_up].iter().all(|command| command == "CLIENT"),
-        "{first:?}"
-    );
-
-    // New keys, grants, refusals, more than was ever granted: one each.
-    for (user, allowed) in [
-        ("ann", true),
-        ("ann", true),
-        ("ann", false),
-        ("bob", true),
-        ("eve", true),
-        ("bob", true),
-        ("ann", false),
+    let user = || LIMIT.by(FromHeader::new("x-user"));
+    let many = Limit::per_hour(30);
+    let list = vec![
+        user().named("user"),
+        many.by(FromHeader::new("x-user")).named("many").cost(3),
+        many.by(Constant("all")).named("all"),
+    ];
+    for (what, keys, rules) in [
+        ("a log", 5, vec![user()]),
+        ("GCRA", 1, vec![user().algorithm(Algorithm::Gcra)]),
+        ("a list", 15, list),
     ] {
-        assert_eq!(ask(&layer, user).await, allowed);
-        assert_eq!(commands(&mut feed, &server), ["EVALSHA"], "{user}");
+        let server = RedisServer::start();
+        let mut feed = Feed::open(&server);
+        let layer = || {
+            let layer = RateLimitLayer::builder(&asking(&server)).otherwise(rules.clone());
+            layer.build().unwrap()
+        };
+        let (first, other) = (layer(), layer());
+        let mut touched = 0;
+        let mut sent = || {
+            let (sent, inner) = commands(&mut feed, &server, keys);
+            touched += inner;
+            sent
+        };
+
+        // Setting the connection up takes what it takes; then the script is not there yet.
+        assert!(ask(&first, "ann").await, "{what}");
+        let seen = sent();
+        let set_up = seen.len() - 3;
+        assert_eq!(seen[set_up..], ["EVALSHA", "SCRIPT", "EVALSHA"], "{what}");
+        let is_client = |command: &String| command == "CLIENT";
+        assert!(seen[..set_up].iter().all(is_client), "{what}: {seen:?}");
+
+        // New keys, grants, refusals, more than was ever granted: one each.
+        for (user, allowed) in [
+            ("ann", true),
+            ("ann", true),
+            ("ann", false),
+            ("bob", true),
+            ("eve", true),
+            ("bob", true),
+            ("ann", false),
+        ] {
+            assert_eq!(ask(&first, user).await, allowed, "{what}: {user}");
+            assert_eq!(sent(), ["EVALSHA"], "{what}: {user}");
+        }
+
+        // Another process, whose connection is new and whose script is known.
+        assert!(ask(&other, "bob").await, "{what}");
+        let seen = sent();
+        assert_eq!(seen.len(), set_up + 1, "{what}: {seen:?}");
+        assert_eq!(seen[set_up], "EVALSHA", "{what}");
+
+        server.cli(&["SCRIPT", "FLUSH"]);
+        sent();
+        assert!(!ask(&first, "bob").await, "{what}");
+        assert_eq!(sent(), ["EVALSHA", "SCRIPT", "EVALSHA"], "{what}");
+        assert!(!ask(&first, "bob").await, "{what}");
+        assert_eq!(sent(), ["EVALSHA"], "{what}");
+        assert!(touched > 8, "{what}: {touched}");
     }
-
-    // Another process, whose connection is new and whose script is known.
-    let other = RateLimitLayer::new(&patient(&server), rule);
-    assert!(ask(&other, "bob").await);
-    let first = commands(&mut feed, &server);
-    assert_eq!(first.len(), set_up + 1, "{first:?}");
-    assert_eq!(first[set_up], "EVALSHA");
-
-    server.cli(&["SCRIPT", "FLUSH"]);
-    commands(&mut feed, &server);
-    assert!(!ask(&layer, "bob").await);
-    assert_eq!(
-        commands(&mut feed, &server),
-        ["EVALSHA", "SCRIPT", "EVALSHA"]
-    );
-    assert!(!ask(&layer, "bob").await);
-    assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
 }
 
 #[tokio::test]
 async fn a_limiters_decision_is_one_command() {
     let server = RedisServer::start();
-    let store = patient(&server);
-    let name = unique("orders");
-    let limiter = RateLimiter::new(&store, &name).unwrap();
+    let store = asking(&server);
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
     assert!(limiter.try_set_rate(LIMIT).await.unwrap());
-    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+    take(&limiter, 1).await;
 
     let mut feed = Feed::open(&server);
+    let mut sent = || commands(&mut feed, &server, 5).0;
     for (permits, allowed) in [(1, true), (4, false), (2, false), (1, true), (1, false)] {
         let decision = limiter.try_acquire_many(permits).await.unwrap();
         assert_eq!(decision.is_allowed(), allowed, "{permits}");
-        assert_eq!(commands(&mut feed, &server), ["EVALSHA"], "{permits}");
+        assert_eq!(sent(), ["EVALSHA"], "{permits}");
     }
     // Also a limiter without a limit.
-    let unset = RateLimiter::new(&store, &unique("orders")).unwrap();
+    let unset = RateLimiter::new(&store, "unset").unwrap();
     assert!(unset.try_acquire().await.unwrap_err().is_not_initialized());
-    assert_eq!(commands(&mut feed, &server), ["EVALSHA"]);
+    assert_eq!(sent(), ["EVALSHA"]);
     limiter.limit().await.unwrap();
-    assert_eq!(commands(&mut feed, &server), ["HMGET"]);
+    assert_eq!(sent(), ["HMGET"]);
 }
 
 /// The entries that one call reads are bounded, however high its cost: all other calls wait
@@ -107,7 +141,7 @@ async fn a_limiters_decision_is_one_command() {
 #[tokio::test]
 async fn a_large_cost_reads_no_more_than_a_page() {
     let server = RedisServer::start();
-    let store = patient(&server);
+    let store = asking(&server);
     let limiter = RateLimiter::new(&store, "orders").unwrap();
     assert!(limiter.try_set_rate(Limit::per_hour(1000)).await.unwrap());
     server.cli(&["SET", "{orders}:value", "499"]);
@@ -145,7 +179,7 @@ async fn a_digested_credential_does_not_reach_redis() {
     let mut feed = Feed::open(&server);
     let secret = Secret::new("k1", SECRET).unwrap();
     let key = FromHeader::credential("x-user").digest(&secret);
-    let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(key));
+    let layer = RateLimitLayer::new(&asking(&server), LIMIT.by(key));
     assert!(ask(&layer, "hunter2").await);
     let seen = format!("{:?}", feed.until_now(&server));
     assert!(seen.contains("ratelimit:{k1."), "{seen}");
@@ -153,28 +187,4 @@ async fn a_digested_credential_does_not_reach_redis() {
         !seen.contains("hunter2") && !seen.contains(SECRET),
         "{seen}"
     );
-}
-
-/// Every key that a script uses is declared, so that a Cluster can route it: the same five each
-/// time.
-#[tokio::test]
-async fn scripts_touch_no_undeclared_key() {
-    let server = RedisServer::start();
-    let mut feed = Feed::open(&server);
-    let layer = RateLimitLayer::new(&patient(&server), LIMIT.by(FromHeader::new("x-user")));
-    for _ in 0..4 {
-        ask(&layer, "ann").await;
-    }
-    let mut keys = Vec::new();
-    let mut inner = 0;
-    for seen in feed.until_now(&server) {
-        if seen.words[0].starts_with("EVAL") {
-            assert_eq!(seen.words[2], "5");
-            keys = seen.words[3..8].to_vec();
-        } else if seen.by_script && seen.words[0] != "TIME" {
-            assert!(keys.contains(&seen.words[1]), "{seen:?}");
-            inner += 1;
-        }
-    }
-    assert!(inner > 8, "{inner}");
 }

@@ -10,96 +10,12 @@
 
 mod limits;
 
+use crate::defects::world::{Keys, START, permits_of, unused};
 use crate::scene::*;
 
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use proptest::prelude::*;
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
-
-#[derive(Debug)]
-struct State {
-    fields: Vec<(String, String)>,
-    value: Option<i64>,
-    log: Vec<Entry>,
-    /// Milliseconds each of the three keys has left; -1 for no end, -2 for no key.
-    lives: [i64; 3],
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
-    score: u64,
-    permits: u32,
-    id: Vec<u8>,
-}
-
-fn read(name: &str, client: Option<&str>) -> State {
-    let server = RedisServer::shared();
-    let key = |suffix: &str| {
-        let tagged = if name.contains('{') {
-            name.to_owned()
-        } else {
-            format!("{{{name}}}")
-        };
-        let client = client.map_or_else(String::new, |client| format!(":{client}"));
-        format!("{tagged}:{suffix}{client}")
-    };
-    let (value, log) = (key("value"), key("permits"));
-    let text = |reply: Reply| match reply {
-        Reply::Bulk(bytes) => String::from_utf8(bytes).expect("text"),
-        other => panic!("not a string: {other:?}"),
-    };
-    let array = |reply: Reply| match reply {
-        Reply::Array(replies) => replies,
-        other => panic!("not an array: {other:?}"),
-    };
-    let pairs = |replies: Vec<Reply>| -> Vec<[Reply; 2]> {
-        replies
-            .chunks_exact(2)
-            .map(|pair| [pair[0].clone(), pair[1].clone()])
-            .collect()
-    };
-    let number = |reply: Reply| match reply {
-        Reply::Int(number) => number,
-        other => panic!("not a number: {other:?}"),
-    };
-    State {
-        fields: (pairs(array(server.command(&["HGETALL", name]))).into_iter())
-            .map(|[field, content]| (text(field), text(content)))
-            .collect(),
-        value: match server.command(&["GET", &value]) {
-            Reply::Nil => None,
-            reply => Some(text(reply).parse().expect("decimal permits")),
-        },
-        log: (pairs(array(server.command(&[
-            "ZRANGE",
-            &log,
-            "0",
-            "-1",
-            "WITHSCORES",
-        ])))
-        .into_iter())
-        .map(|[member, score]| entry(member, &text(score)))
-        .collect(),
-        lives: [name, &value, &log].map(|key| number(server.command(&["PTTL", key]))),
-    }
-}
-
-fn entry(member: Reply, score: &str) -> Entry {
-    let Reply::Bulk(member) = member else {
-        panic!("not a string: {member:?}");
-    };
-    let (length, rest) = member.split_first().expect("a length");
-    let (id, permits) = rest.split_at(usize::from(*length));
-    assert_eq!(id.len(), 16, "as Redisson since 3.21.0");
-    Entry {
-        score: score.parse().expect("whole milliseconds"),
-        permits: u32::from_le_bytes(permits.try_into().expect("four bytes of permits")),
-        id: id.to_owned(),
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -130,19 +46,20 @@ fn store(clock: &ManualClock) -> RedisStoreBuilder {
     shared_redis().client_clock(clock.clone()).client_id(CLIENT)
 }
 
-fn millis(clock: &ManualClock) -> u64 {
-    u64::try_from(clock.now().as_millis()).unwrap()
-}
-
 /// Value and log are the decisions that were taken, no more and no less.
-fn agrees(state: &State, rate: u64, interval: u64, now: u64, granted: &[(u64, u32)]) {
-    let mut logged: Vec<_> = state
-        .log
-        .iter()
-        .map(|entry| (entry.score, entry.permits))
-        .collect();
+fn agrees(keys: &Keys, rate: u64, interval: u64, now: i64, granted: &[(i64, u32)]) {
+    let mut logged = Vec::new();
+    let mut ids = Vec::new();
+    for (score, member) in keys.entries() {
+        assert_eq!(
+            (member.len(), member[0]),
+            (21, 16),
+            "as Redisson since 3.21.0"
+        );
+        logged.push((score, permits_of(&member)));
+        ids.push(member[1..17].to_vec());
+    }
     logged.sort_unstable();
-    let mut ids: Vec<_> = state.log.iter().map(|entry| &entry.id).collect();
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), logged.len(), "an id of its own for each");
@@ -152,151 +69,108 @@ fn agrees(state: &State, rate: u64, interval: u64, now: u64, granted: &[(u64, u3
     let mut sorted = granted.to_vec();
     sorted.sort_unstable();
     assert!(sorted.ends_with(&logged), "{logged:?} of {sorted:?}");
+    let interval = interval.cast_signed();
     let live = sorted.iter().filter(|(at, _)| at + interval > now).count();
     assert!(live <= logged.len(), "{live} live in {logged:?}");
 
     let sum: i64 = logged.iter().map(|(_, permits)| i64::from(*permits)).sum();
-    match state.value {
-        Some(value) => assert_eq!(value + sum, rate.cast_signed()),
+    match keys.books().value {
+        Some(value) => assert_eq!(value.parse::<i64>().unwrap() + sum, rate.cast_signed()),
         None => assert!(logged.is_empty() && granted.is_empty()),
     }
 }
 
 #[test]
 fn a_limiter_leaves_what_redisson_would_read() {
-    let runtime = runtime();
-    let clock = ManualClock::new();
-    let store = store(&clock).build().unwrap();
-    let law = |(rate, interval, per_client, steps): Input| {
-        runtime.block_on(async {
-            let name = unique(if steps.len() % 2 == 0 {
-                "raw"
-            } else {
-                "raw{tag}"
-            });
-            let limiter = RateLimiter::new(&store, &name).unwrap();
-            let limit = Limit::new(rate, Duration::from_millis(interval));
-            let limit = if per_client {
-                limit.per_client()
-            } else {
-                limit
-            };
-            limiter.try_set_rate(limit).await.unwrap();
-            let mut granted = Vec::new();
-            for step in steps {
-                match step {
-                    Step::Pause(millis) => clock.advance(Duration::from_millis(millis)),
-                    Step::Take(permits) => {
-                        if limiter
-                            .try_acquire_many(permits)
-                            .await
-                            .unwrap()
-                            .is_allowed()
-                        {
-                            granted.push((millis(&clock), permits));
-                        }
-                    }
-                    Step::Count => {
-                        limiter.available_permits().await.unwrap();
-                    }
-                }
-                let state = read(&name, per_client.then_some(CLIENT));
-                let (rate_text, interval_text) = (rate.to_string(), interval.to_string());
-                let fields = [
-                    ("rate", rate_text.as_str()),
-                    ("interval", &interval_text),
-                    ("keepAliveTime", "0"),
-                    ("type", if per_client { "1" } else { "0" }),
-                ];
-                assert_eq!(
-                    state.fields,
-                    fields.map(|(a, b)| (a.to_owned(), b.to_owned()))
-                );
-                agrees(&state, rate, interval, millis(&clock), &granted);
-                assert!(
-                    state.lives.iter().all(|life| *life < 0),
-                    "{:?}",
-                    state.lives
-                );
-            }
-            // The other rate type's keys, and with them other clients', stay untouched.
-            let other = read(&name, (!per_client).then_some(CLIENT));
-            assert!(other.value.is_none() && other.log.is_empty());
-        });
-    };
-    check(150, law);
+    check(150, false);
 }
 
 #[test]
 fn a_rule_leaves_the_same_under_its_name_and_lets_it_vanish() {
-    let runtime = runtime();
-    let clock = ManualClock::new();
-    let law = |(rate, interval, _, steps): Input| {
-        runtime.block_on(async {
-            let prefix = unique("raw");
-            let store = store(&clock).prefix(&prefix).build().unwrap();
-            let limit = Limit::new(rate, Duration::from_millis(interval));
-            let rule = Rule::new("api", limit, FromHeader::new("user"))
-                .cost_by(|parts| parts.headers["cost"].to_str().unwrap().parse().unwrap());
-            let inner = service_fn(serve);
-            let service = RateLimitLayer::new(&store, rule).layer(inner);
-            let name = format!("{prefix}:{{caf%C3%A9%20%7B}}:api");
-            let mut granted = Vec::new();
-            for step in steps {
-                let permits = match step {
-                    Step::Pause(millis) => {
-                        clock.advance(Duration::from_millis(millis));
-                        continue;
-                    }
-                    Step::Take(permits) => permits,
-                    Step::Count => 1,
-                };
-                let request = Request::builder()
-                    .header("user", "café {")
-                    .header("cost", permits.to_string())
-                    .body(String::new())
-                    .unwrap();
-                let answer = service.clone().oneshot(request).await.unwrap();
-                if answer.extensions().get::<Decision>().unwrap().is_allowed() {
-                    granted.push((millis(&clock), permits));
-                }
-                if u64::from(permits) > rate && granted.is_empty() {
-                    continue;
-                }
-                let state = read(&name, None);
-                let fields = [
-                    ("rate", rate.to_string()),
-                    ("interval", interval.to_string()),
-                    ("keepAliveTime", String::from("60000")),
-                    ("type", String::from("0")),
-                ];
-                assert_eq!(state.fields, fields.map(|(a, b)| (a.to_owned(), b)));
-                agrees(&state, rate, interval, millis(&clock), &granted);
-                assert!(
-                    state
-                        .lives
-                        .iter()
-                        .all(|life| (30_000..=60_000).contains(life)),
-                    "{:?}",
-                    state.lives
-                );
-            }
-        });
-    };
-    check(80, law);
+    check(80, true);
 }
 
-fn check(cases: u32, law: impl Fn(Input)) {
-    let config = Config {
+fn check(cases: u32, by_rule: bool) {
+    let (runtime, clock) = (runtime(), ManualClock::new());
+    let config = ProptestConfig {
         cases,
         failure_persistence: None,
-        ..Config::default()
+        ..ProptestConfig::default()
     };
-    let outcome = TestRunner::new(config).run(&input(), |input| {
-        law(input);
-        Ok(())
+    proptest!(config, |(input in input())| {
+        runtime.block_on(play(&clock, by_rule, input));
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
+}
+
+/// Plays a history, and looks into Redis after each step.
+async fn play(clock: &ManualClock, by_rule: bool, (rate, interval, type_, steps): Input) {
+    let prefix = unique("raw");
+    let store = store(clock).prefix(&prefix).build().unwrap();
+    // No limiter of a rule is asked for as one of each client.
+    let per_client = type_ && !by_rule;
+    let (name, life, lives) = match (by_rule, steps.len() % 2) {
+        (true, _) => (
+            format!("{prefix}:{{caf%C3%A9%20%7B}}:api"),
+            60_000,
+            30_000..=60_000,
+        ),
+        (false, 0) => (prefix, 0, i64::MIN..=-1),
+        (false, _) => (format!("{prefix}{{tag}}"), 0, i64::MIN..=-1),
+    };
+    let limit = Limit::new(rate, millis(interval));
+    let limiter = RateLimiter::new(&store, &name).unwrap();
+    let cost = |parts: &http::request::Parts| parts.headers["cost"].to_str().unwrap().parse();
+    let rule = Rule::new("api", limit, FromHeader::new("user"));
+    let layer = RateLimitLayer::new(&store, rule.cost_by(move |parts| cost(parts).unwrap()));
+    let (mut keys, mut other) = (Keys::of(&name), Keys::of_client(&name, CLIENT));
+    let mut set = limit;
+    if per_client {
+        std::mem::swap(&mut keys, &mut other);
+        set = limit.per_client();
     }
+    if !by_rule {
+        limiter.try_set_rate(set).await.unwrap();
+    }
+    let now = || i64::try_from(clock.now().as_millis()).unwrap() - START;
+    let mut granted = Vec::new();
+    for step in steps {
+        let permits = match step {
+            Step::Pause(time) => {
+                clock.advance(millis(time));
+                0
+            }
+            Step::Take(permits) => permits,
+            Step::Count if by_rule => 1,
+            Step::Count => {
+                free(&limiter).await;
+                0
+            }
+        };
+        if permits > 0 {
+            let decision = if by_rule {
+                let request = Request::builder().header("user", "café {");
+                let request = request.header("cost", permits.to_string());
+                decide(&layer, request.body(()).unwrap()).await
+            } else {
+                limiter.try_acquire_many(permits).await.unwrap()
+            };
+            if decision.is_allowed() {
+                granted.push((now(), permits));
+            }
+        }
+        // The first request makes a rule's limiter.
+        if by_rule && granted.is_empty() {
+            continue;
+        }
+        let kind = u8::from(per_client);
+        assert_eq!(
+            keys.fields().replace('\n', " "),
+            format!("rate {rate} interval {interval} keepAliveTime {life} type {kind}")
+        );
+        agrees(&keys, rate, interval, now(), &granted);
+        let left = keys.lives();
+        assert!(left.iter().all(|left| lives.contains(left)), "{left:?}");
+    }
+    // The other rate type's keys, and with them other clients', stay untouched.
+    assert_eq!(other.books(), unused());
 }

@@ -36,8 +36,9 @@ use tower_ratelimit::Error;
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
     Algorithm, BreakerState, Charge, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind,
-    ExpireWhen, FailurePolicy, Grant, Limit, MemoryStore, RateLimitLayer, RateLimiter, Receipt,
-    Refusal, RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
+    ExpireWhen, FailurePolicy, Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer,
+    RateLimiter, Receipt, Refusal, RefusalKind, Rule, Source, Store, SystemClock, Tiers,
+    TimeToLive,
     key::{
         ClientIp, Constant, FromExtension, FromHeader, KeyExtractor, PeerAddr, PeerIp, Route,
         Secret,
@@ -94,6 +95,13 @@ pub fn shared_redis() -> RedisStoreBuilder {
     store.deny_cache(Duration::ZERO)
 }
 
+/// Returns a patient store on that server, by a clock that is moved; it keeps refusals, and the
+/// limiters of its rules are other tests' as well.
+#[cfg(all(feature = "redis", feature = "test-util"))]
+pub fn shared_by_clock(clock: &ManualClock) -> RedisStoreBuilder {
+    patient(RedisServer::shared().url()).client_clock(clock.clone())
+}
+
 /// A store, and the end of what it does in the background.
 pub trait Settles: Store + Clone {
     async fn settled(&self);
@@ -135,6 +143,20 @@ pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 /// A service that answers with nothing.
 pub fn serve<B>(_: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
     ready(Ok(Response::new(String::new())))
+}
+
+/// Sends a request through a layer to a service that answers with nothing.
+pub async fn send<B>(
+    layer: &RateLimitLayer,
+    request: Request<B>,
+) -> Response<RateLimitBody<String>> {
+    let service = layer.layer(service_fn(serve));
+    service.oneshot(request).await.unwrap()
+}
+
+/// Returns the decision on a request.
+pub async fn decide<B>(layer: &RateLimitLayer, request: Request<B>) -> Decision {
+    decision_of(&send(layer, request).await).clone()
 }
 
 pub fn decision_of<B>(answer: &Response<B>) -> &Decision {

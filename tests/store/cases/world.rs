@@ -14,7 +14,7 @@ pub(crate) struct World {
     began: Duration,
     limiters: HashMap<&'static str, RateLimiter>,
     layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
-    name: String,
+    pub(crate) name: String,
     algorithm: Algorithm,
     slots: Option<u32>,
     services: HashMap<&'static str, Service>,
@@ -96,11 +96,12 @@ impl World {
     }
 
     pub(crate) fn set_clock(&self, at: u64) {
-        self.clock.set(self.began + Duration::from_millis(at));
+        self.clock.set(self.began + millis(at));
     }
 
+    /// The limiter of a client; of the keys that clients share, that of the first.
     pub(crate) fn limiter(&self, client: &str) -> &RateLimiter {
-        &self.limiters[client]
+        self.limiters.get(client).unwrap_or(&self.limiters["a"])
     }
 
     pub(crate) fn build_layers(&mut self, tiers: &[(&str, Limit)]) {

@@ -13,10 +13,9 @@ async fn keys_that_rules_make_vanish() {
         let prefix = unique("clients");
         let store = store().client_id(OURS).prefix(&prefix).build().unwrap();
         let rule = Rule::new("api", limit, FromHeader::new("user"));
-        let inner = service_fn(serve);
-        let request = Request::builder().header("user", "ann").body(String::new());
-        let service = RateLimitLayer::new(&store, rule).layer(inner);
-        let answer = service.oneshot(request.unwrap()).await.unwrap();
+        let request = Request::builder().header("user", "ann").body(());
+        let layer = RateLimitLayer::new(&store, rule);
+        let answer = send(&layer, request.unwrap()).await;
         assert_eq!(answer.status(), 200);
         let name = format!("{prefix}:{{ann}}:api");
         let per_client = limit.rate_type() == tower_ratelimit::RateType::PerClient;

@@ -13,6 +13,18 @@ fn server_time() -> i64 {
     RedisServer::shared().micros() / 1000 - START
 }
 
+/// Returns a limiter that another wrote, by the server's clock: all of it is taken by these.
+fn all_taken(rate: &str, interval: u64, grants: &[(i64, u32)]) -> (RateLimiter, Keys) {
+    let name = unique("clocks");
+    let keys = Keys::of(&name);
+    keys.plant_limit(rate, interval, "0");
+    for (time, permits) in grants {
+        keys.plant(*time, *permits);
+    }
+    keys.plant_value("0");
+    (limiter(&store().build().unwrap(), &name), keys)
+}
+
 // Section 4.7: Redisson counts by each caller's clock. One that is 5 s ahead takes the permits of
 // the others, twice the rate in a window, and starves them. By default no caller's clock is even
 // sent.
@@ -44,14 +56,8 @@ async fn no_callers_clock_is_sent() {
 // them set them back.
 #[tokio::test]
 async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
-    let name = unique("clocks");
-    let keys = Keys::of(&name);
-    keys.plant_limit("5", 10_000, "0");
     let future = server_time() + 3_600_000;
-    keys.plant(future, 2);
-    keys.plant(future + 1, 3);
-    keys.plant_value("0");
-    let ours = limiter(&store().build().unwrap(), &name);
+    let (ours, keys) = all_taken("5", 10_000, &[(future, 2), (future + 1, 3)]);
 
     let earliest = server_time();
     let answer = take(&ours, 3).await;
@@ -70,15 +76,9 @@ async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
 // Section 4.7: so a caller waits for them for the interval, not for the hour.
 #[tokio::test]
 async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
-    let name = unique("clocks");
-    let keys = Keys::of(&name);
-    keys.plant_limit("2", 200, "0");
     let future = server_time() + 3_600_000;
-    keys.plant(future, 1);
-    keys.plant(future + 1, 1);
-    keys.plant_value("0");
-    let ours = limiter(&store().build().unwrap(), &name);
-    let waited = tokio::time::timeout(Duration::from_secs(20), ours.acquire_many(2)).await;
+    let (ours, keys) = all_taken("2", 200, &[(future, 1), (future + 1, 1)]);
+    let waited = tokio::time::timeout(secs(20), ours.acquire_many(2)).await;
     waited.expect("an interval, not an hour").unwrap();
     let books = keys.books();
     assert_eq!(books.value.unwrap(), "0");
@@ -90,13 +90,8 @@ async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
 // little ahead, or a lease.
 #[tokio::test]
 async fn grants_from_the_near_future_stay() {
-    let name = unique("clocks");
-    let keys = Keys::of(&name);
-    keys.plant_limit("2", 3_600_000, "0");
     let near = server_time() + 300_000;
-    keys.plant(near, 2);
-    keys.plant_value("0");
-    let ours = limiter(&store().build().unwrap(), &name);
+    let (ours, keys) = all_taken("2", 3_600_000, &[(near, 2)]);
     let Answer::Wait(wait) = take(&ours, 1).await else {
         panic!("it should wait");
     };
@@ -134,7 +129,7 @@ async fn a_client_clock_an_hour_ahead_is_no_error_and_no_loss() {
     let ahead = i64::try_from(HOUR).unwrap();
     assert_eq!(two.honest.take(3).await, Answer::Granted);
     assert_eq!(two.honest.books(), books(2, &[(0, 3)]));
-    two.wrong.advance(Duration::from_millis(HOUR));
+    two.wrong.advance(millis(HOUR));
     assert_eq!(take(&two.wrong_limiter, 5).await, Answer::Granted);
     assert_eq!(two.honest.books(), books(0, &[(ahead, 5)]));
 
@@ -172,7 +167,7 @@ async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
 async fn no_window_holds_more_than_the_rate() {
     const INTERVAL: i64 = 200;
     let name = unique("clocks");
-    let limit = Limit::new(10, Duration::from_millis(200));
+    let limit = Limit::new(10, millis(200));
     // Processes of their own: each store has its own connection and line.
     let stores: Vec<_> = (0..4)
         .map(|_| limiter(&store().build().unwrap(), &name))

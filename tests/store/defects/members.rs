@@ -216,19 +216,16 @@ async fn without_a_count_a_call_removes_only_what_it_needs() {
     plant_many(&keys, 10_000);
     keys.plant(15_000, 1);
     keys.plant_value("0");
-    let limit = Limit::new(10_001, Duration::from_secs(20));
+    let limit = Limit::new(10_001, secs(20));
     let layer = RateLimitLayer::builder(&store().client_clock(clock.clone()).build().unwrap())
         .otherwise(Rule::shared(&name).or_init(limit).cost(3))
         .count_remaining(false)
         .build()
         .unwrap();
-    let inner =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-    let service = layer.layer(inner);
-    clock.advance(Duration::from_secs(30));
+    clock.advance(secs(30));
     for _ in 0..20 {
         let before = keys.logged();
-        let answer = service.clone().oneshot(Request::default()).await.unwrap();
+        let answer = send(&layer, Request::new(())).await;
         assert_eq!(answer.status(), 200);
         let removed = before + 1 - keys.logged();
         assert!(removed <= 4, "{removed} in one call");

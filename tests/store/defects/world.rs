@@ -38,16 +38,12 @@ pub(crate) enum Answer {
 
 impl World {
     /// A limiter without a limit.
-    pub(crate) fn empty() -> Self {
-        Self::named(&unique("defect"))
-    }
-
-    pub(crate) fn named(name: &str) -> Self {
-        let clock = ManualClock::new();
+    fn empty() -> Self {
+        let (name, clock) = (unique("defect"), ManualClock::new());
         let store = store().client_clock(clock.clone()).build().unwrap();
         Self {
-            limiter: limiter(&store, name),
-            keys: Keys::of(name),
+            limiter: limiter(&store, &name),
+            keys: Keys::of(&name),
             clock,
         }
     }
@@ -62,25 +58,14 @@ impl World {
     /// One whose limit was written by this crate.
     pub(crate) async fn limited(rate: u64, interval: u64) -> Self {
         let world = Self::empty();
-        let limit = Limit::new(rate, Duration::from_millis(interval));
+        let limit = Limit::new(rate, millis(interval));
         assert!(world.limiter.try_set_rate(limit).await.unwrap());
         world
     }
 
-    /// The part of a client in a limiter per client.
-    pub(crate) fn of_client(&self, client: &str) -> Self {
-        let (name, clock) = (self.limiter.name(), self.clock.clone());
-        let store = store().client_clock(clock.clone()).client_id(client);
-        Self {
-            limiter: limiter(&store.build().unwrap(), name),
-            keys: Keys::of_client(name, client),
-            clock,
-        }
-    }
-
-    pub(crate) fn at(&self, millis: u64) {
-        let start = Duration::from_millis(u64::try_from(START).unwrap());
-        self.clock.set(start + Duration::from_millis(millis));
+    pub(crate) fn at(&self, time: u64) {
+        let start = u64::try_from(START).unwrap();
+        self.clock.set(millis(start + time));
     }
 
     pub(crate) fn now(&self) -> i64 {

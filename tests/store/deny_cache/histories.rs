@@ -3,14 +3,11 @@
 use crate::scene::*;
 use std::{cell::Cell, cell::RefCell, collections::BTreeMap};
 
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use tower_ratelimit::LimitState;
 
-const CAP: Duration = Duration::from_secs(1);
+const CAP: Duration = secs(1);
 
 /// A step: by this process, or by another one if `other` is set. `a` and `both` choose the
 /// limiters.
@@ -54,7 +51,7 @@ enum How {
 
 fn limit() -> impl Strategy<Value = Limit> {
     let interval = prop_oneof![Just(200u64), Just(1000), Just(3000), Just(20_000)];
-    (1u64..6, interval).prop_map(|(rate, ms)| Limit::new(rate, Duration::from_millis(ms)))
+    (1u64..6, interval).prop_map(|(rate, ms)| Limit::new(rate, millis(ms)))
 }
 
 fn step(others: bool) -> impl Strategy<Value = Step> {
@@ -100,6 +97,13 @@ struct Everywhere {
     model: RateLimiter,
 }
 
+impl Everywhere {
+    /// The limiter as this process has it, or another one.
+    fn by(&self, other: bool) -> &RateLimiter {
+        if other { &self.others } else { &self.ours }
+    }
+}
+
 struct World {
     runtime: Runtime,
     clock: ManualClock,
@@ -119,10 +123,7 @@ impl World {
             store.client_clock(clock.clone()).build().unwrap()
         };
         Self {
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap(),
+            runtime: runtime(),
             ours: store(),
             other: store(),
             model: MemoryStore::new().clock(clock.clone()),
@@ -157,7 +158,7 @@ impl World {
             let mut others_did: Option<Duration> = None;
             for step in steps {
                 match step.clone() {
-                    Step::Pause(millis) => self.clock.advance(Duration::from_millis(millis)),
+                    Step::Pause(time) => self.clock.advance(millis(time)),
                     Step::Ask {
                         a: is_a,
                         both: is_both,
@@ -196,7 +197,7 @@ impl World {
                                     // What it found expired is gone, and would count again for a
                                     // longer interval where Redis was not asked.
                                     for limiter in [&a.model, &b.model, &a.others, &b.others] {
-                                        limiter.available_permits().await.unwrap();
+                                        free(&limiter).await;
                                     }
                                 }
                                 _ => {}
@@ -223,11 +224,7 @@ impl World {
                             continue;
                         };
                         let limiter = one(is_a);
-                        let by = if other {
-                            &limiter.others
-                        } else {
-                            &limiter.ours
-                        };
+                        let by = limiter.by(other);
                         by.settle(&receipt, keep);
                         limiter.model.settle(&model, keep);
                         if other {
@@ -243,11 +240,7 @@ impl World {
                         other,
                     } => {
                         let limiter = one(is_a);
-                        let by = if other {
-                            &limiter.others
-                        } else {
-                            &limiter.ours
-                        };
+                        let by = limiter.by(other);
                         let given = by.release(permits).await.unwrap();
                         assert_eq!(given, limiter.model.release(permits).await.unwrap());
                         // Of grants of one millisecond either may be the oldest, and its receipt
@@ -264,11 +257,7 @@ impl World {
                         other,
                     } => {
                         let limiter = one(is_a);
-                        let by = if other {
-                            &limiter.others
-                        } else {
-                            &limiter.ours
-                        };
+                        let by = limiter.by(other);
                         for limiter in [by, &limiter.model] {
                             match how {
                                 How::Set => limiter.set_rate(limit).await.unwrap(),
@@ -329,18 +318,12 @@ fn by_name(limits: impl Iterator<Item = LimitState>) -> BTreeMap<String, LimitSt
 }
 
 fn check(world: &World, cases: u32, others: bool) {
-    let config = Config {
+    let config = ProptestConfig {
         cases,
         failure_persistence: None,
-        ..Config::default()
+        ..ProptestConfig::default()
     };
-    let outcome = TestRunner::new(config).run(&input(others), |input| {
-        world.law(&input);
-        Ok(())
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
+    proptest!(config, |(input in input(others))| world.law(&input));
     println!("cached: {}, late: {}", world.again.get(), world.late.get());
 }
 

@@ -4,7 +4,7 @@
 use crate::scene::*;
 use tower::ServiceBuilder;
 
-use super::{keys, patient, request, send, support::Cluster};
+use super::{keys, patient, request, support::Cluster};
 
 const PERMITS: u64 = 3;
 const FLOOD: usize = 60;
@@ -67,9 +67,7 @@ async fn an_outer_layer_refuses_before_anything_is_looked_up() {
     let service = ServiceBuilder::new()
         .layer(outer)
         .layer(inner)
-        .service(service_fn(async |_| {
-            Ok::<_, Infallible>(Response::new(String::new()))
-        }));
+        .service(service_fn(serve));
     let mut refused = 0;
     let mut before = 0;
     for number in 0..FLOOD as u64 {
@@ -118,7 +116,7 @@ async fn of_several_calls_the_addresss_is_the_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_slots_the_addresss_is_the_first() {
     let cluster = Cluster::start();
-    let long = Duration::from_secs(20);
+    let long = secs(20);
     let store = RedisStore::cluster(cluster.urls()).response_timeout(long);
     let store = store.deadline(long).build().unwrap();
     flood(&list(&store, [by_identity(), by_address()])).await;

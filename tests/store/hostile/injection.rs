@@ -10,7 +10,7 @@ use sfv::Parser;
 use tower_ratelimit::{RulesFile, key::Key};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{keys, log::Log, patient, request, send};
+use super::{keys, log::Log, patient, request};
 
 /// A mark that is easy to find in a log, plain and in the encoding of names.
 const MARKER: &str = "m4rk3r";

@@ -9,7 +9,7 @@ use tower_ratelimit::{
     RulesFile, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
 };
 
-use super::{patient, request, send};
+use super::{patient, request};
 
 /// Long enough for a secret, and a word, as it is to be a password, a name and a header, too.
 const MARKER: &str = "m4rk3r-0123456789-0123456789-0123456789";
@@ -228,7 +228,7 @@ async fn no_debug_output_shows_a_secret() {
     };
     server.command(&words_of(&user));
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
-    let long = Duration::from_secs(20);
+    let long = secs(20);
     let builder = RedisStore::builder(url.clone())
         .response_timeout(long)
         .deadline(long);

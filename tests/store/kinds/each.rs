@@ -37,6 +37,8 @@ of_every_kind!(
     waiters_are_served_as_room_comes,
     a_call_that_is_dropped_takes_no_more_than_it_asked_for,
     a_limiter_is_renamed_with_what_is_in_use,
+    a_limiter_expires_and_stays,
+    a_keep_alive_time_is_put_off_by_use,
 );
 
 async fn a_layer_counts<K: Kind>(store: impl Settles) {
@@ -103,13 +105,13 @@ async fn lists_take_of_all_or_of_none<K: Kind>(store: impl Settles) {
 /// Those who wait are served in order, as room comes.
 async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
     let limiter = K::named(&store, &unique("line"));
-    let limit = Limit::new(2, Duration::from_millis(200));
+    let limit = Limit::new(2, millis(200));
     limiter.try_set_rate(limit).await.unwrap();
     take(&limiter, 2).await;
     let begun = Instant::now();
-    let hopeless = limiter.try_acquire_for(2, Duration::from_millis(5)).await;
+    let hopeless = limiter.try_acquire_for(2, millis(5)).await;
     let refusal = refused(hopeless.unwrap());
-    assert!(refusal.retry_after() > Some(Duration::from_millis(5)));
+    assert!(refusal.retry_after() > Some(millis(5)));
     let waiters: Vec<_> = [(); 5]
         .map(|()| limiter.clone())
         .map(|limiter| tokio::spawn(async move { limiter.acquire().await }))
@@ -120,8 +122,8 @@ async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
     // In two intervals there is room for four of them, or for one more with each of its halves. By
     // another clock than that which counts, which may tell whole milliseconds.
     let fifth = match K::THIRD_OF_TWO_AN_HOUR {
-        HOUR => Duration::from_millis(400),
-        _ => Duration::from_millis(490),
+        HOUR => millis(400),
+        _ => millis(490),
     };
     assert!(begun.elapsed() > fifth, "{:?}", begun.elapsed());
 }
@@ -157,13 +159,60 @@ async fn a_call_that_is_dropped_takes_no_more_than_it_asked_for<K: Kind>(store: 
 }
 
 async fn a_limiter_is_renamed_with_what_is_in_use<K: Kind>(store: impl Settles) {
-    let limiter = K::hourly(&store, 5).await;
+    let (limiter, target) = (K::hourly(&store, 5).await, K::hourly(&store, 50).await);
     take(&limiter, 2).await;
-    let renamed = limiter.rename(&unique("renamed")).await.unwrap();
+    take(&target, 20).await;
+    let renamed = limiter.rename(target.name()).await.unwrap();
     assert!(!limiter.exists().await.unwrap());
     assert_eq!(free(&renamed).await, 3);
     take(&renamed, 1).await;
     assert_eq!(free(&renamed).await, 2);
+    fails(limiter.rename("x").await, ErrorKind::NotInitialized);
+    fails(renamed.rename("a{b").await, ErrorKind::Name);
+}
+
+/// Asserts that a limiter has this time left, or up to a minute less.
+async fn lives(limiter: &RateLimiter, life: Duration) {
+    let left = limiter.time_to_live().await.unwrap();
+    let fresh = life - secs(60)..=life;
+    let is_expected = matches!(left, TimeToLive::Left(left) if fresh.contains(&left));
+    assert!(is_expected, "{left:?} of {life:?}");
+}
+
+async fn a_limiter_expires_and_stays<K: Kind>(store: impl Settles) {
+    let limiter = K::hourly(&store, 5).await;
+    take(&limiter, 1).await;
+    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
+    for (hours, when, done) in [
+        (1, ExpireWhen::Set, false),
+        (1, ExpireWhen::Greater, false),
+        (1, ExpireWhen::NotSet, true),
+        (1, ExpireWhen::NotSet, false),
+        (2, ExpireWhen::Greater, true),
+        (3, ExpireWhen::Less, false),
+        (1, ExpireWhen::Less, true),
+    ] {
+        let set = limiter.expire_when(hours * HOUR, when).await.unwrap();
+        assert_eq!(set, done, "{hours} {when:?}");
+    }
+    lives(&limiter, HOUR).await;
+    assert!(limiter.clear_expire().await.unwrap());
+    assert!(!limiter.clear_expire().await.unwrap());
+    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
+    assert!(limiter.expire(HOUR).await.unwrap());
+    // Only setting a limit without a keep-alive time makes it stay again.
+    limiter.set_rate(Limit::new(5, HOUR)).await.unwrap();
+    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
+}
+
+async fn a_keep_alive_time_is_put_off_by_use<K: Kind>(store: impl Settles) {
+    let limiter = K::named(&store, &unique("kept"));
+    let limit = Limit::new(5, HOUR).keep_alive(3 * HOUR).unwrap();
+    assert!(limiter.try_set_rate(limit).await.unwrap());
+    assert_eq!(limiter.limit().await.unwrap(), Some(limit));
+    assert!(limiter.expire(HOUR).await.unwrap());
+    take(&limiter, 1).await;
+    lives(&limiter, 3 * HOUR).await;
 }
 
 /// A waiter that is served and dropped before it hears of it has taken nothing.
@@ -176,7 +225,7 @@ async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
     let mut second = Box::pin(limiter.acquire());
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     // An interval, and a slot of it.
-    clock.advance(HOUR + HOUR / 10 + Duration::from_millis(1));
+    clock.advance(HOUR + HOUR / 10 + millis(1));
     // The first drives the line for both.
     assert!(poll(&mut first).is_ready());
     assert_eq!(free(&limiter).await, 0);
@@ -186,7 +235,7 @@ async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
 
 /// A clock that is set back costs an interval, and a tenth of it more for a log.
 async fn a_clock_that_is_set_back_costs_an_interval<K: Kind>() {
-    let ten = Duration::from_secs(10);
+    let ten = secs(10);
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
     let limiter = K::named(&store, "orders");
@@ -233,6 +282,14 @@ async fn a_server_without_the_script_credits_once<K: Kind>(server: &RedisServer)
     }
     store.settled().await;
     assert_eq!(free(&limiter).await, 18);
+}
+
+async fn what_is_no_value_is_an_error<K: Kind>() {
+    let state = State::new::<K>(5).await;
+    state.ask("SADD", "value", &["a set"]);
+    fails(state.limiter.try_acquire().await, ErrorKind::ForeignState);
+    let unset = K::named(&state.store, &unique("unset"));
+    fails(unset.try_acquire().await, ErrorKind::NotInitialized);
 }
 
 async fn limits_per_client_have_a_value_each<K: Kind>() {
@@ -287,50 +344,41 @@ async fn the_permissions_of_the_readme_suffice<K: Kind>(server: &RedisServer) {
     assert_eq!(limiter.limit().await.unwrap().unwrap().permits(), 5);
 }
 
+/// Calls a law for each kind, and says which one it is.
+macro_rules! each {
+    ($law:ident($($argument:expr),*) $(.$wait:tt)?) => {
+        each!(@ Log, $law($($argument),*) $(.$wait)?);
+        each!(@ Slots, $law($($argument),*) $(.$wait)?);
+        each!(@ Gcra, $law($($argument),*) $(.$wait)?);
+        each!(@ Window, $law($($argument),*) $(.$wait)?);
+    };
+    (@ $kind:ident, $law:ident($($argument:expr),*) $(.$wait:tt)?) => {
+        println!("{} of {}", stringify!($law), stringify!($kind));
+        $law::<$kind>($($argument),*)$(.$wait)?;
+    };
+}
+
 #[tokio::test]
 async fn what_memory_does_by_its_clock_holds_of_each() {
-    a_waiter_that_leaves_before_its_grant_gives_back::<Log>().await;
-    a_waiter_that_leaves_before_its_grant_gives_back::<Slots>().await;
-    a_waiter_that_leaves_before_its_grant_gives_back::<Gcra>().await;
-    a_waiter_that_leaves_before_its_grant_gives_back::<Window>().await;
-    a_clock_that_is_set_back_costs_an_interval::<Log>().await;
-    a_clock_that_is_set_back_costs_an_interval::<Gcra>().await;
-    a_clock_that_is_set_back_costs_an_interval::<Window>().await;
+    each!(a_waiter_that_leaves_before_its_grant_gives_back().await);
+    each!(a_clock_that_is_set_back_costs_an_interval().await);
 }
 
 #[test]
 fn receipts_without_a_runtime_are_lost() {
-    a_receipt_without_a_runtime_is_lost::<Log>();
-    a_receipt_without_a_runtime_is_lost::<Slots>();
-    a_receipt_without_a_runtime_is_lost::<Gcra>();
-    a_receipt_without_a_runtime_is_lost::<Window>();
+    each!(a_receipt_without_a_runtime_is_lost());
 }
 
 #[tokio::test]
 async fn what_a_server_lacks_costs_none_of_them_permits() {
     let server = RedisServer::start();
-    a_server_without_the_script_credits_once::<Log>(&server).await;
-    a_server_without_the_script_credits_once::<Slots>(&server).await;
-    a_server_without_the_script_credits_once::<Gcra>(&server).await;
-    a_server_without_the_script_credits_once::<Window>(&server).await;
-    the_permissions_of_the_readme_suffice::<Log>(&server).await;
-    the_permissions_of_the_readme_suffice::<Slots>(&server).await;
-    the_permissions_of_the_readme_suffice::<Gcra>(&server).await;
-    the_permissions_of_the_readme_suffice::<Window>(&server).await;
+    each!(a_server_without_the_script_credits_once(&server).await);
+    each!(the_permissions_of_the_readme_suffice(&server).await);
 }
 
 #[tokio::test]
-async fn each_client_has_a_value_of_its_own() {
-    limits_per_client_have_a_value_each::<Log>().await;
-    limits_per_client_have_a_value_each::<Slots>().await;
-    limits_per_client_have_a_value_each::<Gcra>().await;
-    limits_per_client_have_a_value_each::<Window>().await;
-}
-
-#[tokio::test]
-async fn waiters_that_leave_while_asked_for_give_back() {
-    a_waiter_that_leaves_while_asked_for_gives_back::<Log>().await;
-    a_waiter_that_leaves_while_asked_for_gives_back::<Slots>().await;
-    a_waiter_that_leaves_while_asked_for_gives_back::<Gcra>().await;
-    a_waiter_that_leaves_while_asked_for_gives_back::<Window>().await;
+async fn what_redis_holds_is_of_each_alike() {
+    each!(what_is_no_value_is_an_error().await);
+    each!(limits_per_client_have_a_value_each().await);
+    each!(a_waiter_that_leaves_while_asked_for_gives_back().await);
 }

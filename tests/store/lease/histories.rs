@@ -4,10 +4,7 @@
 use crate::scene::*;
 use std::{cell::Cell, collections::HashSet, future::poll_fn};
 
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use proptest::prelude::*;
 
 /// The last of them leases nothing.
 const PROCESSES: usize = 3;
@@ -77,12 +74,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let store = || {
-            patient(RedisServer::shared().url())
-                .client_clock(clock.clone())
-                .build()
-                .unwrap()
-        };
+        let store = || shared_by_clock(&clock).build().unwrap();
         Self {
             stores: std::iter::repeat_with(store).take(PROCESSES).collect(),
             clock,
@@ -251,18 +243,12 @@ async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
 fn histories_of_several_stores_are_lawful() {
     let runtime = runtime();
     let world = runtime.block_on(async { World::new() });
-    let config = Config {
-        cases: Config::default().cases.min(120),
+    let config = ProptestConfig {
+        cases: ProptestConfig::default().cases.min(120),
         failure_persistence: None,
-        ..Config::default()
+        ..ProptestConfig::default()
     };
-    let outcome = TestRunner::new(config).run(&input(), |input| {
-        runtime.block_on(world.law(&input));
-        Ok(())
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
+    proptest!(config, |(input in input())| runtime.block_on(world.law(&input)));
     println!("{} grants out of leases", world.out_of_lease.get());
     // Without these there would be nothing to see.
     assert!(world.out_of_lease.get() > 1_000);

@@ -2,7 +2,7 @@
 
 use crate::scene::*;
 
-const LEASE: Duration = Duration::from_millis(100);
+const LEASE: Duration = millis(100);
 
 async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
     let inner = service_fn(|_| {
@@ -10,15 +10,14 @@ async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
         std::future::ready(Ok::<_, Infallible>(answer.unwrap()))
     });
     let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
-    answer.extensions().get::<Decision>().unwrap().clone()
+    decision_of(&answer).clone()
 }
 
 #[tokio::test]
 async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not() {
     for headers in [true, false] {
         let clock = ManualClock::new();
-        let store = patient(RedisServer::shared().url())
-            .client_clock(clock.clone())
+        let store = shared_by_clock(&clock)
             .prefix(&unique("lease"))
             .build()
             .unwrap();
@@ -47,11 +46,7 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
 async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
     for rewritten in [false, true] {
         let (clock, prefix) = (ManualClock::new(), unique("lease"));
-        let store = patient(RedisServer::shared().url())
-            .client_clock(clock.clone())
-            .prefix(&prefix)
-            .build()
-            .unwrap();
+        let store = shared_by_clock(&clock).prefix(&prefix).build().unwrap();
         let cost = |parts: &http::request::Parts| {
             let cost = parts.headers.get("cost");
             cost.map_or(1, |cost| cost.to_str().unwrap().parse().unwrap())
@@ -59,10 +54,8 @@ async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
         let rule = Rule::new("api", Limit::per_second(1000), Constant("all"));
         let layer = RateLimitLayer::new(&store, rule.lease(LEASE).cost_by(cost));
         let many = async || {
-            let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
             let request = Request::builder().header("cost", 100).body(()).unwrap();
-            let answer = layer.layer(inner).oneshot(request).await.unwrap();
-            answer.extensions().get::<Decision>().unwrap().clone()
+            decide(&layer, request).await
         };
         while ask(&layer, StatusCode::OK).await.source() != Source::Lease {}
         if rewritten {
@@ -102,7 +95,7 @@ async fn a_share_of_the_limit_knows_what_leases_granted() {
     let decision = ask(&layer, StatusCode::OK).await;
     assert_eq!(decision.source(), Source::Local, "{decision:?}");
     assert!(!decision.is_allowed(), "{decision:?}");
-    clock.advance(Duration::from_secs(1));
+    clock.advance(secs(1));
     let decision = ask(&layer, StatusCode::OK).await;
     assert_eq!(decision.source(), Source::Local, "{decision:?}");
     assert!(decision.is_allowed(), "{decision:?}");
@@ -111,10 +104,7 @@ async fn a_share_of_the_limit_knows_what_leases_granted() {
 #[tokio::test]
 async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     let clock = ManualClock::new();
-    let store = patient(RedisServer::shared().url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
+    let store = shared_by_clock(&clock).build().unwrap();
     let (name, limit) = (unique("lease"), Limit::per_second(1000));
     let rule = Rule::shared(&name)
         .or_init(limit)
@@ -132,7 +122,7 @@ async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     }
     store.close().await;
     let limiter = RateLimiter::new(&store, &name).unwrap();
-    assert_eq!(limiter.available_permits().await.unwrap(), 970);
+    assert_eq!(free(&limiter).await, 970);
 }
 
 #[tokio::test]
@@ -142,7 +132,7 @@ async fn a_lease_is_checked_where_the_limit_is_known() {
         builder.otherwise([rule.named("hot")]).build().map(drop)
     };
     let of = |limit: Limit| limit.by(Constant("all"));
-    let too_long = Duration::from_millis(101);
+    let too_long = millis(101);
     build(of(Limit::per_second(9)).lease(LEASE)).unwrap();
     build(Rule::shared("hot").lease(too_long)).unwrap();
     let tiers = [("one", Limit::per_minute(1)), ("two", Limit::per_second(1))];

@@ -27,11 +27,7 @@ impl World<MemoryStore> {
 impl World<RedisStore> {
     pub fn redis() -> Self {
         let (clock, prefix) = (ManualClock::new(), unique("lists"));
-        let store = patient(RedisServer::shared().url())
-            .prefix(&prefix)
-            .client_clock(clock.clone())
-            .build()
-            .unwrap();
+        let store = shared_by_clock(&clock).prefix(&prefix).build().unwrap();
         Self {
             store,
             clock,
@@ -52,7 +48,7 @@ impl<S: Store> World<S> {
     /// The permits left of a limiter that a rule has made.
     pub async fn left(&self, identity: &str, rule: &str) -> u64 {
         let limiter = self.limiter(&self.name(identity, rule));
-        limiter.available_permits().await.unwrap()
+        free(&limiter).await
     }
 
     /// Returns a rule's name for the limiter of an identity.
@@ -60,20 +56,14 @@ impl<S: Store> World<S> {
         format!("{}:{{{identity}}}:{rule}", self.prefix)
     }
 
-    pub fn advance(&self, millis: u64) {
-        self.clock.advance(Duration::from_millis(millis));
+    pub fn advance(&self, time: u64) {
+        self.clock.advance(millis(time));
     }
 }
 
 pub fn service(store: &impl Store, rules: impl IntoRules) -> Service {
     let layer = RateLimitLayer::builder(store).otherwise(rules);
-    over(&layer.build().unwrap())
-}
-
-pub fn over(layer: &RateLimitLayer) -> Service {
-    let inner =
-        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
-    let service = layer.layer(inner);
+    let service = layer.build().unwrap().layer(service_fn(serve));
     BoxCloneSyncService::new(
         service
             .map_response(|answer| answer.map(drop))
@@ -93,22 +83,17 @@ pub async fn ask(service: &Service, headers: &[(&str, &str)]) -> (StatusCode, De
     (answer.status(), decision.clone())
 }
 
-pub fn grant(decision: Decision) -> Grant {
-    match decision {
-        Decision::Allow(grant) => grant,
-        Decision::Deny(refusal) => panic!("{refusal:?}"),
+/// Returns the permits left of each limiter.
+pub async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
+    let mut left = Vec::new();
+    for limiter in limiters {
+        left.push(free(&limiter).await);
     }
-}
-
-pub fn refusal(decision: Decision) -> Refusal {
-    match decision {
-        Decision::Deny(refusal) => refusal,
-        Decision::Allow(grant) => panic!("{grant:?}"),
-    }
+    left
 }
 
 /// The limits that refused: each name, and its wait in ms.
-pub fn refused(refusal: &Refusal) -> Vec<(String, Option<u128>)> {
+pub fn refused_by(refusal: &Refusal) -> Vec<(String, Option<u128>)> {
     let limits = refusal.limits().filter(|limit| limit.is_refused());
     limits
         .map(|limit| {

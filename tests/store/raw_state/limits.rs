@@ -21,17 +21,7 @@ fn limiters(store: &RedisStore, field: &str, value: &str) -> Vec<RateLimiter> {
     ];
     let of_kind = |kind: &fn(RateLimiter) -> RateLimiter| {
         let name = unique("none");
-        let fields = [
-            "rate",
-            "5",
-            "interval",
-            "1000",
-            "keepAliveTime",
-            "0",
-            "type",
-            "0",
-        ];
-        RedisServer::shared().command(&[&["HSET", &name], &fields[..]].concat());
+        Keys::of(&name).plant_limit("5", 1000, "0");
         RedisServer::shared().command(&["HSET", &name, field, value]);
         kind(new(&name))
     };
@@ -39,12 +29,13 @@ fn limiters(store: &RedisStore, field: &str, value: &str) -> Vec<RateLimiter> {
 }
 
 async fn is_an_error(limiter: &RateLimiter, what: &str) {
-    let fields = read(limiter.name(), None).fields;
+    let keys = Keys::of(limiter.name());
+    let fields = keys.fields();
     for _ in 0..10 {
         let asked = [
             limiter.try_acquire().await,
             limiter.try_acquire_many(5).await,
-            limiter.try_acquire_for(1, Duration::from_millis(20)).await,
+            limiter.try_acquire_for(1, millis(20)).await,
         ];
         for decision in asked {
             let kind = decision.map_err(|error| error.kind());
@@ -57,19 +48,17 @@ async fn is_an_error(limiter: &RateLimiter, what: &str) {
     }
     fails(limiter.repair().await, ErrorKind::ForeignState);
     fails(limiter.limit().await, ErrorKind::ForeignState);
-    let state = read(limiter.name(), None);
-    assert_eq!((state.fields, state.value), (fields, None), "{what}");
-    assert!(state.log.is_empty(), "{what}");
+    assert_eq!((keys.fields(), keys.books()), (fields, unused()), "{what}");
     // Setting a limit mends it.
     limiter.set_rate(Limit::per_second(5)).await.unwrap();
-    assert_eq!(limiter.available_permits().await.unwrap(), 5);
+    assert_eq!(free(&limiter).await, 5);
 }
 
 #[tokio::test]
 async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorithm() {
     let stores = [
         store(&ManualClock::new()).build().unwrap(),
-        by_the_servers_clock(),
+        shared_redis().build().unwrap(),
     ];
     let intervals = INTERVALS.iter().map(|value| ("interval", *value));
     let rates = RATES.iter().map(|value| ("rate", *value));
@@ -82,18 +71,11 @@ async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorit
     }
 }
 
-fn by_the_servers_clock() -> RedisStore {
-    patient(RedisServer::shared().url())
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
-}
-
 /// Nor does it pass where it is one of several limits, where permits are left from before, or where
 /// the code has a limit.
 #[tokio::test]
 async fn nor_is_anything_granted_by_it_in_any_other_way() {
-    let store = by_the_servers_clock();
+    let store = shared_redis().build().unwrap();
     for value in INTERVALS {
         let [limiter, in_slots, ..] = &limiters(&store, "interval", value)[..] else {
             panic!("four kinds");
@@ -104,7 +86,7 @@ async fn nor_is_anything_granted_by_it_in_any_other_way() {
             let all = RateLimiter::all([&other, limiter]).unwrap();
             let error = all.try_acquire().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
-            assert_eq!(other.available_permits().await.unwrap(), 5);
+            assert_eq!(free(&other).await, 5);
 
             let key = format!("{{{}}}:value", limiter.name());
             RedisServer::shared().command(&["SET", &key, "3"]);
@@ -113,10 +95,8 @@ async fn nor_is_anything_granted_by_it_in_any_other_way() {
 
             let rule = Rule::shared(limiter.name()).or_init(Limit::per_second(5));
             let rule = rule.on_failure(FailurePolicy::Deny);
-            let inner = service_fn(serve);
-            let service = RateLimitLayer::new(&store, rule).layer(inner);
-            let answer = service.oneshot(Request::new(String::new())).await.unwrap();
-            let Some(Decision::Deny(refusal)) = answer.extensions().get() else {
+            let layer = RateLimitLayer::new(&store, rule);
+            let Decision::Deny(refusal) = decide(&layer, Request::new(())).await else {
                 panic!("it passed by {value:?}");
             };
             let kind = refusal.error().map(tower_ratelimit::Error::kind);

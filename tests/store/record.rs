@@ -1,6 +1,6 @@
 //! The history of each limiter, as the servers executed it, checked against the laws.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use crate::feed::{Seen, bytes_of};
 
@@ -13,6 +13,15 @@ pub struct Entry {
     pub given_back: bool,
 }
 
+/// One call, for the permits that it asks of the first of its limiters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// The server's clock, in whole milliseconds
+    pub at: i64,
+    pub permits: i64,
+    pub granted: bool,
+}
+
 /// The logs of limiters, each from one reset to the next.
 #[derive(Debug, Default)]
 pub struct Record {
@@ -22,12 +31,18 @@ pub struct Record {
     lists: BTreeMap<String, BTreeSet<(String, String)>>,
     /// The number of calls that came again after they had granted
     pub resent: usize,
+    /// By the member that was asked for, in the order in which the server executed them
+    calls: Vec<(String, Call)>,
+    /// The first member of each script call
+    firsts: HashSet<String>,
 }
 
 impl Record {
     /// Reads what a server executed, in its order.
     pub fn read(&mut self, seen: &[Seen]) {
         let mut script = Script::Other;
+        // How many callers the last script was called for.
+        let mut in_run = 0;
         for seen in seen {
             let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
             match (seen.by_script, &*words) {
@@ -35,10 +50,15 @@ impl Record {
                     let (keys, argv) = rest.split_at(keys.parse().unwrap());
                     script = Script::of(keys, argv);
                     if script == Script::Acquire {
-                        self.asked(keys, argv);
+                        in_run = self.asked(keys, argv, seen.micros / 1000);
                     }
                 }
                 (true, ["ZADD", log, "NX", score, member]) => {
+                    let asked = self.calls.len().saturating_sub(in_run);
+                    let mut run = self.calls[asked..].iter_mut();
+                    if let Some((_, call)) = run.find(|(asked, _)| asked == member) {
+                        (call.at, call.granted) = (score.parse().unwrap(), true);
+                    }
                     // Resent: what stands there stays.
                     let entry = self.epoch(log).get(*member);
                     if entry.is_none_or(|entry| entry.given_back) {
@@ -66,14 +86,17 @@ impl Record {
         }
     }
 
-    fn asked(&mut self, keys: &[&str], argv: &[&str]) {
+    /// Returns how many callers a script is called for.
+    fn asked(&mut self, keys: &[&str], argv: &[&str], at: i64) -> usize {
         let limiters = keys.len() / 5;
         let logs = keys.chunks(5).map(|keys| keys[3].to_owned());
         // See lua/sliding_log/acquire_list.lua.
         let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
+        self.called(callers.clone().map(|caller| (caller[1], caller[2])), at);
         let members = callers.map(|caller| caller[1..].chunks(3).map(|take| take[1]));
         let members: Vec<Vec<&str>> = members.map(Iterator::collect).collect();
         let logs: Vec<_> = logs.collect();
+        let in_run = members.len();
         for caller in members {
             let held = logs.iter().zip(&caller).any(|(log, member)| {
                 let epoch = self.logs.get(log).and_then(|epochs| epochs.last());
@@ -84,6 +107,25 @@ impl Record {
                 let list = self.lists.entry(id_of(member)).or_default();
                 list.insert((log.clone(), member.to_owned()));
             }
+        }
+        in_run
+    }
+
+    /// Notes the permits and the member of each caller.
+    fn called<'a>(&mut self, callers: impl Iterator<Item = (&'a str, &'a str)>, at: i64) {
+        let run: Vec<_> = callers.collect();
+        // The same again with the text of the script, where the hash was unknown.
+        if !self.firsts.insert(run[0].1.to_owned()) {
+            let again = |member: &str| run.iter().any(|(_, asked)| *asked == member);
+            self.calls.retain(|(member, _)| !again(member));
+        }
+        for (permits, member) in run {
+            let call = Call {
+                at,
+                permits: permits.parse().unwrap(),
+                granted: false,
+            };
+            self.calls.push((member.to_owned(), call));
         }
     }
 
@@ -104,6 +146,52 @@ impl Record {
             epochs.push(BTreeMap::new());
         }
         epochs.last_mut().unwrap()
+    }
+
+    pub fn calls(&self) -> impl Iterator<Item = Call> {
+        self.calls.iter().map(|(_, call)| *call)
+    }
+
+    /// The calls that were refused although there was room even in a window longer than the
+    /// limit's, which is given here. A lost permit makes some.
+    pub fn refused_in_vain(&self, rate: i64, window: i64) -> Vec<Call> {
+        let mut grants: Vec<Call> = Vec::new();
+        let mut refused = Vec::new();
+        for call in self.calls() {
+            if call.granted {
+                grants.push(call);
+                continue;
+            }
+            let within = grants.iter().rev().filter(|it| it.at > call.at - window);
+            let used: i64 = within.map(|grant| grant.permits).sum();
+            if used + call.permits <= rate {
+                refused.push(call);
+            }
+        }
+        refused
+    }
+
+    /// Returns the permits that a perfect limiter would have granted to the same calls.
+    pub fn ideal(&self, rate: i64, interval: i64) -> i64 {
+        let (mut free, mut granted) = (rate, 0);
+        let mut log = VecDeque::new();
+        for call in self.calls() {
+            while let Some((_, permits)) = log.front().filter(|(at, _)| at + interval <= call.at) {
+                free += permits;
+                log.pop_front();
+            }
+            if call.permits <= free {
+                free -= call.permits;
+                granted += call.permits;
+                log.push_back((call.at, call.permits));
+            }
+        }
+        granted
+    }
+
+    /// The logs that anything was written to.
+    pub fn logs(&self) -> impl Iterator<Item = &str> {
+        self.logs.keys().map(String::as_str)
     }
 
     /// L1: no window of one interval, between two resets, has more than the rate.
@@ -264,6 +352,28 @@ mod tests {
     #[should_panic(expected = "4 of 3")]
     fn a_window_that_is_too_full_is_found() {
         record(&[("a", 0, 1, 2), ("a", 99, 2, 2)]).check_never_over("a", 3, 100);
+    }
+
+    #[test]
+    fn a_call_that_is_refused_in_vain_is_found() {
+        let call = |at, permits, granted| Call {
+            at,
+            permits,
+            granted,
+        };
+        let refusal = call(99, 50, false);
+        let calls = [(0, 2), (60, 1), (100, 2), (159, 1)];
+        let mut calls = calls.map(|(at, permits)| call(at, permits, true)).to_vec();
+        calls.insert(2, refusal);
+        let mut record = Record::default();
+        record.calls = calls
+            .into_iter()
+            .map(|call| (String::new(), call))
+            .collect();
+        assert_eq!(record.ideal(3, 100), 5);
+        assert_eq!(record.refused_in_vain(52, 100), []);
+        assert_eq!(record.refused_in_vain(53, 100), [refusal]);
+        assert_eq!(record.refused_in_vain(51, 39), [refusal]);
     }
 
     #[test]
