@@ -3,7 +3,7 @@
 
 use super::{
     proxy::Proxy,
-    traffic::{is_free, kill_connections},
+    traffic::{is_free, kill_connections, take_by_redis},
 };
 use crate::scene::*;
 
@@ -57,10 +57,10 @@ impl Scene {
         [("window", window), ("gcra", gcra), ("slots", slots)]
     }
 
-    /// Returns a limiter of a hundred permits of which ten are taken.
+    /// Returns a limiter of a hundred permits, and the receipt for ten that are taken.
     async fn ten_taken(&self, interval: Duration) -> (RateLimiter, Receipt) {
         let limiter = self.known(Limit::new(100, interval)).await;
-        let receipt = take(&limiter, 10).await.receipts()[0].clone();
+        let receipt = take_by_redis(&limiter, 10).await.receipts()[0].clone();
         (limiter, receipt)
     }
 
@@ -89,10 +89,10 @@ async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
     let scene = Scene::new();
     for (permits, expected) in [(4, 5), (9, 0)] {
         let limiter = scene.limiter().await;
-        take(&limiter, 1).await;
+        take_by_redis(&limiter, 1).await;
 
         let cut = scene.cut_reply();
-        let grant = take(&limiter, permits).await;
+        let grant = take_by_redis(&limiter, permits).await;
         assert_eq!(scene.proxy.replies_cut(), cut, "{permits}");
         let called = scene.server.scripts_called();
         assert_eq!(called, 2, "{permits}: executed, and sent again");
@@ -109,7 +109,7 @@ async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
     let limiter = scene.limiter().await;
     for (permits, expected) in [(1, 9), (4, 5), (5, 0)] {
         let before = scene.proxy.doubled();
-        let grant = take(&limiter, permits).await;
+        let grant = take_by_redis(&limiter, permits).await;
         assert_eq!(left(&grant), Some(expected), "{permits}");
         assert!(scene.proxy.doubled() > before, "{permits}");
     }
@@ -123,7 +123,7 @@ async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
 async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
     let scene = Scene::new();
     for (way, limiter) in scene.undistinguished().await {
-        take(&limiter, 1).await;
+        take_by_redis(&limiter, 1).await;
         scene.cut_reply();
         let error = limiter.try_acquire_many(4).await.err();
         let kind = error.map(|error| error.kind());
@@ -142,7 +142,7 @@ async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
     for ((way, limiter), lost) in scene.undistinguished().await.iter().zip(1..) {
         let mut receipts = Vec::new();
         for permits in [1, 2, 6] {
-            receipts.extend(take(limiter, permits).await.receipts().to_vec());
+            receipts.extend(take_by_redis(limiter, permits).await.receipts().to_vec());
         }
         // So that the server knows the script.
         limiter.give_back(&receipts[0]);

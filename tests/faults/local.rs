@@ -6,7 +6,7 @@ use crate::scene::*;
 /// A quarter of it is five.
 const HOURLY: Limit = Limit::per_hour(20);
 
-/// A service with that limit for each user, of which this process has a quarter in an outage.
+/// A service with that limit for each user. In an outage this process has a quarter of it.
 fn quarter(store: &RedisStore, rule: &str) -> Http {
     let rule = HOURLY.by(FromHeader::new("x-user")).named(rule);
     service_with(store, rule.on_failure(FailurePolicy::local(0.25)))

@@ -2,8 +2,8 @@
 
 use super::{
     proxy::Proxy,
-    traffic::service_with,
     traffic::{ALLOWED, BY_REDIS, DENIED, ask, begin, by_redis, deny_and_allow, grants, is_free},
+    traffic::{service_with, take_by_redis},
 };
 use crate::scene::*;
 
@@ -15,7 +15,7 @@ const TWENTY: Limit = Limit::per_hour(20);
 async fn one_taken(store: RedisStoreBuilder) -> (RedisStore, RateLimiter) {
     let store = store.build().unwrap();
     let limiter = limited(&store, TWENTY).await;
-    take(&limiter, 1).await;
+    take_by_redis(&limiter, 1).await;
     (store, limiter)
 }
 
@@ -134,7 +134,7 @@ async fn a_request_that_hangs_up_stays_charged() {
     let log = format!("ratelimit:{{all}}:{rule}:permits");
     // A receipt would have gone before the second.
     for _ in 0..2 {
-        take(&other, 1).await;
+        take_by_redis(&other, 1).await;
         assert_eq!(server.cli(&["ZCARD", &log]), "6");
     }
 }

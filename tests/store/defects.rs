@@ -4,7 +4,8 @@
 //! A test provokes the defect, or writes the state that a Redisson client leaves behind, and
 //! compares Redis' state before and after with the description of the format. Its comment describes
 //! Redisson's behaviour; `#n` is a thread of redisson/redisson, the rest was measured on 4.7.0.
-//! `cases.toml` is played by `cases`. Time is a clock that is moved, except in the tests of the server's clock.
+//! `cases.toml` is played by `cases`. Time is a clock that is moved, except in the tests of the
+//! server's clock.
 
 mod clients;
 mod clocks;

@@ -1,7 +1,7 @@
 //! A look at limiters that other hands have spoilt, and their repair.
 
 use crate::scene::*;
-use tower_ratelimit::{Diagnosis, FindingKind};
+use tower_ratelimit::{Diagnosis, FindingKind as Kind};
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 const OTHER: &str = "0e8d1f3a-2222-4444-8888-0123456789ab";
@@ -17,7 +17,7 @@ struct Spoilt {
 
 impl Spoilt {
     async fn new() -> Self {
-        Self::with(Limit::new(10, Duration::from_secs(3600)), "diagnose").await
+        Self::with(Limit::new(10, HOUR), "diagnose").await
     }
 
     async fn with(limit: Limit, prefix: &str) -> Self {
@@ -53,7 +53,7 @@ impl Spoilt {
     }
 
     /// Diagnoses, and compares the kinds of what it finds, and how their texts begin.
-    async fn finds(&self, expected: &[(FindingKind, &str)]) {
+    async fn finds(&self, expected: &[(Kind, &str)]) {
         check(&self.diagnose().await, expected);
     }
 
@@ -108,7 +108,7 @@ impl Spoilt {
 }
 
 #[track_caller]
-fn check(diagnosis: &Diagnosis, expected: &[(FindingKind, &str)]) {
+fn check(diagnosis: &Diagnosis, expected: &[(Kind, &str)]) {
     let found = diagnosis.findings();
     let is_expected = found.len() == expected.len()
         && found.iter().zip(expected).all(|(found, (kind, begin))| {
@@ -127,7 +127,7 @@ async fn a_limiter_in_order_has_nothing_wrong() {
     let spoilt = Spoilt::new().await;
     assert_eq!(spoilt.diagnose().await.drift, Some(0));
     take(&spoilt.limiter(), 3).await;
-    assert!(spoilt.limiter().try_acquire().await.unwrap().is_allowed());
+    take(&spoilt.limiter(), 1).await;
 
     let diagnosis = spoilt.diagnose().await;
     assert_eq!(diagnosis.findings(), []);
@@ -168,11 +168,9 @@ async fn lost_permits_are_found_and_repaired() {
     // As a resent acquire of Redisson leaves it: decremented twice, one member.
     spoilt.set_value("6");
     let log = spoilt.log();
-    spoilt
-        .finds(&[(FindingKind::Drift, "2 permits are lost")])
-        .await;
+    spoilt.finds(&[(Kind::Drift, "2 permits are lost")]).await;
     // No call of ours could know.
-    assert_eq!(spoilt.limiter().available_permits().await.unwrap(), 6);
+    assert_eq!(free(&spoilt.limiter()).await, 6);
 
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 2);
     assert_eq!((spoilt.value().as_str(), spoilt.log()), ("8", log));
@@ -189,12 +187,12 @@ async fn permits_that_javas_release_counts_twice_are_found_and_repaired() {
     spoilt.plant("permits", 21, 7, 0);
     let log = spoilt.log();
     spoilt
-        .finds(&[(FindingKind::Drift, "10 permits are counted twice")])
+        .finds(&[(Kind::Drift, "10 permits are counted twice")])
         .await;
 
     assert_eq!(spoilt.limiter().repair().await.unwrap(), -10);
     assert_eq!((spoilt.value().as_str(), spoilt.log()), ("-7", log));
-    assert_eq!(spoilt.limiter().available_permits().await.unwrap(), 0);
+    assert_eq!(free(&spoilt.limiter()).await, 0);
     spoilt.finds(&[]).await;
 }
 
@@ -216,9 +214,7 @@ async fn what_has_expired_is_no_drift() {
     let spoilt = Spoilt::new().await;
     spoilt.plant("permits", 21, 3, INTERVAL + 1000);
     spoilt.set_value("5");
-    spoilt
-        .finds(&[(FindingKind::Drift, "2 permits are lost")])
-        .await;
+    spoilt.finds(&[(Kind::Drift, "2 permits are lost")]).await;
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 2);
     assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
 }
@@ -226,38 +222,28 @@ async fn what_has_expired_is_no_drift() {
 #[tokio::test]
 async fn missing_keys_are_found() {
     let spoilt = Spoilt::unset("diagnose");
-    spoilt
-        .finds(&[(FindingKind::NotInitialized, "no limit")])
-        .await;
+    spoilt.finds(&[(Kind::NotInitialized, "no limit")]).await;
     let error = spoilt.limiter().repair().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotInitialized);
 
     let spoilt = Spoilt::new().await;
     let _ = spoilt.limiter().try_acquire_many(4).await.unwrap();
     command(&["DEL", &spoilt.key("value")]);
-    spoilt
-        .finds(&[(FindingKind::ValueMissing, "the number")])
-        .await;
+    spoilt.finds(&[(Kind::ValueMissing, "the number")]).await;
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
     assert_eq!(spoilt.value(), "6");
 
     command(&["DEL", &spoilt.key("permits")]);
-    spoilt
-        .finds(&[(FindingKind::LogMissing, "4 permits")])
-        .await;
+    spoilt.finds(&[(Kind::LogMissing, "4 permits")]).await;
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 4);
     assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
     spoilt.finds(&[]).await;
 
     let _ = spoilt.limiter().try_acquire().await.unwrap();
     command(&["HDEL", &spoilt.name, "interval"]);
-    spoilt
-        .finds(&[(FindingKind::LimitMissing, "no limit")])
-        .await;
+    spoilt.finds(&[(Kind::LimitMissing, "no limit")]).await;
     command(&["HSET", &spoilt.name, "interval", "soon"]);
-    spoilt
-        .finds(&[(FindingKind::LimitUnreadable, "the stored")])
-        .await;
+    spoilt.finds(&[(Kind::LimitUnreadable, "the stored")]).await;
     fails(spoilt.limiter().repair().await, ErrorKind::ForeignState);
 }
 
@@ -269,7 +255,7 @@ async fn foreign_and_old_entries_are_recognized_by_size() {
     }
     spoilt.set_value("5");
     let diagnosis = spoilt.diagnose().await;
-    check(&diagnosis, &[(FindingKind::OldEntries, "3 entries")]);
+    check(&diagnosis, &[(Kind::OldEntries, "3 entries")]);
     assert_eq!(
         diagnosis.entries_by_size,
         [(8, 2), (13, 1), (20, 1), (21, 1)].into()
@@ -282,11 +268,8 @@ async fn foreign_and_old_entries_are_recognized_by_size() {
     let key = spoilt.key("permits");
     command(&["ZADD", &key, &spoilt.now().to_string(), "x:1"]);
     let diagnosis = spoilt.diagnose().await;
-    let foreign = (FindingKind::ForeignEntries, "2 entries");
-    check(
-        &diagnosis,
-        &[foreign, (FindingKind::OldEntries, "3 entries")],
-    );
+    let foreign = (Kind::ForeignEntries, "2 entries");
+    check(&diagnosis, &[foreign, (Kind::OldEntries, "3 entries")]);
     assert_eq!((diagnosis.foreign_entries(), diagnosis.drift), (2, None));
     let before = spoilt.raw();
     fails(spoilt.limiter().repair().await, ErrorKind::ForeignState);
@@ -297,9 +280,7 @@ async fn foreign_and_old_entries_are_recognized_by_size() {
     spoilt.plant("permits", 34, 1, INTERVAL + 10);
     spoilt.plant("permits", 21, 1, 10);
     spoilt.set_value("9");
-    spoilt
-        .finds(&[(FindingKind::ForeignEntries, "1 entries")])
-        .await;
+    spoilt.finds(&[(Kind::ForeignEntries, "1 entries")]).await;
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
     spoilt.finds(&[]).await;
 }
@@ -316,13 +297,13 @@ async fn scores_from_the_future_are_found() {
     spoilt.set_value("7");
     let diagnosis = spoilt.diagnose().await;
     assert_eq!(diagnosis.entries_ahead, 2);
-    let (furthest, least) = (diagnosis.furthest_ahead, Duration::from_millis(7_140_000));
+    let (furthest, least) = (diagnosis.furthest_ahead, millis(7_140_000));
     assert!(
-        furthest > least && furthest <= Duration::from_millis(7_200_000),
+        furthest > least && furthest <= millis(7_200_000),
         "{furthest:?}"
     );
     let text = format!("2 entries are ahead of the server's clock, up to {furthest:?}");
-    check(&diagnosis, &[(FindingKind::ScoresAhead, &text)]);
+    check(&diagnosis, &[(Kind::ScoresAhead, &text)]);
 }
 
 #[tokio::test]
@@ -336,37 +317,28 @@ async fn lives_that_do_not_fit_are_found() {
         panic!("{diagnosis}");
     };
     let vanishes = format!("the limit expires in {left:?}");
-    let outlives = (FindingKind::CountOutlives, "the limit");
-    check(
-        &diagnosis,
-        &[(FindingKind::LimitVanishes, &vanishes), outlives],
-    );
+    let outlives = (Kind::CountOutlives, "the limit");
+    check(&diagnosis, &[(Kind::LimitVanishes, &vanishes), outlives]);
     // Repair sees to value, and to lives no more than any call does: the hash's is passed on.
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
-    let vanishes = (FindingKind::LimitVanishes, "the limit expires in");
+    let vanishes = (Kind::LimitVanishes, "the limit expires in");
     spoilt.finds(&[vanishes]).await;
     assert!(spoilt.limiter().clear_expire().await.unwrap());
     spoilt.finds(&[]).await;
 
-    let limit = Limit::per_minute(10).keep_alive(secs(3600)).unwrap();
+    let limit = Limit::per_minute(10).keep_alive(HOUR).unwrap();
     let spoilt = Spoilt::with(limit, "diagnose").await;
     let _ = spoilt.limiter().try_acquire().await.unwrap();
     spoilt.finds(&[]).await;
     // As Redisson's availablePermits leaves it.
     command(&["PERSIST", &spoilt.key("value")]);
-    spoilt
-        .finds(&[(FindingKind::CountOutlives, "the limit")])
-        .await;
+    spoilt.finds(&[(Kind::CountOutlives, "the limit")]).await;
 }
 
 #[tokio::test]
 async fn what_other_clients_left_is_found() {
     // A name that, as a pattern, would match another one's keys.
-    let spoilt = Spoilt::with(
-        Limit::new(10, Duration::from_secs(3600)).per_client(),
-        "l?ak*[a]",
-    )
-    .await;
+    let spoilt = Spoilt::with(Limit::new(10, HOUR).per_client(), "l?ak*[a]").await;
     let lookalike = spoilt.name.replace('?', "e");
     command(&["SET", &format!("{{{lookalike}}}:value:{OTHER}"), "3"]);
     let _ = spoilt.limiter().try_acquire().await.unwrap();
@@ -389,7 +361,7 @@ async fn what_other_clients_left_is_found() {
 
     command(&["DEL", &spoilt.key(&log)]);
     spoilt.plant(&log, 21, 3, INTERVAL + 10);
-    spoilt.finds(&[(FindingKind::LeftBehind, "1 other")]).await;
+    spoilt.finds(&[(Kind::LeftBehind, "1 other")]).await;
     let before = spoilt.raw();
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
     assert_eq!(spoilt.raw(), before, "the other client's are its own");
@@ -400,14 +372,12 @@ async fn what_other_clients_left_is_found() {
 
     // Of another rate type.
     spoilt.set_value("10");
-    spoilt
-        .finds(&[(FindingKind::OtherRateType, "there are")])
-        .await;
+    spoilt.finds(&[(Kind::OtherRateType, "there are")]).await;
 }
 
 #[tokio::test]
 async fn a_log_of_several_pages_is_counted_whole() {
-    let spoilt = Spoilt::with(Limit::new(5000, Duration::from_secs(3600)), "diagnose").await;
+    let spoilt = Spoilt::with(Limit::new(5000, HOUR), "diagnose").await;
     for _ in 0..2500 {
         spoilt.plant("permits", 21, 1, 10);
     }
@@ -415,14 +385,14 @@ async fn a_log_of_several_pages_is_counted_whole() {
     let diagnosis = spoilt.diagnose().await;
     assert!(diagnosis.settled);
     assert_eq!((diagnosis.entries, diagnosis.live_permits), (2500, 2500));
-    check(&diagnosis, &[(FindingKind::Drift, "100 permits are lost")]);
+    check(&diagnosis, &[(Kind::Drift, "100 permits are lost")]);
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 100);
     assert_eq!(spoilt.value(), "2500");
 }
 
 #[tokio::test]
 async fn a_log_that_moves_is_not_drift() {
-    let spoilt = Spoilt::with(Limit::new(1_000_000, Duration::from_secs(3600)), "diagnose").await;
+    let spoilt = Spoilt::with(Limit::new(1_000_000, HOUR), "diagnose").await;
     for _ in 0..20_000 {
         spoilt.plant("permits", 21, 1, 10);
     }
@@ -440,7 +410,7 @@ async fn a_log_that_moves_is_not_drift() {
     // Both share a connection, so each page is followed by grants.
     assert!(!diagnosis.settled, "{diagnosis}");
     assert_eq!(diagnosis.drift, None);
-    check(&diagnosis, &[(FindingKind::Moved, "it moved")]);
+    check(&diagnosis, &[(Kind::Moved, "it moved")]);
 }
 
 #[tokio::test]
@@ -468,7 +438,7 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
         "HSET", "orders", "rate", "1", "interval", "1000", "type", "0",
     ]);
     let diagnosis = store.diagnose("orders").await.unwrap();
-    check(&diagnosis, &[(FindingKind::NotPermitted, "other clients")]);
+    check(&diagnosis, &[(Kind::NotPermitted, "other clients")]);
     assert_eq!((diagnosis.other_clients, diagnosis.redisson), (None, None));
 
     server.command(&[
@@ -492,5 +462,5 @@ async fn a_repair_in_memory_finds_nothing() {
     assert_eq!(orders.repair().await.unwrap(), 0);
     let _ = orders.try_acquire_many(2).await.unwrap();
     assert_eq!(orders.repair().await.unwrap(), 0);
-    assert_eq!(orders.available_permits().await.unwrap(), 3);
+    assert_eq!(free(&orders).await, 3);
 }

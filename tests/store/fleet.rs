@@ -10,11 +10,11 @@ use crate::record::Record;
 
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
-const RUN: Duration = Duration::from_secs(4);
+const RUN: Duration = secs(4);
 /// By how many ms the time that `MONITOR` gives a call may be later than its own on a busy machine.
 const SLACK: i64 = 100;
 /// Between two calls of a task: together they ask far more often than any limit here allows.
-const PAUSE: Duration = Duration::from_millis(4);
+const PAUSE: Duration = millis(4);
 
 /// Tells a process that it is one of the fleet: address, name or rule, how, permits, interval.
 const WORKER: &str = "TOWER_RATELIMIT_TEST_WORKER";
@@ -58,7 +58,7 @@ fn behind_a_layer() {
 
 /// Runs as the test, and in each process that it starts as a worker.
 fn fleet(test: &str, how: How, rate: u64, interval: u64) {
-    let limit = Limit::new(rate, Duration::from_millis(interval));
+    let limit = Limit::new(rate, millis(interval));
     if let Ok(job) = env::var(WORKER) {
         let (url, name) = job.split_once(' ').unwrap();
         println!("{RESULT}{}", worker(url, name, how, limit));
@@ -91,7 +91,7 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
                 if last {
                     return record;
                 }
-                thread::sleep(Duration::from_millis(50));
+                thread::sleep(millis(50));
             }
         });
         let received: i64 = workers.into_iter().map(granted).sum();

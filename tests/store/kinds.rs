@@ -63,7 +63,7 @@ impl Kind for Slots {
 }
 
 impl Kind for Gcra {
-    const THIRD_OF_TWO_AN_HOUR: Duration = Duration::from_secs(1800);
+    const THIRD_OF_TWO_AN_HOUR: Duration = secs(1800);
     const IS_DECIMAL: bool = false;
 
     fn limiter(limiter: RateLimiter) -> RateLimiter {

@@ -142,7 +142,7 @@ async fn play(clock: &ManualClock, by_rule: bool, (rate, interval, type_, steps)
             Step::Take(permits) => permits,
             Step::Count if by_rule => 1,
             Step::Count => {
-                limiter.available_permits().await.unwrap();
+                free(&limiter).await;
                 0
             }
         };

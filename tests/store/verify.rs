@@ -161,36 +161,32 @@ async fn forbidden_keys_are_reported() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_renamed_is_named() {
-    for command in ["EVALSHA", "ZADD"] {
-        let server = RedisServer::start_with(&["--rename-command", command, "other"]);
-        check(&found(&verify(&server).await), &[refused(command)]);
-    }
-    // In place of SCRIPT LOAD there is EVAL.
-    for (script, expected) in [("SCRIPT", vec![]), ("other2", vec![refused("SCRIPT|LOAD")])] {
-        let renamed = ["--rename-command", "EVAL", "other"];
-        let renamed = [&renamed[..], &["--rename-command", "SCRIPT", script]].concat();
-        let server = RedisServer::start_with(&renamed);
-        check(&found(&verify(&server).await), &expected);
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_evicts_is_reported() {
-    let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+async fn what_a_server_is_started_with_is_reported() {
     let remedy =
         "by allkeys-lru, and limits start over: use a server with `maxmemory-policy noeviction`";
-    let evicts = |severity| [(Kind::Evicts, severity, remedy)];
-    check(&found(&verify(&server).await), &evicts(Severity::Note));
-    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
-    check(&found(&verify(&server).await), &evicts(Severity::Warning));
-}
-
-#[tokio::test]
-async fn a_server_that_cannot_write_is_reported() {
-    let server = RedisServer::start_with(&["--min-replicas-to-write", "1"]);
-    let expected = (Kind::CannotWrite, Severity::Warning, "replicas");
-    check(&found(&verify(&server).await), &[expected]);
+    let evicts = |severity| (Kind::Evicts, severity, remedy);
+    let no_replica = (Kind::CannotWrite, Severity::Warning, "replicas");
+    let limited = "--maxmemory-policy allkeys-lru --maxmemory 100mb";
+    // In place of SCRIPT LOAD there is EVAL.
+    let no_eval = "--rename-command EVAL other";
+    let neither = "--rename-command EVAL other --rename-command SCRIPT other2";
+    for (settings, expected) in [
+        ("--rename-command EVALSHA other", vec![refused("EVALSHA")]),
+        ("--rename-command ZADD other", vec![refused("ZADD")]),
+        (no_eval, vec![]),
+        (neither, vec![refused("SCRIPT|LOAD")]),
+        (
+            "--maxmemory-policy allkeys-lru",
+            vec![evicts(Severity::Note)],
+        ),
+        (limited, vec![evicts(Severity::Warning)]),
+        ("--min-replicas-to-write 1", vec![no_replica]),
+    ] {
+        println!("{settings}");
+        let settings: Vec<_> = settings.split(' ').collect();
+        let server = RedisServer::start_with(&settings);
+        check(&found(&verify(&server).await), &expected);
+    }
 }
 
 #[tokio::test]
@@ -214,7 +210,7 @@ struct Wrong;
 
 impl Clock for Wrong {
     fn now(&self) -> Duration {
-        SystemClock.now() + Duration::from_secs(3600)
+        SystemClock.now() + HOUR
     }
 }
 
@@ -231,8 +227,8 @@ async fn a_wrong_clock_is_reported_if_limits_count_by_it() {
     check(&found(&verification), &[expected]);
     let (apart, is_ahead) = verification.servers[0].clock.unwrap();
     assert!(!is_ahead);
-    let hour = Duration::from_secs(3600);
-    assert!(apart.abs_diff(hour) < Duration::from_secs(60), "{apart:?}");
+    let hour = HOUR;
+    assert!(apart.abs_diff(hour) < secs(60), "{apart:?}");
     assert_eq!(verification.worst(), Some(Severity::Warning));
 }
 

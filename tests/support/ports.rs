@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::SystemTime;
 
-/// A port that nobody listens on
+/// Returns a port without a listener
 ///
 /// Below the range from which the kernel takes the ports of outgoing connections (from 32768 on
 /// Linux, 49152 on macOS): none of them can take the port of a killed server before it restarts,

@@ -72,6 +72,13 @@ pub async fn by_redis<'a>(services: impl IntoIterator<Item = &'a Http>) -> Durat
     began.elapsed()
 }
 
+/// Takes permits, and Redis decides that.
+pub async fn take_by_redis(limiter: &RateLimiter, permits: u32) -> Grant {
+    let decision = limiter.try_acquire_many(permits).await.unwrap();
+    assert_eq!(decision.source(), Source::Store);
+    granted(decision)
+}
+
 /// Asks until a permit is granted. Returns how long that took.
 pub async fn grants(limiter: &RateLimiter) -> Duration {
     let granted = async || {
@@ -87,8 +94,7 @@ pub async fn is_free(limiter: &RateLimiter, permits: u64) -> Duration {
     until(&format!("{permits} permits are free"), found).await
 }
 
-/// Lets a future begin, and its command reach the socket; what is heard of it afterwards, nobody
-/// looks at.
+/// Lets a future begin, and its command reach the socket. Its result is not awaited.
 ///
 /// On a runtime of one thread, with the connection made: its task runs while this one yields.
 pub async fn begin<F: Future>(mut future: Pin<&mut F>) {

@@ -278,8 +278,8 @@ async fn unlimited(cluster: &Cluster) -> (RedisStore, Vec<RateLimiter>) {
     (store, limiters)
 }
 
-/// Uses limiters of which the third is on a faulty master. Calls all of them for four seconds,
-/// which is longer than the other masters take to notice.
+/// Uses three limiters, the third on a faulty master. Calls all of them for four seconds, which is
+/// longer than the other masters take to notice.
 async fn beside(cluster: &mut Cluster, fault: impl Fn(&mut RedisServer)) -> Vec<RateLimiter> {
     let (_store, limiters) = unlimited(cluster).await;
     let [live, other, dead] = &limiters[..] else {

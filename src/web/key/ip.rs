@@ -127,15 +127,11 @@ impl Prefixes {
     /// Returns the text under which an address counts: fixed, because another one would reset every
     /// limit.
     pub(crate) fn spell(self, address: IpAddr) -> Spelled {
-        let whole = IpNet::from(address.to_canonical());
-        let bits = match whole {
-            IpNet::V4(_) => self.v4,
-            IpNet::V6(_) => self.v6,
-        };
-        if bits >= whole.max_prefix_len() {
-            return Spelled(whole);
-        }
-        Spelled(IpNet::new(whole.addr(), bits).map_or(whole, |network| network.trunc()))
+        let address = address.to_canonical();
+        let bits = if address.is_ipv4() { self.v4 } else { self.v6 };
+        // Checked when the layer was built: an address has as many bits.
+        let network = IpNet::new(address, bits);
+        Spelled(network.map_or(address.into(), |network| network.trunc()))
     }
 }
 

@@ -96,7 +96,7 @@ impl World {
     }
 
     pub(crate) fn set_clock(&self, at: u64) {
-        self.clock.set(self.began + Duration::from_millis(at));
+        self.clock.set(self.began + millis(at));
     }
 
     /// The limiter of a client; of the keys that clients share, that of the first.

@@ -78,7 +78,7 @@ async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
 async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
     let future = server_time() + 3_600_000;
     let (ours, keys) = all_taken("2", 200, &[(future, 1), (future + 1, 1)]);
-    let waited = tokio::time::timeout(Duration::from_secs(20), ours.acquire_many(2)).await;
+    let waited = tokio::time::timeout(secs(20), ours.acquire_many(2)).await;
     waited.expect("an interval, not an hour").unwrap();
     let books = keys.books();
     assert_eq!(books.value.unwrap(), "0");
@@ -129,7 +129,7 @@ async fn a_client_clock_an_hour_ahead_is_no_error_and_no_loss() {
     let ahead = i64::try_from(HOUR).unwrap();
     assert_eq!(two.honest.take(3).await, Answer::Granted);
     assert_eq!(two.honest.books(), books(2, &[(0, 3)]));
-    two.wrong.advance(Duration::from_millis(HOUR));
+    two.wrong.advance(millis(HOUR));
     assert_eq!(take(&two.wrong_limiter, 5).await, Answer::Granted);
     assert_eq!(two.honest.books(), books(0, &[(ahead, 5)]));
 
@@ -167,7 +167,7 @@ async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
 async fn no_window_holds_more_than_the_rate() {
     const INTERVAL: i64 = 200;
     let name = unique("clocks");
-    let limit = Limit::new(10, Duration::from_millis(200));
+    let limit = Limit::new(10, millis(200));
     // Processes of their own: each store has its own connection and line.
     let stores: Vec<_> = (0..4)
         .map(|_| limiter(&store().build().unwrap(), &name))

@@ -216,13 +216,13 @@ async fn without_a_count_a_call_removes_only_what_it_needs() {
     plant_many(&keys, 10_000);
     keys.plant(15_000, 1);
     keys.plant_value("0");
-    let limit = Limit::new(10_001, Duration::from_secs(20));
+    let limit = Limit::new(10_001, secs(20));
     let layer = RateLimitLayer::builder(&store().client_clock(clock.clone()).build().unwrap())
         .otherwise(Rule::shared(&name).or_init(limit).cost(3))
         .count_remaining(false)
         .build()
         .unwrap();
-    clock.advance(Duration::from_secs(30));
+    clock.advance(secs(30));
     for _ in 0..20 {
         let before = keys.logged();
         let answer = send(&layer, Request::new(())).await;

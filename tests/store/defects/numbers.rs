@@ -16,11 +16,7 @@ async fn zero_permits_are_refused_without_a_call() {
         world.limiter.try_acquire_many(0).await.unwrap_err(),
         world.limiter.acquire_many(0).await.unwrap_err(),
         world.limiter.release(0).await.unwrap_err(),
-        world
-            .limiter
-            .try_acquire_for(0, Duration::from_secs(1))
-            .await
-            .unwrap_err(),
+        world.limiter.try_acquire_for(0, secs(1)).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Permits);
     }
@@ -49,7 +45,7 @@ async fn members_without_permits_expire_alone() {
 fn a_rate_that_would_not_be_exact_is_refused() {
     let largest = (1 << 53) - 1;
     for rate in [largest + 1, largest + 2, u64::MAX, 0] {
-        let refused = Limit::try_new(rate, Duration::from_secs(1));
+        let refused = Limit::try_new(rate, secs(1));
         let said = format!("a limit takes 1 to 2^53 - 1 permits, not {rate}");
         assert_eq!(refused.unwrap_err().to_string(), said);
     }

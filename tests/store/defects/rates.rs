@@ -4,7 +4,7 @@ use super::world::{Answer, World, books};
 use crate::scene::*;
 
 fn limit(rate: u64) -> Limit {
-    Limit::new(rate, Duration::from_secs(10))
+    Limit::new(rate, secs(10))
 }
 
 /// One permit a second from the start, ten in all.

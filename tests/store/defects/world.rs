@@ -58,14 +58,14 @@ impl World {
     /// One whose limit was written by this crate.
     pub(crate) async fn limited(rate: u64, interval: u64) -> Self {
         let world = Self::empty();
-        let limit = Limit::new(rate, Duration::from_millis(interval));
+        let limit = Limit::new(rate, millis(interval));
         assert!(world.limiter.try_set_rate(limit).await.unwrap());
         world
     }
 
-    pub(crate) fn at(&self, millis: u64) {
-        let start = Duration::from_millis(u64::try_from(START).unwrap());
-        self.clock.set(start + Duration::from_millis(millis));
+    pub(crate) fn at(&self, time: u64) {
+        let start = u64::try_from(START).unwrap();
+        self.clock.set(millis(start + time));
     }
 
     pub(crate) fn now(&self) -> i64 {

@@ -30,7 +30,7 @@ async fn crowd(layer: &RateLimitLayer) -> bool {
 async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let cap = Duration::from_secs(60);
+    let cap = secs(60);
     let store = patient(server.url())
         .client_clock(clock.clone())
         .deny_cache(cap)
@@ -42,7 +42,7 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
     let before = server.scripts_called();
     const CAPS: u64 = 10;
     for _ in 0..CAPS * 60 {
-        clock.advance(Duration::from_secs(1));
+        clock.advance(secs(1));
         assert!(crowd(&layer).await);
     }
     let calls = server.scripts_called() - before;
@@ -59,7 +59,7 @@ async fn a_flood_costs_two_calls_a_second() {
     assert!(crowd(&layer).await);
     let (before, begun) = (server.scripts_called(), Instant::now());
     let mut requests = 0;
-    while begun.elapsed() < Duration::from_millis(2500) {
+    while begun.elapsed() < millis(2500) {
         assert!(crowd(&layer).await);
         requests += CROWD;
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use tower_ratelimit::LimitState;
 
-const CAP: Duration = Duration::from_secs(1);
+const CAP: Duration = secs(1);
 
 /// A step: by this process, or by another one if `other` is set. `a` and `both` choose the
 /// limiters.
@@ -51,7 +51,7 @@ enum How {
 
 fn limit() -> impl Strategy<Value = Limit> {
     let interval = prop_oneof![Just(200u64), Just(1000), Just(3000), Just(20_000)];
-    (1u64..6, interval).prop_map(|(rate, ms)| Limit::new(rate, Duration::from_millis(ms)))
+    (1u64..6, interval).prop_map(|(rate, ms)| Limit::new(rate, millis(ms)))
 }
 
 fn step(others: bool) -> impl Strategy<Value = Step> {
@@ -158,7 +158,7 @@ impl World {
             let mut others_did: Option<Duration> = None;
             for step in steps {
                 match step.clone() {
-                    Step::Pause(millis) => self.clock.advance(Duration::from_millis(millis)),
+                    Step::Pause(time) => self.clock.advance(millis(time)),
                     Step::Ask {
                         a: is_a,
                         both: is_both,
@@ -197,7 +197,7 @@ impl World {
                                     // What it found expired is gone, and would count again for a
                                     // longer interval where Redis was not asked.
                                     for limiter in [&a.model, &b.model, &a.others, &b.others] {
-                                        limiter.available_permits().await.unwrap();
+                                        free(&limiter).await;
                                     }
                                 }
                                 _ => {}

@@ -24,17 +24,17 @@ async fn stays_refused(mut gone: impl FnMut(&mut RedisServer), deadline: Duratio
 
     // Within the cap, and long after it.
     for (later, left) in [(500, 59_500), (59_499, 1)] {
-        clock.advance(Duration::from_millis(later));
+        clock.advance(millis(later));
         let (status, decision) = ask(&layer, "ann").await;
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{decision:?}");
         assert_eq!(decision.source(), Source::Cache);
-        decision.assert_retry_after(Duration::from_millis(left));
+        decision.assert_retry_after(millis(left));
     }
     // These are unknown to the process.
     let (status, decision) = ask(&layer, "bob").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(decision.source(), Source::FailurePolicy);
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     let (status, decision) = ask(&layer, "ann").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(decision.source(), Source::FailurePolicy);
@@ -42,10 +42,10 @@ async fn stays_refused(mut gone: impl FnMut(&mut RedisServer), deadline: Duratio
 
 #[tokio::test]
 async fn a_refusal_outlives_a_server_that_is_down() {
-    stays_refused(RedisServer::kill, Duration::from_secs(5)).await;
+    stays_refused(RedisServer::kill, secs(5)).await;
 }
 
 #[tokio::test]
 async fn a_refusal_outlives_a_server_that_is_silent() {
-    stays_refused(RedisServer::stop_process, Duration::from_millis(300)).await;
+    stays_refused(RedisServer::stop_process, millis(300)).await;
 }

@@ -116,7 +116,7 @@ async fn of_several_calls_the_addresss_is_the_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_slots_the_addresss_is_the_first() {
     let cluster = Cluster::start();
-    let long = Duration::from_secs(20);
+    let long = secs(20);
     let store = RedisStore::cluster(cluster.urls()).response_timeout(long);
     let store = store.deadline(long).build().unwrap();
     flood(&list(&store, [by_identity(), by_address()])).await;

@@ -28,7 +28,7 @@ async fn a_memory_store_holds_no_more_than_it_may() {
     // Newcomers are not locked out until there are several for each place.
     assert!(granted >= 3 * MOST, "{granted} of {}", 20 * MOST);
     // It is over when the limits are idle, and an eighth of the interval later for newcomers.
-    clock.advance(Duration::from_secs(68));
+    clock.advance(secs(68));
     let answer = send(&layer, request("192.0.2.1", "x-id", b"late")).await;
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(store.len() <= MOST, "{}", store.len());
@@ -65,8 +65,8 @@ async fn in_redis_all_of_it_vanishes() {
         assert_eq!(lasting, 0, "{algorithm:?}");
         assert!(longest <= 180_000, "{algorithm:?}: {longest}");
 
-        let brief = Limit::new(1, Duration::from_millis(50));
-        let brief = brief.keep_alive(Duration::from_millis(200)).unwrap();
+        let brief = Limit::new(1, millis(50));
+        let brief = brief.keep_alive(millis(200)).unwrap();
         let layer = RateLimitLayer::new(&store, by_id(brief).named("brief").algorithm(algorithm));
         for number in 0..FLOOD {
             let id = format!("id-{number}");

@@ -228,7 +228,7 @@ async fn no_debug_output_shows_a_secret() {
     };
     server.command(&words_of(&user));
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
-    let long = Duration::from_secs(20);
+    let long = secs(20);
     let builder = RedisStore::builder(url.clone())
         .response_timeout(long)
         .deadline(long);

@@ -105,13 +105,13 @@ async fn lists_take_of_all_or_of_none<K: Kind>(store: impl Settles) {
 /// Those who wait are served in order, as room comes.
 async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
     let limiter = K::named(&store, &unique("line"));
-    let limit = Limit::new(2, Duration::from_millis(200));
+    let limit = Limit::new(2, millis(200));
     limiter.try_set_rate(limit).await.unwrap();
     take(&limiter, 2).await;
     let begun = Instant::now();
-    let hopeless = limiter.try_acquire_for(2, Duration::from_millis(5)).await;
+    let hopeless = limiter.try_acquire_for(2, millis(5)).await;
     let refusal = refused(hopeless.unwrap());
-    assert!(refusal.retry_after() > Some(Duration::from_millis(5)));
+    assert!(refusal.retry_after() > Some(millis(5)));
     let waiters: Vec<_> = [(); 5]
         .map(|()| limiter.clone())
         .map(|limiter| tokio::spawn(async move { limiter.acquire().await }))
@@ -122,8 +122,8 @@ async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
     // In two intervals there is room for four of them, or for one more with each of its halves. By
     // another clock than that which counts, which may tell whole milliseconds.
     let fifth = match K::THIRD_OF_TWO_AN_HOUR {
-        HOUR => Duration::from_millis(400),
-        _ => Duration::from_millis(490),
+        HOUR => millis(400),
+        _ => millis(490),
     };
     assert!(begun.elapsed() > fifth, "{:?}", begun.elapsed());
 }
@@ -225,7 +225,7 @@ async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
     let mut second = Box::pin(limiter.acquire());
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     // An interval, and a slot of it.
-    clock.advance(HOUR + HOUR / 10 + Duration::from_millis(1));
+    clock.advance(HOUR + HOUR / 10 + millis(1));
     // The first drives the line for both.
     assert!(poll(&mut first).is_ready());
     assert_eq!(free(&limiter).await, 0);
@@ -235,7 +235,7 @@ async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
 
 /// A clock that is set back costs an interval, and a tenth of it more for a log.
 async fn a_clock_that_is_set_back_costs_an_interval<K: Kind>() {
-    let ten = Duration::from_secs(10);
+    let ten = secs(10);
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
     let limiter = K::named(&store, "orders");

@@ -16,6 +16,11 @@ async fn limiter(store: &impl Store, limit: Limit) -> RateLimiter {
     limiter
 }
 
+/// Returns one that counts in slots.
+async fn slotted(store: &impl Store, limit: Limit, slots: u32) -> RateLimiter {
+    limiter(store, limit).await.slots(slots).unwrap()
+}
+
 /// A store on Redis, and its clock, which begins where a slot does.
 fn by_a_clock() -> (RedisStore, ManualClock) {
     let clock = ManualClock::new();
@@ -48,7 +53,7 @@ async fn all_count_together(store: impl Settles, clock: ManualClock) {
             .unwrap()
     };
     let (few, many) = (of(10), of(100));
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     for limiter in [&plain, &few, &many] {
         take(limiter, 3).await;
     }
@@ -59,7 +64,7 @@ async fn all_count_together(store: impl Settles, clock: ManualClock) {
         assert_eq!(wait(limiter, 5).await, 1009);
         assert_eq!(wait(limiter, 8).await, 1099);
     }
-    clock.advance(Duration::from_millis(1099));
+    clock.advance(millis(1099));
     assert_eq!(free(&plain).await, 10);
     assert_eq!(wait(&few, 10).await, 0);
 }
@@ -68,25 +73,19 @@ async fn all_count_together(store: impl Settles, clock: ManualClock) {
 async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     let (a, b, c) = (
         limiter(&store, Limit::per_second(10)).await,
-        limiter(&store, Limit::per_second(5))
-            .await
-            .slots(10)
-            .unwrap(),
-        limiter(&store, Limit::per_second(20))
-            .await
-            .slots(100)
-            .unwrap(),
+        slotted(&store, Limit::per_second(5), 10).await,
+        slotted(&store, Limit::per_second(20), 100).await,
     );
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     let all = RateLimiter::all([&a, &b, &c]).unwrap();
     assert!(all.try_acquire_many(4).await.unwrap().is_allowed());
     let refusal = refused(all.try_acquire_many(2).await.unwrap());
-    assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1099)));
+    assert_eq!(refusal.retry_after(), Some(millis(1099)));
     for (limiter, left) in [(&a, 6), (&b, 1), (&c, 16)] {
         assert_eq!(free(limiter).await, left);
     }
     assert!(all.try_acquire().await.unwrap().is_allowed());
-    clock.advance(Duration::from_millis(1099));
+    clock.advance(millis(1099));
     for (limiter, left) in [(&a, 10), (&b, 5), (&c, 20)] {
         assert_eq!(free(limiter).await, left);
     }
@@ -98,7 +97,7 @@ async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
 async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
     let store = redis_store().build().unwrap();
     let hour = Limit::new(10, 3600 * SECOND);
-    let slotted = limiter(&store, hour).await.slots(10).unwrap();
+    let slotted = slotted(&store, hour, 10).await;
     let window = limiter(&store, Limit::new(3, 3600 * SECOND)).await;
     let window = window.algorithm(Algorithm::FixedWindow);
     let all = RateLimiter::all([&slotted, &window]).unwrap();
@@ -115,11 +114,8 @@ async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
 #[tokio::test]
 async fn waiters_are_served_when_a_slot_has_expired() {
     let (store, clock) = by_a_clock();
-    let limiter = limiter(&store, Limit::per_second(4))
-        .await
-        .slots(10)
-        .unwrap();
-    clock.advance(Duration::from_millis(1));
+    let limiter = slotted(&store, Limit::per_second(4), 10).await;
+    clock.advance(millis(1));
     take(&limiter, 4).await;
     let waiting: Vec<_> = (0..4)
         .map(|_| {
@@ -129,7 +125,7 @@ async fn waiters_are_served_when_a_slot_has_expired() {
         .collect();
     // Until they know the wait.
     until("they wait", async || clock.sleepers() > 0).await;
-    clock.advance(Duration::from_millis(1099));
+    clock.advance(millis(1099));
     for waiter in waiting {
         assert!(waiter.await.unwrap().unwrap().is_allowed());
     }
@@ -142,7 +138,7 @@ async fn a_waiter_with_other_slots_has_its_own_queue() {
     let (store, clock) = by_a_clock();
     let plain = limiter(&store, Limit::per_second(4)).await;
     let slotted = plain.clone().slots(10).unwrap();
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     take(&plain, 4).await;
     let waiting = [&plain, &slotted, &plain, &slotted].map(|limiter| {
         let limiter = limiter.clone();
@@ -167,11 +163,8 @@ async fn a_waiter_with_other_slots_has_its_own_queue() {
 #[tokio::test]
 async fn a_limiter_that_is_renamed_keeps_its_slots() {
     let (store, clock) = by_a_clock();
-    let slotted = limiter(&store, Limit::per_second(4))
-        .await
-        .slots(10)
-        .unwrap();
-    clock.advance(Duration::from_millis(1));
+    let slotted = slotted(&store, Limit::per_second(4), 10).await;
+    clock.advance(millis(1));
     take(&slotted, 1).await;
     let renamed = slotted.rename(&unique("slots")).await.unwrap();
     take(&renamed, 2).await;

@@ -56,7 +56,7 @@ async fn a_name_that_moved_heals() {
     assert_eq!(free(&windowed).await, 0);
     clock.advance(HOUR);
     assert_eq!(free(&windowed).await, 0);
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     assert_eq!(free(&windowed).await, 5);
 
     take(&windowed, 3).await;

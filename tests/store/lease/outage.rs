@@ -11,22 +11,17 @@ async fn leased_permits_are_granted_until_the_lease_ends() {
         .client_clock(clock.clone())
         .build()
         .unwrap();
-    let limiter = leased(
-        &store,
-        Limit::per_second(10_000),
-        Duration::from_millis(100),
-    )
-    .await;
+    let limiter = leased(&store, Limit::per_second(10_000), millis(100)).await;
     warm(&limiter).await;
     // So that the next lease has enough.
     for _ in 0..30 {
-        limiter.try_acquire().await.unwrap().assert_allowed();
+        take(&limiter, 1).await;
     }
     server.kill();
-    clock.advance(Duration::from_millis(99));
+    clock.advance(millis(99));
     let decision = limiter.try_acquire().await.unwrap();
     assert_eq!(decision.source(), Source::Lease);
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     let error = limiter.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }

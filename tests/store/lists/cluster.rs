@@ -1,7 +1,10 @@
 //! A Redis Cluster: limits of one identity are one call, others one for each slot.
 
+use crate::log::Log;
 use crate::scene::*;
 use std::{io::BufReader, io::Write, net::TcpStream};
+
+use tracing_subscriber::filter::LevelFilter;
 
 use super::{
     fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
@@ -9,13 +12,11 @@ use super::{
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {
-    RedisStore::cluster(cluster.urls())
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
+    patiently(RedisStore::cluster(cluster.urls()))
 }
 
 fn seconds(permits: u64) -> Limit {
-    Limit::new(permits, Duration::from_secs(60))
+    Limit::new(permits, secs(60))
 }
 
 async fn limiters<const N: usize>(
@@ -127,15 +128,15 @@ async fn a_waiter_keeps_what_it_is_granted() {
         let all = all.clone();
         async move { all.acquire_many(4).await.unwrap() }
     });
-    let room = Limit::new(13, Duration::from_secs(60));
+    let room = Limit::new(13, secs(60));
     assert!(second.update_rate(room).await.unwrap());
     // Four are free, which is enough for the one behind.
     until("nothing is on its way", async || {
-        let closing = tokio::time::timeout(Duration::from_secs(30), store.close());
+        let closing = tokio::time::timeout(secs(30), store.close());
         closing
             .await
             .expect("it does not take and give back without end");
-        second.available_permits().await.unwrap() == 4
+        free(&second).await == 4
     })
     .await;
     assert!(!waiting.is_finished());
@@ -185,7 +186,7 @@ async fn limiters_are_diagnosed_wherever_they_are() {
     let store = patient(&cluster).build().unwrap();
     for node in 0..MASTERS {
         let [limiter] = limiters(&store, [(cluster.name_on(node), 9)]).await;
-        assert!(limiter.try_acquire_many(4).await.unwrap().is_allowed());
+        take(&limiter, 4).await;
         let diagnosis = store.diagnose(limiter.name()).await.unwrap();
         assert_eq!(diagnosis.findings(), [], "{diagnosis}");
         let text = diagnosis.to_string();
@@ -234,7 +235,7 @@ async fn lists_are_whole_across_slots() {
         busy.write_all(b"EVAL \"for i = 1, 4000000 do end return 1\" 0\r\n")
             .unwrap();
         // Anywhere while the script runs: no state tells how far it is.
-        tokio::time::sleep(Duration::from_millis(random.below(15))).await;
+        tokio::time::sleep(millis(random.below(15))).await;
         let kills: String = ids
             .iter()
             .map(|id| format!("CLIENT KILL ID {id}\r\n"))
@@ -249,66 +250,33 @@ async fn lists_are_whole_across_slots() {
     assert!(resent > 0, "nothing was cut off from its answer");
 }
 
-mod warnings {
-    use std::{
-        io,
-        sync::{Arc, Mutex},
+/// Returns the log of building a layer with these rules.
+fn said(store: &RedisStore, rules: Vec<Rule>) -> String {
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::INFO);
+    let layer = RateLimitLayer::builder(store).on("POST /orders", rules);
+    drop(layer.build().unwrap());
+    log.text()
+}
+
+#[test]
+fn entries_of_several_slots_are_named_when_they_are_built() {
+    let cluster = || {
+        RedisStore::cluster(["redis://127.0.0.1:1/"])
+            .build()
+            .unwrap()
     };
+    let by_user = |name| seconds(5).by(FromHeader::new("user")).named(name);
+    let by_all = || seconds(5).by(Constant("all")).named("all");
+    let several = vec![by_user("a"), by_all()];
+    let text = said(&cluster(), several.clone());
+    assert!(text.contains("WARN"), "{text}");
+    assert!(text.contains("POST /orders"), "{text}");
+    let shared = vec![by_user("a"), Rule::shared("orders")];
+    assert!(said(&cluster(), shared).contains("POST /orders"));
 
-    use tower_ratelimit::{RateLimitLayer, Rule};
-    use tracing_subscriber::util::SubscriberInitExt;
-
-    use super::*;
-
-    #[derive(Clone, Debug, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// Returns the log of building a layer with these rules.
-    fn said(store: &RedisStore, rules: Vec<Rule>) -> String {
-        let log = Log::default();
-        let writer = log.clone();
-        let _capturing = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish()
-            .set_default();
-        let layer = RateLimitLayer::builder(store)
-            .on("POST /orders", rules)
-            .build();
-        drop(layer.unwrap());
-        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
-    }
-
-    #[test]
-    fn entries_of_several_slots_are_named_when_they_are_built() {
-        let cluster = || {
-            RedisStore::cluster(["redis://127.0.0.1:1/"])
-                .build()
-                .unwrap()
-        };
-        let by_user = |name| seconds(5).by(FromHeader::new("user")).named(name);
-        let by_all = || seconds(5).by(Constant("all")).named("all");
-        let several = vec![by_user("a"), by_all()];
-        let text = said(&cluster(), several.clone());
-        assert!(text.contains("WARN"), "{text}");
-        assert!(text.contains("POST /orders"), "{text}");
-        let shared = vec![by_user("a"), Rule::shared("orders")];
-        assert!(said(&cluster(), shared).contains("POST /orders"));
-
-        assert_eq!(said(&cluster(), vec![by_user("a"), by_user("b")]), "");
-        assert_eq!(said(&cluster(), vec![by_all()]), "");
-        let one_server = RedisStore::open("redis://127.0.0.1:1/").unwrap();
-        assert_eq!(said(&one_server, several), "");
-    }
+    assert_eq!(said(&cluster(), vec![by_user("a"), by_user("b")]), "");
+    assert_eq!(said(&cluster(), vec![by_all()]), "");
+    let one_server = RedisStore::open("redis://127.0.0.1:1/").unwrap();
+    assert_eq!(said(&one_server, several), "");
 }

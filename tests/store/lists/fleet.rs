@@ -64,8 +64,7 @@ impl Fleet<'_> {
                 assert!(limiter.reset_rate(limit_of(LIMITS[RESET])).await.unwrap());
                 reset.insert(log_of(&self.names[RESET]));
             }
-            let received =
-                traffic(&limiters, &mut random, Duration::from_millis(1500), &fault).await;
+            let received = traffic(&limiters, &mut random, millis(1500), &fault).await;
             for (kept, received) in kept.iter_mut().zip(received) {
                 *kept += received;
             }
@@ -95,10 +94,10 @@ impl Fleet<'_> {
         let over = self.now() + LONGEST + LONGEST / 10;
         // By the servers' clocks, which no test moves.
         while self.now() <= over {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(millis(20)).await;
         }
         for (limiter, (rate, _)) in limiters[1].iter().zip(LIMITS) {
-            let left = limiter.available_permits().await.unwrap();
+            let left = free(&limiter).await;
             assert_eq!(i64::try_from(left), Ok(rate), "{limiter:?}");
         }
         record.resent
@@ -133,7 +132,7 @@ impl Fleet<'_> {
 }
 
 fn limit_of((rate, interval): (i64, i64)) -> Limit {
-    Limit::new(rate as u64, Duration::from_millis(interval as u64))
+    Limit::new(rate as u64, millis(interval as u64))
 }
 
 fn log_of(name: &str) -> String {
@@ -158,7 +157,7 @@ async fn traffic(
     while Instant::now() < end {
         fault(random).await;
         // Between two faults there is time to go on.
-        tokio::time::sleep(Duration::from_millis(40 + random.below(80))).await;
+        tokio::time::sleep(millis(40 + random.below(80))).await;
     }
     let mut kept = [0; LIMITS.len()];
     for caller in callers {

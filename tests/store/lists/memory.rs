@@ -90,8 +90,7 @@ fn no_list_is_charged_in_part() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let intervals = [100, 100, 250, 600, 1000];
     let rates: Vec<_> = (0..LIMITERS).map(|_| 4 + random.below(12)).collect();
-    let limit =
-        |limiter: usize| Limit::new(rates[limiter], Duration::from_millis(intervals[limiter]));
+    let limit = |limiter: usize| Limit::new(rates[limiter], millis(intervals[limiter]));
     let limiters: Vec<_> = (0..LIMITERS)
         .map(|limiter| RateLimiter::new(&store, &format!("limiter-{limiter}")).unwrap())
         .collect();
@@ -154,7 +153,7 @@ fn no_list_is_charged_in_part() {
             record.retain(|taken| taken.limiter != reset);
         }
         let pause = random.below(90);
-        clock.advance(Duration::from_millis(pause));
+        clock.advance(millis(pause));
         now += pause;
     }
     assert!(granted > ROUNDS, "{granted}");
@@ -162,7 +161,7 @@ fn no_list_is_charged_in_part() {
         each(&seen),
         "seed {seed}: not each limiter was full, and not"
     );
-    clock.advance(Duration::from_millis(1100));
+    clock.advance(millis(1100));
     for (limiter, rate) in rates.iter().enumerate() {
         assert_eq!(left(limiter), *rate, "seed {seed}");
     }

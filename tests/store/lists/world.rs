@@ -48,7 +48,7 @@ impl<S: Store> World<S> {
     /// The permits left of a limiter that a rule has made.
     pub async fn left(&self, identity: &str, rule: &str) -> u64 {
         let limiter = self.limiter(&self.name(identity, rule));
-        limiter.available_permits().await.unwrap()
+        free(&limiter).await
     }
 
     /// Returns a rule's name for the limiter of an identity.
@@ -56,8 +56,8 @@ impl<S: Store> World<S> {
         format!("{}:{{{identity}}}:{rule}", self.prefix)
     }
 
-    pub fn advance(&self, millis: u64) {
-        self.clock.advance(Duration::from_millis(millis));
+    pub fn advance(&self, time: u64) {
+        self.clock.advance(millis(time));
     }
 }
 
@@ -87,7 +87,7 @@ pub async fn ask(service: &Service, headers: &[(&str, &str)]) -> (StatusCode, De
 pub async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
     let mut left = Vec::new();
     for limiter in limiters {
-        left.push(limiter.available_permits().await.unwrap());
+        left.push(free(&limiter).await);
     }
     left
 }

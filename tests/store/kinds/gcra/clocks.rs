@@ -3,7 +3,7 @@
 
 use super::*;
 
-const TEN: Duration = Duration::from_secs(10);
+const TEN: Duration = secs(10);
 
 /// Puts the state of a limiter by hand where a server's clock that is fast by so much would have
 /// left it.

@@ -13,7 +13,7 @@ async fn a_receipt_gives_back_what_lies_ahead() {
     for (after, back) in [(0, 4), (6, 3), (7, 3), (23, 1), (24, 0), (30, 0)] {
         let limiter = Gcra::hourly(&store, 10).await;
         let grant = take(&limiter, 4).await;
-        clock.advance(Duration::from_secs(60 * after));
+        clock.advance(secs(60 * after));
         let before = free(&limiter).await;
         limiter.give_back(&grant.receipts()[0]);
         assert_eq!(free(&limiter).await - before, back, "after {after} minutes");
@@ -45,7 +45,7 @@ async fn memory_does_not_forget_what_a_receipt_must_know() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
     let layer = Gcra::layer(&store, Limit::new(5, HOUR));
-    let minutes = |minutes: u64| clock.advance(Duration::from_secs(60 * minutes));
+    let minutes = |minutes: u64| clock.advance(secs(60 * minutes));
     let limiter = Gcra::named(&store, "memory:{a}:five");
     let answers = [send(&layer, "a").await, send(&layer, "a").await];
     let grants = answers.each_ref().map(grant_of);

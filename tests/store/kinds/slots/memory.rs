@@ -23,10 +23,10 @@ async fn a_large_limit_takes_the_memory_of_its_slots() {
     let (store, clock) = by_a_clock();
     // Never exhausted, so that no call must remove expired entries.
     let limit = Limit::per_minute(10_000_000);
-    let slotted = limiter(&store, limit).await.slots(1000).unwrap();
+    let slotted = slotted(&store, limit, 1000).await;
     let mut most = 0;
     for step in 0..2500 {
-        clock.advance(Duration::from_millis(60));
+        clock.advance(millis(60));
         take(&slotted, 60).await;
         take(&slotted, 40).await;
         if step % 100 == 99 {

@@ -6,10 +6,7 @@ use crate::scene::on_both_by_a_clock;
 on_both_by_a_clock!(what_was_used_is_settled, answers_are_charged);
 
 async fn what_was_used_is_settled(store: impl Settles, _: ManualClock) {
-    let slotted = limiter(&store, Limit::new(20, HOUR))
-        .await
-        .slots(10)
-        .unwrap();
+    let slotted = slotted(&store, Limit::new(20, HOUR), 10).await;
     let plain = RateLimiter::new(&store, slotted.name()).unwrap();
     take(&slotted, 10).await;
     // Who notes otherwise has the same limiter.
@@ -56,12 +53,9 @@ async fn a_receipt_is_void_when_its_slot_has_expired() {
     for late in [0, 1] {
         let clock = ManualClock::new();
         let store = MemoryStore::new().clock(clock.clone());
-        let slotted = limiter(&store, Limit::per_second(5))
-            .await
-            .slots(10)
-            .unwrap();
+        let slotted = slotted(&store, Limit::per_second(5), 10).await;
         let grant = take(&slotted, 3).await;
-        clock.advance(SECOND - Duration::from_millis(1 - late));
+        clock.advance(SECOND - millis(1 - late));
         take(&slotted, 2).await;
         slotted.give_back(&grant.receipts()[0]);
         assert_eq!(free(&slotted).await, 3);

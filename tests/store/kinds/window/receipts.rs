@@ -12,7 +12,7 @@ async fn a_receipt_is_void_after_its_window_in_memory() {
     let in_time = take(&limiter, 2).await;
     limiter.give_back(&in_time.receipts()[0]);
     assert_eq!(free(&limiter).await, 3);
-    clock.advance(Duration::from_millis(1));
+    clock.advance(millis(1));
     take(&limiter, 4).await;
     limiter.give_back(&late.receipts()[0]);
     assert_eq!(free(&limiter).await, 1);
