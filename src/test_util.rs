@@ -256,10 +256,12 @@ mod tests {
         Decision::Deny(Refusal::by_limits(limits, Some(MINUTE), Source::Store))
     }
 
-    /// Returns the message of a failing assertion; `None` if it holds.
-    fn complaint(assertion: impl FnOnce()) -> Option<String> {
-        let panic = catch_unwind(AssertUnwindSafe(assertion)).err()?;
-        Some(*panic.downcast::<String>().expect("a formatted message"))
+    /// Asserts that an assertion fails with this message.
+    #[track_caller]
+    fn fails(assertion: impl FnOnce(), said: &str) {
+        let panic = catch_unwind(AssertUnwindSafe(assertion)).expect_err("it fails");
+        let message = panic.downcast::<String>().expect("a formatted message");
+        assert_eq!(*message, said);
     }
 
     #[test]
@@ -280,48 +282,25 @@ mod tests {
         let (allowed, refused) = (allowed(Some(4)), refused());
         let above = RefusalKind::AboveRate;
         let later = Duration::from_millis(59_999);
-        let of_allowed = [
-            (complaint(|| _ = allowed.assert_refused()), "not refused"),
-            (
-                complaint(|| _ = allowed.assert_refused_as(above)),
-                "not refused as AboveRate",
-            ),
-            (
-                complaint(|| _ = allowed.assert_retry_after(MINUTE)),
-                "not refused for 60s",
-            ),
-            (
-                complaint(|| _ = allowed.assert_remaining(5)),
-                "not 5 permits left",
-            ),
-        ];
-        let of_refused = [
-            (complaint(|| _ = refused.assert_allowed()), "not allowed"),
-            (
-                complaint(|| _ = refused.assert_refused_as(above)),
-                "not refused as AboveRate",
-            ),
-            (
-                complaint(|| _ = refused.assert_retry_after(later)),
-                "not refused for 59.999s",
-            ),
-        ];
-        for (complaints, but) in [
-            (
-                &of_allowed[..],
-                "allowed; login: 4 of 5 permits per 60s left",
-            ),
-            (
-                &of_refused,
-                "refused as OverLimit, retry after 60s; login: 0 of 5 permits per 60s left",
-            ),
-        ] {
-            for (said, not) in complaints {
-                assert_eq!(said.as_deref(), Some(&*format!("{not}, but {but}")));
-            }
-        }
-        let nothing = complaint(|| _ = Decision::of(&Response::new(())));
-        assert!(nothing.is_some_and(|said| said.starts_with("no decision")));
+        let left = "login: 4 of 5 permits per 60s left";
+        let allows = |not| format!("{not}, but allowed; {left}");
+        fails(|| _ = allowed.assert_refused(), &allows("not refused"));
+        let not = allows("not refused as AboveRate");
+        fails(|| _ = allowed.assert_refused_as(above), &not);
+        let not = allows("not refused for 60s");
+        fails(|| _ = allowed.assert_retry_after(MINUTE), &not);
+        let not = allows("not 5 permits left");
+        fails(|| _ = allowed.assert_remaining(5), &not);
+        let left = "login: 0 of 5 permits per 60s left";
+        let refuses = |not| format!("{not}, but refused as OverLimit, retry after 60s; {left}");
+        fails(|| _ = refused.assert_allowed(), &refuses("not allowed"));
+        let not = refuses("not refused as AboveRate");
+        fails(|| _ = refused.assert_refused_as(above), &not);
+        let not = refuses("not refused for 59.999s");
+        fails(|| _ = refused.assert_retry_after(later), &not);
+        let nothing = "no decision: no rule applies to the request, or another layer made the \
+                       response (200 OK)";
+        fails(|| _ = Decision::of(&Response::new(())), nothing);
     }
 
     #[test]

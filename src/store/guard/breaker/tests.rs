@@ -59,6 +59,9 @@ fn states(breakers: &Breakers) -> Vec<BreakerState> {
     looks.map(|(state, ..)| state).collect()
 }
 
+/// Of two nodes
+const SECOND_IS_OPEN: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
+
 fn state(breakers: &Breakers) -> BreakerState {
     states(breakers)[0]
 }
@@ -208,10 +211,7 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     breakers.traffic().replied_for(well.first.name());
     clock.advance(SLOW / 2);
     drop(passes);
-    assert_eq!(
-        states(&breakers),
-        [BreakerState::Closed, BreakerState::Open]
-    );
+    assert_eq!(states(&breakers), SECOND_IS_OPEN);
 }
 
 /// One that took longer than probes are waited for, and comes when another one asks already.
@@ -267,10 +267,7 @@ fn a_node_stands_for_itself() {
     fail(&breakers, &ill, FAILURES);
     assert!(breakers.refuses(&ill).is_some());
     assert!(breakers.refuses(&well).is_none());
-    assert_eq!(
-        states(&breakers),
-        [BreakerState::Closed, BreakerState::Open]
-    );
+    assert_eq!(states(&breakers), SECOND_IS_OPEN);
     // A list needs them all, but for what is only tried out.
     for (charges, refused) in [
         ([("a-0", false), ("b-1", false)], true),
