@@ -44,7 +44,7 @@ async fn it_answers_the_same_question_only() {
     let [a, b] = [0, 1].map(|n| RateLimiter::new(&store, &names[n]).unwrap());
     for limiter in [&a, &b] {
         limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
-        take(&limiter, 2).await;
+        take(limiter, 2).await;
     }
     let source = async |limiter: &RateLimiter, permits| {
         let decision = limiter.try_acquire_many(permits).await.unwrap();

@@ -365,11 +365,11 @@ mod tests {
         let calls = [(0, 2), (60, 1), (100, 2), (159, 1)];
         let mut calls = calls.map(|(at, permits)| call(at, permits, true)).to_vec();
         calls.insert(2, refusal);
-        let mut record = Record::default();
-        record.calls = calls
-            .into_iter()
-            .map(|call| (String::new(), call))
-            .collect();
+        let calls = calls.into_iter().map(|call| (String::new(), call));
+        let record = Record {
+            calls: calls.collect(),
+            ..Record::default()
+        };
         assert_eq!(record.ideal(3, 100), 5);
         assert_eq!(record.refused_in_vain(52, 100), []);
         assert_eq!(record.refused_in_vain(53, 100), [refusal]);

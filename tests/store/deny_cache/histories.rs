@@ -197,7 +197,7 @@ impl World {
                                     // What it found expired is gone, and would count again for a
                                     // longer interval where Redis was not asked.
                                     for limiter in [&a.model, &b.model, &a.others, &b.others] {
-                                        free(&limiter).await;
+                                        free(limiter).await;
                                     }
                                 }
                                 _ => {}

@@ -97,7 +97,7 @@ impl Fleet<'_> {
             tokio::time::sleep(millis(20)).await;
         }
         for (limiter, (rate, _)) in limiters[1].iter().zip(LIMITS) {
-            let left = free(&limiter).await;
+            let left = free(limiter).await;
             assert_eq!(i64::try_from(left), Ok(rate), "{limiter:?}");
         }
         record.resent

@@ -87,7 +87,7 @@ pub async fn ask(service: &Service, headers: &[(&str, &str)]) -> (StatusCode, De
 pub async fn left(limiters: &[RateLimiter]) -> Vec<u64> {
     let mut left = Vec::new();
     for limiter in limiters {
-        left.push(free(&limiter).await);
+        left.push(free(limiter).await);
     }
     left
 }

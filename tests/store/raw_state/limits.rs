@@ -51,7 +51,7 @@ async fn is_an_error(limiter: &RateLimiter, what: &str) {
     assert_eq!((keys.fields(), keys.books()), (fields, unused()), "{what}");
     // Setting a limit mends it.
     limiter.set_rate(Limit::per_second(5)).await.unwrap();
-    assert_eq!(free(&limiter).await, 5);
+    assert_eq!(free(limiter).await, 5);
 }
 
 #[tokio::test]
