@@ -95,14 +95,14 @@ async fn whatever_is_lacking_is_escaped() {
     struct Odd;
     impl KeyExtractor for Odd {
         fn extract(&self, _: &Parts, _: &mut Key) -> Result<(), NoKey> {
-            Err(NoKey::missing("a \"key\"\\\n\u{0}\u{1f} ü"))
+            Err(NoKey::missing("a \"key\"\\\n\u{0}\u{1f} ü/\u{7f} 🚦"))
         }
     }
     let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_minute(1).by(Odd));
     let refused = ask(&layer, get(&[])).await;
     assert_eq!(
         problem(&refused)["detail"],
-        "the request lacks what it is limited by: a \"key\"\\\n\u{0}\u{1f} ü"
+        "the request lacks what it is limited by: a \"key\"\\\n\u{0}\u{1f} ü/\u{7f} 🚦"
     );
 }
 

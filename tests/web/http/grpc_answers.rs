@@ -167,9 +167,10 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Pushback)]) {
             assert_eq!(http2.status(), 200, "{case}");
             assert!(http2.body().is_end_stream(), "{case}: Trailers-Only");
             for headers in [&http1.headers, http2.headers()] {
-                assert_eq!(headers["content-type"], content_type, "{case}");
+                let field = |name| headers.get(name).map(|value| value.to_str().unwrap());
+                assert_eq!(field("content-type"), Some(content_type), "{case}");
                 // RFC 6585, section 4, holds for what stands in a 429's place, too.
-                assert_eq!(headers["cache-control"], "no-store", "{case}");
+                assert_eq!(field("cache-control"), Some("no-store"), "{case}");
                 let status = Status::from_header_map(headers).unwrap();
                 assert_eq!(status.code(), *code, "{case}");
                 assert_eq!(status.message(), *message, "{case}");

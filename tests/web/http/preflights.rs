@@ -238,18 +238,6 @@ async fn authentication_outside_of_cors_refuses_preflights() {
     assert_eq!(refused.status, 401);
 }
 
-/// No layer answers preflights here, and a handler takes every method: it is limited.
-#[tokio::test]
-async fn a_handler_of_all_methods_is_not_reached_without_limit() {
-    let app = Router::new().fallback(async || "whatever you say");
-    let server = serve(app.layer(limit(by_address(3)))).await;
-    let mut reached = 0;
-    for _ in 0..10 {
-        reached += usize::from(send(server, preflight("/any")).await.status == 200);
-    }
-    assert_eq!(reached, 3);
-}
-
 /// The guide: the limit outside of `GrpcWebLayer`, CORS outside of both.
 #[tokio::test]
 async fn preflights_of_grpc_web_are_answered_outside_and_counted_inside() {

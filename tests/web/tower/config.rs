@@ -28,7 +28,7 @@ fn assert_mistake<T: std::fmt::Debug>(
     kind: ConfigErrorKind,
     said: &str,
 ) {
-    let found = found.unwrap_err();
+    let found = found.expect_err(said);
     assert_eq!(found.to_string(), said);
     assert_eq!((found.kind(), found.reason()), (kind, said));
     assert_eq!(found.place(), None, "only files have lines");
@@ -166,7 +166,7 @@ fn every_mistake_of_a_rule_is_named() {
             "rule \"default\" has a queue of 0 requests: ",
         ),
     ] {
-        let error = otherwise(rule).unwrap_err();
+        let error = otherwise(rule).expect_err(said);
         assert_eq!(error.kind(), Kind::Rule);
         assert!(error.to_string().starts_with(said), "{error}");
     }

@@ -223,7 +223,7 @@ fn mistakes_in_lists_are_named() {
         ),
     ] {
         for rules in [strict().deny(listed.clone()), strict().allow(listed)] {
-            let error = builder(rules).build().unwrap_err();
+            let error = builder(rules).build().expect_err(&said);
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().starts_with(&said), "{error}");
         }

@@ -4,7 +4,7 @@ use crate::scene::*;
 use http::Method;
 use tower_ratelimit::{IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts};
 
-use super::{answer, asking, code, header_of};
+use super::{answer, asking, code};
 
 const ORIGIN: (&str, &str) = ("origin", "https://shop.example");
 const METHOD: (&str, &str) = ("access-control-request-method", "POST");
@@ -152,24 +152,6 @@ async fn entries_meet_it_by_its_own_method() {
     let requests = [preflight("/login"), preflight("/login"), login];
     let found = statuses(table("POST /login"), requests).await;
     assert_eq!(found, [200; 3]);
-}
-
-#[tokio::test]
-async fn a_preflight_of_grpc_web_meets_the_entry_of_its_path() {
-    let layer = RateLimitLayer::builder(&MemoryStore::new())
-        .on_grpc("shop.v1.Orders/Create", once(PeerIp).named("orders"))
-        .build()
-        .unwrap();
-    let asked = || {
-        let wanted = ("access-control-request-headers", "content-type,x-grpc-web");
-        options("/shop.v1.Orders/Create", &[ORIGIN, METHOD, wanted])
-    };
-    for expected in [200, 429] {
-        let answer = answer(&layer, asked()).await;
-        // It is no call, and so is refused as HTTP.
-        assert_eq!(answer.status(), expected);
-        assert_eq!(header_of(&answer, "grpc-status"), None);
-    }
 }
 
 #[tokio::test]

@@ -105,6 +105,10 @@ fn a_pattern_can_match() {
 #[test]
 fn no_proxies_are_no_number_of_proxies() {
     let rules = || Rules::new().otherwise(rule());
+    for hops in [1, 64] {
+        let by = Limit::per_hour(1).by(ClientIp::hops(hops));
+        assert!(builder().otherwise(by).build().is_ok(), "{hops}");
+    }
     for hops in [0, 65] {
         let client = ClientIp::hops(hops);
         let listed = Requests::from_networks(client.clone(), ["10.0.0.0/8"]);
