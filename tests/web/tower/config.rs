@@ -202,11 +202,11 @@ fn every_other_mistake_is_named() {
     }
     for (secret, said) in [
         (
-            Secret::new("k 1", &[0; 32]),
+            Secret::new("k 1", [0; 32]),
             "a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -",
         ),
         (
-            Secret::new("k1", &[0; 31]),
+            Secret::new("k1", [0; 31]),
             "a secret of a key needs at least 32 bytes, not 31",
         ),
         (
