@@ -122,9 +122,8 @@ async fn send(
         .otherwise(Limit::per_hour(2).by(client))
         .build()
         .map_err(|error| error.to_string())?;
-    let inner =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-    let answer = layer.layer(inner).oneshot(request).await.unwrap();
+    let answer = layer.layer(service_fn(serve)).oneshot(request).await;
+    let answer = answer.unwrap();
     let counted = async move |key: &str| {
         let encoded = key.replace(':', "%3A").replace('/', "%2F");
         let limiter = RateLimiter::new(&store, &format!("memory:{{{encoded}}}:default"));
@@ -255,12 +254,10 @@ async fn a_closure_says_who_the_peer_is() {
 
 #[tokio::test]
 async fn a_peer_counts_by_another_prefix() {
-    let peer = Some("2001:db8:1:2ff::1".parse().unwrap());
-    let (_, counted) = send(PeerIp.ipv6_prefix(48), request(peer, &[]))
-        .await
-        .unwrap();
+    let sent = || request(Some("2001:db8:1:2ff::1".parse().unwrap()), &[]);
+    let (_, counted) = send(PeerIp.ipv6_prefix(48), sent()).await.unwrap();
     assert!(counted("2001:db8:1::/48").await);
-    let error = send(PeerIp.ipv6_prefix(8), request(peer, &[])).await.err();
+    let error = send(PeerIp.ipv6_prefix(8), sent()).await.err();
     assert!(error.unwrap().contains("not 8"));
 }
 
@@ -310,20 +307,13 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
     prop::collection::vec((name, value), 0..5)
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap()
-        .block_on(future)
-}
-
 proptest! {
     #[test]
     fn no_header_counts_unless_the_peer_is_trusted(headers in headers(), last in 0_u8..) {
         for header in ALL_HEADERS {
             let peer = IpAddr::from([192, 0, 2, last]);
             let client = ClientIp::behind(["10.0.0.0/8", "::ffff:198.51.100.0/120"]).header(header);
-            let counted = block_on(async {
+            let counted = runtime().block_on(async {
                 let (_, counted) = send(client, request(Some(peer), &headers)).await.unwrap();
                 counted(&peer.to_string()).await
             });
@@ -361,7 +351,7 @@ proptest! {
             let peer = Some(IpAddr::from([10, 0, 0, 1]));
             for client in [ClientIp::behind(["10.0.0.0/8"]), ClientIp::hops(proxies + 1)] {
                 let client = client.header(header);
-                let counted = block_on(async {
+                let counted = runtime().block_on(async {
                     let (_, counted) = send(client, request(peer, &headers)).await.unwrap();
                     counted("198.51.100.1").await
                 });

@@ -92,8 +92,6 @@ fn one(name: &str, permits: u64, left: u64) -> Vec<(String, u64, u64)> {
 #[cfg(feature = "test-util")]
 #[tokio::test]
 async fn slots_are_those_of_the_file() {
-    use std::time::Duration;
-
     let rules =
         "[rules.feed]\nrate = \"5/1s\"\nby = \"peer\"\nslots = 10\n[otherwise]\nrules = [\"feed\"]";
     let clock = ManualClock::new();
@@ -204,39 +202,23 @@ async fn every_field_does_what_it_says() {
 /// them.
 #[tokio::test]
 async fn a_file_counts_where_code_counts() {
-    use tower_ratelimit::{
-        Limit,
-        key::{FromHeader, KeyExtractor, PeerIp, Route},
-    };
     let store = MemoryStore::new();
     let secret = Secret::new("k1", [7; 32]).unwrap();
-    let user = || FromExtension::by(|user: &User| user.0);
+    let user = FromExtension::by(|user: &User| user.0);
+    let token = FromHeader::new("x-api-key").digest(&secret);
+    let tenant = FromHeader::new("x-tenant").or_shared();
+    let limit = Limit::per_minute(9);
     let coded = RateLimitLayer::builder(&store)
-        .on("/a", Limit::per_minute(9).by(user().or(PeerIp)).named("a"))
-        .on(
-            "/b",
-            Limit::per_minute(9).by((PeerIp, Route::new())).named("b"),
-        )
-        .on(
-            "/c",
-            Limit::per_minute(9)
-                .by(FromHeader::new("x-api-key").digest(&secret))
-                .named("c"),
-        )
-        .on(
-            "/d",
-            Limit::per_minute(9)
-                .by(FromHeader::new("x-tenant").or_shared())
-                .named("d"),
-        )
+        .on("/a", limit.by(user.or(PeerIp)).named("a"))
+        .on("/b", limit.by((PeerIp, Route::new())).named("b"))
+        .on("/c", limit.by(token).named("c"))
+        .on("/d", limit.by(tenant).named("d"))
         .build()
         .unwrap();
     let fields = ["x-api-key: s"];
     for path in ["/a", "/b", "/c", "/d"] {
-        assert_eq!(
-            send(&coded, request("GET", path, &fields)).await.status(),
-            200
-        );
+        let answer = send(&coded, request("GET", path, &fields)).await;
+        assert_eq!(answer.status(), 200, "{path}");
     }
     drop(coded);
     let text = r#"
@@ -263,16 +245,11 @@ async fn a_file_counts_where_code_counts() {
         route = "/d"
         rules = ["d"]
     "#;
-    let rules = file().parse(text).unwrap();
-    let filed = RateLimitLayer::builder(&store)
-        .rules(rules)
-        .build()
-        .unwrap();
+    let filed = RateLimitLayer::builder(&store).rules(file().parse(text).unwrap());
+    let filed = filed.build().unwrap();
     for (path, rule) in [("/a", "a"), ("/b", "b"), ("/c", "c"), ("/d", "d")] {
-        assert_eq!(
-            met(&filed, request("GET", path, &fields)).await,
-            one(rule, 9, 7)
-        );
+        let met = met(&filed, request("GET", path, &fields)).await;
+        assert_eq!(met, one(rule, 9, 7));
     }
 }
 

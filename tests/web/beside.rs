@@ -107,24 +107,6 @@ where
     Hyper::new(service.map_response(erase).map_err(axum::Error::new))
 }
 
-/// Takes every body, as layers outside of it change that of requests.
-#[derive(Clone)]
-struct Hello;
-
-impl<B> Service<Request<B>> for Hello {
-    type Response = Response<Full<Bytes>>;
-    type Error = Infallible;
-    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<B>) -> Self::Future {
-        std::future::ready(Ok(Response::new(Full::from("hello"))))
-    }
-}
-
 async fn on_hyper(what: &str, service: Hyper) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -184,8 +166,8 @@ macro_rules! beside {
             on_axum("outside", app().layer(($layer, limit()))).await;
             on_axum("inside", app().layer((limit(), $layer))).await;
 
-            on_hyper("outside", erased(($layer, limit()).layer(Hello))).await;
-            on_hyper("inside", erased((limit(), $layer).layer(Hello))).await;
+            on_hyper("outside", erased(($layer, limit()).layer(service_fn(serve)))).await;
+            on_hyper("inside", erased((limit(), $layer).layer(service_fn(serve)))).await;
 
             let orders = || Routes::new(OrdersServer::default()).prepare();
             let web = GrpcWebLayer::new;

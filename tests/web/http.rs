@@ -9,7 +9,6 @@ mod sockets;
 mod waiting;
 mod who;
 mod with_axum;
-mod with_hyper;
 mod with_tonic;
 
 use crate::orders;
@@ -24,39 +23,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
 };
 
-/// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
-macro_rules! on_both_stores {
-    ($($check:ident),+ $(,)?) => {
-        mod in_memory {
-            $(
-                #[tokio::test]
-                async fn $check() {
-                    super::$check(tower_ratelimit::MemoryStore::new()).await;
-                }
-            )+
-        }
-        mod in_redis {
-            $(
-                #[tokio::test]
-                async fn $check() {
-                    super::$check(crate::http::redis()).await;
-                }
-            )+
-        }
-    };
-}
-use on_both_stores;
-
-fn redis() -> RedisStore {
-    RedisStore::builder(RedisServer::shared().url())
-        .prefix(&unique("t"))
-        // A busy machine must not turn decisions into policy answers.
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap()
-}
-
-async fn listen() -> (TcpListener, SocketAddr) {
+pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
@@ -64,14 +31,14 @@ async fn listen() -> (TcpListener, SocketAddr) {
 
 /// An answer, read to its end.
 #[derive(Debug)]
-struct Reply {
-    status: u16,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
     headers: HeaderMap,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Reply {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
@@ -120,7 +87,7 @@ async fn send_from(from: Ipv4Addr, to: SocketAddr, request: Request<String>) -> 
     send_on(connect(from, to).await, &to.to_string(), request).await
 }
 
-async fn send(to: SocketAddr, request: Request<String>) -> Reply {
+pub(crate) async fn send(to: SocketAddr, request: Request<String>) -> Reply {
     send_from(Ipv4Addr::LOCALHOST, to, request).await
 }
 
@@ -168,11 +135,11 @@ async fn send_http2_on(
         .unwrap()
 }
 
-fn get(path: &str) -> Request<String> {
+pub(crate) fn get(path: &str) -> Request<String> {
     with("GET", path, &[])
 }
 
-fn with(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<String> {
+pub(crate) fn with(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<String> {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -12,35 +12,16 @@ mod example;
 use crate::scene::*;
 use std::{fs, net::SocketAddr, path::PathBuf};
 
-use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    time::timeout,
-};
 use tonic::{Code, transport::Channel};
 
-use example::orders::OrdersClient;
+use crate::http::{Reply, get, listen, send, with};
 
-/// Longer than anything here takes, and shorter than the limits' minute.
-const TIMEOUT: Duration = Duration::from_secs(45);
+use example::orders::OrdersClient;
 
 /// The running service, and the file of its limits.
 struct Running {
     address: SocketAddr,
     limits: PathBuf,
-}
-
-struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: String,
-}
-
-impl Answer {
-    fn policy(&self) -> &str {
-        self.headers["ratelimit-policy"].to_str().unwrap()
-    }
 }
 
 impl Running {
@@ -52,8 +33,7 @@ impl Running {
         )
         .unwrap();
         let layer = example::limits(store, limits.to_str().unwrap()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listen().await;
         let app = example::app(layer);
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(axum::serve(listener, app).into_future());
@@ -61,39 +41,21 @@ impl Running {
     }
 
     /// A user's request, or somebody's from an address that the proxy names.
-    async fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> Answer {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let io = TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
+    async fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> Reply {
+        let token = format!("Bearer token-of-{who}");
         let who = match who.contains('.') {
-            true => ("x-forwarded-for", who.to_owned()),
-            false => ("authorization", format!("Bearer token-of-{who}")),
+            true => ("x-forwarded-for", who),
+            false => ("authorization", &*token),
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "shop.example")
-            .header(who.0, who.1)
-            .body(body.to_owned());
-        let (head, body) = sender
-            .send_request(request.unwrap())
-            .await
-            .unwrap()
-            .into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        Answer {
-            status: head.status,
-            headers: head.headers,
-            body: String::from_utf8(body.to_vec()).unwrap(),
-        }
+        let request = with(method, path, &[who]).map(|_| body.to_owned());
+        send(self.address, request).await
     }
 
-    async fn get(&self, path: &str, who: &str) -> Answer {
+    async fn get(&self, path: &str, who: &str) -> Reply {
         self.ask("GET", path, who, "").await
     }
 
-    async fn login(&self, password: &str, from: &str) -> StatusCode {
+    async fn login(&self, password: &str, from: &str) -> u16 {
         let body = format!("alice:{password}");
         self.ask("POST", "/login", from, &body).await.status
     }
@@ -116,10 +78,8 @@ impl Drop for Running {
 
 /// Repeats a query until it returns the wanted value: a release reaches Redis a little after the
 /// response.
-async fn until<A: PartialEq + std::fmt::Debug>(wanted: A, ask: impl AsyncFn() -> A) {
-    let asking = async { while ask().await != wanted {} };
-    let asked = timeout(TIMEOUT, asking).await;
-    asked.unwrap_or_else(|_| panic!("never {wanted:?}"));
+async fn until_it_is<A: PartialEq + std::fmt::Debug>(wanted: A, ask: impl AsyncFn() -> A) {
+    until(&format!("{wanted:?}"), async || ask().await == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,21 +113,22 @@ async fn works(store: &impl Store) {
     rows(&shop).await;
 }
 
+fn policy(answer: &Reply) -> &str {
+    answer.header("ratelimit-policy").unwrap()
+}
+
 /// Three failures a minute for each address; who knows the password is not in the way.
 async fn logins(shop: &Running) {
     let ask = async |password: &str| shop.login(password, "198.51.100.1").await;
-    for password in ["sesame", "one", "two"] {
-        until(
-            match password {
-                "sesame" => StatusCode::OK,
-                _ => StatusCode::UNAUTHORIZED,
-            },
-            async || ask(password).await,
-        )
-        .await;
+    for (password, status) in [
+        ("sesame", 200),
+        ("one", 401),
+        ("two", 401),
+        ("sesame", 200),
+        ("three", 401),
+    ] {
+        until_it_is(status, async || ask(password).await).await;
     }
-    until(StatusCode::OK, async || ask("sesame").await).await;
-    until(StatusCode::UNAUTHORIZED, async || ask("three").await).await;
     for password in ["sesame", "four"] {
         assert_eq!(ask(password).await, 429);
     }
@@ -183,7 +144,7 @@ async fn plans(shop: &Running) {
         }
         let refused = shop.get("/items", who).await;
         assert_eq!(refused.status, 429, "{who}");
-        assert!(refused.policy().contains("\"burst\";q=100;w=1"));
+        assert!(policy(&refused).contains("\"burst\";q=100;w=1"));
         assert_eq!(shop.get("/health", who).await.status, 200);
     }
 }
@@ -191,16 +152,11 @@ async fn plans(shop: &Running) {
 /// Twenty words are reserved, seven are sent and charged.
 async fn stories(shop: &Running) {
     for _ in 0..2 {
-        until(
-            (
-                StatusCode::OK,
-                "There was a limit, and it held.\n".to_owned(),
-            ),
-            async || {
-                let answer = shop.get("/story", "bob").await;
-                (answer.status, answer.body)
-            },
-        )
+        let told = (200, "There was a limit, and it held.\n".to_owned());
+        until_it_is(told, async || {
+            let answer = shop.get("/story", "bob").await;
+            (answer.status, answer.body)
+        })
         .await;
     }
     // Sixteen are left: fewer than are reserved.
@@ -222,23 +178,14 @@ async fn calls(shop: &Running) {
 async fn rows(shop: &Running) {
     let rows = async |rows: u32| shop.get(&format!("/export?rows={rows}"), "alice").await;
     let answer = rows(60).await;
-    assert_eq!(
-        (answer.status, answer.body.as_str()),
-        (StatusCode::OK, "60 rows\n")
-    );
-    assert_eq!(answer.policy(), "\"rows\";q=100;w=3600");
+    assert_eq!((answer.status, &*answer.body), (200, "60 rows\n"));
+    assert_eq!(policy(&answer), "\"rows\";q=100;w=3600");
     assert_eq!(rows(41).await.status, 429);
 
     let address = shop.address;
     let beside = tokio::spawn(async move {
         loop {
-            let stream = TcpStream::connect(address).await.unwrap();
-            let io = TokioIo::new(stream);
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-            tokio::spawn(connection);
-            let request = Request::builder().uri("/health").header("host", "a");
-            let answer = sender.send_request(request.body(String::new()).unwrap());
-            assert_eq!(answer.await.unwrap().status(), 200);
+            assert_eq!(send(address, get("/health")).await.status, 200);
         }
     });
     // A mistake in between keeps the limits that there are.
@@ -246,8 +193,8 @@ async fn rows(shop: &Running) {
     assert_eq!(rows(41).await.status, 429);
     shop.write("rate = \"100 an hour\"", "rate = \"200/1h\"");
     // Sixty are used of two hundred: what was counted stays. A refused request costs nothing.
-    until("\"rows\";q=200;w=3600".to_owned(), async || {
-        rows(141).await.policy().to_owned()
+    until("the new limit is in force", async || {
+        policy(&rows(141).await) == "\"rows\";q=200;w=3600"
     })
     .await;
     assert_eq!(rows(141).await.status, 429);

@@ -16,11 +16,13 @@ mod waiting;
 use crate::scene::*;
 use std::future::poll_fn;
 
+use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tower::{
     BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit,
     load_shed::LoadShed, load_shed::error::Overloaded,
 };
+use tower_ratelimit::RateLimitBody;
 use tower_test::mock;
 
 /// A service that counts its calls, the moment they are made.
@@ -58,15 +60,24 @@ impl Service<Request<String>> for Inner {
     }
 }
 
+/// A request of this method and path, as `GET /`, with these fields.
+fn asking(line: &str, fields: &[(&str, &str)]) -> Request<String> {
+    let (method, path) = line.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(String::new()).unwrap()
+}
+
 /// A request of the caller that the rules of these tests know by its `x-key`.
 fn request(key: &str) -> Request<String> {
-    let request = Request::builder().uri("/").header("x-key", key);
-    request.body(String::new()).unwrap()
+    asking("GET /", &[("x-key", key)])
 }
 
 /// A request that lacks the key, and so is refused without the store.
 fn anonymous() -> Request<String> {
-    Request::new(String::new())
+    asking("GET /", &[])
 }
 
 fn redis() -> RedisStoreBuilder {
@@ -102,6 +113,51 @@ where
     S::Error: std::fmt::Debug,
 {
     service.clone().oneshot(request).await.unwrap().status()
+}
+
+/// Calls this very service, when it is ready: it is alive while its answer is made, and after.
+async fn call<S: Service<Request<String>>>(
+    service: &mut S,
+    request: Request<String>,
+) -> Result<S::Response, S::Error> {
+    service.ready().await?.call(request).await
+}
+
+/// An inner service that takes one request at a time, and its place.
+fn limited(inner: Inner) -> (ConcurrencyLimit<Inner>, Arc<Semaphore>) {
+    let place = Arc::new(Semaphore::new(1));
+    let limited = ConcurrencyLimit::with_semaphore(inner, Arc::clone(&place));
+    (limited, place)
+}
+
+type Answer = Response<RateLimitBody<String>>;
+
+/// The answer of a service behind the layer.
+async fn answer(layer: &RateLimitLayer, request: Request<String>) -> Answer {
+    let service = layer.layer(Inner::default());
+    service.oneshot(request).await.unwrap()
+}
+
+async fn code(layer: &RateLimitLayer, request: Request<String>) -> u16 {
+    answer(layer, request).await.status().as_u16()
+}
+
+fn header_of<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    let value = answer.headers().get(name);
+    value.map(|value| value.to_str().unwrap())
+}
+
+fn refusal(answer: &Answer) -> Refusal {
+    refused(decision_of(answer).clone())
+}
+
+async fn text(answer: Answer) -> String {
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+async fn problem(answer: Answer) -> serde_json::Value {
+    serde_json::from_str(&text(answer).await).unwrap()
 }
 
 #[tokio::test]
@@ -158,9 +214,8 @@ async fn an_error_of_the_inner_call_is_handed_on_as_it_is() {
 #[tokio::test]
 async fn a_refusal_lets_the_inner_services_permit_go() {
     for (what, refused) in [("over limit", request("a")), ("missing key", anonymous())] {
-        let semaphore = Arc::new(Semaphore::new(1));
         let inner = Inner::default();
-        let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
+        let (limited, semaphore) = limited(inner.clone());
         let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
         assert_eq!(status(&service, request("a")).await, StatusCode::OK);
 
@@ -180,16 +235,12 @@ async fn a_refusal_lets_the_inner_services_permit_go() {
 #[tokio::test]
 async fn a_dropped_future_lets_the_inner_services_permit_go() {
     /// `free`: how many of one permit are free before there is an answer.
-    async fn check(layer: RateLimitLayer, free: usize, expected: StatusCode) -> usize {
-        let semaphore = Arc::new(Semaphore::new(1));
-        let inner = Inner {
+    async fn check(layer: RateLimitLayer, free: usize, expected: u16) -> usize {
+        let (limited, semaphore) = limited(Inner {
             pauses: 3,
             ..Inner::default()
-        };
-        let mut service = layer.layer(ConcurrencyLimit::with_semaphore(
-            inner,
-            Arc::clone(&semaphore),
-        ));
+        });
+        let mut service = layer.layer(limited);
         let mut times = 0;
         loop {
             let mut future = service.ready().await.unwrap().call(request("a"));
@@ -211,23 +262,11 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
         }
     }
 
-    let rules = || by_key(1000);
     // Ready at once, then pending three times within.
-    assert_eq!(
-        check(
-            RateLimitLayer::new(&MemoryStore::new(), rules()),
-            0,
-            StatusCode::OK
-        )
-        .await,
-        4
-    );
-    let polls = check(
-        RateLimitLayer::new(&redis().build().unwrap(), rules()),
-        0,
-        StatusCode::OK,
-    )
-    .await;
+    let memory = RateLimitLayer::new(&MemoryStore::new(), by_key(1000));
+    assert_eq!(check(memory, 0, 200).await, 4);
+    let asked = RateLimitLayer::new(&redis().build().unwrap(), by_key(1000));
+    let polls = check(asked, 0, 200).await;
     assert!(polls > 4, "Redis answers later than at once: {polls} polls");
 
     // Refusals are dropped at every point too. An immediate refusal releases the permit at once.
@@ -236,11 +275,8 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
         (RateLimitLayer::new(&MemoryStore::new(), by_key(1)), 1),
         (RateLimitLayer::new(&asked, by_key(1)), 0),
     ] {
-        assert_eq!(
-            status(&layer.layer(Inner::default()), request("a")).await,
-            StatusCode::OK
-        );
-        check(layer, free, StatusCode::TOO_MANY_REQUESTS).await;
+        assert_eq!(code(&layer, request("a")).await, 200);
+        check(layer, free, 429).await;
     }
 }
 
@@ -277,45 +313,25 @@ async fn a_dropped_request_stays_charged() {
 #[tokio::test]
 async fn around_load_shed() {
     // A clone of `LoadShed` sheds whatever it is called with before it is polled.
-    let semaphore = Arc::new(Semaphore::new(1));
-    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let (limited, semaphore) = limited(Inner::default());
     let mut service =
         RateLimitLayer::new(&MemoryStore::new(), by_key(2)).layer(LoadShed::new(limited));
     for expected in [200, 200, 429, 429] {
-        let answer = service
-            .ready()
-            .await
-            .unwrap()
-            .call(request("a"))
-            .await
-            .unwrap();
+        let answer = call(&mut service, request("a")).await.unwrap();
         assert_eq!(answer.status().as_u16(), expected);
     }
 
     let taken = semaphore.try_acquire().unwrap();
-    let error: BoxError = service
-        .ready()
-        .await
-        .unwrap()
-        .call(request("b"))
-        .await
-        .unwrap_err();
+    let error: BoxError = call(&mut service, request("b")).await.unwrap_err();
     assert!(error.is::<Overloaded>(), "{error}");
     drop(taken);
-    let answer = service
-        .ready()
-        .await
-        .unwrap()
-        .call(request("b"))
-        .await
-        .unwrap();
+    let answer = call(&mut service, request("b")).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
 }
 
 #[tokio::test]
 async fn within_load_shed() {
-    let semaphore = Arc::new(Semaphore::new(1));
-    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let (limited, semaphore) = limited(Inner::default());
     let mut service =
         LoadShed::new(RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited));
     let first = service.ready().await.unwrap().call(request("a"));
@@ -334,38 +350,30 @@ async fn within_load_shed() {
 
 #[tokio::test]
 async fn around_buffer() {
-    let inner = Inner::default();
-    let buffer = Buffer::new(inner.clone(), 1);
-    let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(2)).layer(buffer.clone());
-    for (sent, expected) in [("a", 200), ("a", 200), ("a", 429), ("b", 200), ("", 401)] {
-        let answer = service
-            .ready()
-            .await
-            .unwrap()
-            .call(request(sent))
-            .await
-            .unwrap();
-        assert_eq!(answer.status().as_u16(), expected, "{sent}");
-        // Its only place is free again: `service` still lives.
-        assert!(polled(buffer.clone().ready(), 1).await.is_some(), "{sent}");
+    for decide_first in [false, true] {
+        let inner = Inner::default();
+        let buffer = Buffer::new(inner.clone(), 1);
+        let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(2));
+        let layer = layer.decide_first(decide_first).build().unwrap();
+        let mut service = layer.layer(buffer.clone());
+        for (sent, expected) in [("a", 200), ("a", 200), ("a", 429), ("b", 200), ("", 401)] {
+            let answer = call(&mut service, request(sent)).await.unwrap();
+            assert_eq!(answer.status().as_u16(), expected, "{sent} {decide_first}");
+            // Its only place is free again: `service` still lives.
+            let is_free = polled(buffer.clone().ready(), 1).await.is_some();
+            assert!(is_free, "{sent} {decide_first}");
+        }
+        assert_eq!(inner.calls(), 3, "{decide_first}");
     }
-    assert_eq!(inner.calls(), 3);
 }
 
 #[tokio::test]
 async fn within_buffer() {
-    let semaphore = Arc::new(Semaphore::new(1));
-    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let (limited, semaphore) = limited(Inner::default());
     let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
     let mut buffer = Buffer::new(service, 4);
     for (sent, expected) in [("a", 200), ("a", 429), ("", 401), ("b", 200), ("", 401)] {
-        let answer = buffer
-            .ready()
-            .await
-            .unwrap()
-            .call(request(sent))
-            .await
-            .unwrap();
+        let answer = call(&mut buffer, request(sent)).await.unwrap();
         assert_eq!(answer.status().as_u16(), expected, "{sent}");
         drop(answer);
         assert_eq!(semaphore.available_permits(), 1, "{sent}");
@@ -374,12 +382,11 @@ async fn within_buffer() {
 
 #[tokio::test]
 async fn many_at_once_share_one_permit_and_none_is_lost() {
-    let semaphore = Arc::new(Semaphore::new(1));
     let inner = Inner {
         pauses: 1,
         ..Inner::default()
     };
-    let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
+    let (limited, semaphore) = limited(inner.clone());
     let service = RateLimitLayer::new(&redis().build().unwrap(), by_key(20)).layer(limited);
     let mut running = JoinSet::new();
     for n in 0..60 {
@@ -399,22 +406,6 @@ async fn many_at_once_share_one_permit_and_none_is_lost() {
     );
     assert_eq!(inner.calls(), 20);
     assert_eq!(semaphore.available_permits(), 1);
-}
-
-#[tokio::test]
-async fn one_layer_on_many_services_is_one_limiter() {
-    let layer = RateLimitLayer::new(&MemoryStore::new(), by_key(3));
-    let (one, two) = (
-        layer.layer(Inner::default()),
-        layer.clone().layer(Inner::default()),
-    );
-    assert_eq!(status(&one, request("a")).await, StatusCode::OK);
-    assert_eq!(status(&two, request("a")).await, StatusCode::OK);
-    assert_eq!(status(&two.clone(), request("a")).await, StatusCode::OK);
-    for service in [&one, &two] {
-        assert_eq!(status(service, request("a")).await, 429);
-        assert_eq!(status(service, request("b")).await, StatusCode::OK);
-    }
 }
 
 #[tokio::test]

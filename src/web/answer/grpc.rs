@@ -259,15 +259,8 @@ mod tests {
             ("1H", minute, Some(60_000)),
             ("0n", minute, Some(-1)),
             ("99999999H", century, MAX),
-            // None of these is a timeout.
+            // None of these is a timeout, which the property below has more of.
             ("", minute, Some(60_000)),
-            ("S", minute, Some(60_000)),
-            ("1", minute, Some(60_000)),
-            ("1x", minute, Some(60_000)),
-            ("-1S", minute, Some(60_000)),
-            ("+1S", minute, Some(60_000)),
-            ("1 S", minute, Some(60_000)),
-            ("000000001S", minute, Some(60_000)),
             ("18446744073709551616S", minute, Some(60_000)),
         ] {
             let mut headers = HeaderMap::new();

@@ -140,24 +140,15 @@ mod tests {
         }
     }
 
+    /// `tests/pure/headers/fields.rs` has what is added.
     #[test]
-    fn jitter_is_only_added_and_at_most_the_setting() {
+    fn no_jitter_adds_nothing_and_much_does_not_overflow() {
         let of = |jitter| Answers {
             jitter,
             on_refusal: None,
         };
         let wait = Duration::from_secs(1);
         assert_eq!(of(Duration::ZERO).jittered(wait), wait);
-        let jittered = of(Duration::from_millis(999));
-        let waits: std::collections::BTreeSet<_> =
-            (0..100).map(|_| jittered.jittered(wait)).collect();
-        assert!(
-            waits
-                .iter()
-                .all(|it| (wait..Duration::from_secs(2)).contains(it))
-        );
-        assert!(waits.len() > 50, "scattered: {waits:?}");
-        // An absurd wait, which must not overflow either.
         assert!(of(Duration::MAX).jittered(Duration::MAX) >= wait);
     }
 }

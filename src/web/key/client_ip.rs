@@ -424,43 +424,14 @@ mod tests {
         );
     }
 
+    /// `tests/pure/client_ip/peers.toml` has the mistakes that others made.
     #[test]
-    fn a_chain_has_1_to_64_hops() {
-        for hops in [0, 65] {
-            let error = ClientIp::hops(hops).check().unwrap_err();
-            assert_eq!(error.kind(), crate::ConfigErrorKind::Network);
-            let said = format!("1 to 64 proxies can be trusted, not {hops}: ");
-            assert!(error.to_string().starts_with(&said), "{error}");
-        }
-        assert!(ClientIp::hops(1).check().is_ok());
-        assert!(ClientIp::hops(64).check().is_ok());
-    }
-
-    #[test]
-    fn networks_are_checked_and_folded() {
-        for (text, network) in [
-            ("10.0.0.0/8", "10.0.0.0/8"),
-            ("192.0.2.1", "192.0.2.1/32"),
-            ("::1", "::1/128"),
-            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
-            ("::ffff:192.0.2.1", "192.0.2.1/32"),
-            ("fd00::/8", "fd00::/8"),
-        ] {
-            let read = trusted_network_of(text).unwrap();
-            assert_eq!(read.to_string(), network, "{text}");
-        }
+    fn what_is_no_network_is_not_trusted() {
         for text in [
-            "",
             "10.0.0.0/33",
             "10.0.0/8",
-            "10.0.0.1/8",
-            "proxy.internal",
             "10.0.0.0/8 ",
-            "0.0.0.0/0",
-            "::/0",
-            "::ffff:0:0/96",
             "::ffff:0:0/95",
-            "10.0.0.0/8,172.16.0.0/12",
             "fe80::%eth0/64",
         ] {
             assert!(trusted_network_of(text).is_err(), "{text}");

@@ -119,31 +119,14 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::{
-        key::{ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret},
-        name::Naming,
-    };
+    use crate::web::key::{ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret, name_of};
 
-    fn parts(headers: &[(&str, &str)]) -> Parts {
-        let mut request = Request::builder().uri("/");
+    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
+        let mut request = Request::builder();
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        request.body(()).unwrap().into_parts().0
-    }
-
-    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
-        let mut key = Key::default();
-        extractor.extract(&parts(headers), &mut key)?;
-        let naming = Naming::derived("p", "r").unwrap();
-        let name = naming.name(&key.identity);
-        Ok(name
-            .as_str()
-            .strip_prefix("p:{")
-            .unwrap()
-            .strip_suffix("}:r")
-            .unwrap()
-            .to_owned())
+        name_of(extractor, request.body(()).unwrap())
     }
 
     #[test]

@@ -118,18 +118,14 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::{name::Naming, web::key::FromHeader};
+    use crate::web::key::{FromHeader, name_of};
 
     const BYTES_1: &str = "0123456789abcdef0123456789abcdef";
     const BYTES_2: &str = "0123456789abcdef0123456789abcdeF";
 
     fn name(extractor: &impl KeyExtractor, token: &str) -> Result<String, NoKey> {
         let request = Request::builder().header("authorization", token);
-        let (parts, ()) = request.body(()).unwrap().into_parts();
-        let mut key = Key::default();
-        extractor.extract(&parts, &mut key)?;
-        let naming = Naming::derived("p", "r").unwrap();
-        Ok(naming.name(&key.identity).as_str().to_owned())
+        name_of(extractor, request.body(()).unwrap())
     }
 
     fn digested(id: &str, bytes: &str) -> Digested<FromHeader> {
@@ -142,7 +138,7 @@ mod tests {
         //     | tail -c 65 | cut -c 1-32
         assert_eq!(
             name(&digested("k1", BYTES_1), "Bearer abc").unwrap(),
-            "p:{k1.76cd5e78b66b0107c8fb1502f6b16538}:r"
+            "k1.76cd5e78b66b0107c8fb1502f6b16538"
         );
     }
 

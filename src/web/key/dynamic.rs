@@ -86,21 +86,14 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::{
-        name::Naming,
-        web::key::{Constant, FromHeader},
-    };
+    use crate::web::key::{Constant, FromHeader, name_of};
 
     fn name(extractor: &impl KeyExtractor, headers: &[&'static str]) -> Result<String, NoKey> {
         let mut request = Request::builder();
         for name in headers {
             request = request.header(*name, "x");
         }
-        let (parts, ()) = request.body(()).unwrap().into_parts();
-        let mut key = Key::default();
-        extractor.extract(&parts, &mut key)?;
-        let naming = Naming::derived("p", "r").unwrap();
-        Ok(naming.name(&key.identity).as_str().to_owned())
+        name_of(extractor, request.body(()).unwrap())
     }
 
     /// A rule may move from code into a file, and its limiters stay.

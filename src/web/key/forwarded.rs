@@ -192,104 +192,46 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    #[test]
-    fn a_chain_is_read_from_the_right() {
-        let lines: [&[u8]; 2] = [b"192.0.2.1 ,\t2001:db8::1", b"x,,[2001:db8::2]:80"];
-        assert_eq!(
-            read(ForwardedHeader::XForwardedFor, &lines),
-            [
-                ip("2001:db8::2"),
-                None,
-                None,
-                ip("2001:db8::1"),
-                ip("192.0.2.1")
-            ]
-        );
-        // Quotes have a meaning only in `Forwarded`.
-        assert_eq!(
-            read(
-                ForwardedHeader::XForwardedFor,
-                &[b"192.0.2.1,\",192.0.2.2\",192.0.2.3"]
-            ),
-            [ip("192.0.2.3"), None, None, ip("192.0.2.1")]
-        );
-        assert_eq!(read(ForwardedHeader::XForwardedFor, &[]), []);
-        assert_eq!(read(ForwardedHeader::XForwardedFor, &[b""]), [None]);
-    }
+    // `tests/pure/client_ip/*.toml` has whole chains, and most ways to write an address.
 
     #[test]
-    fn one_address_is_alone() {
-        assert_eq!(read(SINGLE, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
-        assert_eq!(read(SINGLE, &[b"192.0.2.1, 192.0.2.1"]), [None]);
-        assert_eq!(read(SINGLE, &[b"192.0.2.1", b"192.0.2.1"]), [None]);
-        assert_eq!(read(SINGLE, &[]), []);
-    }
-
-    #[test]
-    fn quotes_hide_commas_and_are_counted_from_the_right() {
+    fn quotes_have_a_meaning_only_in_forwarded() {
+        let line = br#"192.0.2.1,",192.0.2.2",192.0.2.3"#;
+        let found = [ip("192.0.2.3"), None, None, ip("192.0.2.1")];
+        assert_eq!(read(Syntax::Addresses, &[line]), found);
+        assert_eq!(read(Syntax::Single, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
         for (line, first) in [
             (&br#"for="\"1,2\\",for=192.0.2.1"#[..], ip("192.0.2.1")),
-            // A quote that a client left open does not include what the proxy adds.
-            (br#"for=", for=192.0.2.1"#, ip("192.0.2.1")),
-            (br#"for="\, for="[2001:db8::1]:80""#, ip("2001:db8::1")),
-            (br#"for=192.0.2.1;x="a,b""#, ip("192.0.2.1")),
-            (br#"for=192.0.2.1;x="a\",b\\""#, ip("192.0.2.1")),
             (br#"for="192.0.2.1"#, None),
-            (br#"for="\1\92.0.2.1""#, ip("192.0.2.1")),
         ] {
-            let text = String::from_utf8_lossy(line);
-            assert_eq!(
-                read(ForwardedHeader::Forwarded, &[line]).first(),
-                Some(&first),
-                "{text}"
-            );
+            let found = read(Syntax::Forwarded, &[line]);
+            assert_eq!(found.first(), Some(&first), "{}", line.escape_ascii());
         }
     }
 
     #[test]
     fn addresses_and_what_is_none() {
         for (text, expected) in [
-            ("192.0.2.1", ip("192.0.2.1")),
             ("192.0.2.1:65535", ip("192.0.2.1")),
-            ("192.0.2.1:_x", ip("192.0.2.1")),
-            ("::ffff:192.0.2.1", ip("192.0.2.1")),
-            ("[::ffff:c000:201]", ip("192.0.2.1")),
-            ("2001:db8::1", ip("2001:db8::1")),
-            ("192.0.2.1:65536", None),
             ("192.0.2.1:", None),
             ("192.0.2.1:+80", None),
             ("192.0.2.1:_", None),
-            ("192.0.2.01", None),
-            ("192.0.2", None),
             ("[192.0.2.1]", None),
             ("[2001:db8::1", None),
             ("[2001:db8::1]80", None),
-            ("fe80::1%eth0", None),
-            ("[fe80::1%25eth0]:80", None),
             ("\"192.0.2.1\"", None),
-            ("unknown", None),
-            ("_hidden", None),
-            ("", None),
         ] {
             assert_eq!(address(text.as_bytes()), expected, "{text}");
         }
-        assert_eq!(address(b"192.0.2.1\xff"), None);
     }
 
     #[test]
     fn an_element_of_forwarded_has_one_for() {
         for (element, expected) in [
-            ("for=192.0.2.1", ip("192.0.2.1")),
-            ("FOR=192.0.2.1;by=_x;proto=https", ip("192.0.2.1")),
-            ("by=10.0.0.1 ; for=192.0.2.1", ip("192.0.2.1")),
             (";;for=192.0.2.1;", ip("192.0.2.1")),
             ("for=192.0.2.1;e!t=\"a b\"", ip("192.0.2.1")),
             // Without the quotes that it should have
-            ("for=192.0.2.1:80", ip("192.0.2.1")),
             ("for=[2001:db8::1]:80", ip("2001:db8::1")),
-            ("for=\"[2001:db8::1]\";by=x", ip("2001:db8::1")),
-            ("by=192.0.2.1", None),
-            ("for=192.0.2.1;for=192.0.2.1", None),
             ("for=192.0.2.1;For=unknown", None),
             ("for=192.0.2.1 x", None),
             ("for=192.0.2.1=", None),
@@ -301,7 +243,6 @@ mod tests {
             ("for=\"192.0.2.1", None),
             ("for=\"192.0.2.1\\", None),
             ("for=", None),
-            ("192.0.2.1", None),
         ] {
             assert_eq!(for_node(element.as_bytes()), expected, "{element}");
         }
@@ -327,28 +268,6 @@ mod tests {
             for header in HEADERS {
                 let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
                 prop_assert!(hops(header, lines.iter().map(Vec::as_slice)).count() <= bytes);
-            }
-        }
-
-        #[test]
-        fn earlier_elements_do_not_change_what_was_added(lines in lines(), on_its_own_line: bool) {
-            for (header, added) in [
-                (ForwardedHeader::XForwardedFor, &b"192.0.2.7, [2001:db8::7]:1"[..]),
-                (
-                    ForwardedHeader::Forwarded,
-                    br#"for=192.0.2.7;x="\",", for="[2001:db8::7]:1";by="\\""#,
-                ),
-            ] {
-                let mut lines = lines.clone();
-                match lines.last_mut() {
-                    Some(last) if !on_its_own_line => {
-                        last.extend(b", ");
-                        last.extend(added);
-                    }
-                    _ => lines.push(added.to_vec()),
-                }
-                let found: Vec<_> = hops(header, lines.iter().map(Vec::as_slice)).take(2).collect();
-                prop_assert_eq!(found, [ip("2001:db8::7"), ip("192.0.2.7")]);
             }
         }
     }

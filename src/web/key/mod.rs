@@ -333,3 +333,13 @@ fn push_non_empty(
         _ => Err(NoKey::missing(what)),
     }
 }
+
+/// Returns the name that a key of these requests has in Redis, without prefix and rule.
+#[cfg(test)]
+fn name_of<B>(extractor: &impl KeyExtractor, request: http::Request<B>) -> Result<String, NoKey> {
+    let mut key = Key::default();
+    extractor.extract(&request.into_parts().0, &mut key)?;
+    let name = crate::name::Naming::derived("p", "r").unwrap().name(&key.0);
+    let key = name.as_str().strip_prefix("p:{");
+    Ok(key.unwrap().strip_suffix("}:r").unwrap().to_owned())
+}

@@ -92,69 +92,38 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::name::Naming;
+    use crate::web::key::name_of;
 
-    fn name(route: &Route, method: &str, path: &str, content_type: &str) -> String {
-        let request = Request::builder().method(method).uri(path);
-        let (parts, ()) = request
-            .header("content-type", content_type)
-            .body(())
-            .unwrap()
-            .into_parts();
-        let mut key = Key::default();
-        route.extract(&parts, &mut key).unwrap();
-        Naming::derived("p", "r")
-            .unwrap()
-            .name(&key.identity)
-            .as_str()
-            .to_owned()
-    }
+    const ORDERS: &str = "/shop.v1.Orders/Create";
 
     #[test]
     fn a_raw_path_is_never_a_key() {
-        for path in ["/", "/a", "/a/b?c=d"] {
-            assert_eq!(
-                name(&Route::new(), "GET", path, "text/plain"),
-                "p:{GET,unmatched}:r"
-            );
+        let long = format!("/a/{}", "b".repeat(300));
+        let (any, orders) = (Route::new(), Route::services(["shop.v1.Orders"]));
+        let call = "%2Fshop.v1.Orders%2FCreate";
+        for (route, method, path, expected) in [
+            (&any, "GET", "/", "GET,unmatched"),
+            (&any, "GET", "/a", "GET,unmatched"),
+            (&any, "GET", "/a/b?c=d", "GET,unmatched"),
+            (&any, "HEAD", "/", "GET,unmatched"),
+            (&any, "BREW", "/", "OTHER,unmatched"),
+            // A gRPC method is its path.
+            (&any, "POST", ORDERS, &format!("grpc,{call}")),
+            (&orders, "POST", ORDERS, &format!("grpc,{call}")),
+            (&any, "POST", "/a", "grpc,unmatched"),
+            (&any, "POST", "/a/b/c", "grpc,unmatched"),
+            (&any, "POST", "/a//", "grpc,unmatched"),
+            (&any, "POST", "/a/b%20c", "grpc,unmatched"),
+            (&any, "POST", &long, "grpc,unmatched"),
+            (&orders, "POST", &long, "grpc,unmatched"),
+            (&orders, "POST", "/x.Y/Z", "grpc,unmatched"),
+            // Not a gRPC call, whatever its content type.
+            (&orders, "GET", ORDERS, "GET,unmatched"),
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.header("content-type", "application/grpc");
+            let name = name_of(route, request.body(()).unwrap());
+            assert_eq!(name.unwrap(), expected, "{route:?} {method} {path}");
         }
-        assert_eq!(name(&Route::new(), "HEAD", "/", ""), "p:{GET,unmatched}:r");
-        assert_eq!(
-            name(&Route::new(), "BREW", "/", ""),
-            "p:{OTHER,unmatched}:r"
-        );
-    }
-
-    #[test]
-    fn a_grpc_method_is_its_path() {
-        let orders = Route::services(["shop.v1.Orders"]);
-        let path = "/shop.v1.Orders/Create";
-        for route in [&Route::new(), &orders] {
-            assert_eq!(
-                name(route, "POST", path, "application/grpc"),
-                "p:{grpc,%2Fshop.v1.Orders%2FCreate}:r"
-            );
-            for odd in [
-                "/a",
-                "/a/b/c",
-                "/a//",
-                "/a/b%20c",
-                &format!("/a/{}", "b".repeat(300)),
-            ] {
-                assert_eq!(
-                    name(route, "POST", odd, "application/grpc"),
-                    "p:{grpc,unmatched}:r"
-                );
-            }
-        }
-        assert_eq!(
-            name(&orders, "POST", "/x.Y/Z", "application/grpc"),
-            "p:{grpc,unmatched}:r"
-        );
-        // Not a gRPC call, whatever its content type.
-        assert_eq!(
-            name(&orders, "GET", path, "application/grpc"),
-            "p:{GET,unmatched}:r"
-        );
     }
 }

@@ -54,15 +54,6 @@ fn each_mistake_is_named_with_its_line() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A file that is about to be written is empty: it must not lift all limits.
-#[test]
-fn a_file_without_rules_is_refused() {
-    for text in ["", "# nothing yet\n", "[rules]", "[otherwise]\nrules = []"] {
-        let message = file().parse(text).unwrap_err().to_string();
-        assert!(message.contains("there are no rules"), "{message}");
-    }
-}
-
 fn pieces() -> impl Strategy<Value = String> {
     let words: Vec<&str> = GOOD
         .split_inclusive(['\n', ' ', '"', '=', '[', ']', '.', '/', ','])

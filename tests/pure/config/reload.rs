@@ -9,15 +9,22 @@ fn rules(permits: u64) -> Rules {
     Rules::new().otherwise(Limit::per_minute(permits).by(PeerIp).named("all"))
 }
 
+fn serving(store: &impl Store, rules: Rules) -> RateLimitLayer {
+    let builder = RateLimitLayer::builder(store).rules(rules);
+    builder.build().unwrap()
+}
+
+/// Whether an answer has the fields of draft-6, and of draft-11.
+fn has_fields(answer: &Response<()>) -> [bool; 2] {
+    ["ratelimit-limit", "ratelimit"].map(|name| answer.headers().contains_key(name))
+}
+
 fn get() -> Request<String> {
     request("GET", "/", &[])
 }
 
-async fn what_was_counted_stays(store: &impl Store) {
-    let layer = RateLimitLayer::builder(store)
-        .rules(rules(3))
-        .build()
-        .unwrap();
+async fn what_was_counted_stays(store: impl Store) {
+    let layer = serving(&store, rules(3));
     for left in [2, 1, 0] {
         assert_eq!(met(&layer, get()).await, one("all", 3, left));
     }
@@ -39,29 +46,12 @@ async fn what_was_counted_stays(store: &impl Store) {
     assert_eq!(send(&serving, get()).await.status(), 429);
 }
 
-#[tokio::test]
-async fn what_was_counted_stays_in_memory() {
-    what_was_counted_stays(&MemoryStore::new()).await;
-}
-
-#[tokio::test]
-async fn what_was_counted_stays_in_redis() {
-    let redis = RedisServer::start();
-    let store = RedisStore::builder(redis.url())
-        .deadline(Duration::from_secs(5))
-        .prefix(&unique("reload"))
-        .build()
-        .unwrap();
-    what_was_counted_stays(&store).await;
-}
+on_both_stores!(what_was_counted_stays);
 
 #[tokio::test]
 async fn bad_rules_change_nothing() {
     let store = MemoryStore::new();
-    let layer = RateLimitLayer::builder(&store)
-        .rules(rules(3))
-        .build()
-        .unwrap();
+    let layer = serving(&store, rules(3));
     let all = || Limit::per_minute(7).by(PeerIp).named("all");
     for (bad, expected) in [
         (
@@ -139,20 +129,17 @@ async fn fields_change_with_the_rules() {
         .headers([HeaderStyle::Draft6])
         .build()
         .unwrap();
-    let has_fields = async || {
-        let answer = send(&layer, get()).await;
-        ["ratelimit", "ratelimit-limit"].map(|name| answer.headers().contains_key(name))
-    };
-    assert_eq!(has_fields().await, [false, true]);
+    let fields = async || has_fields(&send(&layer, get()).await);
+    assert_eq!(fields().await, [true, false]);
     layer
         .reload(rules(9).headers([HeaderStyle::Draft11]))
         .unwrap();
-    assert_eq!(has_fields().await, [true, false]);
+    assert_eq!(fields().await, [false, true]);
     layer.reload(rules(9).headers([])).unwrap();
-    assert_eq!(has_fields().await, [false, false]);
+    assert_eq!(fields().await, [false, false]);
     // Rules that do not choose take the builder's.
     layer.reload(rules(9)).unwrap();
-    assert_eq!(has_fields().await, [false, true]);
+    assert_eq!(fields().await, [true, false]);
 }
 
 /// A request that waits while the rules are replaced is answered by the rules that it met, in their
@@ -165,12 +152,10 @@ async fn a_request_that_waits_keeps_its_rules_and_fields() {
     let old = limit.named("old").wait(Duration::from_secs(15));
     let old = Rules::new().otherwise(old).headers([HeaderStyle::Draft6]);
     let store = MemoryStore::new().clock(clock.clone());
-    let layer = RateLimitLayer::builder(&store).rules(old).build().unwrap();
+    let layer = serving(&store, old);
     let shown = |answer: &Response<()>| {
-        let names = ["ratelimit-limit", "ratelimit"];
-        let fields = names.map(|name| answer.headers().contains_key(name));
-        let decision = answer.extensions().get::<Decision>().unwrap();
-        (decision.limits().next().unwrap().name().to_owned(), fields)
+        let limit = decision_of(answer).limits().next().unwrap();
+        (limit.name().to_owned(), has_fields(answer))
     };
     assert_eq!(send(&layer, get()).await.status(), 200);
     let waiting = layer.clone();
@@ -201,10 +186,7 @@ async fn a_request_sees_one_table() {
             .headers([style])
     });
     let store = MemoryStore::new();
-    let layer = RateLimitLayer::builder(&store)
-        .rules(tables[0].clone())
-        .build()
-        .unwrap();
+    let layer = serving(&store, tables[0].clone());
     let enough = Arc::new(AtomicUsize::new(0));
     let mut asking = JoinSet::new();
     for _ in 0..3 {
@@ -213,17 +195,14 @@ async fn a_request_sees_one_table() {
             let mut seen = [0, 0];
             while seen.contains(&0) || enough.load(Ordering::Relaxed) < 500 {
                 let answer = send(&layer, get()).await;
-                let decision = answer.extensions().get::<Decision>().unwrap();
-                let limits = decision.limits();
+                let limits = decision_of(&answer).limits();
                 let mut met: Vec<_> = limits.map(|limit| limit.name().to_owned()).collect();
                 met.sort();
                 let place = ["red", "blue"]
                     .iter()
                     .position(|color| met == [1, 2, 3].map(|n| format!("{color}-{n}")));
                 let place = place.unwrap_or_else(|| panic!("{met:?}"));
-                let fields = ["ratelimit-limit", "ratelimit"];
-                let fields = fields.map(|name| answer.headers().contains_key(name));
-                assert_eq!(fields, [place == 0, place == 1], "{met:?}");
+                assert_eq!(has_fields(&answer), [place == 0, place == 1], "{met:?}");
                 seen[place] += 1;
                 tokio::task::yield_now().await;
             }
@@ -236,12 +215,10 @@ async fn a_request_sees_one_table() {
             tokio::task::yield_now().await;
         }
     });
-    while let Some(asked) = tokio::time::timeout(Duration::from_secs(60), asking.join_next())
-        .await
-        .unwrap()
-    {
-        asked.unwrap();
-    }
+    in_time(async {
+        asking.join_all().await;
+    })
+    .await;
     turn.abort();
 }
 
@@ -249,10 +226,7 @@ async fn a_request_sees_one_table() {
 #[tokio::test]
 async fn an_error_found_by_the_store_has_the_line() {
     let store = MemoryStore::new();
-    let layer = RateLimitLayer::builder(&store)
-        .rules(rules(3))
-        .build()
-        .unwrap();
+    let layer = serving(&store, rules(3));
     let text = "[rules.all]\nrate = '4/1m'\nby = 'peer'\n[otherwise]\nrules = ['all']";
     let parsed = file().parse(text).unwrap();
     let error = RateLimitLayer::builder(&store)

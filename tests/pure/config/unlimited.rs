@@ -1,9 +1,6 @@
 //! Files that would limit nothing, and would not show it.
 
-use crate::scene::*;
-use tower_ratelimit::RulesFile;
-
-use super::{file, met, one, request};
+use super::file;
 
 const RULE: &str = "[rules.all]\nrate = \"5/1m\"\nby = \"peer\"\n";
 
@@ -16,6 +13,7 @@ fn error_of(text: &str) -> String {
     }
 }
 
+/// A file that is about to be written is empty: it must not lift all limits.
 #[test]
 fn a_file_has_rules() {
     for empty in [
@@ -29,31 +27,6 @@ fn a_file_has_rules() {
         assert!(error.contains("there are no rules"), "{error}");
         assert!(error.contains("`[rules.api]`"), "{error}");
     }
-}
-
-/// At start it is an error, and a layer that serves keeps the rules it has.
-#[tokio::test]
-async fn an_empty_file_is_refused_wherever_it_is_read() {
-    let path = std::env::temp_dir().join(unique("unlimited"));
-    std::fs::write(&path, "").unwrap();
-    assert!(RulesFile::new().load(&path).is_err());
-    let rule = Limit::per_minute(5).by(PeerIp).named("all");
-    let layer = RateLimitLayer::new(&MemoryStore::new(), rule);
-    let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    let watch = layer.watch(RulesFile::new(), &path);
-    let watch = watch.report(move |applied| sender.send(applied.is_ok()).unwrap());
-    let watching = tokio::spawn(watch.run());
-    let time_limit = Duration::from_secs(60);
-    let report = tokio::time::timeout(time_limit, reports.recv())
-        .await
-        .unwrap();
-    watching.abort();
-    std::fs::remove_file(&path).unwrap();
-    assert_eq!(report, Some(false));
-    assert_eq!(
-        met(&layer, request("GET", "/", &[])).await,
-        one("all", 5, 4)
-    );
 }
 
 #[test]

@@ -15,18 +15,23 @@ use super::{file, layer, met, one, request};
 /// Longer than anything here takes, on the busiest machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder of its own, gone with the test.
+/// A folder of its own, gone with the test, with a file of rules.
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    fn new(text: &str) -> Self {
         let folder = std::env::temp_dir().join(unique("watch"));
         fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("limits.toml"), text).unwrap();
         Self(folder)
     }
 
     fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    fn limits(&self) -> PathBuf {
+        self.join("limits.toml")
     }
 }
 
@@ -74,6 +79,13 @@ impl Watched {
             .unwrap()
     }
 
+    /// The next report, of a mistake that holds these words.
+    async fn next_mistake(&mut self, words: &str) -> String {
+        let report = self.next_report().await.expect("a mistake");
+        assert!(report.contains(words), "{report}");
+        report
+    }
+
     /// The limit in force.
     async fn permits(&self) -> u64 {
         met(&self.layer, request("GET", "/", &[])).await[0].1
@@ -82,9 +94,8 @@ impl Watched {
 
 #[tokio::test]
 async fn a_written_file_is_in_force() {
-    let folder = Folder::new();
-    let path = folder.join("limits.toml");
-    fs::write(&path, text(10)).unwrap();
+    let folder = Folder::new(&text(10));
+    let path = folder.limits();
     let mut watched = Watched::new(&path);
     assert_eq!(watched.next_report().await, None);
     assert_eq!(watched.permits().await, 10);
@@ -103,17 +114,17 @@ async fn a_written_file_is_in_force() {
 
 #[tokio::test]
 async fn a_bad_file_keeps_the_rules_and_is_reported_once() {
-    let folder = Folder::new();
-    let path = folder.join("limits.toml");
-    fs::write(&path, text(10)).unwrap();
+    let folder = Folder::new("");
+    let path = folder.limits();
+    assert!(RulesFile::new().load(&path).is_err(), "nor is it a start");
     let mut watched = Watched::new(&path);
+    watched.next_mistake("there are no rules").await;
+    assert_eq!(watched.permits().await, 1);
+    fs::write(&path, text(10)).unwrap();
     assert_eq!(watched.next_report().await, None);
     fs::write(&path, text(20).replace("rate", "rat")).unwrap();
-    let report = watched.next_report().await.unwrap();
-    assert_eq!(
-        report,
-        "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?"
-    );
+    let said = "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?";
+    assert_eq!(watched.next_mistake(said).await, said);
     assert_eq!(watched.permits().await, 10);
     // As long as another watch takes to see three changes, this one has nothing new to tell.
     let other = folder.join("other.toml");
@@ -125,21 +136,9 @@ async fn a_bad_file_keeps_the_rules_and_is_reported_once() {
     }
     assert!(watched.reports.is_empty());
     fs::write(&path, "").unwrap();
-    assert!(
-        watched
-            .next_report()
-            .await
-            .unwrap()
-            .contains("there are no rules")
-    );
+    watched.next_mistake("there are no rules").await;
     fs::remove_file(&path).unwrap();
-    assert!(
-        watched
-            .next_report()
-            .await
-            .unwrap()
-            .contains("cannot be read: No such file")
-    );
+    watched.next_mistake("cannot be read: No such file").await;
     assert_eq!(watched.permits().await, 10);
     fs::write(&path, text(40)).unwrap();
     // Nothing was reported twice in between.
@@ -151,15 +150,16 @@ async fn a_bad_file_keeps_the_rules_and_is_reported_once() {
 /// rename.
 #[tokio::test]
 async fn a_config_map_is_swapped() {
-    let folder = Folder::new();
+    let folder = Folder::new("");
+    fs::remove_file(folder.limits()).unwrap();
     let version = |name: &str, permits| {
         fs::create_dir(folder.join(name)).unwrap();
         fs::write(folder.join(name).join("limits.toml"), text(permits)).unwrap();
     };
     version("..2026_01", 10);
     symlink("..2026_01", folder.join("..data")).unwrap();
-    symlink("..data/limits.toml", folder.join("limits.toml")).unwrap();
-    let mut watched = Watched::new(&folder.join("limits.toml"));
+    symlink("..data/limits.toml", folder.limits()).unwrap();
+    let mut watched = Watched::new(&folder.limits());
     assert_eq!(watched.next_report().await, None);
     assert_eq!(watched.permits().await, 10);
     for (next, permits) in [("..2026_02", 20), ("..2026_03", 30)] {
@@ -193,12 +193,10 @@ impl KeyExtractor for Noting {
 /// Thousands of rules take their time, and requests must not wait for them.
 #[tokio::test]
 async fn a_file_is_applied_beside_the_runtime() {
-    let folder = Folder::new();
-    let path = folder.join("limits.toml");
-    fs::write(&path, text(10).replace("peer", "noting")).unwrap();
+    let folder = Folder::new(&text(10).replace("peer", "noting"));
     let threads = Arc::default();
     let file = RulesFile::new().key("noting", Noting(Arc::clone(&threads)));
-    let mut watched = Watched::of(file, &path);
+    let mut watched = Watched::of(file, &folder.limits());
     assert_eq!(watched.next_report().await, None);
     let threads = threads.lock().unwrap();
     assert!(threads.len() > 1, "{threads:?}");
@@ -206,28 +204,16 @@ async fn a_file_is_applied_beside_the_runtime() {
 }
 
 #[tokio::test]
-async fn the_watch_ends_with_the_layer() {
-    let folder = Folder::new();
-    let path = folder.join("limits.toml");
-    fs::write(&path, text(10)).unwrap();
-    let Watched {
-        layer,
-        mut reports,
-        task,
-    } = Watched::new(&path);
-    assert_eq!(timeout(TIMEOUT, reports.recv()).await.unwrap(), Some(None));
-    drop(layer);
-    timeout(TIMEOUT, task).await.unwrap().unwrap();
-}
+async fn the_watch_ends_with_the_layer_and_leaves_the_rules() {
+    let folder = Folder::new(&text(10));
+    let mut watched = Watched::new(&folder.limits());
+    assert_eq!(watched.next_report().await, None);
+    drop(watched.layer);
+    timeout(TIMEOUT, watched.task).await.unwrap().unwrap();
 
-#[tokio::test]
-async fn a_watch_that_is_dropped_leaves_the_rules() {
-    let folder = Folder::new();
-    let path = folder.join("limits.toml");
-    fs::write(&path, text(10)).unwrap();
-    let mut watched = Watched::new(&path);
+    let mut watched = Watched::new(&folder.limits());
     assert_eq!(watched.next_report().await, None);
     watched.task.abort();
-    let _ = layer(file().load(&path).unwrap());
+    let _ = layer(file().load(folder.limits()).unwrap());
     assert_eq!(watched.permits().await, 10);
 }

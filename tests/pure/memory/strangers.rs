@@ -4,51 +4,11 @@ use crate::scene::*;
 use std::{collections::HashMap, sync::Barrier};
 
 use proptest::prelude::*;
-use tower::{BoxError, util::BoxCloneSyncService};
-use tower_ratelimit::IntoRules;
 
-const INTERVAL: Duration = Duration::from_millis(800);
-const EIGHTH: Duration = Duration::from_millis(100);
+use super::{Service, World, erased, now};
 
-type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
-
-struct World {
-    store: MemoryStore,
-    clock: ManualClock,
-}
-
-impl World {
-    /// A store with places for so many.
-    fn of(places: usize) -> Self {
-        let clock = ManualClock::new();
-        let store = MemoryStore::new().clock(clock.clone()).max_limiters(places);
-        Self { store, clock }
-    }
-
-    fn service(&self, rules: impl IntoRules) -> Service {
-        let inner =
-            service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
-        let layer = RateLimitLayer::builder(&self.store).otherwise(rules);
-        let service = layer.build().unwrap().layer(inner);
-        BoxCloneSyncService::new(
-            service
-                .map_response(|answer| answer.map(drop))
-                .map_err(BoxError::from),
-        )
-    }
-
-    fn limiter(&self, user: &str, rule: &str) -> RateLimiter {
-        RateLimiter::new(&self.store, &format!("memory:{{{user}}}:{rule}")).unwrap()
-    }
-
-    /// Fills all places by others, for an interval.
-    fn fill(&self, service: &Service) {
-        let mut other = 0;
-        while ask(service, &format!("other-{other}"), 1).source() == Source::Store {
-            other += 1;
-        }
-    }
-}
+const INTERVAL: Duration = millis(800);
+const EIGHTH: Duration = millis(100);
 
 fn rule(name: &str, permits: u64) -> Rule {
     Limit::new(permits, INTERVAL)
@@ -57,12 +17,9 @@ fn rule(name: &str, permits: u64) -> Rule {
         .cost_by(|parts| parts.headers["cost"].to_str().unwrap().parse().unwrap())
 }
 
-/// Nothing here waits for anything.
-fn now<F: Future>(future: F) -> F::Output {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it waits"),
-    }
+/// Returns whether a request was granted, and what decided.
+fn is_from(decision: &Decision, source: Source) -> bool {
+    decision.is_allowed() && decision.source() == source
 }
 
 fn request(user: &str, cost: u32) -> Request<()> {
@@ -72,7 +29,7 @@ fn request(user: &str, cost: u32) -> Request<()> {
 
 fn ask(service: &Service, user: &str, cost: u32) -> Decision {
     let answer = now(service.clone().oneshot(request(user, cost))).unwrap();
-    answer.extensions().get::<Decision>().unwrap().clone()
+    decision_of(&answer).clone()
 }
 
 fn takes(service: &Service, user: &str, cost: u32) -> bool {
@@ -80,8 +37,16 @@ fn takes(service: &Service, user: &str, cost: u32) -> bool {
 }
 
 /// Returns how many of these requests are granted.
-fn granted(service: &Service, user: &str, requests: usize) -> usize {
+fn passed(service: &Service, user: &str, requests: usize) -> usize {
     (0..requests).filter(|_| takes(service, user, 1)).count()
+}
+
+/// Fills all places by others, for an interval.
+fn fill(service: &Service) {
+    let mut other = 0;
+    while ask(service, &format!("other-{other}"), 1).source() == Source::Store {
+        other += 1;
+    }
 }
 
 /// A way to count, and what sets it.
@@ -142,7 +107,7 @@ proptest! {
             estimated += u64::from(decision.source() == Source::Estimate);
             if let Decision::Deny(refusal) = &decision {
                 prop_assert_eq!(refusal.kind(), RefusalKind::OverLimit);
-                let longest = INTERVAL + EIGHTH + Duration::from_millis(1);
+                let longest = INTERVAL + EIGHTH + millis(1);
                 prop_assert!(refusal.retry_after().unwrap() <= longest, "{:?}", refusal);
                 continue;
             }
@@ -174,10 +139,7 @@ proptest! {
         cost in 1..9_u32,
         way in 0..4_usize,
     ) {
-        let world = World::of(1);
-        // A name that has a place keeps it.
-        let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
-        prop_assert!(takes(&world.service(lasting), "place", 1));
+        let world = World::occupied();
         let service = world.service(ways()[way].1(rule("api", 8)));
         for (cost, pause) in taken {
             let decision = ask(&service, "ann", cost);
@@ -189,11 +151,11 @@ proptest! {
                 prop_assert!(cost > 8);
                 return Ok(());
             };
-            let before = wait - Duration::from_millis(1);
+            let before = wait - millis(1);
             world.clock.advance(before);
             let early = ask(&service, "ann", cost);
             prop_assert!(!early.is_allowed(), "{before:?} of {wait:?}");
-            world.clock.advance(Duration::from_millis(1));
+            world.clock.advance(millis(1));
             prop_assert!(takes(&service, "ann", cost));
         }
     }
@@ -211,7 +173,7 @@ fn a_flood_of_made_up_keys_locks_no_user_out() {
     let service = world.service(hourly);
     let known = ["ann", "bob", "eve"];
     for user in known {
-        assert_eq!(granted(&service, user, 1), 1);
+        assert_eq!(passed(&service, user, 1), 1);
     }
     for number in 0..keys {
         let made_up = format!("made-up-{number}");
@@ -221,9 +183,9 @@ fn a_flood_of_made_up_keys_locks_no_user_out() {
     let (mut refused, mut most) = (0, 0);
     for number in 0..newcomers {
         let newcomer = format!("newcomer-{number}");
-        refused += 50 - granted(&service, &newcomer, 50);
+        refused += 50 - passed(&service, &newcomer, 50);
         if number % 20 == 0 {
-            most = most.max(50 + granted(&service, &newcomer, 100));
+            most = most.max(50 + passed(&service, &newcomer, 100));
         }
     }
     let asked = 50 * newcomers;
@@ -231,11 +193,8 @@ fn a_flood_of_made_up_keys_locks_no_user_out() {
     assert!(most <= 100, "{most} of 100");
     for user in known {
         let decision = ask(&service, user, 1);
-        assert_eq!(
-            (decision.is_allowed(), decision.source()),
-            (true, Source::Store)
-        );
-        assert_eq!(granted(&service, user, 200), 98, "{user}");
+        assert!(is_from(&decision, Source::Store));
+        assert_eq!(passed(&service, user, 200), 98, "{user}");
     }
     assert!(world.store.estimated() > 0);
 }
@@ -245,24 +204,24 @@ fn a_flood_of_made_up_keys_locks_no_user_out() {
 fn a_spent_stranger_gains_nothing_by_a_flood() {
     let world = World::of(100);
     let service = world.service(rule("api", 5));
-    world.fill(&service);
-    assert_eq!(granted(&service, "eve", 50), 5);
+    fill(&service);
+    assert_eq!(passed(&service, "eve", 50), 5);
     let mut regulars = [0; 20];
     for number in 0..30_000 {
         let _ = ask(&service, &format!("made-up-{number}"), 1);
         if number % 300 == 0 {
             assert!(!takes(&service, "eve", 1), "after {number}");
             for (user, had) in regulars.iter_mut().enumerate() {
-                *had += granted(&service, &format!("regular-{user}"), 1);
+                *had += passed(&service, &format!("regular-{user}"), 1);
                 assert!(*had <= 5, "{had} after {number}");
             }
         }
     }
     // The sketch is full by now: what is new is refused, too.
-    assert_eq!(granted(&service, "newcomer", 50), 0);
+    assert_eq!(passed(&service, "newcomer", 50), 0);
     // It heals an interval and an eighth after the last grant.
     world.clock.advance(INTERVAL + EIGHTH);
-    assert_eq!(granted(&service, "eve", 50), 5);
+    assert_eq!(passed(&service, "eve", 50), 5);
 }
 
 #[test]
@@ -274,22 +233,18 @@ fn a_stranger_that_gets_a_place_keeps_its_debt() {
         world.clock.advance(INTERVAL / 2);
         assert_eq!(ask(&service, "ann", 3).source(), Source::Estimate);
         // The other one is idle now: a window is one tick later.
-        world.clock.advance(INTERVAL / 2 + Duration::from_millis(1));
+        world.clock.advance(INTERVAL / 2 + millis(1));
         let decision = ask(&service, "ann", 1);
-        assert_eq!(
-            (decision.is_allowed(), decision.source()),
-            (true, Source::Store),
-            "{which}"
-        );
+        assert!(is_from(&decision, Source::Store), "{which}");
         let left = decision.limits().next().unwrap().remaining().unwrap();
         assert!(
             left <= if which == "gcra" { 4 } else { 1 },
             "{which}: {left}"
         );
-        assert!(granted(&service, "ann", 50) <= left as usize, "{which}");
+        assert!(passed(&service, "ann", 50) <= left as usize, "{which}");
         // And no more than its debt: the part that it was taken in may last an eighth more.
         world.clock.advance(INTERVAL + EIGHTH);
-        assert_eq!(granted(&service, "ann", 50), 5, "{which}");
+        assert_eq!(passed(&service, "ann", 50), 5, "{which}");
     }
 }
 
@@ -348,14 +303,14 @@ fn a_place_that_a_verb_takes_begins_with_the_debt() {
     world.clock.advance(INTERVAL / 2);
     let ann = world.limiter("ann", "api");
     assert!(now(ann.try_set_rate(Limit::new(5, INTERVAL))).unwrap());
-    assert_eq!(now(ann.available_permits()).unwrap(), 2);
+    assert_eq!(world.left("ann", "api"), 2);
 }
 
 #[test]
 fn verbs_answer_by_the_estimate() {
     let world = World::of(1);
     let service = world.service(rule("api", 5));
-    world.fill(&service);
+    fill(&service);
     let ann = world.limiter("ann", "api");
     let missing = now(ann.available_permits()).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotInitialized);
@@ -381,10 +336,7 @@ fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     let first = world.service(rule("api", 5));
     assert!(takes(&first, "ann", 1));
     assert_eq!(ask(&large(65_535), "bob", 1).source(), Source::Estimate);
-    let error = |decision: Decision| match decision {
-        Decision::Deny(refusal) => refusal.error().unwrap().kind(),
-        Decision::Allow(grant) => panic!("{grant:?}"),
-    };
+    let error = |decision| refused(decision).error().unwrap().kind();
     assert_eq!(error(ask(&large(65_536), "bob", 1)), ErrorKind::Full);
 
     // Four intervals, and a fifth only when one of them has had no strangers for an interval.
@@ -392,16 +344,15 @@ fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
         let limit = Limit::new(5, Duration::from_secs(seconds)).by(FromHeader::new("user"));
         world.service(limit.named(&format!("every-{seconds}")))
     };
-    let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
     world.clock.advance(2 * INTERVAL);
-    assert!(takes(&world.service(lasting), "place", 1));
+    world.occupy();
     for seconds in [10, 20, 30, 40] {
         assert_eq!(ask(&every(seconds), "ann", 1).source(), Source::Estimate);
     }
     assert_eq!(error(ask(&every(50), "ann", 1)), ErrorKind::Full);
     world.clock.advance(Duration::from_secs(12));
     assert_eq!(ask(&every(50), "ann", 1).source(), Source::Estimate);
-    assert_eq!(granted(&every(20), "ann", 50), 4);
+    assert_eq!(passed(&every(20), "ann", 50), 4);
 }
 
 /// A list is granted whole or not at all: own limiters and strangers alike.
@@ -412,42 +363,24 @@ fn a_list_that_is_refused_charges_neither() {
     let both = world.service([kept, rule("strange", 3)]);
     for left in [8, 7, 6] {
         let decision = ask(&both, "ann", 1);
-        assert_eq!(
-            (decision.is_allowed(), decision.source()),
-            (true, Source::Estimate)
-        );
-        let Decision::Allow(grant) = &decision else {
-            panic!("it is refused")
-        };
-        assert_eq!(grant.receipts().len(), 2);
-        assert_eq!(
-            now(world.limiter("ann", "kept").available_permits()).unwrap(),
-            left
-        );
+        assert!(is_from(&decision, Source::Estimate));
+        assert_eq!(granted(decision).receipts().len(), 2);
+        assert_eq!(world.left("ann", "kept"), left);
     }
     assert!(!takes(&both, "ann", 1));
-    assert_eq!(
-        now(world.limiter("ann", "kept").available_permits()).unwrap(),
-        6
-    );
+    assert_eq!(world.left("ann", "kept"), 6);
     // The other way round: what the own limiter refuses is not added to the estimate.
     let world = World::of(1);
     let kept = Limit::per_day(2).by(FromHeader::new("user")).named("kept");
     let both = world.service([kept, rule("strange", 3)]);
-    assert_eq!(granted(&both, "ann", 20), 2);
-    assert_eq!(
-        now(world.limiter("ann", "strange").available_permits()).unwrap(),
-        1
-    );
+    assert_eq!(passed(&both, "ann", 20), 2);
+    assert_eq!(world.left("ann", "strange"), 1);
     // Both are strangers.
     let world = World::of(1);
-    world.fill(&world.service(rule("api", 5)));
+    fill(&world.service(rule("api", 5)));
     let both = world.service([rule("five", 5), rule("three", 3)]);
-    assert_eq!(granted(&both, "ann", 20), 3);
-    assert_eq!(
-        now(world.limiter("ann", "five").available_permits()).unwrap(),
-        2
-    );
+    assert_eq!(passed(&both, "ann", 20), 3);
+    assert_eq!(world.left("ann", "five"), 2);
 }
 
 /// A service whose handlers settle at what the header says.
@@ -457,24 +390,16 @@ fn settling(world: &World, rule: Rule) -> Service {
         assert!(request.extensions().get::<Charge>().unwrap().set(used));
         Ok::<_, Infallible>(Response::new(String::new()))
     });
-    let service = RateLimitLayer::new(&world.store, rule).layer(inner);
-    BoxCloneSyncService::new(
-        service
-            .map_response(|answer| answer.map(drop))
-            .map_err(BoxError::from),
-    )
+    erased(RateLimitLayer::new(&world.store, rule).layer(inner))
 }
 
 #[test]
 fn a_stranger_is_charged_more_and_given_back_nothing() {
     for (which, counted) in ways() {
         let world = World::of(1);
-        world.fill(&world.service(rule("api", 5)));
+        fill(&world.service(rule("api", 5)));
         let service = settling(&world, counted(rule("tokens", 10)));
-        let left = |user: &str| {
-            let limiter = world.limiter(user, "tokens");
-            now(limiter.available_permits()).unwrap()
-        };
+        let left = |user: &str| world.left(user, "tokens");
         let uses = |user: &str, used: &str| {
             let mut request = request(user, 2);
             request.headers_mut().insert("used", used.parse().unwrap());
@@ -507,13 +432,8 @@ fn a_strangers_debt_is_charged_to_its_place() {
         let service = world.service(counted(rule("api", 10)));
         assert!(takes(&service, "other", 1));
         world.clock.advance(INTERVAL / 2);
-        let Decision::Allow(grant) = ask(&service, "ann", 2) else {
-            panic!("{which}")
-        };
-        let Decision::Allow(other) = ask(&service, "ann", 2) else {
-            panic!("{which}")
-        };
-        world.clock.advance(INTERVAL / 2 + Duration::from_millis(1));
+        let [grant, other] = [(); 2].map(|()| granted(ask(&service, "ann", 2)));
+        world.clock.advance(INTERVAL / 2 + millis(1));
         assert_eq!(ask(&service, "ann", 1).source(), Source::Store, "{which}");
         let ann = world.limiter("ann", "api");
         let ann = match which {
@@ -533,58 +453,41 @@ fn a_strangers_debt_is_charged_to_its_place() {
 /// Permits count for an interval of the clock that goes on from there.
 #[test]
 fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
-    let hour = Duration::from_secs(3600);
-    let world = World::of(1);
-    let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
-    assert!(takes(&world.service(lasting), "place", 1));
+    let world = World::occupied();
     let service = world.service(rule("api", 5));
     let start = Clock::now(&world.clock);
-    assert_eq!(granted(&service, "ann", 3), 3);
-    for back in [EIGHTH, hour] {
+    assert_eq!(passed(&service, "ann", 3), 3);
+    for back in [EIGHTH, HOUR] {
         world.clock.set(start - back);
-        assert_eq!(
-            granted(&service, "ann", 50),
-            if back == hour { 0 } else { 2 }
-        );
+        let free = if back == HOUR { 0 } else { 2 };
+        assert_eq!(passed(&service, "ann", 50), free, "{back:?}");
     }
-    world.clock.advance(INTERVAL - Duration::from_millis(1));
-    assert_eq!(granted(&service, "ann", 50), 0);
-    world.clock.advance(EIGHTH + Duration::from_millis(1));
-    assert_eq!(granted(&service, "ann", 50), 5);
+    world.clock.advance(INTERVAL - millis(1));
+    assert_eq!(passed(&service, "ann", 50), 0);
+    world.clock.advance(EIGHTH + millis(1));
+    assert_eq!(passed(&service, "ann", 50), 5);
 }
 
 #[tokio::test]
 async fn a_stranger_that_waits_is_let_pass_when_its_parts_have_left() {
-    let world = World::of(1);
-    let lasting = Limit::per_day(1).by(FromHeader::new("user")).named("place");
-    assert!(takes(&world.service(lasting), "place", 1));
+    let world = World::occupied();
     let long = rule("api", 2).wait(Duration::from_secs(60));
     let (service, long) = (world.service(rule("api", 2)), world.service(long));
-    assert_eq!(granted(&service, "ann", 50), 2);
+    assert_eq!(passed(&service, "ann", 50), 2);
     let mut waiting = Vec::new();
     for cost in [1, 1] {
         waiting.push(tokio::spawn(long.clone().oneshot(request("ann", cost))));
     }
-    while world.clock.sleepers() == 0 {
-        tokio::task::yield_now().await;
-    }
-    let Decision::Deny(refusal) = ask(&service, "ann", 1) else {
-        panic!("there is no room")
-    };
-    world.clock.advance(refusal.retry_after().unwrap());
+    until("they wait", async || world.clock.sleepers() > 0).await;
+    let wait = refused(ask(&service, "ann", 1)).retry_after();
+    world.clock.advance(wait.unwrap());
     for waiter in waiting {
         let answer = waiter.await.unwrap().unwrap();
-        let decision = answer.extensions().get::<Decision>().unwrap();
-        assert_eq!(
-            (decision.is_allowed(), decision.source()),
-            (true, Source::Estimate)
-        );
+        assert!(is_from(decision_of(&answer), Source::Estimate));
     }
     // One that cannot wait so long is refused with that wait.
     let short = world.service(rule("api", 2).wait(EIGHTH));
     let answer = short.oneshot(request("ann", 1)).await.unwrap();
-    let Some(Decision::Deny(refusal)) = answer.extensions().get() else {
-        panic!("{answer:?}")
-    };
+    let refusal = refused(decision_of(&answer).clone());
     assert!(refusal.retry_after().unwrap() > EIGHTH);
 }

@@ -3,13 +3,16 @@
 use crate::scene::*;
 use std::net::SocketAddr;
 
-use axum::{Router, routing::get as on_get};
 use serde::Deserialize;
 use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
 
-use super::{Reply, on_both_stores, send_from, send_http2_from, with, with_axum, with_hyper};
+use super::{
+    Reply, get, send, send_from, send_http2, send_http2_from,
+    sockets::{Framework, Socket, serve},
+    with,
+};
 
-on_both_stores! { every_response_has_its_fields }
+on_both_stores! { every_response_has_its_fields, both_versions_share_a_limit }
 
 #[derive(Deserialize)]
 struct File {
@@ -69,29 +72,25 @@ const BUILDS: &[(&str, Build)] = &[
     }),
 ];
 
-#[derive(Clone, Copy, Debug)]
-enum Over {
-    Axum,
-    Hyper,
-    Http2,
-}
+/// A server, and whether it is asked over HTTP/2.
+type Over = (Framework, bool);
+
+const OVERS: [Over; 3] = [
+    (Framework::Axum, false),
+    (Framework::Hyper, false),
+    (Framework::Hyper, true),
+];
 
 async fn every_response_has_its_fields(store: impl Store) {
     let file: File = toml::from_str(include_str!("fields.toml")).unwrap();
     assert_eq!(file.case.len(), BUILDS.len());
     for (nth, (case, (name, build))) in file.case.iter().zip(BUILDS).enumerate() {
         assert_eq!(case.name, *name);
-        for over in [Over::Axum, Over::Hyper, Over::Http2] {
+        for (last, over) in (0..).zip(OVERS) {
             let layer = build(RateLimitLayer::builder(&store)).build().unwrap();
-            let server = match over {
-                Over::Axum => {
-                    let app = Router::new().route("/", on_get(async || "hello"));
-                    with_axum::serve(app.layer(layer)).await
-                }
-                Over::Hyper | Over::Http2 => with_hyper::serve(layer, true).await,
-            };
+            let server = serve(over.0, Socket::Tcp, layer).await.address();
             // Each finds its limits unused: by an address of its own.
-            let from = [127, 1, u8::try_from(nth).unwrap(), over as u8].into();
+            let from = [127, 1, u8::try_from(nth).unwrap(), last].into();
             for (step, expected) in case.step.iter().enumerate() {
                 let what = format!("{}, {over:?}, request {step}", case.name);
                 check(server, from, over, expected, &what).await;
@@ -105,8 +104,8 @@ async fn check(server: SocketAddr, from: std::net::Ipv4Addr, over: Over, step: &
     let accept = step.accept.as_deref().map(|accept| ("accept", accept));
     let request = with(method, "/", accept.as_slice());
     let reply = match over {
-        Over::Http2 => Reply::read(send_http2_from(from, server, request).await).await,
-        Over::Axum | Over::Hyper => send_from(from, server, request).await,
+        (_, true) => Reply::read(send_http2_from(from, server, request).await).await,
+        (_, false) => send_from(from, server, request).await,
     };
     assert_eq!(reply.status, step.status, "{what}: {reply:?}");
     // Of a grant until the first permit is free, which may have been taken some time before.
@@ -136,4 +135,26 @@ async fn check(server: SocketAddr, from: std::net::Ipv4Addr, over: Over, step: &
     let beginning = step.body.replace("WAIT", &wait);
     assert!(reply.body.starts_with(&beginning), "{what}: {reply:?}");
     assert_eq!(reply.body.is_empty(), method == "HEAD", "{what}");
+}
+
+async fn both_versions_share_a_limit(store: impl Store) {
+    for framework in [Framework::Axum, Framework::Hyper] {
+        let rule = Limit::per_hour(2).by(PeerIp).named(&unique("both"));
+        let layer = RateLimitLayer::new(&store, rule);
+        let server = serve(framework, Socket::Tcp, layer).await.address();
+        for status in [200, 429] {
+            for reply in [
+                send(server, get("/")).await,
+                Reply::read(send_http2(server, get("/")).await).await,
+            ] {
+                assert_eq!(reply.status, status, "{framework:?}: {reply:?}");
+                let length = reply.body.len().to_string();
+                assert_eq!(
+                    reply.header("content-length"),
+                    Some(&*length),
+                    "{framework:?}"
+                );
+            }
+        }
+    }
 }

@@ -6,12 +6,7 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use hyper::body::{Body as _, Incoming};
-use hyper_util::{
-    client::legacy::Client,
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tonic::{
     Code, Status,
     body::Body,
@@ -24,9 +19,11 @@ use tonic_web::{GrpcWebClientService, GrpcWebLayer};
 use tower::Service;
 
 use super::{
-    listen, on_both_stores,
+    listen,
     orders::{COUNT, Nothing, OrdersServer, Receipt},
-    send, send_http2, with,
+    send, send_http2,
+    sockets::serve_hyper,
+    with,
 };
 
 on_both_stores! {
@@ -100,7 +97,7 @@ fn limits(store: &impl Store) -> RateLimitLayer {
         )
         .on_grpc(
             "a.Limit/Unknown",
-            Rule::shared("never-set").on_failure(FailurePolicy::Deny),
+            Rule::shared("never-set").on_failure(FailurePolicy::Allow),
         )
         .on_grpc(
             "a.Peer/Missing",
@@ -113,6 +110,9 @@ fn limits(store: &impl Store) -> RateLimitLayer {
 async fn refusals_of_tonic(store: impl Store) {
     let server = serve_tonic(limits(&store)).await;
     check(server, &REFUSALS[..4]).await;
+    // Other requests than gRPC on the same port get HTTP responses.
+    let json = with("POST", COUNT, &[("content-type", "application/json")]);
+    assert_eq!(send(server, json).await.status, 429);
 }
 
 async fn refusals_of_axum(store: impl Store) {
@@ -124,25 +124,16 @@ async fn refusals_of_axum(store: impl Store) {
 }
 
 async fn refusals_of_hyper(store: impl Store) {
-    let (listener, server) = listen().await;
     let orders = service_fn(async |request: Request<Incoming>| {
         let answer = OrdersServer::default().call(request.map(Body::new)).await;
         Ok::<Response<Body>, Infallible>(answer.unwrap())
     });
-    let service = limits(&store).layer(orders);
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
-                let server = auto::Builder::new(TokioExecutor::new());
-                server
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await
-                    .map_err(|error| error.to_string())
-            });
-        }
-    });
+    // As where the accept loop forgets to note the peer.
+    let forget = |mut request: Request<Incoming>| {
+        request.extensions_mut().remove::<PeerAddr>();
+        request
+    };
+    let server = serve_hyper(limits(&store).layer(orders).map_request(forget)).await;
     check(server, &REFUSALS).await;
 }
 
@@ -176,7 +167,10 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Pushback)]) {
             assert_eq!(http2.status(), 200, "{case}");
             assert!(http2.body().is_end_stream(), "{case}: Trailers-Only");
             for headers in [&http1.headers, http2.headers()] {
-                assert_eq!(headers["content-type"], content_type, "{case}");
+                let field = |name| headers.get(name).map(|value| value.to_str().unwrap());
+                assert_eq!(field("content-type"), Some(content_type), "{case}");
+                // RFC 6585, section 4, holds for what stands in a 429's place, too.
+                assert_eq!(field("cache-control"), Some("no-store"), "{case}");
                 let status = Status::from_header_map(headers).unwrap();
                 assert_eq!(status.code(), *code, "{case}");
                 assert_eq!(status.message(), *message, "{case}");

@@ -1,26 +1,23 @@
-//! The layer beside others: CORS, compression, trace, authentication. The order is that of the
-//! guide.
+//! The layer beside compression, trace and authentication, in the order of the guide.
+//! `preflights.rs` adds CORS.
 
 use crate::scene::*;
 use std::net::SocketAddr;
 
-use axum::{Router, body::Body, routing::get as on_get};
+use axum::{Router, routing::get as on_get};
 use bytes::Bytes;
-use http::{HeaderName, Method, header::AUTHORIZATION, header::RETRY_AFTER};
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
 use tower_http::{
-    classify::ServerErrorsFailureClass,
-    compression::CompressionLayer,
-    cors::{AllowOrigin, CorsLayer},
-    decompression::Decompression,
-    trace::TraceLayer,
-    validate_request::ValidateRequestHeaderLayer,
+    classify::ServerErrorsFailureClass, compression::CompressionLayer,
+    decompression::Decompression, trace::TraceLayer, validate_request::ValidateRequestHeaderLayer,
 };
 
-use super::{connect, get, send, with, with_axum::serve};
-
-const ORIGIN: &str = "https://shop.example";
+use super::{
+    get,
+    preflights::{authenticate, by_user},
+    send, send_http2, with,
+    with_axum::serve,
+};
 
 fn limit(permits: u64) -> RateLimitLayer {
     RateLimitLayer::new(&MemoryStore::new(), Limit::per_hour(permits).by(PeerIp))
@@ -29,69 +26,6 @@ fn limit(permits: u64) -> RateLimitLayer {
 fn app() -> Router {
     // Long enough to be worth compressing.
     Router::new().route("/", on_get(async || "hello ".repeat(100)))
-}
-
-/// Returns a CORS layer for the page of a shop.
-fn cors() -> CorsLayer {
-    let fields = [
-        HeaderName::from_static("ratelimit"),
-        HeaderName::from_static("ratelimit-policy"),
-        RETRY_AFTER,
-    ];
-    CorsLayer::new()
-        .allow_origin(AllowOrigin::exact(ORIGIN.parse().unwrap()))
-        .allow_methods([Method::GET])
-        .expose_headers(fields)
-}
-
-/// Returns the preflight that a browser sends before the page's request.
-fn preflight() -> Request<String> {
-    let headers = [
-        ("origin", ORIGIN),
-        ("access-control-request-method", "GET"),
-        ("access-control-request-headers", "x-user"),
-    ];
-    with("OPTIONS", "/", &headers)
-}
-
-fn from_page() -> Request<String> {
-    with("GET", "/", &[("origin", ORIGIN)])
-}
-
-#[tokio::test]
-async fn within_cors_preflights_are_free_and_refusals_are_readable() {
-    let server = serve(app().layer(limit(1)).layer(cors())).await;
-    for _ in 0..5 {
-        let reply = send(server, preflight()).await;
-        assert_eq!(reply.status, 200);
-        assert_eq!(reply.header("access-control-allow-methods"), Some("GET"));
-        assert_eq!(reply.header("ratelimit"), None, "not counted");
-    }
-    for (status, left) in [(200, "r=0"), (429, "r=0")] {
-        let reply = send(server, from_page()).await;
-        assert_eq!(reply.status, status);
-        // Without the first a script sees a network error, without the second no fields.
-        assert_eq!(reply.header("access-control-allow-origin"), Some(ORIGIN));
-        let exposed = reply.header("access-control-expose-headers").unwrap();
-        for field in ["ratelimit", "ratelimit-policy"] {
-            assert!(exposed.split(',').any(|name| name == field), "{exposed}");
-            assert!(reply.header(field).is_some(), "{field}");
-        }
-        assert!(reply.header("ratelimit").unwrap().contains(left));
-        assert!(exposed.contains("retry-after"), "{exposed}");
-    }
-    assert_eq!(send(server, preflight()).await.status, 200, "even now");
-}
-
-/// Why the guide wants CORS outside.
-#[tokio::test]
-async fn around_cors_preflights_are_counted_and_refusals_are_unreadable() {
-    let server = serve(app().layer(cors()).layer(limit(2))).await;
-    assert_eq!(send(server, preflight()).await.status, 200);
-    assert_eq!(send(server, from_page()).await.status, 200);
-    let refused = send(server, from_page()).await;
-    assert_eq!(refused.status, 429);
-    assert_eq!(refused.header("access-control-allow-origin"), None);
 }
 
 #[tokio::test]
@@ -136,10 +70,8 @@ async fn compression_breaks_no_body_on_either_side() {
 
 #[tokio::test]
 async fn trace_sees_refusals_and_calls_outages_failures() {
-    let (seen, failures) = (
-        Arc::new(Mutex::new(Vec::new())),
-        Arc::new(AtomicUsize::new(0)),
-    );
+    let seen: Arc<Mutex<Vec<u16>>> = Arc::default();
+    let failures: Arc<AtomicUsize> = Arc::default();
     let down = RedisStore::open("redis://127.0.0.1:1/").unwrap();
     let closed = Limit::per_hour(1)
         .by(PeerIp)
@@ -171,33 +103,10 @@ async fn trace_sees_refusals_and_calls_outages_failures() {
     }
 }
 
-/// The caller, as the outer layer has identified it.
-#[derive(Clone)]
-struct User(String);
-
-/// Lets pass who shows a token, and notes whose it is.
-#[allow(
-    clippy::result_large_err,
-    reason = "the signature that tower-http asks for"
-)]
-fn authenticate(request: &mut Request<Body>) -> Result<(), Response<Body>> {
-    let token = request.headers().get(AUTHORIZATION);
-    let user = token.and_then(|token| token.to_str().ok()?.strip_prefix("Bearer "));
-    let Some(user) = user.map(|user| User(user.to_owned())) else {
-        let answer = Response::builder()
-            .status(StatusCode::UNAUTHORIZED)
-            .header(header::WWW_AUTHENTICATE, "Bearer");
-        return Err(answer.body(Body::empty()).unwrap());
-    };
-    request.extensions_mut().insert(user);
-    Ok(())
-}
-
 #[tokio::test]
 async fn within_authentication_users_are_counted_and_strangers_are_not() {
     let store = MemoryStore::new();
-    let by_user = FromExtension::by(|user: &User| user.0.clone());
-    let users = RateLimitLayer::new(&store, Limit::per_hour(1).by(by_user).named("users"));
+    let users = RateLimitLayer::new(&store, by_user(1));
     // Callers that guess tokens are counted by address, outside.
     let guesses = RateLimitLayer::new(&store, Limit::per_hour(6).by(PeerIp).named("guesses"));
     let auth = ValidateRequestHeaderLayer::custom(authenticate);
@@ -234,48 +143,9 @@ async fn within_authentication_users_are_counted_and_strangers_are_not() {
     }
 }
 
-#[tokio::test]
-async fn all_of_them_together() {
-    let limit = RateLimitLayer::builder(&MemoryStore::new())
-        .otherwise(Rule::from(Limit::per_hour(1)))
-        .on_refusal(
-            |_: &Refusal, _: &http::request::Parts, mut answer: Response<Bytes>| {
-                let plans = "</plans>; rel=\"help\"".parse().unwrap();
-                answer.headers_mut().insert(header::LINK, plans);
-                answer
-            },
-        )
-        .build()
-        .unwrap();
-    let app = app()
-        .layer(CompressionLayer::new())
-        .layer(limit)
-        .layer(ValidateRequestHeaderLayer::custom(authenticate))
-        .layer(cors())
-        .layer(TraceLayer::new_for_http());
-    let server = serve(app).await;
-    assert_eq!(send(server, preflight()).await.status, 200);
-    assert_eq!(send(server, from_page()).await.status, 401);
-    let known = || {
-        let headers = [("origin", ORIGIN), ("authorization", "Bearer ann")];
-        with("GET", "/", &headers)
-    };
-    assert_eq!(send(server, known()).await.status, 200);
-    let refused = send(server, known()).await;
-    assert_eq!(refused.status, 429);
-    assert_eq!(refused.header("link"), Some("</plans>; rel=\"help\""));
-    assert_eq!(refused.header("access-control-allow-origin"), Some(ORIGIN));
-    assert!(refused.detail().starts_with("too many requests"));
-}
-
 /// An answer whose body is no text.
-async fn bytes(to: SocketAddr, mut request: Request<String>) -> (http::response::Parts, Vec<u8>) {
-    let io = TokioIo::new(connect([127, 0, 0, 1].into(), to).await);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-    tokio::spawn(connection);
-    let host = to.to_string().parse().unwrap();
-    request.headers_mut().insert("host", host);
-    let (head, body) = sender.send_request(request).await.unwrap().into_parts();
+async fn bytes(to: SocketAddr, request: Request<String>) -> (http::response::Parts, Vec<u8>) {
+    let (head, body) = send_http2(to, request).await.into_parts();
     (head, body.collect().await.unwrap().to_bytes().to_vec())
 }
 

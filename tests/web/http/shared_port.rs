@@ -7,9 +7,9 @@ use axum::{Router, routing::get as on_get};
 use tonic::{Code, service::Routes, transport::Channel};
 
 use super::{
-    get, listen, on_both_stores,
+    get,
     orders::{COUNT, OrdersClient, OrdersServer},
-    send, send_from, with,
+    send, send_from, with, with_axum,
 };
 
 on_both_stores! {
@@ -19,15 +19,9 @@ on_both_stores! {
 
 /// axum's routes and tonic's on one listener, behind one layer.
 async fn serve(layer: RateLimitLayer) -> SocketAddr {
-    let (listener, address) = listen().await;
     let grpc = Routes::new(OrdersServer::default()).into_axum_router();
-    let app = Router::new()
-        .route("/orders", on_get(async || "none yet"))
-        .merge(grpc)
-        .layer(layer)
-        .into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(axum::serve(listener, app).into_future());
-    address
+    let app = Router::new().route("/orders", on_get(async || "none yet"));
+    with_axum::serve(app.merge(grpc).layer(layer)).await
 }
 
 async fn check(server: SocketAddr) {

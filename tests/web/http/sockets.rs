@@ -10,6 +10,9 @@ use axum::{
     routing::get as on_get,
     serve::IncomingStream,
 };
+use bytes::Bytes;
+use http::Method;
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
@@ -28,7 +31,7 @@ use tonic::{
         server::{Connected as TonicConnected, TcpIncoming},
     },
 };
-use tower::util::MapRequestLayer;
+use tower::{BoxError, Service, util::MapRequestLayer};
 
 use super::{connect, orders::OrdersServer, unique};
 
@@ -70,6 +73,13 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Place {
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self {
+            Self::Tcp(address) => *address,
+            Self::Unix(path) => panic!("no address: {path}"),
+        }
+    }
+
     pub(crate) async fn connect(&self, from: From) -> Box<dyn Stream> {
         match (self, from) {
             (Self::Unix(path), From::Unix) => Box::new(UnixStream::connect(path).await.unwrap()),
@@ -116,12 +126,33 @@ impl Bound {
     }
 }
 
+/// Serves a service of hyper's on TCP.
+pub(crate) async fn serve_hyper<S, B>(service: S) -> SocketAddr
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let (bound, place) = Bound::new(Socket::Tcp).await;
+    on_hyper(bound, service);
+    place.address()
+}
+
 /// Serves behind the layer. Each framework notes the peer in the way that is its own.
 pub(crate) async fn serve(framework: Framework, socket: Socket, layer: RateLimitLayer) -> Place {
     let (bound, place) = Bound::new(socket).await;
     match framework {
         Framework::Axum => on_axum(bound, layer),
-        Framework::Hyper => on_hyper(bound, &layer),
+        Framework::Hyper => {
+            let hello = service_fn(async |request: Request<Incoming>| {
+                // Over HTTP/2 hyper sends whatever body there is, and clients take it for an error.
+                let head = request.method() == Method::HEAD;
+                let body = if head { "" } else { "hello" };
+                Ok::<_, Infallible>(Response::new(body.to_owned()))
+            });
+            on_hyper(bound, layer.layer(hello));
+        }
         Framework::Tonic => on_tonic(bound, layer),
     }
     place
@@ -152,10 +183,14 @@ fn on_axum(bound: Bound, layer: RateLimitLayer) {
     }
 }
 
-fn on_hyper(mut bound: Bound, layer: &RateLimitLayer) {
-    let service = layer.layer(service_fn(async |_: Request<Incoming>| {
-        Ok::<_, Infallible>(Response::new("hello".to_owned()))
-    }));
+/// Serves HTTP/1 and HTTP/2. hyper notes no peer, so the accept loop does.
+fn on_hyper<S, B>(mut bound: Bound, service: S)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     tokio::spawn(async move {
         loop {
             let (stream, peer): (Box<dyn Stream>, _) = match &mut bound {
@@ -181,8 +216,7 @@ fn on_hyper(mut bound: Bound, layer: &RateLimitLayer) {
             tokio::spawn(async move {
                 let server = auto::Builder::new(TokioExecutor::new());
                 let service = TowerToHyperService::new(service);
-                let served = server.serve_connection(TokioIo::new(stream), service);
-                served.await.map_err(|error| error.to_string())
+                server.serve_connection(TokioIo::new(stream), service).await
             });
         }
     });

@@ -3,21 +3,19 @@
 use crate::scene::*;
 use std::net::SocketAddr;
 
-use axum::{Router, routing::get as on_get};
+use axum::{
+    Router,
+    body::Body,
+    middleware::{Next, from_fn},
+    routing::get as on_get,
+};
 use tokio::io::AsyncWriteExt;
-use tower::Service;
 
-use super::{connect, get, listen, on_both_stores, send, until};
+use super::{connect, get, send, with_axum};
 
 on_both_stores! { a_request_is_held_until_there_is_room, a_client_that_disconnects_leaves_the_line }
 
-/// Counts the requests that are under way in a service.
-#[derive(Clone, Debug)]
-struct Counting<S> {
-    inner: S,
-    under_way: Arc<AtomicUsize>,
-}
-
+/// A request that is under way in a service.
 struct UnderWay(Arc<AtomicUsize>);
 
 impl Drop for UnderWay {
@@ -26,46 +24,21 @@ impl Drop for UnderWay {
     }
 }
 
+/// Serves behind the layer. Returns the number of the requests that are under way, too.
 async fn serve(layer: RateLimitLayer) -> (SocketAddr, Arc<AtomicUsize>) {
-    let (listener, address) = listen().await;
     let under_way = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&under_way);
-    let count = tower::layer::layer_fn(move |inner| Counting {
-        inner,
-        under_way: Arc::clone(&counting),
-    });
-    let app = Router::new()
-        .route("/", on_get(async || "hello"))
-        .layer(layer)
-        .layer(count);
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(axum::serve(listener, app).into_future());
-    (address, under_way)
-}
-
-impl<S, R> Service<R> for Counting<S>
-where
-    S: Service<R, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-    R: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: R) -> Self::Future {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        let under_way = UnderWay(Arc::clone(&self.under_way));
-        let answer = self.inner.clone().oneshot(request);
-        Box::pin(async move {
+    let count = from_fn(move |request: Request<Body>, next: Next| {
+        counting.fetch_add(1, Ordering::SeqCst);
+        let under_way = UnderWay(Arc::clone(&counting));
+        async move {
             let _under_way = under_way;
-            answer.await
-        })
-    }
+            next.run(request).await
+        }
+    });
+    let app = Router::new().route("/", on_get(async || "hello"));
+    let address = with_axum::serve(app.layer(layer).layer(count)).await;
+    (address, under_way)
 }
 
 async fn a_request_is_held_until_there_is_room(store: impl Store) {
@@ -86,25 +59,29 @@ async fn a_client_that_disconnects_leaves_the_line(store: impl Store) {
     let (server, under_way) = serve(RateLimitLayer::new(&store, rule)).await;
     assert_eq!(send(server, get("/")).await.status, 200);
 
+    let under_way_are = async |number| {
+        let what = "so many requests are under way";
+        until(what, async || under_way.load(Ordering::SeqCst) == number).await;
+    };
     let hold = async || {
         let mut stream = connect(std::net::Ipv4Addr::LOCALHOST, server).await;
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
-        until("it is so", async || under_way.load(Ordering::SeqCst) == 1).await;
+        under_way_are(1).await;
         stream
     };
     let first = hold().await;
     // Its place is the only one.
-    until("it is so", async || {
+    until("its place is taken", async || {
         send(server, get("/")).await.detail() == "too many requests wait already"
     })
     .await;
     drop(first);
-    until("it is so", async || under_way.load(Ordering::SeqCst) == 0).await;
+    under_way_are(0).await;
     let second = hold().await;
     // Nothing was taken for the caller that has left.
     limiter.release(1).await.unwrap();
-    until("it is so", async || under_way.load(Ordering::SeqCst) == 0).await;
+    under_way_are(0).await;
     assert_eq!(limiter.available_permits().await.unwrap(), 0);
     drop(second);
 }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use self::cases::{Step, cases};
 use super::{
-    Reply, get, on_both_stores,
+    Reply, get,
     orders::COUNT,
     send_http2_on, send_on,
     sockets::{Framework, Place, serve},

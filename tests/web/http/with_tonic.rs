@@ -3,8 +3,6 @@
 use crate::scene::*;
 use std::{net::Ipv4Addr, net::SocketAddr};
 
-use http_body_util::BodyExt;
-use hyper::body::Body as _;
 use tonic::{
     Code, Status,
     body::Body,
@@ -14,21 +12,18 @@ use tonic::{
 use tower::Service;
 
 use super::{
-    listen, on_both_stores,
-    orders::{COUNT, CREATE, OrdersClient, OrdersServer},
-    send, send_from, send_http2, unique, until, with,
+    listen,
+    orders::{OrdersClient, OrdersServer},
+    send, send_from,
+    sockets::{self, Framework, Socket},
+    unique, with,
 };
 
 on_both_stores! {
     a_whole_server_is_limited_by_peer,
-    one_service_is_limited_and_others_are_not,
     services_have_layers_of_their_own,
     methods_have_limits_of_their_own,
     methods_are_counted_apart_by_route,
-    methods_of_one_service_are_counted_apart_by_route,
-    a_refusal_is_trailers_only_on_the_wire,
-    grpc_web_is_refused_in_its_own_words,
-    every_refusal_has_its_code,
     only_failed_calls_count,
 }
 
@@ -40,13 +35,18 @@ async fn incoming() -> (TcpIncoming, SocketAddr) {
 
 /// Serves the orders, all of them behind the layer.
 async fn serve(layer: RateLimitLayer) -> SocketAddr {
-    let (incoming, address) = incoming().await;
-    let server = Server::builder()
-        .accept_http1(true)
-        .layer(layer)
-        .add_service(OrdersServer::default());
-    tokio::spawn(server.serve_with_incoming(incoming));
-    address
+    let server = sockets::serve(Framework::Tonic, Socket::Tcp, layer).await;
+    server.address()
+}
+
+/// A call of a method, by its path.
+fn call(path: &str) -> Request<String> {
+    with("POST", path, &[("content-type", "application/grpc")])
+}
+
+async fn grpc_status(server: SocketAddr, path: &str) -> u32 {
+    let reply = send(server, call(path)).await;
+    reply.header("grpc-status").unwrap().parse().unwrap()
 }
 
 async fn client(server: SocketAddr) -> OrdersClient {
@@ -74,12 +74,8 @@ async fn a_whole_server_is_limited_by_peer(store: impl Store) {
     assert!(is_refused(&client.create("tea").await.unwrap_err()));
     assert!(is_refused(&client.count().await.unwrap_err()));
     // Another peer, and a method that does not exist.
-    let call = with(
-        "POST",
-        "/shop.v1.Orders/Nothing",
-        &[("content-type", "application/grpc")],
-    );
-    let reply = send_from(Ipv4Addr::new(127, 0, 0, 2), server, call).await;
+    let other = Ipv4Addr::new(127, 0, 0, 2);
+    let reply = send_from(other, server, call("/shop.v1.Orders/Nothing")).await;
     assert_eq!(reply.header("grpc-status"), Some("12"));
 }
 
@@ -105,27 +101,6 @@ impl Service<Request<Body>> for Stock {
     }
 }
 
-async fn one_service_is_limited_and_others_are_not(store: impl Store) {
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(PeerIp));
-    let (incoming, server) = incoming().await;
-    let router = Server::builder()
-        .accept_http1(true)
-        .add_service(layer.layer(OrdersServer::default()))
-        .add_service(Stock);
-    tokio::spawn(router.serve_with_incoming(incoming));
-    let mut client = client(server).await;
-    assert_eq!(client.create("tea").await.unwrap().number, 1);
-    assert!(is_refused(&client.create("tea").await.unwrap_err()));
-    for _ in 0..2 {
-        let call = with(
-            "POST",
-            "/shop.v1.Stock/Get",
-            &[("content-type", "application/grpc")],
-        );
-        assert_eq!(send(server, call).await.header("grpc-status"), Some("5"));
-    }
-}
-
 async fn services_have_layers_of_their_own(store: impl Store) {
     let layer = |permits, name| {
         let limit = Limit::per_hour(permits).by(PeerIp).named(name);
@@ -140,25 +115,18 @@ async fn services_have_layers_of_their_own(store: impl Store) {
         .add_service(layer(1, "orders").layer(OrdersServer::default()))
         .add_service(layer(2, "stock").layer(Stock));
     tokio::spawn(router.serve_with_incoming(incoming));
-    let stock = || {
-        let fields = [("content-type", "application/grpc")];
-        send(server, with("POST", "/shop.v1.Stock/Get", &fields))
-    };
+    let stock = async || grpc_status(server, "/shop.v1.Stock/Get").await;
     let mut client = client(server).await;
-    assert_eq!(stock().await.header("grpc-status"), Some("5"));
+    assert_eq!(stock().await, 5);
     assert_eq!(client.create("tea").await.unwrap().calls_left, Some(0));
     assert!(is_refused(&client.create("tea").await.unwrap_err()));
     // What the one refuses leaves the other's count alone.
-    for status in ["5", "8"] {
-        assert_eq!(stock().await.header("grpc-status"), Some(status));
-    }
+    assert_eq!(stock().await, 5);
+    assert_eq!(stock().await, 8);
     // A service without its own layer has no limit of its own.
-    let call = with(
-        "POST",
-        "/shop.v1.Nothing/Get",
-        &[("content-type", "application/grpc")],
-    );
-    assert_eq!(send(server, call).await.header("grpc-status"), Some("12"));
+    for _ in 0..2 {
+        assert_eq!(grpc_status(server, "/shop.v1.Nothing/Get").await, 12);
+    }
 }
 
 async fn methods_have_limits_of_their_own(store: impl Store) {
@@ -183,127 +151,29 @@ async fn methods_have_limits_of_their_own(store: impl Store) {
 }
 
 async fn methods_are_counted_apart_by_route(store: impl Store) {
-    let routes = Route::services(["shop.v1.Orders"]);
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(routes));
-    let server = serve(layer).await;
-    let mut client = client(server).await;
-    assert!(client.create("tea").await.is_ok());
-    assert!(client.count().await.is_ok());
-    assert!(is_refused(&client.create("tea").await.unwrap_err()));
-    assert!(is_refused(&client.count().await.unwrap_err()));
+    let layer =
+        |key: Route, name| RateLimitLayer::new(&store, Limit::per_hour(1).by(key).named(name));
+    let around = layer(Route::services(["shop.v1.Orders"]), "around");
+    // Within tonic's router a request has a template, which is that of all methods of a service.
+    let within = layer(Route::new(), "within").layer(OrdersServer::default());
+    let (incoming, inner) = incoming().await;
+    tokio::spawn(
+        Server::builder()
+            .add_service(within)
+            .serve_with_incoming(incoming),
+    );
+    let outer = serve(around).await;
+    for server in [outer, inner] {
+        let mut client = client(server).await;
+        assert!(client.create("tea").await.is_ok());
+        assert!(client.count().await.is_ok());
+        assert!(is_refused(&client.create("tea").await.unwrap_err()));
+        assert!(is_refused(&client.count().await.unwrap_err()));
+    }
     // Services that are made up count together.
-    for (path, status) in [("/a.B/C", "12"), ("/d.E/F", "8")] {
-        let call = with("POST", path, &[("content-type", "application/grpc")]);
-        assert_eq!(
-            send(server, call).await.header("grpc-status"),
-            Some(status),
-            "{path}"
-        );
+    for (path, status) in [("/a.B/C", 12), ("/d.E/F", 8)] {
+        assert_eq!(grpc_status(outer, path).await, status, "{path}");
     }
-}
-
-/// Within tonic's router a request has a template, which is the same for all methods of a service.
-async fn methods_of_one_service_are_counted_apart_by_route(store: impl Store) {
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(Route::new()));
-    let (incoming, server) = incoming().await;
-    let router = Server::builder().add_service(layer.layer(OrdersServer::default()));
-    tokio::spawn(router.serve_with_incoming(incoming));
-    let mut client = client(server).await;
-    assert!(client.create("tea").await.is_ok());
-    assert!(client.count().await.is_ok());
-    assert!(is_refused(&client.create("tea").await.unwrap_err()));
-}
-
-async fn a_refusal_is_trailers_only_on_the_wire(store: impl Store) {
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(Constant("all")));
-    let server = serve(layer).await;
-    assert!(client(server).await.count().await.is_ok());
-
-    let call = with(
-        "POST",
-        CREATE,
-        &[
-            ("content-type", "application/grpc+proto"),
-            ("te", "trailers"),
-        ],
-    );
-    let mut answer = send_http2(server, call).await;
-    assert_eq!(answer.status(), 200);
-    let header = |name| {
-        answer
-            .headers()
-            .get(name)
-            .map(|value| value.to_str().unwrap())
-    };
-    assert_eq!(header("grpc-status"), Some("8"));
-    assert_eq!(header("grpc-message"), Some("too many requests"));
-    assert_eq!(header("content-type"), Some("application/grpc+proto"));
-    assert!(answer.body().is_end_stream(), "the head ends the stream");
-    assert!(
-        answer.body_mut().frame().await.is_none(),
-        "neither data nor trailers"
-    );
-}
-
-async fn grpc_web_is_refused_in_its_own_words(store: impl Store) {
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(Constant("all")));
-    let server = serve(layer).await;
-    assert!(client(server).await.count().await.is_ok());
-    for content_type in [
-        "application/grpc-web",
-        "application/grpc-web+proto",
-        "application/grpc-web-text",
-    ] {
-        let call = || with("POST", COUNT, &[("content-type", content_type)]);
-        let http1 = send(server, call()).await;
-        assert_eq!(
-            (http1.status, http1.body.as_str()),
-            (200, ""),
-            "{content_type}"
-        );
-        assert_eq!(http1.header("grpc-status"), Some("8"));
-        assert_eq!(http1.header("content-type"), Some(content_type));
-        let http2 = send_http2(server, call()).await;
-        assert_eq!(http2.headers()["grpc-status"], "8");
-        assert_eq!(http2.headers()["content-type"], content_type);
-    }
-    // Other requests than gRPC on the same port get HTTP responses.
-    assert_eq!(
-        send(
-            server,
-            with("POST", COUNT, &[("content-type", "application/json")])
-        )
-        .await
-        .status,
-        429
-    );
-}
-
-async fn every_refusal_has_its_code(store: impl Store) {
-    let layer = RateLimitLayer::builder(&store)
-        .on_grpc(
-            "shop.v1.Orders/Create",
-            Limit::per_hour(1)
-                .by(FromHeader::new("x-key"))
-                .named("keyed"),
-        )
-        .otherwise(Rule::shared("never-set").on_failure(FailurePolicy::Allow))
-        .build()
-        .unwrap();
-    let mut client = client(serve(layer).await).await;
-    let status = client.create("tea").await.unwrap_err();
-    assert_eq!(
-        (status.code(), status.message()),
-        (
-            Code::Unauthenticated,
-            "the request lacks what it is limited by: x-key"
-        )
-    );
-    let status = client.count().await.unwrap_err();
-    assert_eq!(
-        (status.code(), status.message()),
-        (Code::Unavailable, "the rate limiter is unavailable")
-    );
 }
 
 /// A status comes behind the body, or with the head where there is none.
@@ -321,23 +191,13 @@ async fn only_failed_calls_count(store: impl Store) {
         let limiter = RateLimiter::new(&store, &name).unwrap();
         let mut client = client(server).await;
         let before = client.create("tea").await.unwrap().calls_left.unwrap() + 1;
-        until("it is so", async || {
-            limiter.available_permits().await.unwrap() == before
-        })
-        .await;
+        let given_back = async || {
+            until("it is given back", async || free(&limiter).await == before).await;
+        };
+        given_back().await;
         assert_eq!(client.count().await.unwrap().calls_left, Some(before - 1));
-        until("it is so", async || {
-            limiter.available_permits().await.unwrap() == before
-        })
-        .await;
-
-        let call = with(
-            "POST",
-            "/shop.v1.Orders/Nothing",
-            &[("content-type", "application/grpc")],
-        );
-        let reply = send(server, call).await;
-        assert_eq!(reply.header("grpc-status"), Some("12"));
-        assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
+        given_back().await;
+        assert_eq!(grpc_status(server, "/shop.v1.Orders/Nothing").await, 12);
+        assert_eq!(free(&limiter).await, before - 1);
     }
 }

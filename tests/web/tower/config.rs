@@ -22,263 +22,256 @@ fn assert_duplicate(built: Result<RateLimitLayer, ConfigError>, name: &str) {
 }
 
 /// Every mistake has its kind, and what is shown holds the value at fault.
-#[test]
-fn every_mistake_is_named() {
-    const MS: Duration = Duration::from_millis(1);
-    let memory = MemoryStore::new();
-    let all = Constant("all");
-    let error = |result: Result<RateLimitLayer, ConfigError>| result.unwrap_err();
+#[track_caller]
+fn assert_mistake<T: std::fmt::Debug>(
+    found: Result<T, ConfigError>,
+    kind: ConfigErrorKind,
+    said: &str,
+) {
+    let found = found.expect_err(said);
+    assert_eq!(found.to_string(), said);
+    assert_eq!((found.kind(), found.reason()), (kind, said));
+    assert_eq!(found.place(), None, "only files have lines");
+    // `main` prints the same words first, then the kind.
+    assert_eq!(format!("{found:?}"), format!("{said} ({kind:?})"));
+}
 
-    let cases: Vec<(ConfigError, ConfigErrorKind, &str)> = vec![
+#[test]
+fn every_mistake_of_a_rule_is_named() {
+    use ConfigErrorKind as Kind;
+
+    let hour = Limit::per_hour(1);
+    let tiers = |names: &[&'static str]| {
+        let tiers = names.iter().map(|name| (*name, hour));
+        Rule::new("api", Tiers::new(tiers, |_| "a"), Constant("all"))
+    };
+    let found = |cost| {
+        let found = limit_by(move |_| hour);
+        Rule::new("api", found, Constant("k")).cost(cost)
+    };
+    let export = || by_key(5).named("export");
+    let no_tiers = "rule \"api\" has no tiers, or two with one name";
+    for (rule, kind, said) in [
         (
-            Limit::try_new(0, MS).unwrap_err(),
-            ConfigErrorKind::Limit,
-            "a limit takes 1 to 2^53 - 1 permits, not 0",
-        ),
-        (
-            Limit::try_new(1, MS / 2).unwrap_err(),
-            ConfigErrorKind::Limit,
-            "an interval is of whole milliseconds, at least one and at most a century, \
-             not 500µs",
-        ),
-        (
-            Limit::per_second(1).keep_alive(MS).unwrap_err(),
-            ConfigErrorKind::Limit,
-            "a keep-alive time of 1ms is shorter than the interval of 1s",
-        ),
-        (
-            RedisStore::builder("redis://127.0.0.1/")
-                .prefix("my shop")
-                .build()
-                .unwrap_err(),
-            ConfigErrorKind::Name,
-            "a prefix has one or more of A-Z a-z 0-9 . _ -, not \"my shop\"",
-        ),
-        (
-            error(otherwise(by_key(1).named("log in"))),
-            ConfigErrorKind::Name,
+            by_key(1).named("log in"),
+            Kind::Name,
             "a rule's name has one or more of A-Z a-z 0-9 . _ -, not \"log in\"",
         ),
         (
-            error(otherwise(Rule::new(
-                "api",
-                Tiers::new([("a b", Limit::per_hour(1))], |_| "a b"),
-                all,
-            ))),
-            ConfigErrorKind::Name,
+            tiers(&["a b"]),
+            Kind::Name,
             "a rule's name has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
         ),
+        (tiers(&[]), Kind::Rule, no_tiers),
+        (tiers(&["a", "a"]), Kind::Rule, no_tiers),
         (
-            RateLimiter::new(&memory, "{orders").unwrap_err(),
-            ConfigErrorKind::Name,
-            "\"{orders\" cannot name a limiter: it has a `{` that is not closed",
-        ),
-        (
-            error(otherwise(Rule::shared(""))),
-            ConfigErrorKind::Name,
+            Rule::shared(""),
+            Kind::Name,
             "\"\" cannot name a limiter: it is empty",
         ),
         (
-            error(
-                RateLimitLayer::builder(&memory)
-                    .on("login", by_key(1))
-                    .build(),
-            ),
-            ConfigErrorKind::Pattern,
-            "\"login\" is not `/path` or `METHOD /path`: the path does not begin with `/`",
-        ),
-        (
-            error(
-                RateLimitLayer::builder(&memory)
-                    .on_grpc("/shop.Orders/Create", by_key(1))
-                    .build(),
-            ),
-            ConfigErrorKind::Pattern,
-            "\"/shop.Orders/Create\" is not `/path` or `METHOD /path`: a gRPC method is \
-             written `package.Service/Method`",
-        ),
-        (
-            error(otherwise(Limit::per_hour(1).by(
-                Constant("k").or((PeerIp, FromHeader::new("x key").or_skip())),
-            ))),
-            ConfigErrorKind::Key,
+            hour.by(Constant("k").or((PeerIp, FromHeader::new("x key").or_skip()))),
+            Kind::Key,
             "\"x key\" is not a header's name",
         ),
         (
-            error(otherwise(
-                Limit::per_hour(1).by((PeerIp, FromHeader::credential("x-session"))),
-            )),
-            ConfigErrorKind::Key,
+            hour.by((PeerIp, FromHeader::credential("x-session"))),
+            Kind::Key,
             "the header \"x-session\" holds a credential, which would be visible in Redis: \
              add `.digest(&secret)`, or `.plain()` if it may be visible",
         ),
         (
-            Secret::new("k 1", [0; 32]).unwrap_err(),
-            ConfigErrorKind::Secret,
-            "a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -",
-        ),
-        (
-            Secret::new("k1", [0; 31]).unwrap_err(),
-            ConfigErrorKind::Secret,
-            "a secret of a key needs at least 32 bytes, not 31",
-        ),
-        (
-            // The other way round: what is shown must not be it.
-            Secret::new("hunter2", "k1").unwrap_err(),
-            ConfigErrorKind::Secret,
-            "a secret of a key needs at least 32 bytes, not 2",
-        ),
-        (
-            error(otherwise(
-                Limit::per_hour(1_000_000_000_000_000).by(all).named("big"),
-            )),
-            ConfigErrorKind::Rule,
+            Rule::from(Limit::per_hour(1_000_000_000_000_000)).named("big"),
+            Kind::Rule,
             "rule \"big\" has 1000000000000000 permits, and response fields can carry at most \
              999999999999999: add `.hide_headers()`, or turn the fields off",
         ),
         (
-            error(otherwise(Limit::per_hour(1).by(ClientIp::behind(["10/8"])))),
-            ConfigErrorKind::Network,
+            hour.by(ClientIp::behind(["10/8"])),
+            Kind::Network,
             "\"10/8\" cannot be a network of trusted proxies: it is neither an address \
              nor a network such as `10.0.0.0/8`",
         ),
         (
-            error(otherwise(Limit::per_hour(1).by(ClientIp::hops(65)))),
-            ConfigErrorKind::Network,
+            hour.by(ClientIp::hops(65)),
+            Kind::Network,
             "1 to 64 proxies can be trusted, not 65: without a proxy count by `PeerIp`, \
              in a file by `peer`",
         ),
         (
-            error(otherwise(Limit::per_hour(1).by(PeerIp.ipv6_prefix(1)))),
-            ConfigErrorKind::Key,
+            hour.by(PeerIp.ipv6_prefix(1)),
+            Kind::Key,
             "32 to 128 bits of an IPv6 address can count, not 1",
         ),
         (
-            error(
-                RateLimitLayer::builder(&memory)
-                    .on("/a", by_key(1))
-                    .otherwise(by_key(2))
-                    .build(),
-            ),
-            ConfigErrorKind::Duplicate,
-            "two rules are named \"default\" and differ in limit or key: rename one of them",
-        ),
-        (
-            error(otherwise(Rule::shared("user:<key>").named("users"))),
-            ConfigErrorKind::Key,
+            Rule::shared("user:<key>").named("users"),
+            Kind::Key,
             "rule \"users\" has no key: add `.by(..)`",
         ),
         (
-            error(otherwise(Rule::shared("orders").by(PeerIp))),
-            ConfigErrorKind::Key,
+            Rule::shared("orders").by(PeerIp),
+            Kind::Key,
             "rule \"orders\" has a key, but no `<key>` in its shared name",
         ),
         (
-            error(otherwise(by_key(5).named("export").cost(6))),
-            ConfigErrorKind::Rule,
+            export().cost(6),
+            Kind::Rule,
             "rule \"export\" costs 6 permits: the cost must be between 1 and the limit",
         ),
         (
-            error(otherwise(by_key(5).named("export").cost(0))),
-            ConfigErrorKind::Rule,
+            export().cost(0),
+            Kind::Rule,
             "rule \"export\" costs 0 permits: the cost must be between 1 and the limit",
         ),
         (
-            error(otherwise(by_key(5).named("export").enforce_share(101))),
-            ConfigErrorKind::Rule,
+            tiers(&["a"]).cost(2),
+            Kind::Rule,
+            "rule \"api\" costs 2 permits: the cost must be between 1 and the limit",
+        ),
+        (
+            found(0),
+            Kind::Rule,
+            "rule \"api\" costs 0 permits: the cost must be between 1 and the limit",
+        ),
+        (
+            Rule::shared("api").or_init(hour).cost(2),
+            Kind::Rule,
+            "rule \"api\" costs 2 permits: the cost must be between 1 and the limit",
+        ),
+        (
+            export().enforce_share(101),
+            Kind::Rule,
             "rule \"export\" is enforced for 0 to 100 percent of its keys, not 101",
         ),
         (
-            error(otherwise(
-                by_key(5)
-                    .named("export")
-                    .on_failure(FailurePolicy::local(1.5)),
-            )),
-            ConfigErrorKind::Rule,
+            export().on_failure(FailurePolicy::local(1.5)),
+            Kind::Rule,
             "the rule \"export\" decides by 1.5 of its limit when the store fails: it \
              must be above 0 and 1 at most, one divided by the number of instances",
         ),
-        (
-            RedisStore::builder("redis://127.0.0.1/")
-                .breaker(33)
-                .build()
-                .unwrap_err(),
-            ConfigErrorKind::Store,
-            "a breaker opens after 32 failures at most, not after 33: 0 switches it off",
-        ),
-        (
-            error(otherwise(Rule::new("api", Tiers::new([], |_| "free"), all))),
-            ConfigErrorKind::Rule,
-            "rule \"api\" has no tiers, or two with one name",
-        ),
-        (
-            error(
-                RateLimitLayer::builder(&memory)
-                    .on("/a", [by_key(1), by_key(2)])
-                    .build(),
-            ),
-            ConfigErrorKind::Duplicate,
-            "two rules are named \"default\" and differ in limit or key: rename one of them",
-        ),
-        (
-            RedisStore::open("ftp://127.0.0.1/").unwrap_err(),
-            ConfigErrorKind::Store,
-            "the address of Redis cannot be read: the scheme is not `redis`, `rediss` \
-             or `redis+unix`; write `redis://[user:password@]host[:port][/db]`",
-        ),
-        (
-            RedisStore::builder("redis://127.0.0.1/")
-                .client_id("a b")
-                .build()
-                .unwrap_err(),
-            ConfigErrorKind::Name,
-            "a client id has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
-        ),
-    ];
-    for (found, kind, said) in cases {
-        assert_eq!(found.to_string(), said);
-        assert_eq!((found.kind(), found.reason()), (kind, said));
-        assert_eq!(found.place(), None, "only files have lines");
-        // `main` prints the same words first, then the kind.
-        assert_eq!(format!("{found:?}"), format!("{said} ({kind:?})"));
+    ] {
+        assert_mistake(otherwise(rule), kind, said);
     }
+    // A limit that is not known yet can be any.
+    for rule in [found(2), Rule::shared("api").cost(2)] {
+        assert!(otherwise(rule).is_ok());
+    }
+    for (rule, said) in [
+        (
+            by_key(1).named("mine").or_init(hour),
+            "rule \"mine\" is not shared: ",
+        ),
+        (
+            by_key(1).wait(SECOND).queue(0),
+            "rule \"default\" has a queue of 0 requests: ",
+        ),
+    ] {
+        let error = otherwise(rule).expect_err(said);
+        assert_eq!(error.kind(), Kind::Rule);
+        assert!(error.to_string().starts_with(said), "{error}");
+    }
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
+    let error = layer.queue(0).build().unwrap_err();
+    let said = "rule \"default\" has a queue of 0 requests: ";
+    assert!(error.to_string().starts_with(said), "{error}");
 }
 
 #[test]
-fn costs_are_checked_where_they_are_known() {
-    let tiers = || {
-        Tiers::new(
-            [("free", Limit::per_hour(1)), ("paid", Limit::per_hour(9))],
-            |_| "free",
-        )
-    };
-    #[track_caller]
-    fn assert_cost(rule: Rule, cost: u32) {
-        let error = otherwise(rule).unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Rule);
-        let said = format!("rule \"api\" costs {cost} permits: ");
-        assert!(error.to_string().starts_with(&said), "{error}");
+fn every_other_mistake_is_named() {
+    use ConfigErrorKind as Kind;
+
+    const MS: Duration = Duration::from_millis(1);
+    let memory = MemoryStore::new();
+    let redis = || RedisStore::builder("redis://127.0.0.1/");
+    for (limit, said) in [
+        (
+            Limit::try_new(0, MS),
+            "a limit takes 1 to 2^53 - 1 permits, not 0",
+        ),
+        (
+            Limit::try_new(1, MS / 2),
+            "an interval is of whole milliseconds, at least one and at most a century, \
+             not 500µs",
+        ),
+        (
+            Limit::per_second(1).keep_alive(MS),
+            "a keep-alive time of 1ms is shorter than the interval of 1s",
+        ),
+    ] {
+        assert_mistake(limit, Kind::Limit, said);
     }
-    assert_cost(Rule::new("api", tiers(), Constant("k")).cost(2), 2);
-    let found = limit_by(|_| Limit::per_hour(1));
-    assert_cost(Rule::new("api", found.clone(), Constant("k")).cost(0), 0);
-    assert!(otherwise(Rule::new("api", found, Constant("k")).cost(2)).is_ok());
-    let shared = || Rule::shared("api").or_init(Limit::per_hour(1));
-    assert_cost(shared().cost(2), 2);
-    assert!(
-        otherwise(Rule::shared("api").cost(2)).is_ok(),
-        "the stored limit is not known yet"
-    );
-    let twice = Tiers::new(
-        [("a", Limit::per_hour(1)), ("a", Limit::per_hour(2))],
-        |_| "a",
-    );
-    let error = otherwise(Rule::new("api", twice, Constant("k"))).unwrap_err();
-    assert_eq!(error.kind(), ConfigErrorKind::Rule);
-    assert_eq!(
-        error.to_string(),
-        "rule \"api\" has no tiers, or two with one name"
-    );
+    for (secret, said) in [
+        (
+            Secret::new("k 1", [0; 32]),
+            "a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -",
+        ),
+        (
+            Secret::new("k1", [0; 31]),
+            "a secret of a key needs at least 32 bytes, not 31",
+        ),
+        (
+            // The other way round: what is shown must not be it.
+            Secret::new("hunter2", b"k1"),
+            "a secret of a key needs at least 32 bytes, not 2",
+        ),
+    ] {
+        assert_mistake(secret, Kind::Secret, said);
+    }
+    for (store, kind, said) in [
+        (
+            redis().prefix("my shop").build(),
+            Kind::Name,
+            "a prefix has one or more of A-Z a-z 0-9 . _ -, not \"my shop\"",
+        ),
+        (
+            redis().client_id("a b").build(),
+            Kind::Name,
+            "a client id has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
+        ),
+        (
+            redis().breaker(33).build(),
+            Kind::Store,
+            "a breaker opens after 32 failures at most, not after 33: 0 switches it off",
+        ),
+        (
+            RedisStore::open("ftp://127.0.0.1/"),
+            Kind::Store,
+            "the address of Redis cannot be read: the scheme is not `redis`, `rediss` \
+             or `redis+unix`; write `redis://[user:password@]host[:port][/db]`",
+        ),
+    ] {
+        assert_mistake(store, kind, said);
+    }
+    let builder = || RateLimitLayer::builder(&memory);
+    let duplicate =
+        "two rules are named \"default\" and differ in limit or key: rename one of them";
+    for (layer, kind, said) in [
+        (
+            builder().on("login", by_key(1)),
+            Kind::Pattern,
+            "\"login\" is not `/path` or `METHOD /path`: the path does not begin with `/`",
+        ),
+        (
+            builder().on_grpc("/a.B/C", by_key(1)),
+            Kind::Pattern,
+            "\"/a.B/C\" is not `/path` or `METHOD /path`: a gRPC method is \
+             written `package.Service/Method`",
+        ),
+        (
+            builder().on("/a", by_key(1)).otherwise(by_key(2)),
+            Kind::Duplicate,
+            duplicate,
+        ),
+        (
+            builder().on("/a", [by_key(1), by_key(2)]),
+            Kind::Duplicate,
+            duplicate,
+        ),
+    ] {
+        assert_mistake(layer.build(), kind, said);
+    }
+    let named = "\"{orders\" cannot name a limiter: it has a `{` that is not closed";
+    assert_mistake(RateLimiter::new(&memory, "{orders"), Kind::Name, named);
 }
 
 #[test]
@@ -308,20 +301,9 @@ fn one_name_is_one_rule_on_all_layers_of_a_store() {
     // Another key.
     assert_duplicate(build(other_key.clone()), "default");
     assert!(build(by_key(2).named("second")).is_ok());
-    assert!(
-        RateLimitLayer::builder(&MemoryStore::new())
-            .otherwise(by_key(2))
-            .build()
-            .is_ok()
-    );
-    // A clone of the store is the same store.
-    let clone = store.clone();
-    assert!(
-        RateLimitLayer::builder(&clone)
-            .otherwise(by_key(2))
-            .build()
-            .is_err()
-    );
+    assert!(otherwise(by_key(2)).is_ok(), "another store");
+    let clone = RateLimitLayer::builder(&store.clone()).otherwise(by_key(2));
+    assert!(clone.build().is_err(), "the same store");
 
     // Services hold the layer; the name is free when the last of them is gone.
     let service = first.layer(Inner::default());
@@ -397,17 +379,6 @@ fn the_error_is_the_inner_services() {
     });
     fn sendable<B, S: Service<Request<B>, Future: Send>>(_: &S) {}
     sendable(&otherwise(by_key(1)).unwrap().layer(inner));
-}
-
-#[test]
-fn a_limit_to_set_is_for_shared_rules() {
-    let error = otherwise(by_key(1).named("mine").or_init(Limit::per_second(1))).unwrap_err();
-    assert_eq!(error.kind(), ConfigErrorKind::Rule);
-    assert!(
-        error
-            .to_string()
-            .starts_with("rule \"mine\" is not shared: ")
-    );
 }
 
 /// Their costs are charged and settled as one, so they must agree in algorithm and slots.

@@ -1,13 +1,12 @@
 //! Admission before the inner service's capacity is taken.
 
 use crate::scene::*;
-use tokio::sync::Semaphore;
-use tower::{Service, buffer::Buffer, limit::ConcurrencyLimit, load_shed::LoadShed};
+use tower::{Service, load_shed::LoadShed};
 use tower_ratelimit::Requests;
 use tower_ratelimit::Rules;
 use tower_test::mock;
 
-use super::{Inner, anonymous, by_key, polled, redis, request, status};
+use super::{Inner, anonymous, asking, by_key, call, limited, polled, redis, request, status};
 
 fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
     let rules = Rules::new().allow(Requests::on("/free")).otherwise(rule);
@@ -17,28 +16,20 @@ fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
 
 /// The inner service is busy: refusals are answered, and admitted requests wait for a place.
 async fn busy(store: impl Store) {
-    let semaphore = Arc::new(Semaphore::new(1));
     let inner = Inner::default();
-    let limited = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::clone(&semaphore));
+    let (limited, semaphore) = limited(inner.clone());
     let mut service = layer(&store, by_key(2)).layer(limited);
     assert_eq!(status(&service, request("a")).await, StatusCode::OK);
 
     let place = Arc::clone(&semaphore).try_acquire_owned().unwrap();
-    let mut free = request("a");
-    *free.uri_mut() = "/free".parse().unwrap();
+    let free = asking("GET /free", &[]);
     let mut waiting = Vec::new();
     // Of the two of one caller, one is refused, and needs no place for that.
     for sent in [request("a"), request("a"), free] {
         let ready = polled(service.ready(), 1).await.expect("always ready");
         waiting.push(tokio::spawn(ready.unwrap().call(sent)));
     }
-    let answer = service
-        .ready()
-        .await
-        .unwrap()
-        .call(anonymous())
-        .await
-        .unwrap();
+    let answer = call(&mut service, anonymous()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
     until("one is answered", async || {
         waiting.iter().any(|it| it.is_finished())
@@ -65,8 +56,7 @@ async fn refusals_are_answered_while_the_inner_service_is_busy() {
 
 #[tokio::test]
 async fn no_place_is_taken_before_the_decision() {
-    let semaphore = Arc::new(Semaphore::new(1));
-    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+    let (limited, semaphore) = limited(Inner::default());
     let mut service = layer(&redis().build().unwrap(), by_key(1)).layer(limited);
     for expected in [200, 429] {
         let mut future = service.ready().await.unwrap().call(request("a"));
@@ -85,17 +75,19 @@ async fn the_service_that_gets_ready_is_the_one_that_is_called() {
     let (mut service, mut handle) =
         mock::spawn_layer::<Request<String>, Response<String>, _>(layer);
     handle.allow(0);
-    for path in ["/", "/free", "/"] {
+    for line in ["GET /", "GET /free", "GET /"] {
         assert!(service.poll_ready().is_ready(), "always");
-        let mut sent = request("a");
-        *sent.uri_mut() = path.parse().unwrap();
-        let mut call = by_hand(service.call(sent));
-        assert!(call.poll().is_pending(), "the inner service is not ready");
+        let sent = asking(line, &[("x-key", "a")]);
+        let mut call = pin!(service.call(sent));
+        assert!(
+            poll(&mut call).is_pending(),
+            "the inner service is not ready"
+        );
         handle.allow(1);
-        assert!(call.poll().is_pending(), "it has not answered");
+        assert!(poll(&mut call).is_pending(), "it has not answered");
         let (_, respond) = handle.next_request().await.unwrap();
         respond.send_response(Response::new("done".to_owned()));
-        assert!(matches!(call.poll(), Poll::Ready(Ok(_))));
+        assert!(matches!(poll(&mut call), Poll::Ready(Ok(_))));
     }
 }
 
@@ -110,64 +102,30 @@ async fn an_error_of_readiness_is_that_of_the_call() {
     assert_eq!(error.to_string(), "inner is broken");
 }
 
+/// Also if it counts nothing: it is disabled, or has charged already.
 #[tokio::test]
-async fn a_disabled_layer_waits_for_the_inner_service_too() {
-    let store = MemoryStore::new();
-    let layer = RateLimitLayer::builder(&store).otherwise(by_key(1));
-    let layer = layer.decide_first(true).enabled(false).build().unwrap();
-    let semaphore = Arc::new(Semaphore::new(1));
-    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
-    let service = layer.layer(limited);
+async fn a_layer_waits_for_the_inner_service_whatever_it_decides() {
+    let builder = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
+    let disabled = builder.decide_first(true).enabled(false).build().unwrap();
+    let service = disabled.layer(limited(Inner::default()).0);
     for _ in 0..3 {
         assert_eq!(status(&service, request("a")).await, StatusCode::OK);
     }
-}
-
-#[tokio::test]
-async fn a_layer_that_is_met_twice_waits_for_the_inner_service_too() {
-    let layer = layer(&MemoryStore::new(), by_key(2));
-    let limited = ConcurrencyLimit::new(Inner::default(), 1);
-    let service = layer.layer(layer.layer(limited));
+    let twice = layer(&MemoryStore::new(), by_key(2));
+    let service = twice.layer(twice.layer(limited(Inner::default()).0));
     for expected in [200, 200, 429] {
-        assert_eq!(status(&service, request("a")).await.as_u16(), expected);
+        assert_eq!(status(&service, request("a")).await, expected);
     }
 }
 
 #[tokio::test]
-async fn around_buffer_and_load_shed() {
-    let inner = Inner::default();
-    let buffer = Buffer::new(inner.clone(), 1);
-    let mut service = layer(&MemoryStore::new(), by_key(2)).layer(buffer.clone());
-    for (sent, expected) in [("a", 200), ("a", 200), ("a", 429), ("b", 200), ("", 401)] {
-        let ready = service.ready().await.unwrap();
-        let answer = ready.call(request(sent)).await.unwrap();
-        assert_eq!(answer.status().as_u16(), expected, "{sent}");
-        // Its only place is free again: `service` still lives.
-        assert!(polled(buffer.clone().ready(), 1).await.is_some(), "{sent}");
-    }
-    assert_eq!(inner.calls(), 3);
-
-    let semaphore = Arc::new(Semaphore::new(1));
-    let limited = ConcurrencyLimit::with_semaphore(Inner::default(), Arc::clone(&semaphore));
+async fn around_load_shed() {
+    let (limited, semaphore) = limited(Inner::default());
     let service = layer(&MemoryStore::new(), by_key(1)).layer(LoadShed::new(limited));
     let place = semaphore.try_acquire().unwrap();
     let error = service.clone().oneshot(request("a")).await.unwrap_err();
     assert!(error.is::<tower::load_shed::error::Overloaded>(), "{error}");
     drop(place);
     // It was let pass, and stays charged.
-    assert_eq!(status(&service, request("a")).await.as_u16(), 429);
-}
-
-/// A future that is polled by hand.
-struct Task<F>(Pin<Box<F>>);
-
-fn by_hand<F: Future>(future: F) -> Task<F> {
-    Task(Box::pin(future))
-}
-
-impl<F: Future> Task<F> {
-    fn poll(&mut self) -> Poll<F::Output> {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.0.as_mut().poll(&mut cx)
-    }
+    assert_eq!(status(&service, request("a")).await, 429);
 }

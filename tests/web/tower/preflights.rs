@@ -2,22 +2,19 @@
 
 use crate::scene::*;
 use http::Method;
-use tower_ratelimit::Rules;
-use tower_ratelimit::{IntoRules, RateLimitLayerBuilder, Requests, key::FromParts};
+use tower_ratelimit::{IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts};
 
-use super::Inner;
+use super::{answer, asking, code};
 
 const ORIGIN: (&str, &str) = ("origin", "https://shop.example");
 const METHOD: (&str, &str) = ("access-control-request-method", "POST");
 
 /// An OPTIONS request from 192.0.2.1.
 fn options(path: &str, headers: &[(&str, &str)]) -> Request<String> {
-    let mut request = Request::builder().method("OPTIONS").uri(path);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
+    let mut request = asking(&format!("OPTIONS {path}"), headers);
     let peer = PeerAddr("192.0.2.1:50000".parse().unwrap());
-    request.extension(peer).body(String::new()).unwrap()
+    request.extensions_mut().insert(peer);
+    request
 }
 
 fn preflight(path: &str) -> Request<String> {
@@ -41,11 +38,10 @@ async fn statuses<const N: usize>(
     layer: RateLimitLayerBuilder,
     requests: [Request<String>; N],
 ) -> [u16; N] {
-    let service = layer.build().unwrap().layer(Inner::default());
+    let layer = layer.build().unwrap();
     let mut statuses = [0; N];
     for (status, request) in statuses.iter_mut().zip(requests) {
-        let answer = service.clone().oneshot(request).await.unwrap();
-        *status = answer.status().as_u16();
+        *status = code(&layer, request).await;
     }
     statuses
 }
@@ -53,16 +49,6 @@ async fn statuses<const N: usize>(
 /// Returns the statuses of three preflights from one address.
 async fn three(layer: RateLimitLayerBuilder) -> [u16; 3] {
     statuses(layer, [0; 3].map(|_| preflight("/"))).await
-}
-
-#[tokio::test]
-async fn a_thousand_that_look_like_preflights_meet_the_limit_of_their_address() {
-    let inner = Inner::default();
-    let service = of(once(PeerIp)).build().unwrap().layer(inner.clone());
-    for _ in 0..1000 {
-        service.clone().oneshot(preflight("/")).await.unwrap();
-    }
-    assert_eq!(inner.calls(), 1);
 }
 
 #[tokio::test]
@@ -100,24 +86,11 @@ async fn a_list_charges_the_rules_whose_key_is_there() {
         Limit::per_hour(9).by(PeerIp).named("address"),
     ];
     let layer = RateLimitLayer::builder(&store).otherwise(rules).build();
-    let service = layer.unwrap().layer(Inner::default());
-    let answer = service.oneshot(preflight("/")).await.unwrap();
-    let decision = answer.extensions().get::<Decision>().unwrap();
+    let answer = answer(&layer.unwrap(), preflight("/")).await;
+    let decision = decision_of(&answer);
     let met: Vec<_> = decision.limits().map(|it| it.name().to_owned()).collect();
     assert_eq!(met, ["address"]);
     assert_eq!(decision.limits().next().unwrap().remaining(), Some(8));
-}
-
-/// It leaves nothing that a handler could take for a charge.
-#[tokio::test]
-async fn what_no_rule_counts_passes_untouched() {
-    let layer = of(once(user())).build().unwrap();
-    let service = layer.layer(service_fn(async |request: Request<String>| {
-        assert!(request.extensions().get::<Charge>().is_none());
-        Ok::<_, Infallible>(Response::new(String::new()))
-    }));
-    let answer = service.oneshot(preflight("/")).await.unwrap();
-    assert!(answer.headers().is_empty() && answer.extensions().is_empty());
 }
 
 #[tokio::test]
@@ -179,25 +152,6 @@ async fn entries_meet_it_by_its_own_method() {
     let requests = [preflight("/login"), preflight("/login"), login];
     let found = statuses(table("POST /login"), requests).await;
     assert_eq!(found, [200; 3]);
-}
-
-#[tokio::test]
-async fn a_preflight_of_grpc_web_meets_the_entry_of_its_path() {
-    let layer = RateLimitLayer::builder(&MemoryStore::new())
-        .on_grpc("shop.v1.Orders/Create", once(PeerIp).named("orders"))
-        .build()
-        .unwrap();
-    let service = layer.layer(Inner::default());
-    let asked = || {
-        let wanted = ("access-control-request-headers", "content-type,x-grpc-web");
-        options("/shop.v1.Orders/Create", &[ORIGIN, METHOD, wanted])
-    };
-    for expected in [200, 429] {
-        let answer = service.clone().oneshot(asked()).await.unwrap();
-        // It is no call, and so is refused as HTTP.
-        assert_eq!(answer.status(), expected);
-        assert!(!answer.headers().contains_key("grpc-status"));
-    }
 }
 
 #[tokio::test]

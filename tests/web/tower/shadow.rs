@@ -1,6 +1,6 @@
 //! Shadow rules: their counts, their reports, and that they refuse no request.
 
-use super::{Inner, anonymous, redis, request};
+use super::{anonymous, answer, asking, redis, request};
 use crate::scene::*;
 
 on_both_stores!(
@@ -23,29 +23,27 @@ fn layer<const N: usize>(store: &impl Store, rules: [Rule; N]) -> RateLimitLayer
 }
 
 async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, Option<Decision>) {
-    let answer = layer
-        .layer(Inner::default())
-        .oneshot(request)
-        .await
-        .unwrap();
-    let decision = answer.extensions().get::<Decision>().cloned();
-    (answer.status(), decision)
+    let answer = answer(layer, request).await;
+    (answer.status(), answer.extensions().get().cloned())
 }
 
-/// Returns for each limit of a decision: name, whether it had room, whether it is shadow, permits
-/// left.
-fn states(decision: &Decision) -> Vec<(String, bool, bool, Option<u64>)> {
+/// The same, and what became of the first limit.
+async fn first(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, LimitState) {
+    let (status, decision) = send(layer, request).await;
+    let state = states(&decision.unwrap()).swap_remove(0);
+    (status, state)
+}
+
+/// Name, whether it had room, whether it is shadow, permits left.
+type LimitState = (String, bool, bool, Option<u64>);
+
+fn states(decision: &Decision) -> Vec<LimitState> {
     let limits = decision.limits();
-    limits
-        .map(|it| {
-            (
-                it.name().to_owned(),
-                !it.is_refused(),
-                it.is_shadow(),
-                it.remaining(),
-            )
-        })
-        .collect()
+    let state = limits.map(|it| {
+        let name = it.name().to_owned();
+        (name, !it.is_refused(), it.is_shadow(), it.remaining())
+    });
+    state.collect()
 }
 
 async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
@@ -107,17 +105,12 @@ async fn a_layer_tries_out_all_its_rules(store: impl Store) {
             .shadow(true);
         let layer = layer.build().unwrap();
         for (path, room) in [("/", true), ("/", false), ("/all", false)] {
-            let mut request = request("a");
-            *request.uri_mut() = path.parse().unwrap();
+            let request = asking(&format!("GET {path}"), &[("x-key", "a")]);
             let (status, decision) = send(&layer, request).await;
             assert_eq!(status, 200, "{algorithm:?}");
             let decision = decision.unwrap();
             assert_eq!(decision.source(), Source::Store);
-            assert_eq!(
-                decision.limits().next().unwrap().is_refused(),
-                !room,
-                "{algorithm:?}"
-            );
+            assert_eq!(states(&decision)[0].1, room, "{algorithm:?} {path}");
         }
     }
 }
@@ -126,16 +119,11 @@ async fn a_layer_tries_out_all_its_rules(store: impl Store) {
 async fn callers_see_nothing_of_a_shadow_rule() {
     let store = MemoryStore::new();
     let tried = layer(&store, [rule("tried", 1).shadow()]);
-    let service = tried.layer(Inner::default());
-    for _ in 0..2 {
-        let answer = service.clone().oneshot(request("a")).await.unwrap();
-        assert!(answer.headers().is_empty(), "{:?}", answer.headers());
-    }
     let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
     for _ in 0..2 {
-        let service = both.layer(Inner::default());
-        let answer = service.oneshot(request("b")).await.unwrap();
-        for value in answer.headers().values() {
+        let alone = answer(&tried, request("a")).await;
+        assert!(alone.headers().is_empty(), "{alone:?}");
+        for value in answer(&both, request("b")).await.headers().values() {
             assert!(!value.to_str().unwrap().contains("tried"), "{value:?}");
         }
     }
@@ -159,9 +147,8 @@ async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
         let name = unique("kept");
         let both = layer(&store, [rule(&name, 1), tried.clone()]);
         for status in [200, 429] {
-            let (answered, decision) = send(&both, request("a")).await;
-            assert_eq!(answered, status, "{tried:?}");
-            assert_eq!(decision.unwrap().limits().next().unwrap().name(), name);
+            let (answered, state) = first(&both, request("a")).await;
+            assert_eq!((answered.as_u16(), &state.0), (status, &name), "{tried:?}");
         }
         // With the layer gone the names are free for what refuses.
     }
@@ -170,11 +157,8 @@ async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
         assert_eq!(send(&layer, request("a")).await.0, status);
     }
     let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
-    assert_eq!(
-        send(&both, anonymous()).await.0,
-        401,
-        "of the one that refuses"
-    );
+    let of_the_one_that_refuses = send(&both, anonymous()).await.0;
+    assert_eq!(of_the_one_that_refuses, 401);
 }
 
 #[tokio::test]
@@ -219,11 +203,9 @@ async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
         for key in 0..200 {
             let key = key.to_string();
             assert_eq!(send(&layer, request(&key)).await.0, 200);
-            let (status, decision) = send(&layer, request(&key)).await;
-            let decision = decision.unwrap();
-            let limit = decision.limits().next().unwrap();
-            assert!(limit.is_refused());
-            assert_eq!(limit.is_shadow(), status == 200);
+            let (status, (_, room, is_shadow, _)) = first(&layer, request(&key)).await;
+            assert!(!room);
+            assert_eq!(is_shadow, status == 200);
             if status == 429 {
                 enforced.push(key);
             }
@@ -246,41 +228,29 @@ async fn a_limiter_that_is_tried_out_and_enforced_is_enforced(store: impl Store)
     ] {
         let before = limiter.available_permits().await.unwrap();
         let layer = layer(&store, rules);
-        let (status, decision) = send(&layer, request("a")).await;
-        assert_eq!(status, 200);
-        assert_eq!(decision.unwrap().limits().next().unwrap().name(), "kept");
+        let (status, state) = first(&layer, request("a")).await;
+        assert_eq!((status.as_u16(), &*state.0), (200, "kept"));
         assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
     }
 }
 
 /// Permits that were not taken are not settled: neither given back nor charged.
 async fn settling(store: impl Store) {
-    let says = Arc::new(AtomicU64::new(0));
     let layer = layer(&store, [rule("tried", 2).cost(2).shadow()]);
-    let said = Arc::clone(&says);
-    let inner = service_fn(move |request: Request<String>| {
-        let charge = request.extensions().get::<Charge>().cloned();
-        let said = said.load(Ordering::SeqCst);
-        async move {
-            charge.unwrap().set(u32::try_from(said).unwrap());
-            Ok::<_, Infallible>(Response::new(String::new()))
-        }
-    });
-    let service = layer.layer(inner);
-    let mut left = Vec::new();
+    let service = layer.layer(service_fn(async |request: Request<String>| {
+        let says = request.headers()["x-says"].to_str().unwrap();
+        let charge = request.extensions().get::<Charge>().unwrap();
+        charge.set(says.parse().unwrap());
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
     // Taken and kept; not taken, and so neither refunded nor charged; and the same again.
-    for said in [2, 0, 50, 0] {
-        says.store(said, Ordering::SeqCst);
-        let answer = service.clone().oneshot(request("a")).await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let decision = answer.extensions().get::<Decision>().unwrap();
-        left.push((
-            decision.limits().next().unwrap().is_refused(),
-            decision.limits().next().unwrap().remaining(),
-        ));
+    for (says, room) in [("2", true), ("0", false), ("50", false), ("0", false)] {
+        let asked = asking("GET /", &[("x-key", "a"), ("x-says", says)]);
+        let answer = service.clone().oneshot(asked).await.unwrap();
+        assert_eq!(answer.status(), 200, "{says}");
+        let expected = ("tried".to_owned(), room, true, Some(0));
+        assert_eq!(states(decision_of(&answer)), [expected], "{says}");
     }
-    let refused = (true, Some(0));
-    assert_eq!(left, [(false, Some(0)), refused, refused, refused]);
 }
 
 #[tokio::test]
@@ -290,12 +260,8 @@ async fn what_was_not_taken_is_not_settled() {
     settling(store.clone()).await;
     store.close().await;
     let layer = layer(&store, [rule("tried", 2).shadow()]);
-    let (_, decision) = send(&layer, request("a")).await;
-    let decision = decision.unwrap();
-    assert!(
-        decision.limits().next().unwrap().is_refused(),
-        "{decision:?}"
-    );
+    let (_, state) = first(&layer, request("a")).await;
+    assert!(!state.1, "{state:?}");
 }
 
 /// Extractors that excuse a missing key are no mistake.

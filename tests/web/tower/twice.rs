@@ -183,22 +183,3 @@ async fn an_outer_shadow_rule_does_not_replace_an_inner_one() {
     let (tried, kept) = (by_key(2).shadow(), by_key(2));
     assert_eq!(passed(&layer(&store, tried), &layer(&store, kept)).await, 2);
 }
-
-/// Two routers, each with a layer that a function has built.
-#[tokio::test]
-async fn a_router_within_a_router_charges_once() {
-    use axum::{Router, body::Body, routing::get};
-
-    let store = MemoryStore::new();
-    let limit = || layer(&store, Limit::per_hour(3).by(FromHeader::new("x-key")));
-    let inner = Router::new()
-        .route("/", get(async || "hello"))
-        .layer(limit());
-    let app: Router = Router::new().nest("/api", inner).layer(limit());
-    for expected in [200, 200, 200, 429] {
-        let request = Request::builder().uri("/api").header("x-key", "a");
-        let request = request.body(Body::empty()).unwrap();
-        let answer = app.clone().oneshot(request).await.unwrap();
-        assert_eq!(answer.status(), expected);
-    }
-}

@@ -32,21 +32,14 @@ fn a_layer_has_a_rule() {
     ] {
         let error = error(ruleless);
         assert_eq!(error.kind(), ConfigErrorKind::LimitsNothing);
-        assert!(
-            error
-                .to_string()
-                .starts_with("there is no rule, so nothing")
-        );
-        assert!(error.to_string().contains(".otherwise(rule)"), "{error}");
+        let said = error.to_string();
+        assert!(said.starts_with("there is no rule, so nothing"), "{said}");
+        assert!(said.contains(".otherwise(rule)"), "{said}");
     }
-    assert!(
-        builder()
-            .on("/health", none())
-            .otherwise(rule())
-            .build()
-            .is_ok()
-    );
-    assert!(builder().on("/login", rule()).build().is_ok());
+    let exempts = builder().on("/health", none());
+    for ruled in [exempts.otherwise(rule()), builder().on("/login", rule())] {
+        assert!(ruled.build().is_ok());
+    }
 }
 
 #[track_caller]
@@ -56,16 +49,11 @@ fn assert_unreachable(error: &ConfigError, entry: &str, behind: &str) {
     assert!(error.to_string().starts_with(&said), "{error}");
 }
 
+/// The properties of the index have what reaches what.
 #[test]
 fn every_entry_is_reached() {
-    for (first, second) in [
-        ("POST /login", "POST /login"),
-        ("/login", "POST /login"),
-        ("GET /a", "HEAD /a"),
-        ("/users/{id}", "/users/{name}"),
-        ("/users/{id}", "/users/me"),
-        ("/{*rest}", "POST /login"),
-    ] {
+    let (login, all) = ("POST /login", "/{*rest}");
+    for (first, second) in [(login, login), (all, login)] {
         // Also where the one before exempts.
         for rules in [vec![rule()], none()] {
             let table = Rules::new()
@@ -75,11 +63,8 @@ fn every_entry_is_reached() {
             let error = error(builder().rules(table));
             assert_unreachable(&error, second, first);
         }
-        if first != second && !second.contains("{name}") {
-            let other_way = builder().on(second, rule()).on(first, rule());
-            assert!(other_way.build().is_ok(), "{second} {first}");
-        }
     }
+    assert!(builder().on(login, rule()).on(all, rule()).build().is_ok());
     let calls = builder().on_grpc("a.B", rule()).on_grpc("a.B/C", rule());
     assert_unreachable(&error(calls), "a.B/C", "a.B");
     // What closures match is not known.
@@ -112,21 +97,18 @@ fn a_pattern_can_match() {
     for method in [
         "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
     ] {
-        assert!(
-            builder()
-                .on(&format!("{method} /a"), rule())
-                .build()
-                .is_ok()
-        );
+        let built = builder().on(&format!("{method} /a"), rule()).build();
+        assert!(built.is_ok(), "{method}");
     }
-    let lock = |parts: &http::request::Parts| parts.method.as_str() == "LOCK";
-    let rules = Rules::new().on_request(lock, rule());
-    assert!(builder().rules(rules).build().is_ok());
 }
 
 #[test]
 fn no_proxies_are_no_number_of_proxies() {
     let rules = || Rules::new().otherwise(rule());
+    for hops in [1, 64] {
+        let by = Limit::per_hour(1).by(ClientIp::hops(hops));
+        assert!(builder().otherwise(by).build().is_ok(), "{hops}");
+    }
     for hops in [0, 65] {
         let client = ClientIp::hops(hops);
         let listed = Requests::from_networks(client.clone(), ["10.0.0.0/8"]);
@@ -152,14 +134,9 @@ fn not_everybody_is_allowed() {
         let rules = || Rules::new().otherwise(rule());
         let error = error(builder().rules(rules().allow(everybody())));
         assert_eq!(error.kind(), ConfigErrorKind::Network);
-        assert!(
-            error.to_string().contains(&format!("{network:?}")),
-            "{error}"
-        );
-        assert!(
-            error.to_string().contains("nothing would be limited"),
-            "{error}"
-        );
+        let said = error.to_string();
+        assert!(said.contains(&format!("{network:?}")), "{said}");
+        assert!(said.contains("nothing would be limited"), "{said}");
         // To deny everybody is no limit that is missing.
         assert!(builder().rules(rules().deny(everybody())).build().is_ok());
     }

@@ -4,12 +4,19 @@ use crate::scene::*;
 use tokio::task::JoinHandle;
 use tower_ratelimit::RateLimitLayerBuilder;
 
-use super::{Inner, polled, redis, request};
+use super::{Inner, limited, polled, request};
 
 fn rule(permits: u64) -> Rule {
     Limit::new(permits, 10 * SECOND)
         .by(FromHeader::new("x-key"))
         .named("api")
+}
+
+on_both_by_a_clock! {
+    requests_are_held_and_let_pass_in_order,
+    a_queue_holds_no_more_than_it_may,
+    only_requests_without_room_are_queued,
+    a_caller_that_disconnects_leaves_the_queue,
 }
 
 struct Stage<S> {
@@ -21,26 +28,20 @@ struct Stage<S> {
 impl Stage<MemoryStore> {
     fn memory() -> Self {
         let clock = ManualClock::new();
-        Self {
-            store: MemoryStore::new().clock(clock.clone()),
-            clock,
-            inner: Inner::default(),
-        }
-    }
-}
-
-impl Stage<RedisStore> {
-    fn redis() -> Self {
-        let clock = ManualClock::new();
-        Self {
-            store: redis().client_clock(clock.clone()).build().unwrap(),
-            clock,
-            inner: Inner::default(),
-        }
+        Self::new(MemoryStore::new().clock(clock.clone()), clock)
     }
 }
 
 impl<S: Store> Stage<S> {
+    fn new(store: S, clock: ManualClock) -> Self {
+        let inner = Inner::default();
+        Self {
+            store,
+            clock,
+            inner,
+        }
+    }
+
     fn builder(&self) -> RateLimitLayerBuilder {
         RateLimitLayer::builder(&self.store)
     }
@@ -64,7 +65,7 @@ impl<S: Store> Stage<S> {
 
     /// Until all that were sent have been asked for, and the line sleeps.
     async fn settle(&self) {
-        until("it is so", async || self.clock.sleepers() > 0).await;
+        until("the line sleeps", async || self.clock.sleepers() > 0).await;
         // What is still on its way takes a few turns of this thread, or an answer of Redis.
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -88,7 +89,8 @@ fn refusal(answer: &Answer) -> (RefusalKind, Option<Duration>) {
     }
 }
 
-async fn held<S: Store>(stage: Stage<S>) {
+async fn requests_are_held_and_let_pass_in_order(store: impl Store, clock: ManualClock) {
+    let stage = Stage::new(store, clock);
     let layer = stage.layer(rule(1).wait(25 * SECOND));
     assert_eq!(stage.status(&layer, request("a")).await, 200);
     let second = stage.send(&layer, request("a"));
@@ -114,19 +116,17 @@ async fn held<S: Store>(stage: Stage<S>) {
     assert_eq!(stage.inner.calls(), 4);
 }
 
-#[tokio::test]
-async fn requests_are_held_and_let_pass_in_order() {
-    held(Stage::memory()).await;
-    held(Stage::redis()).await;
+/// Whether they come one after the other or at once, and more than one call decides for.
+async fn a_queue_holds_no_more_than_it_may(store: impl Store, clock: ManualClock) {
+    let stage = Stage::new(store, clock);
+    for (queue, at_once) in [(2, false), (2, true), (100, true)] {
+        full(&stage, queue, at_once).await;
+    }
 }
 
-/// A queue of so many holds so many, whether they come one after the other or at once.
-async fn full<S: Store>(stage: Stage<S>, queue: usize, at_once: bool) {
-    let layer = stage
-        .builder()
-        .otherwise(rule(1))
-        .wait(3600 * SECOND)
-        .queue(queue);
+async fn full(stage: &Stage<impl Store>, queue: usize, at_once: bool) {
+    let rule = rule(1).named(&unique("full"));
+    let layer = stage.builder().otherwise(rule).wait(HOUR).queue(queue);
     let layer = layer.build().unwrap();
     assert_eq!(stage.status(&layer, request("a")).await, 200);
     let mut waiting = Vec::new();
@@ -136,7 +136,7 @@ async fn full<S: Store>(stage: Stage<S>, queue: usize, at_once: bool) {
             stage.settle().await;
         }
     }
-    until("it is so", async || {
+    until("ten are turned away", async || {
         waiting.iter().filter(|it| it.is_finished()).count() >= 10
     })
     .await;
@@ -160,19 +160,9 @@ async fn full<S: Store>(stage: Stage<S>, queue: usize, at_once: bool) {
     assert_eq!(refusal(&one_more).0, RefusalKind::QueueFull);
 }
 
-#[tokio::test]
-async fn a_queue_holds_no_more_than_it_may() {
-    for at_once in [false, true] {
-        full(Stage::memory(), 2, at_once).await;
-        full(Stage::redis(), 2, at_once).await;
-    }
-    // More than one call decides for.
-    full(Stage::memory(), 100, true).await;
-    full(Stage::redis(), 100, true).await;
-}
-
 /// That many come at once is no reason to refuse, while there is room.
-async fn room<S: Store>(stage: Stage<S>) {
+async fn only_requests_without_room_are_queued(store: impl Store, clock: ManualClock) {
+    let stage = Stage::new(store, clock);
     let layer = stage.layer(rule(200).wait(SECOND).queue(1));
     let sent: Vec<_> = (0..200).map(|_| stage.send(&layer, request("a"))).collect();
     for answer in sent {
@@ -180,14 +170,9 @@ async fn room<S: Store>(stage: Stage<S>) {
     }
 }
 
-#[tokio::test]
-async fn only_requests_without_room_are_queued() {
-    room(Stage::memory()).await;
-    room(Stage::redis()).await;
-}
-
-/// A caller that disconnects leaves the queue, and takes nothing.
-async fn dropped<S: Store>(stage: Stage<S>) {
+/// And takes nothing.
+async fn a_caller_that_disconnects_leaves_the_queue(store: impl Store, clock: ManualClock) {
+    let stage = Stage::new(store, clock);
     let layer = stage.layer(rule(2).wait(60 * SECOND));
     for _ in 0..2 {
         assert_eq!(stage.status(&layer, request("a")).await, 200);
@@ -200,7 +185,7 @@ async fn dropped<S: Store>(stage: Stage<S>) {
     assert!(gone.await.unwrap_err().is_cancelled());
     stage.settle().await;
     // If a call is under way when the clock is moved, it was too early and is repeated later.
-    until("it is so", async || {
+    until("the one behind is let pass", async || {
         stage.advance(10 * SECOND);
         behind.is_finished()
     })
@@ -216,53 +201,20 @@ async fn dropped<S: Store>(stage: Stage<S>) {
 }
 
 #[tokio::test]
-async fn a_caller_that_disconnects_leaves_the_queue() {
-    dropped(Stage::memory()).await;
-    dropped(Stage::redis()).await;
-}
-
-#[tokio::test]
-async fn the_least_patient_of_several_rules_counts() {
-    let stage = Stage::memory();
-    let named = |name: &str, permits| rule(permits).named(name);
+async fn the_rule_that_waits_least_of_several_counts() {
+    let minute = 60 * SECOND;
+    let spent = || rule(1).named("a").wait(minute);
+    let free = || rule(9).named("b");
     for (rules, waits) in [
-        (
-            vec![
-                named("a", 1).wait(60 * SECOND),
-                named("b", 9).wait(60 * SECOND),
-            ],
-            true,
-        ),
-        (vec![named("a", 1).wait(60 * SECOND), named("b", 9)], false),
-        (
-            vec![named("a", 1).wait(60 * SECOND), named("b", 9).wait(SECOND)],
-            false,
-        ),
-        (
-            vec![
-                named("a", 1).wait(60 * SECOND),
-                named("b", 9).wait(Duration::ZERO),
-            ],
-            false,
-        ),
-        (
-            vec![named("b", 9).wait(SECOND), named("a", 1).wait(60 * SECOND)],
-            false,
-        ),
-        (
-            vec![named("a", 1).wait(60 * SECOND), named("b", 1).shadow()],
-            true,
-        ),
-        (
-            vec![named("a", 1).wait(60 * SECOND).enforce_share(0)],
-            false,
-        ),
+        (vec![spent(), free().wait(minute)], true),
+        (vec![spent(), free()], false),
+        (vec![spent(), free().wait(SECOND)], false),
+        (vec![spent(), free().wait(Duration::ZERO)], false),
+        (vec![free().wait(SECOND), spent()], false),
+        (vec![spent(), rule(1).named("b").shadow()], true),
+        (vec![spent().enforce_share(0)], false),
     ] {
-        let stage = Stage {
-            inner: Inner::default(),
-            store: MemoryStore::new().clock(stage.clock.clone()),
-            clock: stage.clock.clone(),
-        };
+        let stage = Stage::memory();
         let layer = stage.builder().otherwise(rules.clone()).build().unwrap();
         assert_eq!(stage.status(&layer, request("a")).await, 200);
         let service = layer.layer(stage.inner.clone());
@@ -282,7 +234,9 @@ async fn a_rule_goes_before_its_layer() {
     }
 }
 
-async fn windows<S: Store>(stage: Stage<S>) {
+#[tokio::test]
+async fn a_window_is_waited_for_too() {
+    let stage = Stage::memory();
     let rule = rule(1).algorithm(Algorithm::FixedWindow).wait(15 * SECOND);
     let layer = stage.layer(rule);
     assert_eq!(stage.status(&layer, request("a")).await, 200);
@@ -294,26 +248,6 @@ async fn windows<S: Store>(stage: Stage<S>) {
     assert_eq!(second.await.unwrap().0, 200);
 }
 
-#[tokio::test]
-async fn a_window_is_waited_for_too() {
-    windows(Stage::memory()).await;
-}
-
-#[tokio::test]
-async fn an_empty_queue_is_a_mistake() {
-    let store = MemoryStore::new();
-    let builder = || RateLimitLayer::builder(&store);
-    for layer in [
-        builder().otherwise(rule(1).wait(SECOND).queue(0)),
-        builder().otherwise(rule(1)).queue(0),
-    ] {
-        let error = layer.build().unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Rule);
-        let said = "rule \"api\" has a queue of 0 requests: ";
-        assert!(error.to_string().starts_with(said), "{error}");
-    }
-}
-
 /// The place in the inner service is held while a request waits, unless the layer decides first.
 #[tokio::test]
 async fn a_request_that_waits_holds_its_place_unless_it_is_decided_on_first() {
@@ -321,11 +255,7 @@ async fn a_request_that_waits_holds_its_place_unless_it_is_decided_on_first() {
         let stage = Stage::memory();
         let layer = stage.builder().otherwise(rule(1).wait(60 * SECOND));
         let layer = layer.decide_first(decide_first).build().unwrap();
-        let places = Arc::new(tokio::sync::Semaphore::new(1));
-        let limited = tower::limit::ConcurrencyLimit::with_semaphore(
-            stage.inner.clone(),
-            Arc::clone(&places),
-        );
+        let (limited, places) = limited(stage.inner.clone());
         let service = layer.layer(limited);
         let answer = service.clone().oneshot(request("a")).await.unwrap();
         assert_eq!(answer.status(), 200);
