@@ -198,13 +198,13 @@ mod tests {
     fn quotes_have_a_meaning_only_in_forwarded() {
         let line = br#"192.0.2.1,",192.0.2.2",192.0.2.3"#;
         let found = [ip("192.0.2.3"), None, None, ip("192.0.2.1")];
-        assert_eq!(read(Syntax::Addresses, &[line]), found);
-        assert_eq!(read(Syntax::Single, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
+        assert_eq!(read(ForwardedHeader::XForwardedFor, &[line]), found);
+        assert_eq!(read(SINGLE, &[b" 192.0.2.1 "]), [ip("192.0.2.1")]);
         for (line, first) in [
             (&br#"for="\"1,2\\",for=192.0.2.1"#[..], ip("192.0.2.1")),
             (br#"for="192.0.2.1"#, None),
         ] {
-            let found = read(Syntax::Forwarded, &[line]);
+            let found = read(ForwardedHeader::Forwarded, &[line]);
             assert_eq!(found.first(), Some(&first), "{}", line.escape_ascii());
         }
     }

@@ -193,13 +193,16 @@ mod tests {
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let mut key = Key::default();
         FromHeader::new(header).extract(&parts, &mut key)?;
-        Ok(key.0.as_str().to_owned())
+        Ok(key.identity.as_str().to_owned())
     }
 
     #[test]
     fn only_one_value_identifies() {
         let key = |lines: &[&[u8]]| key("X-Api-Key", lines);
-        let (missing, twice) = (NoKey::missing("X-Api-Key"), NoKey::ambiguous("X-Api-Key"));
+        let (missing, twice) = (
+            NoKey::missing("X-Api-Key"),
+            NoKey::of("X-Api-Key", Fault::Ambiguous),
+        );
         assert_eq!(key(&[]), Err(missing));
         assert!(key(&[b""]).is_err());
         assert_eq!(key(&[b"a", b"a"]), Err(twice));

@@ -339,7 +339,9 @@ fn push_non_empty(
 fn name_of<B>(extractor: &impl KeyExtractor, request: http::Request<B>) -> Result<String, NoKey> {
     let mut key = Key::default();
     extractor.extract(&request.into_parts().0, &mut key)?;
-    let name = crate::name::Naming::derived("p", "r").unwrap().name(&key.0);
+    let name = crate::name::Naming::derived("p", "r")
+        .unwrap()
+        .name(&key.identity);
     let key = name.as_str().strip_prefix("p:{");
     Ok(key.unwrap().strip_suffix("}:r").unwrap().to_owned())
 }
