@@ -128,8 +128,10 @@ async fn forwarding_headers_are_warned_about_once() {
     let unreadable = "could not be parsed";
     let no_peer = "does not record the peer's address";
     let behind = || ClientIp::behind(["10.0.0.0/8"]);
-    let real_ip = || behind().header(ForwardedHeader::Single("x-real-ip"));
+    let real_ip = behind().header(ForwardedHeader::Single("x-real-ip"));
     let secret = Secret::new("k1", [7; 32]).unwrap();
+    let mine = || FromHeader::new("x-key");
+    let of_list = |value| [("x-forwarded-for", value)];
 
     let near = Some("10.0.0.1");
     let far = Some("192.0.2.1");
@@ -138,28 +140,12 @@ async fn forwarding_headers_are_warned_about_once() {
     expect(behind(), far, &[], "").await;
     expect(behind(), near, &[XFF], "").await;
     expect(behind(), near, &[XFF, FORWARDED], beside).await;
-    expect(
-        behind().header(ForwardedHeader::Forwarded),
-        near,
-        &[XFF, FORWARDED],
-        "",
-    )
-    .await;
-    expect(behind(), near, &[("x-forwarded-for", "unix:")], unreadable).await;
-    expect(
-        behind(),
-        near,
-        &[("x-forwarded-for", "what?, 198.51.100.77")],
-        "",
-    )
-    .await;
-    expect(
-        real_ip(),
-        near,
-        &[("x-real-ip", "198.51.100.1"), ("x-real-ip", "198.51.100.2")],
-        unreadable,
-    )
-    .await;
+    let forwarded = behind().header(ForwardedHeader::Forwarded);
+    expect(forwarded, near, &[XFF, FORWARDED], "").await;
+    expect(behind(), near, &of_list("unix:"), unreadable).await;
+    expect(behind(), near, &of_list("what?, 198.51.100.77"), "").await;
+    let twice = ["198.51.100.1", "198.51.100.2"].map(|address| ("x-real-ip", address));
+    expect(real_ip, near, &twice, unreadable).await;
     expect(ClientIp::hops(1), far, &[XFF], "").await;
     // A peer in a private network that forwards is an unnamed proxy; one from outside makes it
     // up.
@@ -170,53 +156,26 @@ async fn forwarding_headers_are_warned_about_once() {
     expect(PeerIp.ipv6_prefix(64), near, &[XFF], untrusted).await;
     expect(PeerIp.ipv6_prefix(64), far, &[XFF], "").await;
     // However it is wrapped.
-    expect(
-        (PeerIp, FromHeader::new("host")).or(PeerIp),
-        near,
-        &[XFF],
-        untrusted,
-    )
-    .await;
+    let nested = (PeerIp, FromHeader::new("host")).or(PeerIp);
+    expect(nested, near, &[XFF], untrusted).await;
     expect(PeerIp.digest(&secret), near, &[XFF], untrusted).await;
     // The peer is missing: that is said, and the header is not believed.
     expect(behind(), None, &[XFF], no_peer).await;
     // Also where something stands in for it, or nothing is to be limited without.
-    expect(FromHeader::new("x-key").or(PeerIp), None, &[], no_peer).await;
-    expect(
-        PeerIp.or(FromHeader::new("x-key")),
-        None,
-        &[("x-key", "ann")],
-        no_peer,
-    )
-    .await;
+    expect(mine().or(PeerIp), None, &[], no_peer).await;
+    expect(PeerIp.or(mine()), None, &[("x-key", "ann")], no_peer).await;
     expect(PeerIp.or_shared(), None, &[], no_peer).await;
-    expect(
-        behind().or_skip(),
-        None,
-        &[],
-        "into_make_service_with_connect_info",
-    )
-    .await;
+    let remedy = "into_make_service_with_connect_info";
+    expect(behind().or_skip(), None, &[], remedy).await;
     expect(PeerIp.digest(&secret).or_shared(), None, &[], no_peer).await;
     expect(ClientIp::hops(1), None, &[], no_peer).await;
     // On a Unix socket there is none, and none is needed.
     expect(ClientIp::hops(1), None, &[XFF], "").await;
     expect(Behind(PeerIp), None, &[], no_peer).await;
-    expect(
-        FromHeader::new("x-key"),
-        None,
-        &[],
-        "lack the key of the rule",
-    )
-    .await;
+    expect(mine(), None, &[], "lack the key of the rule").await;
     // The caller's doing: there is nothing to mend here.
-    expect(
-        FromHeader::new("x-key"),
-        None,
-        &[("x-key", "ann"), ("x-key", "bob")],
-        "",
-    )
-    .await;
+    let two = [("x-key", "ann"), ("x-key", "bob")];
+    expect(mine(), None, &two, "").await;
 }
 
 /// An extractor of a user's, with a key of its own.
