@@ -4,19 +4,61 @@
 mod twice;
 mod unmatched;
 
-use crate::log;
 use crate::scene::*;
-use std::{net::IpAddr, net::SocketAddr};
+use std::{any::Any, net::IpAddr, net::SocketAddr};
 
 use http::request::Parts;
+use tokio::sync::MutexGuard;
 use tower_ratelimit::{key::ForwardedHeader, key::Key, key::NoKey};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Log;
 
-/// The lines since the last call.
-fn taken(log: &Log) -> Vec<String> {
-    log.take().lines().map(str::to_owned).collect()
+/// The lines that are written while it lives.
+struct Lines {
+    log: Log,
+    _capturing: Box<dyn Any>,
+    _alone: Option<MutexGuard<'static, ()>>,
+}
+
+impl Lines {
+    fn capture() -> Self {
+        let log = Log::default();
+        Self {
+            _capturing: Box::new(log.capture(LevelFilter::TRACE)),
+            log,
+            _alone: None,
+        }
+    }
+
+    /// Those of one test: no other one writes meanwhile.
+    async fn alone() -> Self {
+        let alone = Some(crate::ALONE.lock().await);
+        Self {
+            _alone: alone,
+            ..Self::capture()
+        }
+    }
+
+    /// The lines since the last call.
+    fn taken(&self) -> Vec<String> {
+        self.log.take().lines().map(str::to_owned).collect()
+    }
+
+    /// The only line since the last call, which is a warning.
+    #[track_caller]
+    fn warning(&self) -> String {
+        let line = self.line();
+        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        line
+    }
+
+    #[track_caller]
+    fn line(&self) -> String {
+        let lines = self.taken();
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        lines.concat()
+    }
 }
 
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
@@ -45,16 +87,15 @@ async fn warning(
     peer: Option<&str>,
     headers: &[(&str, &str)],
 ) -> Option<String> {
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::capture();
     let layer = layer(key);
     send(&layer, peer, headers).await;
-    let mut lines = taken(&log);
+    let mut lines = log.taken();
     assert!(lines.len() <= 1, "{lines:#?}");
     for _ in 0..3 {
         send(&layer.clone(), peer, headers).await;
     }
-    assert_eq!(taken(&log), [""; 0], "once is enough");
+    assert_eq!(log.taken(), [""; 0], "once is enough");
     let line = lines.pop();
     if let Some(line) = &line {
         assert!(line.contains("WARN tower_ratelimit:"), "{line}");
@@ -64,6 +105,17 @@ async fn warning(
         }
     }
     line
+}
+
+/// Such a request is warned about in these words, or not at all without words.
+async fn expect(key: impl KeyExtractor, peer: Option<&str>, headers: &[(&str, &str)], words: &str) {
+    let case = format!("{key:?} of {peer:?} with {headers:?}");
+    let line = warning(key, peer, headers).await;
+    assert_eq!(line.is_none(), words.is_empty(), "{case}: {line:?}");
+    if let Some(line) = line {
+        assert!(line.contains(words), "{case}: {line}");
+        assert!(line.contains("hint="), "{case}: {line}");
+    }
 }
 
 #[tokio::test]
@@ -76,122 +128,54 @@ async fn forwarding_headers_are_warned_about_once() {
     let unreadable = "could not be parsed";
     let no_peer = "does not record the peer's address";
     let behind = || ClientIp::behind(["10.0.0.0/8"]);
-    let real_ip = || behind().header(ForwardedHeader::Single("x-real-ip"));
+    let real_ip = behind().header(ForwardedHeader::Single("x-real-ip"));
     let secret = Secret::new("k1", [7; 32]).unwrap();
+    let mine = || FromHeader::new("x-key");
+    let of_list = |value| [("x-forwarded-for", value)];
 
     let near = Some("10.0.0.1");
     let far = Some("192.0.2.1");
-    let cases = [
-        (warning(behind(), far, &[XFF]).await, untrusted),
-        (warning(behind(), far, &[FORWARDED]).await, untrusted),
-        (warning(behind(), far, &[]).await, ""),
-        (warning(behind(), near, &[XFF]).await, ""),
-        (warning(behind(), near, &[XFF, FORWARDED]).await, beside),
-        (
-            warning(
-                behind().header(ForwardedHeader::Forwarded),
-                near,
-                &[XFF, FORWARDED],
-            )
-            .await,
-            "",
-        ),
-        (
-            warning(behind(), near, &[("x-forwarded-for", "unix:")]).await,
-            unreadable,
-        ),
-        (
-            warning(
-                behind(),
-                near,
-                &[("x-forwarded-for", "what?, 198.51.100.77")],
-            )
-            .await,
-            "",
-        ),
-        (
-            warning(
-                real_ip(),
-                near,
-                &[("x-real-ip", "198.51.100.1"), ("x-real-ip", "198.51.100.2")],
-            )
-            .await,
-            unreadable,
-        ),
-        (warning(ClientIp::hops(1), far, &[XFF]).await, ""),
-        // A peer in a private network that forwards is an unnamed proxy; one from outside makes it
-        // up.
-        (warning(PeerIp, near, &[XFF]).await, untrusted),
-        (warning(PeerIp, Some("::1"), &[FORWARDED]).await, untrusted),
-        (warning(PeerIp, far, &[XFF]).await, ""),
-        (warning(PeerIp, near, &[]).await, ""),
-        (
-            warning(PeerIp.ipv6_prefix(64), near, &[XFF]).await,
-            untrusted,
-        ),
-        (warning(PeerIp.ipv6_prefix(64), far, &[XFF]).await, ""),
-        // However it is wrapped.
-        (
-            warning((PeerIp, FromHeader::new("host")).or(PeerIp), near, &[XFF]).await,
-            untrusted,
-        ),
-        (
-            warning(PeerIp.digest(&secret), near, &[XFF]).await,
-            untrusted,
-        ),
-        // The peer is missing: that is said, and the header is not believed.
-        (warning(behind(), None, &[XFF]).await, no_peer),
-        // Also where something stands in for it, or nothing is to be limited without.
-        (
-            warning(FromHeader::new("x-key").or(PeerIp), None, &[]).await,
-            no_peer,
-        ),
-        (
-            warning(
-                PeerIp.or(FromHeader::new("x-key")),
-                None,
-                &[("x-key", "ann")],
-            )
-            .await,
-            no_peer,
-        ),
-        (warning(PeerIp.or_shared(), None, &[]).await, no_peer),
-        (
-            warning(behind().or_skip(), None, &[]).await,
-            "into_make_service_with_connect_info",
-        ),
-        (
-            warning(PeerIp.digest(&secret).or_shared(), None, &[]).await,
-            no_peer,
-        ),
-        (warning(ClientIp::hops(1), None, &[]).await, no_peer),
-        // On a Unix socket there is none, and none is needed.
-        (warning(ClientIp::hops(1), None, &[XFF]).await, ""),
-        (warning(Behind(PeerIp), None, &[]).await, no_peer),
-        (
-            warning(FromHeader::new("x-key"), None, &[]).await,
-            "lack the key of the rule",
-        ),
-        // The caller's doing: there is nothing to mend here.
-        (
-            warning(
-                FromHeader::new("x-key"),
-                None,
-                &[("x-key", "ann"), ("x-key", "bob")],
-            )
-            .await,
-            "",
-        ),
-    ];
-    for (number, (line, expected)) in cases.into_iter().enumerate() {
-        let Some(line) = line else {
-            assert_eq!(expected, "", "case {number}: no line");
-            continue;
-        };
-        assert!(!expected.is_empty(), "case {number}: {line}");
-        assert!(line.contains(expected), "case {number}: {line}");
-        assert!(line.contains("hint="), "case {number}: {line}");
-    }
+    expect(behind(), far, &[XFF], untrusted).await;
+    expect(behind(), far, &[FORWARDED], untrusted).await;
+    expect(behind(), far, &[], "").await;
+    expect(behind(), near, &[XFF], "").await;
+    expect(behind(), near, &[XFF, FORWARDED], beside).await;
+    let forwarded = behind().header(ForwardedHeader::Forwarded);
+    expect(forwarded, near, &[XFF, FORWARDED], "").await;
+    expect(behind(), near, &of_list("unix:"), unreadable).await;
+    expect(behind(), near, &of_list("what?, 198.51.100.77"), "").await;
+    let twice = ["198.51.100.1", "198.51.100.2"].map(|address| ("x-real-ip", address));
+    expect(real_ip, near, &twice, unreadable).await;
+    expect(ClientIp::hops(1), far, &[XFF], "").await;
+    // A peer in a private network that forwards is an unnamed proxy; one from outside makes it
+    // up.
+    expect(PeerIp, near, &[XFF], untrusted).await;
+    expect(PeerIp, Some("::1"), &[FORWARDED], untrusted).await;
+    expect(PeerIp, far, &[XFF], "").await;
+    expect(PeerIp, near, &[], "").await;
+    expect(PeerIp.ipv6_prefix(64), near, &[XFF], untrusted).await;
+    expect(PeerIp.ipv6_prefix(64), far, &[XFF], "").await;
+    // However it is wrapped.
+    let nested = (PeerIp, FromHeader::new("host")).or(PeerIp);
+    expect(nested, near, &[XFF], untrusted).await;
+    expect(PeerIp.digest(&secret), near, &[XFF], untrusted).await;
+    // The peer is missing: that is said, and the header is not believed.
+    expect(behind(), None, &[XFF], no_peer).await;
+    // Also where something stands in for it, or nothing is to be limited without.
+    expect(mine().or(PeerIp), None, &[], no_peer).await;
+    expect(PeerIp.or(mine()), None, &[("x-key", "ann")], no_peer).await;
+    expect(PeerIp.or_shared(), None, &[], no_peer).await;
+    let remedy = "into_make_service_with_connect_info";
+    expect(behind().or_skip(), None, &[], remedy).await;
+    expect(PeerIp.digest(&secret).or_shared(), None, &[], no_peer).await;
+    expect(ClientIp::hops(1), None, &[], no_peer).await;
+    // On a Unix socket there is none, and none is needed.
+    expect(ClientIp::hops(1), None, &[XFF], "").await;
+    expect(Behind(PeerIp), None, &[], no_peer).await;
+    expect(mine(), None, &[], "lack the key of the rule").await;
+    // The caller's doing: there is nothing to mend here.
+    let two = [("x-key", "ann"), ("x-key", "bob")];
+    expect(mine(), None, &two, "").await;
 }
 
 /// An extractor of a user's, with a key of its own.
@@ -224,12 +208,10 @@ async fn a_header_that_is_too_long_is_warned_about_once() {
 
 #[tokio::test]
 async fn a_callers_fault_does_not_hide_the_servers() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let layer = layer((FromHeader::new("x-key"), PeerIp));
     assert_eq!(send(&layer, None, &[]).await, StatusCode::UNAUTHORIZED);
-    let lines = taken(&log);
+    let lines = log.taken();
     assert!(
         lines.len() == 1 && lines[0].contains("lack the key"),
         "{lines:#?}"
@@ -237,7 +219,7 @@ async fn a_callers_fault_does_not_hide_the_servers() {
     for expected in [1, 0] {
         let status = send(&layer, None, &[("x-key", "ann")]).await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-        let lines = taken(&log);
+        let lines = log.taken();
         assert_eq!(lines.len(), expected, "{lines:#?}");
         assert!(
             lines.iter().all(|line| line.contains("does not record")),
@@ -249,28 +231,24 @@ async fn a_callers_fault_does_not_hide_the_servers() {
 /// Each mistake is reported, also after another one.
 #[tokio::test]
 async fn one_warning_does_not_hide_another() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let layer = layer(ClientIp::behind(["10.0.0.0/8"]));
     let unreadable = [("x-forwarded-for", "?"), ("forwarded", "for=_x")];
     send(&layer, Some("192.0.2.1"), &unreadable).await;
-    assert_eq!(taken(&log).len(), 1);
+    assert_eq!(log.taken().len(), 1);
     send(&layer, Some("10.0.0.1"), &unreadable).await;
-    assert_eq!(taken(&log).len(), 2);
+    assert_eq!(log.taken().len(), 2);
     send(&layer, None, &unreadable).await;
-    assert_eq!(taken(&log).len(), 1);
+    assert_eq!(log.taken().len(), 1);
     for peer in [Some("192.0.2.1"), Some("10.0.0.1"), None] {
         send(&layer, peer, &unreadable).await;
     }
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_shadow_refusal_is_logged_at_debug_level() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let key = FromHeader::new("x-key");
     let rules = [
         Limit::per_hour(1).by(key.clone()).named("tried").shadow(),
@@ -284,10 +262,8 @@ async fn a_shadow_refusal_is_logged_at_debug_level() {
         let status = send(&layer, None, &[("x-key", "somebody")]).await;
         assert_eq!(status, expected);
     }
-    let lines = taken(&log);
-    let [line] = &lines[..] else {
-        panic!("of the second request alone: {lines:#?}");
-    };
+    // Of the second request alone.
+    let line = log.line();
     assert!(line.contains("DEBUG tower_ratelimit:"), "{line}");
     assert!(line.contains("rule=\"tried\""), "{line}");
     assert!(!line.contains("somebody"), "{line}");
@@ -295,9 +271,7 @@ async fn a_shadow_refusal_is_logged_at_debug_level() {
 
 #[tokio::test]
 async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let store = MemoryStore::new();
     for (tried, what) in [
         (
@@ -316,11 +290,7 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
         for _ in 0..3 {
             assert_eq!(send(&layer, Some("192.0.2.1"), &[]).await, 200);
         }
-        let lines = taken(&log);
-        let [line] = &lines[..] else {
-            panic!("once: {lines:#?}");
-        };
-        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        let line = log.warning();
         assert!(
             line.contains("rule=\"tried\"") && line.contains(what),
             "{line}"
@@ -331,9 +301,7 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
 #[cfg(feature = "test-util")]
 #[tokio::test]
 async fn a_full_store_warns_once_a_minute() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let (store, clock) = MemoryStore::manual();
     let store = store.max_limiters(1);
     let layer = RateLimitLayer::new(&store, Limit::per_day(9).by(FromHeader::new("x-key")));
@@ -342,11 +310,7 @@ async fn a_full_store_warns_once_a_minute() {
             let status = send(&layer, None, &[("x-key", user)]).await;
             assert_eq!(status, StatusCode::OK);
         }
-        let lines = taken(&log);
-        let [line] = &lines[..] else {
-            panic!("once: {lines:#?}");
-        };
-        assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+        let line = log.warning();
         assert!(line.contains("max_limiters"), "{line}");
         assert_eq!(store.estimated(), 3 * (minute + 1));
         clock.advance(Duration::from_secs(60));
@@ -357,14 +321,12 @@ async fn a_full_store_warns_once_a_minute() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn a_bad_rules_file_is_warned_about_once() {
-    let _alone = crate::ALONE.lock().await;
-    use std::{fs, time::Duration};
+    use std::fs;
 
     let path = std::env::temp_dir().join(format!("warnings-{}.toml", std::process::id()));
     let good = "[rules.api]\nrate = '5/1m'\nby = 'peer'\n[otherwise]\nrules = ['api']";
     fs::write(&path, good.replace("5/1m", "5 a minute")).unwrap();
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let layer = layer(PeerIp);
     let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let watch = layer
@@ -384,7 +346,7 @@ async fn a_bad_rules_file_is_warned_about_once() {
     assert_eq!(reports().await, Some(true));
     watching.abort();
     fs::remove_file(&path).unwrap();
-    let lines = taken(&log);
+    let lines = log.taken();
     let [bad, good] = &lines[..] else {
         panic!("{lines:#?}");
     };

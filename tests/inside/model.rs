@@ -15,7 +15,7 @@ mod log;
 mod lone;
 mod members;
 mod pair;
-mod settling;
+mod rows;
 mod slots;
 mod verbs;
 

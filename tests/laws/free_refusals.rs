@@ -4,18 +4,23 @@ use crate::scene::*;
 use http::request::Parts;
 use proptest::prelude::*;
 
-use super::{
-    world::Request, world::World, world::check, world::check_in_redis, world::limit, world::take,
-    world::traffic, world::wait_of,
+use super::world::{
+    MILLISECOND, Request, World, check, check_in_redis, limit, take, traffic, wait_of,
 };
 
 /// A limit, the traffic before, and by how much each request exceeds what is free.
 type Input = (Limit, Vec<Request>, Vec<u32>);
 
 fn input() -> impl Strategy<Value = Input> {
-    let excess = prop_oneof![4 => 1u32..4, 1 => 1u32..40, 1 => Just(u32::MAX - 20)];
+    let excess = prop_oneof![4 => 1u32..4, 1 => 1u32..40, 1 => Just(u32::MAX - 120)];
     let excesses = proptest::collection::vec(excess, 1..8);
-    limit().prop_flat_map(move |limit| (Just(limit), traffic(limit, 30), excesses.clone()))
+    limit().prop_flat_map(move |limit| {
+        (
+            Just(limit),
+            traffic(limit, MILLISECOND, 30),
+            excesses.clone(),
+        )
+    })
 }
 
 fn law<S: Store, T: PartialEq + std::fmt::Debug>(
@@ -44,7 +49,7 @@ fn law<S: Store, T: PartialEq + std::fmt::Debug>(
 
 #[test]
 fn in_memory() {
-    let world = World::memory();
+    let world = World::memory(MILLISECOND);
     // Nothing to look at from outside but what can be counted.
     check(400, &input(), |input| law(&world, input, |_| ()));
 }
@@ -64,7 +69,12 @@ type Trial = (Limit, Limit, Vec<Request>, Vec<u32>);
 fn trial() -> impl Strategy<Value = Trial> {
     (limit(), limit()).prop_flat_map(|(kept, tried)| {
         let costs = proptest::collection::vec(1u32..14, 30);
-        (Just(kept), Just(tried), traffic(kept, 30), costs)
+        (
+            Just(kept),
+            Just(tried),
+            traffic(kept, MILLISECOND, 30),
+            costs,
+        )
     })
 }
 
@@ -138,7 +148,7 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
 
 #[test]
 fn of_trials_in_memory() {
-    let world = World::memory();
+    let world = World::memory(MILLISECOND);
     check(200, &trial(), |input| law_of_trials(&world, input));
 }
 

@@ -1,7 +1,7 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is
-//! moved; only `real_time` and a part of `fixed_window` and of `gcra` wait. In Redis they hold on
+//! moved; only `real_time` waits. In memory it moves by nanoseconds, too. In Redis they hold on
 //! every topology, see `support/topologies.rs`, and in every combination of guards, see `guards`.
 //!
 //! L5, and L6 (a key is who it says), have one exception: strangers of a full `MemoryStore` are
@@ -27,12 +27,10 @@
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod exact_wait;
-mod fixed_window;
 mod free_refusals;
-mod gcra;
 #[path = "../support/guards.rs"]
 mod guards;
-mod nanoseconds;
+mod kinds;
 mod never_over;
 mod next_permit;
 mod nothing_lost;

@@ -1,64 +1,109 @@
-//! L1: in every window of one interval, wherever it begins, at most the rate in force is granted.
+//! L1: in every window of one interval, wherever it begins, at most the rate in force is granted;
+//! of fixed windows and of GCRA, what is said there.
 
 use crate::scene::*;
 use http::Request as HttpRequest;
 use proptest::prelude::*;
 
 use super::{
-    world::Grant, world::Request, world::World, world::check, world::check_in_redis, world::limit,
-    world::traffic, world::wait_of,
+    kinds::{Kind, fullest},
+    world::{
+        MILLISECOND, NANOSECOND, Request, World, check, check_in_redis, histories, limit, take,
+        wait_of,
+    },
 };
 
-/// The most permits granted in a window of `interval` ms that ends with one of these grants.
-///
-/// The fullest windows end with a grant, as they begin with one.
-pub(crate) fn fullest(grants: &[Grant], interval: u64) -> u64 {
-    let up_to = |last: usize| {
-        let end = grants[last].at;
-        (grants[..=last].iter())
-            .filter(|grant| grant.at + interval > end)
-            .map(|grant| u64::from(grant.permits))
-            .sum()
-    };
-    (0..grants.len()).map(up_to).max().unwrap_or(0)
-}
+type Input = (Limit, Vec<Request>);
 
-fn input() -> impl Strategy<Value = (Limit, Vec<Request>)> {
-    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 60)))
-}
-
-fn law<S: Store>(world: &World<S>, (limit, traffic): (Limit, Vec<Request>)) {
+/// And not under without need: where pauses are whole milliseconds, what is refused does not fit.
+fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
+    let is_exact = world.unit == MILLISECOND;
     world.run(async {
-        let limiter = world.limiter(limit).await;
-        let grants = world.send(&limiter, &traffic).await;
-        let interval = u64::try_from(limit.interval().as_millis()).unwrap();
-        assert!(fullest(&grants, interval) <= limit.permits(), "{grants:?}");
-        // And not under without need: the first request finds all there is.
-        let first = &traffic[0];
-        let granted = (grants.first()).is_some_and(|grant| grant.permits == first.permits);
-        if u64::from(first.permits) <= limit.permits() {
-            assert!(granted, "{first:?}");
+        let limiter = world.limiter_of(kind, limit).await;
+        let mut grants = Vec::new();
+        for request in traffic {
+            world.advance(request.pause);
+            grants.push(world.grant(request.permits));
+            let granted = take(&limiter, request.permits).await.is_ok();
+            match kind {
+                Kind::Slots(_) => {}
+                // Within an interval and the two microseconds by which it rounds.
+                Kind::Log if !is_exact && !granted => {
+                    let full = fullest(&grants, limit.interval() + Duration::from_micros(2));
+                    assert!(full > limit.permits(), "{grants:?}");
+                }
+                _ if !is_exact => {}
+                _ => assert_eq!(granted, kind.fits(&grants, limit), "{kind:?}: {grants:?}"),
+            }
+            if !granted {
+                grants.pop();
+            }
         }
+        assert!(kind.holds(&grants, limit), "{kind:?}: {grants:?}");
     });
 }
 
 #[test]
 fn in_memory() {
-    let world = World::memory();
-    check(400, &input(), |input| law(&world, input));
+    for (unit, cases) in [(MILLISECOND, 400), (NANOSECOND, 1000)] {
+        let world = World::memory(unit);
+        for kind in Kind::ALL {
+            check(cases, &histories(unit), |input| law(&world, kind, input));
+        }
+    }
 }
 
 #[test]
 fn in_redis() {
-    check_in_redis(150, &input(), law);
+    for kind in Kind::BY_A_CLOCK {
+        check_in_redis(150, &histories(MILLISECOND), |world, input| {
+            law(world, kind, input);
+        });
+    }
+}
+
+/// Rounding to milliseconds would admit these permits twice.
+#[test]
+fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
+    let world = World::memory(NANOSECOND);
+    world.run(async {
+        let limiter = world.limiter(Limit::new(10, millis(2))).await;
+        world.advance(Duration::from_nanos(MILLISECOND - 1));
+        assert_eq!(take(&limiter, 10).await, Ok(()));
+        world.advance(Duration::from_nanos(MILLISECOND + 1));
+        // Until the microsecond in which it was is over, too.
+        assert_eq!(take(&limiter, 10).await, Err(Some(millis(1))));
+        world.advance(millis(1));
+        assert_eq!(take(&limiter, 10).await, Ok(()));
+    });
+}
+
+/// A burst of the whole limit passes at any instant, however many of its calls fall into one
+/// microsecond.
+#[test]
+fn an_idle_limiter_has_all_its_permits_within_a_microsecond() {
+    let world = World::memory(NANOSECOND);
+    for kind in Kind::ALL {
+        check(300, &(limit(), 0u64..2000), |(limit, begun)| {
+            world.run(async {
+                let limiter = world.limiter_of(kind, limit).await;
+                world.advance(Duration::from_nanos(begun));
+                for left in (0..limit.permits()).rev() {
+                    assert_eq!(take(&limiter, 1).await, Ok(()), "{left}");
+                    assert_eq!(free(&limiter).await, left);
+                }
+                assert!(take(&limiter, 1).await.is_err());
+            });
+        });
+    }
 }
 
 /// The rate may change once, at this request; the interval stays.
 type Changed = (Limit, u64, usize, Vec<Request>);
 
 fn changed() -> impl Strategy<Value = Changed> {
-    (limit(), 1u64..12, 0usize..40)
-        .prop_flat_map(|(limit, rate, at)| (Just(limit), Just(rate), Just(at), traffic(limit, 60)))
+    (histories(MILLISECOND), 1u64..12, 0usize..40)
+        .prop_map(|((limit, traffic), rate, at)| (limit, rate, at, traffic))
 }
 
 fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic): Changed) {
@@ -68,14 +113,8 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
         FromExtension::by(|_: &Limit| String::from("somebody")),
     )
     .cost_by(|parts| *parts.extensions.get().expect("a cost"));
-    let layer = RateLimitLayer::new(&world.store, rule);
-    let inner = service_fn(async |_: HttpRequest<String>| {
-        Ok::<_, Infallible>(Response::new(String::new()))
-    });
-    let service = layer.layer(inner);
-
-    let interval = u64::try_from(limit.interval().as_millis()).unwrap();
-    let after = Limit::new(rate, Duration::from_millis(interval));
+    let service = RateLimitLayer::new(&world.store, rule).layer(service_fn(serve::<String>));
+    let after = Limit::new(rate, limit.interval());
     world.run(async {
         let mut grants = Vec::new();
         for (number, sent) in traffic.iter().enumerate() {
@@ -85,17 +124,12 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
             request.extensions_mut().insert(in_force);
             request.extensions_mut().insert(sent.permits);
             let answer = service.clone().oneshot(request).await.unwrap();
-            if wait_of(answer.extensions().get::<Decision>().unwrap()).is_ok() {
-                grants.push(Grant {
-                    at: world.now(),
-                    permits: sent.permits,
-                });
+            if wait_of(decision_of(&answer)).is_ok() {
+                let now = world.now();
                 // The window that ends here, under the rate in force here.
-                let end = grants.len() - 1;
-                let window: u64 = (grants.iter())
-                    .filter(|grant| grant.at + interval > grants[end].at)
-                    .map(|grant| u64::from(grant.permits))
-                    .sum();
+                grants.retain(|grant: &super::world::Grant| grant.at + limit.interval() > now);
+                grants.push(world.grant(sent.permits));
+                let window = fullest(&grants, limit.interval());
                 assert!(
                     window <= in_force.permits(),
                     "{window} of {in_force:?}: {grants:?}"
@@ -107,7 +141,7 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
 
 #[test]
 fn in_memory_with_a_changed_rate() {
-    let world = World::memory();
+    let world = World::memory(MILLISECOND);
     check(400, &changed(), |input| {
         law_of_changed_limits(&world, input);
     });
@@ -116,12 +150,4 @@ fn in_memory_with_a_changed_rate() {
 #[test]
 fn in_redis_with_a_changed_rate() {
     check_in_redis(150, &changed(), law_of_changed_limits);
-}
-
-#[test]
-fn a_full_window_is_measured_as_full() {
-    let grants = [(0, 3), (400, 2), (999, 1), (1000, 3)].map(|(at, permits)| Grant { at, permits });
-    assert_eq!(fullest(&grants, 1000), 6);
-    assert_eq!(fullest(&grants, 1001), 9);
-    assert_eq!(fullest(&grants, 1), 3);
 }

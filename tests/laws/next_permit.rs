@@ -2,36 +2,18 @@
 //! takes.
 
 use crate::scene::*;
-use proptest::prelude::*;
 
-use super::world::{Request, World, check, check_in_redis, limit, traffic};
-
-/// The algorithm of a limiter.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Log,
-    Slots,
-    Gcra,
-    /// By the server's clock in Redis, which cannot be moved: in memory alone
-    Window,
-}
+use super::{
+    kinds::Kind,
+    world::{MILLISECOND, Request, World, check, check_in_redis, histories},
+};
 
 type Input = (Limit, Vec<Request>);
-
-fn input() -> impl Strategy<Value = Input> {
-    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 30)))
-}
 
 /// `tick` is the unit that the store counts in.
 fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic): Input) {
     world.run(async {
-        let limiter = world.limiter(limit).await;
-        let limiter = match kind {
-            Kind::Log => limiter,
-            Kind::Slots => limiter.slots(10).unwrap(),
-            Kind::Gcra => limiter.algorithm(Algorithm::Gcra),
-            Kind::Window => limiter.algorithm(Algorithm::FixedWindow),
-        };
+        let limiter = world.limiter_of(kind, limit).await;
         let mut last = None;
         for request in traffic {
             world.advance(request.pause);
@@ -49,7 +31,7 @@ fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic):
                 continue;
             }
             // What is asked for now and then, so that traffic goes on between.
-            if request.pause % 3 == 0 {
+            if request.pause.as_millis() % 3 == 0 {
                 check_next(world, tick, &limiter, last.take().unwrap()).await;
             }
         }
@@ -67,18 +49,21 @@ async fn check_next<S: Store>(
     (at, remaining, next): (Duration, u64, Duration),
 ) {
     assert!(next >= tick, "one more would be free by now");
-    let free = async || limiter.available_permits().await.unwrap();
     world.clock.advance(at + next - tick - world.clock.now());
-    assert_eq!(free().await, remaining, "{tick:?} before {next:?} are over");
+    assert_eq!(
+        free(limiter).await,
+        remaining,
+        "{tick:?} before {next:?} are over"
+    );
     world.clock.advance(tick);
-    assert!(free().await > remaining, "after {next:?}");
+    assert!(free(limiter).await > remaining, "after {next:?}");
 }
 
 #[test]
 fn in_memory() {
-    let world = World::memory();
-    for kind in [Kind::Log, Kind::Slots, Kind::Gcra, Kind::Window] {
-        check(300, &input(), |input| {
+    let world = World::memory(MILLISECOND);
+    for kind in Kind::ALL {
+        check(300, &histories(MILLISECOND), |input| {
             law(&world, Duration::from_micros(1), kind, input);
         });
     }
@@ -86,9 +71,9 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    for kind in [Kind::Log, Kind::Slots, Kind::Gcra] {
-        check_in_redis(100, &input(), |world, input| {
-            law(world, Duration::from_millis(1), kind, input);
+    for kind in [Kind::Log, Kind::Slots(10), Kind::Gcra] {
+        check_in_redis(100, &histories(MILLISECOND), |world, input| {
+            law(world, millis(1), kind, input);
         });
     }
 }

@@ -5,8 +5,8 @@ use crate::scene::*;
 
 use super::{
     guards::Guards,
-    never_over::fullest,
-    world::{Grant, World, check, check_in_redis, interval_of, limit, refused_until, take},
+    kinds::{Kind, fullest},
+    world::{Grant, MILLISECOND, World, check, check_in_redis, limit, nanos, refused_until, take},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +63,14 @@ fn step(interval: u64) -> impl Strategy<Value = Step> {
 
 fn steps() -> impl Strategy<Value = (Limit, Vec<Step>)> {
     limit().prop_flat_map(|limit| {
-        let steps = proptest::collection::vec(step(interval_of(limit)), 1..60);
+        let interval = nanos(limit.interval()) / MILLISECOND;
+        let steps = proptest::collection::vec(step(interval), 1..60);
         (Just(limit), steps)
     })
 }
 
 /// Takes permits ahead of their score, as a process with a lease does.
-type Lease<'a> = &'a dyn Fn(&RateLimiter, u64, u32);
+type Lease<'a> = &'a dyn Fn(&RateLimiter, Duration, u32);
 
 /// One limiter, as each caller has it.
 struct Shared<'a, S> {
@@ -100,14 +101,15 @@ impl<'a, S: Store> Shared<'a, S> {
     }
 
     async fn step(&mut self, step: Step) {
-        self.world.advance(step.pause);
+        self.world.advance(millis(step.pause));
         let (at, limiter) = (self.world.now(), self.of(step.caller));
         if let (Caller::Ahead(tenths), Some(lease)) = (step.caller, self.lease) {
             let free = limiter.available_permits().await.unwrap();
             let permits = u64::from(step.permits).min(free);
             if permits > 0 {
                 let permits = u32::try_from(permits).unwrap();
-                let ahead = interval_of(self.limit) / 10 * tenths / 10;
+                let interval = nanos(self.limit.interval()) / MILLISECOND;
+                let ahead = millis(interval / 10 * tenths / 10);
                 lease(&limiter, at + ahead, permits);
                 self.granted.push(Grant { at, permits });
             }
@@ -146,13 +148,13 @@ fn never_over<S: Store>(
             shared.step(*step).await;
             settled().await;
         }
-        let full = fullest(&shared.granted, interval_of(limit));
+        let full = fullest(&shared.granted, limit.interval());
         assert!(full <= limit.permits(), "{:?}", shared.granted);
         if u64::from(steps[0].permits) <= limit.permits() {
             assert!(!shared.granted.is_empty(), "{:?}", steps[0]);
         }
         // L5, whatever happened: no permit was lost.
-        world.advance(interval_of(limit) + interval_of(limit).div_ceil(10));
+        world.advance(Kind::Slots(10).whole(limit));
         let debt_is_paid = shared.plain.available_permits().await.unwrap();
         assert_eq!(debt_is_paid, limit.permits());
     });
@@ -160,7 +162,7 @@ fn never_over<S: Store>(
 
 #[test]
 fn no_interval_has_more_than_the_rate_in_memory() {
-    let world = World::memory();
+    let world = World::memory(MILLISECOND);
     check(600, &steps(), |input| {
         never_over(&world, input, None, async || {});
     });
@@ -175,12 +177,12 @@ fn no_interval_has_more_than_the_rate_in_redis() {
 }
 
 /// A history; at its end a caller, its permits, and when to probe before the wait (in thousandths).
-type Probed = (Limit, Vec<Step>, u32, Caller, Vec<u64>);
+type Probed = (Limit, Vec<Step>, u32, Caller, Vec<u32>);
 
 fn probed() -> impl Strategy<Value = Probed> {
     (steps(), 0u32..3).prop_flat_map(|((limit, steps), caller)| {
         let request = 1..=u32::try_from(limit.permits()).unwrap();
-        let probes = proptest::collection::vec(0u64..1000, 3);
+        let probes = proptest::collection::vec(0u32..1000, 3);
         let caller = [Caller::Plain, Caller::Slots(10), Caller::Slots(100)][caller as usize];
         (Just(limit), Just(steps), request, Just(caller), probes)
     })
@@ -202,16 +204,15 @@ fn exact_wait<S: Store>(
         let limiter = shared.of(caller);
         let refused = refused_until(world, &limiter, limit.permits(), permits, &probes);
         if let Some((wait, _)) = refused.await {
-            let interval = interval_of(limit);
-            assert!(wait <= interval + interval.div_ceil(10));
-            assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait} ms");
+            assert!(wait <= Kind::Slots(10).whole(limit), "{wait:?}");
+            assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait:?}");
         }
     });
 }
 
 #[test]
 fn a_wait_is_exact_and_refusals_are_free_in_memory() {
-    let world = World::memory();
+    let world = World::memory(MILLISECOND);
     check(600, &probed(), |input| {
         exact_wait(&world, input, None, async || {});
     });
@@ -236,12 +237,12 @@ fn a_wait_is_exact_beside_what_another_process_took_ahead() {
     });
 }
 
-fn by_hand(world: &World<RedisStore>) -> impl Fn(&RateLimiter, u64, u32) {
+fn by_hand(world: &World<RedisStore>) -> impl Fn(&RateLimiter, Duration, u32) {
     |limiter, score, permits| lease(world.server_of(limiter), limiter, score, permits)
 }
 
 /// Writes the entry of a process with a lease: its permits count until an interval after its end.
-fn lease(server: &RedisServer, limiter: &RateLimiter, score: u64, permits: u32) {
+fn lease(server: &RedisServer, limiter: &RateLimiter, score: Duration, permits: u32) {
     let name = limiter.name();
     let (value, log) = (format!("{{{name}}}:value"), format!("{{{name}}}:permits"));
     // A value is there only where something was taken.
@@ -257,7 +258,7 @@ fn lease(server: &RedisServer, limiter: &RateLimiter, score: u64, permits: u32) 
         &value,
         &log,
         name,
-        &score.to_string(),
+        &score.as_millis().to_string(),
         &permits.to_string(),
         &unique("lease"),
     ]);

@@ -4,18 +4,25 @@ use crate::scene::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 
-use super::{guards::Guards, topologies::Topology, topologies::connected};
+use super::{guards::Guards, kinds::Kind, topologies::Topology, topologies::connected};
+
+/// In nanoseconds.
+pub(crate) const NANOSECOND: u64 = 1;
+pub(crate) const MILLISECOND: u64 = 1_000_000;
 
 pub(crate) struct World<S> {
     pub(crate) store: S,
     pub(crate) clock: ManualClock,
+    /// The clock is moved by multiples of it
+    pub(crate) unit: u64,
     topology: Topology,
     runtime: Runtime,
 }
 
 impl World<MemoryStore> {
-    pub(crate) fn memory() -> Self {
-        Self::new(Topology::Tcp, async |clock| MemoryStore::new().clock(clock))
+    pub(crate) fn memory(unit: u64) -> Self {
+        let store = async |clock| MemoryStore::new().clock(clock);
+        Self::new(Topology::Tcp, unit, store)
     }
 }
 
@@ -25,7 +32,7 @@ impl World<RedisStore> {
     }
 
     fn on(topology: Topology, guards: Guards) -> Self {
-        Self::new(topology, async |clock| {
+        Self::new(topology, MILLISECOND, async |clock| {
             let store = topology.store().prefix(&unique("laws"));
             connected(guards.put_on(store.client_clock(clock))).await
         })
@@ -43,15 +50,12 @@ pub(crate) fn redis_store(guards: Guards) -> RedisStore {
 }
 
 impl<S: Store> World<S> {
-    fn new(topology: Topology, store: impl AsyncFnOnce(ManualClock) -> S) -> Self {
-        let clock = ManualClock::new();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+    fn new(topology: Topology, unit: u64, store: impl AsyncFnOnce(ManualClock) -> S) -> Self {
+        let (clock, runtime) = (ManualClock::new(), runtime());
         Self {
             store: runtime.block_on(store(clock.clone())),
             clock,
+            unit,
             topology,
             runtime,
         }
@@ -68,13 +72,16 @@ impl<S: Store> World<S> {
         limiter
     }
 
-    /// Milliseconds, by the clock.
-    pub(crate) fn now(&self) -> u64 {
-        u64::try_from(self.clock.now().as_millis()).expect("a time of today")
+    pub(crate) async fn limiter_of(&self, kind: Kind, limit: Limit) -> RateLimiter {
+        kind.of(self.limiter(limit).await, limit)
     }
 
-    pub(crate) fn advance(&self, millis: u64) {
-        self.clock.advance(Duration::from_millis(millis));
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.clock.advance(by);
     }
 
     /// Sends the traffic, each request after its pause.
@@ -83,93 +90,101 @@ impl<S: Store> World<S> {
         for request in traffic {
             self.advance(request.pause);
             if take(limiter, request.permits).await.is_ok() {
-                grants.push(Grant {
-                    at: self.now(),
-                    permits: request.permits,
-                });
+                grants.push(self.grant(request.permits));
             }
         }
         grants
     }
+
+    /// A grant of now.
+    pub(crate) fn grant(&self, permits: u32) -> Grant {
+        let at = self.now();
+        Grant { at, permits }
+    }
 }
 
-/// Ok if granted, else the announced wait in ms, rounded up; `None` where there is none.
-pub(crate) async fn take(limiter: &RateLimiter, permits: u32) -> Result<(), Option<u64>> {
+/// Ok if granted, else the announced wait; `None` where there is none.
+pub(crate) async fn take(limiter: &RateLimiter, permits: u32) -> Result<(), Option<Duration>> {
     let decision = limiter.try_acquire_many(permits).await.expect("a decision");
     wait_of(&decision)
 }
 
-pub(crate) fn wait_of(decision: &Decision) -> Result<(), Option<u64>> {
+pub(crate) fn wait_of(decision: &Decision) -> Result<(), Option<Duration>> {
     assert!(matches!(decision.source(), Source::Store | Source::Cache));
     match decision {
         Decision::Allow(_) => Ok(()),
         Decision::Deny(refusal) => {
             let wait = refusal.retry_after();
             assert_eq!(wait.is_none(), refusal.kind() == RefusalKind::AboveRate);
-            // A store in memory tells it to the nanosecond.
-            let millis = |wait: Duration| wait.as_nanos().div_ceil(1_000_000);
-            Err(wait.map(|wait| u64::try_from(millis(wait)).expect("a wait")))
+            Err(wait)
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub(crate) pause: u64,
+    pub(crate) pause: Duration,
     pub(crate) permits: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
-    pub(crate) at: u64,
+    pub(crate) at: Duration,
     pub(crate) permits: u32,
 }
 
 pub(crate) fn limit() -> impl Strategy<Value = Limit> {
     let interval = prop_oneof![
-        1 => Just(1u64),
-        1 => Just(7),
+        2 => proptest::sample::select(&[1u64, 2, 3, 7, 10, 15, 101][..]),
         2 => Just(100),
         4 => Just(1000),
         1 => Just(60_000)
     ];
-    (1u64..12, interval)
-        .prop_map(|(rate, interval)| Limit::new(rate, Duration::from_millis(interval)))
+    let rate = prop_oneof![8 => 1u64..12, 1 => Just(100)];
+    (rate, interval).prop_map(|(rate, interval)| Limit::new(rate, millis(interval)))
 }
 
 /// Traffic dense enough to be refused now and then, with requests up to a little above most rates.
-pub(crate) fn traffic(limit: Limit, most: usize) -> impl Strategy<Value = Vec<Request>> {
-    let interval = interval_of(limit);
+/// Its pauses are multiples of `unit`.
+pub(crate) fn traffic(limit: Limit, unit: u64, most: usize) -> impl Strategy<Value = Vec<Request>> {
+    let interval = nanos(limit.interval()) / unit;
+    // About a microsecond, which a store in memory counts by.
+    let near = if unit < MILLISECOND { 2000 } else { 1 };
     let pause = prop_oneof![
         4 => Just(0),
+        2 => 0..=near,
         8 => 0..=interval / 4 + 1,
-        1 => Just(interval - 1),
-        1 => Just(interval),
+        2 => interval - near..=interval + near,
         1 => Just(interval + interval / 10),
+        1 => Just(interval + MILLISECOND / unit - 1),
     ];
-    let request = (pause, prop_oneof![6 => 1u32..4, 1 => 1u32..14]);
-    let request = request.prop_map(|(pause, permits)| Request { pause, permits });
+    let whole = u32::try_from(limit.permits()).expect("a small limit");
+    let permits = prop_oneof![6 => 1u32..4, 1 => 1u32..14, 1 => 1..=whole];
+    let request = (pause, permits).prop_map(move |(pause, permits)| Request {
+        pause: Duration::from_nanos(pause * unit),
+        permits,
+    });
     proptest::collection::vec(request, 1..most)
 }
 
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("a time of today")
+}
+
 /// A limit, and traffic for it.
-pub(crate) fn histories() -> impl Strategy<Value = (Limit, Vec<Request>)> {
-    limit().prop_flat_map(|limit| (Just(limit), traffic(limit, 60)))
+pub(crate) fn histories(unit: u64) -> impl Strategy<Value = (Limit, Vec<Request>)> {
+    limit().prop_flat_map(move |limit| (Just(limit), traffic(limit, unit, 60)))
 }
 
 /// A limit, the traffic before, a request, and where before its wait to probe (in thousandths).
-pub(crate) type Probed = (Limit, Vec<Request>, u32, Vec<u64>);
+pub(crate) type Probed = (Limit, Vec<Request>, u32, Vec<u32>);
 
-pub(crate) fn probed() -> impl Strategy<Value = Probed> {
-    histories().prop_flat_map(|(limit, traffic)| {
+pub(crate) fn probed(unit: u64) -> impl Strategy<Value = Probed> {
+    histories(unit).prop_flat_map(|(limit, traffic)| {
         let request = 1..=u32::try_from(limit.permits()).expect("a small limit");
-        let probes = proptest::collection::vec(0u64..1000, 3);
+        let probes = proptest::collection::vec(0u32..1000, 3);
         (Just(limit), Just(traffic), request, probes)
     })
-}
-
-pub(crate) fn interval_of(limit: Limit) -> u64 {
-    u64::try_from(limit.interval().as_millis()).expect("an interval")
 }
 
 /// L2 and L3: refused at every instant before the announced one, and no refusal takes anything.
@@ -181,14 +196,16 @@ pub(crate) async fn refused_until<S: Store>(
     limiter: &RateLimiter,
     rate: u64,
     permits: u32,
-    probes: &[u64],
-) -> Option<(u64, Vec<u64>)> {
+    probes: &[u32],
+) -> Option<(Duration, Vec<u64>)> {
     let begun = world.now();
     let wait = take(limiter, permits).await.err()?;
     let wait = wait.expect("no more than the rate is asked for");
-    assert!(wait > 0);
-    let mut instants: Vec<_> = probes.iter().map(|part| wait * part / 1000).collect();
-    instants.push(wait - 1);
+    assert!(!wait.is_zero());
+    let whole = |time| Duration::from_nanos(time / world.unit * world.unit);
+    let part = |part: &u32| whole(nanos(wait * *part / 1000));
+    let mut instants: Vec<_> = probes.iter().map(part).collect();
+    instants.push(whole(nanos(wait) - 1));
     instants.sort_unstable();
     let mut seen = Vec::new();
     for instant in instants {
@@ -197,33 +214,18 @@ pub(crate) async fn refused_until<S: Store>(
         seen.push(before);
         assert!(before < u64::from(permits));
         let refused = take(limiter, permits).await;
-        assert_eq!(refused, Err(Some(wait - instant)), "{instant} of {wait} ms");
+        assert_eq!(
+            refused,
+            Err(Some(wait - instant)),
+            "{instant:?} of {wait:?}"
+        );
         let above = u32::try_from(rate).expect("a small limit") + 1;
         assert_eq!(take(limiter, above).await, Err(None));
         assert_eq!(free(limiter).await, before);
     }
-    world.advance(begun + wait - world.now());
+    let due = nanos(wait).div_ceil(world.unit) * world.unit;
+    world.advance(begun + Duration::from_nanos(due) - world.now());
     Some((wait, seen))
-}
-
-/// Sends the traffic; of each three requests one is abandoned, one given back, and one kept.
-pub(crate) async fn abandon_and_give_back<S: Store>(
-    world: &World<S>,
-    limiter: &RateLimiter,
-    traffic: &[Request],
-) {
-    for (number, request) in traffic.iter().enumerate() {
-        world.advance(request.pause);
-        if number % 3 == 0 {
-            let call = pin!(limiter.try_acquire_many(request.permits));
-            let _ = call.poll(&mut Context::from_waker(Waker::noop()));
-            continue;
-        }
-        let decision = limiter.try_acquire_many(request.permits).await;
-        if let (1, Decision::Allow(grant)) = (number % 3, decision.expect("a decision")) {
-            limiter.give_back(&grant.receipts()[0]);
-        }
-    }
 }
 
 /// Asks without a pause for so long, four at a time; returns how many permits were granted.
@@ -248,7 +250,7 @@ pub(crate) async fn granted_in(limiter: &RateLimiter, time: Duration) -> u64 {
 pub(crate) async fn waits_are_long_enough(
     limiter: &RateLimiter,
     requests: impl IntoIterator<Item = u32>,
-    longest: u64,
+    longest: Duration,
     most: usize,
 ) -> usize {
     let deadline = Instant::now() + LONG;
@@ -260,11 +262,11 @@ pub(crate) async fn waits_are_long_enough(
         assert!(Instant::now() < deadline, "waits that do not end");
         if let Err(wait) = take(limiter, permits).await {
             let wait = wait.expect("no more than the rate is asked for");
-            assert!((1..=longest).contains(&wait), "{wait}");
+            assert!(!wait.is_zero() && wait <= longest, "{wait:?}");
             // By another clock than the server's, which rounds down to a millisecond this clock has
             // not reached.
-            tokio::time::sleep(Duration::from_millis(wait)).await;
-            assert_eq!(take(limiter, permits).await, Ok(()), "after {wait} ms");
+            tokio::time::sleep(wait).await;
+            assert_eq!(take(limiter, permits).await, Ok(()), "after {wait:?}");
             waited += 1;
         }
     }

@@ -47,12 +47,10 @@ async fn row_05_connections_that_fall_silent() {
         scene.load.met_policy(2).await;
         scene.healed().await;
         // Of two handles one may have it earlier, and decide for all lanes.
-        let healed = scene.load.now();
-        while scene.proxy.connections() < before + 2 {
-            let waited = scene.load.now() - healed;
-            assert!(waited < LONG, "not each handle has another");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        until("each handle has another", async || {
+            scene.proxy.connections() >= before + 2
+        })
+        .await;
     }
     scene.judge(EXACT).await;
 }
@@ -278,9 +276,10 @@ async fn takes_once(scene: &Scene) {
     let limit = Limit::per_hour(100);
     let hourly = RateLimiter::new(&scene.load.handles[0], &unique("hourly")).unwrap();
     let began = Instant::now();
-    while hourly.try_set_rate(limit).await.is_err() {
-        assert!(began.elapsed() < LONG);
-    }
+    until("the limit is set", async || {
+        hourly.try_set_rate(limit).await.is_ok()
+    })
+    .await;
     let mut granted = 0;
     while granted < 10 {
         let decision = hourly.try_acquire().await;
@@ -288,14 +287,9 @@ async fn takes_once(scene: &Scene) {
         assert!(began.elapsed() < LONG, "{granted} granted");
     }
     // Grants whose replies were lost are given back.
-    loop {
-        match hourly.available_permits().await {
-            Ok(left) if left == 100 - granted => break,
-            other => assert!(
-                began.elapsed() < LONG,
-                "{other:?} of 100 left after {granted}"
-            ),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("what is left of 100 is what was not granted", async || {
+        let left = hourly.available_permits().await;
+        left.is_ok_and(|left| left == 100 - granted)
+    })
+    .await;
 }

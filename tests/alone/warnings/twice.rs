@@ -1,18 +1,15 @@
 //! Two layers around each other with the same rule: one line.
 
 use crate::scene::*;
-use tracing_subscriber::filter::LevelFilter;
 
-use super::{log::Log, taken};
+use super::Lines;
 
 fn rule() -> Rule {
     Limit::per_hour(1000).by(Constant("all")).named("api")
 }
 
 async fn send(outer: &RateLimitLayer, inner: &RateLimitLayer, times: usize) {
-    let service =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-    let service = outer.layer(inner.layer(service));
+    let service = outer.layer(inner.layer(service_fn(serve::<String>)));
     for _ in 0..times {
         let request = Request::new(String::new());
         service.clone().oneshot(request).await.unwrap();
@@ -21,18 +18,12 @@ async fn send(outer: &RateLimitLayer, inner: &RateLimitLayer, times: usize) {
 
 #[tokio::test]
 async fn a_rule_of_two_layers_is_warned_about_once() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let store = MemoryStore::new();
     let layer = || RateLimitLayer::new(&store, rule());
     let (outer, inner) = (layer(), layer());
     send(&outer, &inner, 5).await;
-    let lines = taken(&log);
-    let [line] = &lines[..] else {
-        panic!("once: {lines:#?}");
-    };
-    assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+    let line = log.warning();
     assert!(
         line.contains("rule=\"api\"") && line.contains("`always()`"),
         "{line}"
@@ -45,5 +36,5 @@ async fn a_rule_of_two_layers_is_warned_about_once() {
     let other = RateLimitLayer::new(&store, rule().named("other"));
     send(&outer, &other, 5).await;
     send(&layer(), &other, 5).await;
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
 }

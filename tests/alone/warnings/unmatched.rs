@@ -4,9 +4,8 @@ use crate::scene::*;
 use axum::{Router, body::Body, routing::get};
 use tower_ratelimit::RateLimitLayerBuilder;
 use tower_ratelimit::Rules;
-use tracing_subscriber::filter::LevelFilter;
 
-use super::{log::Log, taken};
+use super::Lines;
 
 fn rule() -> Rule {
     Limit::per_hour(1_000_000).by(Constant("all"))
@@ -17,9 +16,7 @@ fn builder() -> RateLimitLayerBuilder {
 }
 
 async fn send(layer: &RateLimitLayer, path: &str, times: usize) {
-    let inner =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-    let service = layer.layer(inner);
+    let service = layer.layer(service_fn(serve::<String>));
     for _ in 0..times {
         let request = Request::builder().uri(path).body(String::new()).unwrap();
         service.clone().oneshot(request).await.unwrap();
@@ -28,9 +25,7 @@ async fn send(layer: &RateLimitLayer, path: &str, times: usize) {
 
 #[tokio::test]
 async fn an_entry_that_matches_nothing_is_warned_about_once() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let layer = builder()
         .on("/met", rule())
         .on("POST /login", rule())
@@ -40,13 +35,9 @@ async fn an_entry_that_matches_nothing_is_warned_about_once() {
         .unwrap();
     send(&layer, "/met", 1).await;
     send(&layer, "/", 998).await;
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
     send(&layer.clone(), "/", 1).await;
-    let lines = taken(&log);
-    let [line] = &lines[..] else {
-        panic!("once: {lines:#?}");
-    };
-    assert!(line.contains("WARN tower_ratelimit:"), "{line}");
+    let line = log.warning();
     assert!(
         line.contains("patterns=[\"POST /login\", \"shop.Orders\"]"),
         "{line}"
@@ -56,51 +47,45 @@ async fn an_entry_that_matches_nothing_is_warned_about_once() {
         "{line}"
     );
     send(&layer, "/", 3000).await;
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
 }
 
 #[tokio::test]
 async fn entries_that_match_are_not_warned_about() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let layer = builder().on("/a", rule()).on("/b", rule()).build().unwrap();
     send(&layer, "/", 900).await;
     for path in ["/a", "/b"] {
         send(&layer, path, 1).await;
     }
     send(&layer, "/", 3000).await;
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
     // No entries, and what is denied or allowed meets none.
     send(&builder().build().unwrap(), "/", 1500).await;
     let all = tower_ratelimit::Requests::on_request(|_| true);
     let rules = Rules::new().on("/a", rule()).allow(all).otherwise(rule());
     let allowed = builder().rules(rules).build().unwrap();
     send(&allowed, "/", 1500).await;
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_long_table_makes_a_short_line() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let mut builder = builder();
     for number in 0..5000 {
         builder = builder.on(&format!("/a/{number}"), rule());
     }
     let layer = builder.build().unwrap();
     send(&layer, "/", 1000).await;
-    let line = taken(&log).pop().unwrap();
+    let line = log.taken().pop().unwrap();
     assert!(line.contains("\"/a/9\", \"..\"]"), "{line}");
 }
 
 /// The mistake it is made for: within `nest` a pattern is the whole path all the same.
 #[tokio::test]
 async fn a_forgotten_prefix_is_warned_about() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     for (pattern, warnings) in [("/login", 1), ("/api/login", 0)] {
         let layer = builder().on(pattern, rule()).build().unwrap();
         let inner = Router::new()
@@ -113,7 +98,7 @@ async fn a_forgotten_prefix_is_warned_about() {
             let answer = app.clone().oneshot(request).await.unwrap();
             assert_eq!(answer.status(), 200);
         }
-        let lines = taken(&log);
+        let lines = log.taken();
         assert_eq!(lines.len(), warnings, "{lines:#?}");
         assert!(
             lines.iter().all(|line| line.contains("axum's `nest`")),
@@ -126,17 +111,15 @@ async fn a_forgotten_prefix_is_warned_about() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn a_reload_begins_anew() {
-    let _alone = crate::ALONE.lock().await;
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
+    let log = Lines::alone().await;
     let layer = builder().on("/a", rule()).build().unwrap();
     send(&layer, "/", 1000).await;
-    assert_eq!(taken(&log).len(), 1);
+    assert_eq!(log.taken().len(), 1);
     let rules = Rules::new().on("/b", rule()).otherwise(rule());
     layer.reload(rules).unwrap();
     send(&layer, "/", 999).await;
-    assert_eq!(taken(&log), [""; 0]);
+    assert_eq!(log.taken(), [""; 0]);
     send(&layer, "/", 1).await;
-    let line = taken(&log).pop().unwrap();
+    let line = log.taken().pop().unwrap();
     assert!(line.contains("\"/b\""), "{line}");
 }

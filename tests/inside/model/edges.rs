@@ -37,44 +37,6 @@ fn code(pair: &Pair, rate: u64, interval: u64) -> How {
 }
 
 #[test]
-fn the_largest_numbers_are_counted_exactly() {
-    const MOST: u64 = (1 << 53) - 1;
-    let mut pair = with_limit(MOST, 1000);
-    for _ in 0..3 {
-        let answer = pair.acquire(u32::MAX, How::EXACT).unwrap();
-        assert_eq!(answer.verdict, Verdict::Granted);
-        pair.advance(1);
-    }
-    let left = MOST.cast_signed() - 3 * i64::from(u32::MAX);
-    assert_eq!(pair.available(), Ok(left));
-    pair.advance(1000);
-    assert_eq!(pair.available(), Ok(MOST.cast_signed()));
-}
-
-#[test]
-fn permits_of_unknown_age_are_restored_in_parts_that_fit_a_member() {
-    let mut pair = with_limit(3 << 32, 1000);
-    pair.set_value(1);
-    let answer = pair.acquire(7, How::EXACT).unwrap();
-    assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 1000));
-    assert_eq!(pair.model.state.log.entries().count(), 4);
-    pair.advance(1000);
-    assert_eq!(pair.available(), Ok(3 << 32));
-}
-
-#[test]
-fn a_repair_does_not_block_the_server() {
-    // One that is idle, and whose rate an operator raises by hand: what is missing looks as if it were in use.
-    let mut pair = with_limit((1 << 53) - 1, 1000);
-    pair.set_value(5);
-    assert_eq!(pair.acquire(6, How::EXACT).unwrap().wait, 1000);
-    assert_eq!(pair.model.state.log.entries().count(), 100);
-    pair.grants(5, How::EXACT);
-    pair.advance(1000);
-    assert_eq!(pair.available(), Ok((1 << 53) - 1));
-}
-
-#[test]
 fn a_deficit_of_many_small_grants_is_paid_by_one_call() {
     for exact in [false, true] {
         let mut pair = with_limit(200, 1000);
@@ -215,18 +177,6 @@ fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
     assert_eq!(pair.send(sent, lower).unwrap().verdict, Verdict::Granted);
     let lower = code(&pair, 3, 1000);
     assert_eq!(pair.send(other, lower).unwrap().verdict, Verdict::AboveRate);
-}
-
-// Found by random histories: what the second entry became was removed as the first.
-#[test]
-fn two_entries_of_one_acquire_shrink_one_after_the_other() {
-    let mut pair = with_limit(10, 1000);
-    pair.acquire(3, How::EXACT).unwrap();
-    let sent = pair.sent[0];
-    pair.release(1);
-    pair.send(sent, How::EXACT).unwrap();
-    pair.release(3);
-    assert_eq!(pair.available(), Ok(8));
 }
 
 #[test]

@@ -273,7 +273,7 @@ pub(crate) fn live<K: Kind>(mut pair: Pair<K>, steps: Vec<Step>) {
 pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases: ProptestConfig::default().cases.max(cases),
-        // A sequence that failed becomes a test of its own in `edges.rs`.
+        // A sequence that failed becomes a row in `rows.rs`, or a test in `edges.rs`.
         failure_persistence: None,
         ..ProptestConfig::default()
     }

@@ -4,7 +4,7 @@ use super::{
     edges::changes_nothing,
     histories::{Step, Whose, clock, config, rate_type, step, take, whose},
     members::Generation,
-    pair::{Clock, How, Key, Kind, Lone, Pair, START, Sent},
+    pair::{Clock, How, Kind, Lone, Pair, START, Sent},
 };
 use crate::store::redis::wire::{format::member, slots};
 use crate::{
@@ -35,9 +35,9 @@ enum SlotStep {
 
 /// What was granted in a slot, and the slot's end.
 #[derive(Clone, Copy, Debug)]
-struct Slotted {
-    sent: Sent,
-    end: i64,
+pub(crate) struct Slotted {
+    pub(crate) sent: Sent,
+    pub(crate) end: i64,
 }
 
 fn slot_step() -> impl Strategy<Value = SlotStep> {
@@ -83,7 +83,7 @@ fn live(rate_type: RateType, clock: Clock, steps: Vec<SlotStep>) {
 }
 
 /// What the last acquire got in a slot, if it did.
-fn granted(pair: &Pair, answer: Result<Answer, ErrorKind>) -> Option<Slotted> {
+pub(crate) fn granted(pair: &Pair, answer: Result<Answer, ErrorKind>) -> Option<Slotted> {
     let answer = answer.ok()?;
     let end = pair.name.slots()?.end(answer.now.tick, answer.interval);
     let sent = *pair.sent.last()?;
@@ -91,7 +91,7 @@ fn granted(pair: &Pair, answer: Result<Answer, ErrorKind>) -> Option<Slotted> {
 }
 
 /// Settles what was taken in a slot; how many permits were credited, below zero: charged.
-fn settle(
+pub(crate) fn settle(
     pair: &mut Pair,
     granted: Slotted,
     keep: u32,
@@ -132,48 +132,11 @@ fn take_now(pair: &mut Pair, permits: u32) -> Slotted {
 }
 
 /// Score and permits of each entry.
-fn log(pair: &Pair) -> Vec<(i64, u32)> {
+pub(crate) fn log(pair: &Pair) -> Vec<(i64, u32)> {
     let entries = pair.model.state.log.entries();
     entries
         .map(|entry| (entry.score - START, entry.permits))
         .collect()
-}
-
-#[test]
-fn grants_of_one_slot_are_one_entry() {
-    let mut pair = with_limit(20);
-    take_now(&mut pair, 2);
-    assert_eq!(log(&pair), [(0, 2)]);
-    for _ in 0..2 {
-        pair.advance(1);
-        take_now(&mut pair, 3);
-    }
-    assert_eq!(log(&pair), [(0, 2), (10, 6)]);
-    // A process with other slots, and one without: the first has slots that end at the same time as these.
-    pair.note_in(Some(20));
-    take_now(&mut pair, 1);
-    assert_eq!(log(&pair), [(0, 2), (10, 6), (50, 1)]);
-    pair.advance(46);
-    take_now(&mut pair, 1);
-    pair.note_in(Some(100));
-    take_now(&mut pair, 1);
-    assert_eq!(log(&pair), [(0, 2), (10, 6), (50, 3)]);
-    pair.note_in(None);
-    pair.acquire(1, How::STORED).unwrap();
-    assert_eq!(log(&pair), [(0, 2), (10, 6), (48, 1), (50, 3)]);
-}
-
-#[test]
-fn a_slot_counts_until_an_interval_after_its_end() {
-    let mut pair = with_limit(5);
-    pair.advance(1);
-    take_now(&mut pair, 5);
-    let refused = pair.acquire(1, How::STORED).unwrap();
-    assert_eq!((refused.verdict, refused.wait), (Verdict::Refused, 1009));
-    pair.advance(1008);
-    assert_eq!(pair.acquire(1, How::STORED).unwrap().wait, 1);
-    pair.advance(1);
-    take_now(&mut pair, 5);
 }
 
 #[test]
@@ -193,33 +156,6 @@ fn callers_of_one_call_are_one_entry() {
     assert_eq!(log(&pair), [(10, 10)]);
 }
 
-// Whoever is never refused sweeps nothing, and its log would grow for ever.
-#[test]
-fn a_new_slot_takes_the_place_of_two_that_have_expired() {
-    let mut pair = with_limit(1_000_000);
-    for _ in 0..5 {
-        take_now(&mut pair, 1);
-        pair.advance(10);
-    }
-    pair.advance(980);
-    assert_eq!(log(&pair).len(), 5);
-    // At 1030: four have expired.
-    for (left, value) in [(4, 1_000_000 - 4), (4, 1_000_000 - 5)] {
-        take_now(&mut pair, 1);
-        assert_eq!(
-            (log(&pair).len(), pair.model.state.value),
-            (left, Some(value))
-        );
-    }
-    pair.advance(1);
-    take_now(&mut pair, 1);
-    assert_eq!(log(&pair), [(40, 1), (1030, 2), (1040, 1)]);
-    // What is refused makes no slot.
-    pair.advance(1500);
-    pair.acquire(1_000_001, How::STORED).unwrap();
-    assert_eq!(log(&pair).len(), 3);
-}
-
 #[test]
 fn a_limiter_that_is_never_exhausted_keeps_as_many_entries_as_slots() {
     let mut pair = with_limit(1_000_000);
@@ -231,34 +167,8 @@ fn a_limiter_that_is_never_exhausted_keeps_as_many_entries_as_slots() {
     assert!(log(&pair).len() > 50);
 }
 
-#[test]
-fn a_full_entry_makes_room_for_another() {
-    let mut pair = with_limit(1 << 40);
-    let most = u32::MAX;
-    for (permits, entries) in [
-        (most - 1, 1),
-        (1, 1),
-        (1, 2),
-        (most, 3),
-        (7, 4),
-        (most - 7, 4),
-    ] {
-        take_now(&mut pair, permits);
-        assert_eq!(log(&pair).len(), entries, "{permits}");
-    }
-    // And of several callers at once.
-    let run = pair.unsent_run([most, most, 5, most - 5]);
-    pair.send_run(&run, How::STORED).unwrap();
-    assert_eq!(
-        pair.available(),
-        Ok((1 << 40) - 5 * i64::from(most) - i64::from(most) - 1)
-    );
-    pair.advance(1000);
-    assert_eq!(pair.available(), Ok(1 << 40));
-}
-
 /// A slot's entry that somebody set back to another score.
-fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
+pub(crate) fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     let mut id = *b"slot:\0\0\0\0\0\0\0\0\0\0\0";
     id[8..].copy_from_slice(&end.to_be_bytes());
     let id = PermitId(id);
@@ -274,26 +184,6 @@ fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     pair.model.state.log.insert(Entry { score, permits, id });
     let value = pair.model.state.value.unwrap();
     pair.set_value(value - i64::from(permits));
-}
-
-// Two entries of the same bytes are one in a sorted set: what is in one of them would not count.
-#[test]
-fn an_entry_that_was_set_back_stays_beside_its_slots() {
-    let mut pair = with_limit(20);
-    take_now(&mut pair, 1);
-    plant_stray(&mut pair, START + 10, 2, START + 4);
-    pair.advance(5);
-    // Alone in its slot.
-    take_now(&mut pair, 2);
-    assert_eq!(log(&pair), [(0, 1), (4, 2), (10, 2)]);
-    take_now(&mut pair, 2);
-    assert_eq!(log(&pair), [(0, 1), (4, 2), (10, 2), (10, 2)]);
-    // Beside one.
-    take_now(&mut pair, 3);
-    plant_stray(&mut pair, START + 10, 4, START + 4);
-    assert_eq!(pair.available(), Ok(6));
-    pair.advance(1000);
-    assert_eq!(pair.available(), Ok(13));
 }
 
 // Found by random histories, once in many: the slot's entry was set back, so the grant goes under the
@@ -315,47 +205,6 @@ fn what_is_taken_twice_under_one_id_is_in_the_log_twice() {
         assert_eq!(log.len(), 3 + taken, "{log:?}");
         assert_eq!(pair.available(), Ok(6 - taken as i64));
     }
-}
-
-#[test]
-fn what_was_taken_in_a_slot_is_given_back() {
-    let mut pair = with_limit(20);
-    let stored = LimitSource::Store;
-    pair.advance(1);
-    let first = take_now(&mut pair, 5);
-    let second = take_now(&mut pair, 3);
-    assert_eq!(settle(&mut pair, first, 1, stored), Ok(4));
-    assert_eq!(log(&pair), [(10, 4)]);
-    assert_eq!(settle(&mut pair, second, 0, stored), Ok(3));
-    assert_eq!(log(&pair), [(10, 1)]);
-    assert_eq!(pair.available(), Ok(19));
-    // No more than is there: the rest was released.
-    let third = take_now(&mut pair, 2);
-    pair.release(2);
-    assert_eq!(settle(&mut pair, third, 0, stored), Ok(1));
-    assert_eq!(pair.available(), Ok(20));
-    assert_eq!(settle(&mut pair, third, 0, stored), Ok(0));
-    // More is charged in the present slot, also beyond the limit.
-    let fourth = take_now(&mut pair, 2);
-    pair.advance(500);
-    assert_eq!(settle(&mut pair, fourth, 30, stored), Ok(-28));
-    assert_eq!(log(&pair), [(10, 2), (510, 28)]);
-    assert_eq!(pair.available(), Ok(-10));
-    assert_eq!(settle(&mut pair, fourth, 3, stored), Ok(-1));
-    assert_eq!(log(&pair), [(10, 2), (510, 29)]);
-    // And where the limiter vanished meanwhile.
-    let given = LimitSource::Code(pair.limit(20, 1000).for_request_key());
-    for lose in [Key::Limit, Key::Value, Key::Log] {
-        pair.lose(lose);
-    }
-    assert_eq!(settle(&mut pair, fourth, 0, stored), Ok(0));
-    assert_eq!(
-        settle(&mut pair, fourth, 9, stored),
-        Err(ErrorKind::NotInitialized)
-    );
-    assert_eq!(settle(&mut pair, fourth, 9, given), Ok(-7));
-    assert!(pair.ttls().iter().all(|ttl| *ttl > 1000));
-    assert_eq!(pair.available(), Ok(13));
 }
 
 #[test]

@@ -1,0 +1,134 @@
+//! The ways to count, and what L1 says of each.
+
+use crate::scene::*;
+
+use super::world::{Grant, nanos};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Log,
+    Slots(u32),
+    Window,
+    Gcra,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Log,
+        Self::Slots(10),
+        Self::Slots(100),
+        Self::Window,
+        Self::Gcra,
+    ];
+    /// Those that count by the clock of their caller in Redis, too.
+    pub(crate) const BY_A_CLOCK: [Self; 2] = [Self::Log, Self::Gcra];
+
+    pub(crate) fn of(self, limiter: RateLimiter, limit: Limit) -> RateLimiter {
+        match self {
+            Self::Slots(slots) if limit.interval() >= millis(slots.into()) => {
+                limiter.slots(slots).expect("a number of slots")
+            }
+            Self::Log | Self::Slots(_) => limiter,
+            Self::Window => limiter.algorithm(Algorithm::FixedWindow),
+            Self::Gcra => limiter.algorithm(Algorithm::Gcra),
+        }
+    }
+
+    /// Returns the longest time until all permits are free, if no other caller takes.
+    pub(crate) fn whole(self, limit: Limit) -> Duration {
+        let interval = limit.interval();
+        match self {
+            Self::Log => interval,
+            Self::Slots(_) => interval + (interval / 10).max(millis(1)),
+            Self::Window => interval + millis(1),
+            Self::Gcra => emission(limit) * u32::try_from(limit.permits()).expect("a few"),
+        }
+    }
+
+    /// L1: returns whether these grants keep to the limit.
+    pub(crate) fn holds(self, grants: &[Grant], limit: Limit) -> bool {
+        let (rate, full) = (limit.permits(), fullest(grants, limit.interval()));
+        match self {
+            Self::Log | Self::Slots(_) => full <= rate,
+            Self::Window => windows(grants, limit).all(|sum| sum <= rate) && full <= 2 * rate,
+            Self::Gcra => is_paced(grants, limit),
+        }
+    }
+
+    /// Returns whether there is room for the last of these grants, by the definition of this kind,
+    /// in whole milliseconds.
+    pub(crate) fn fits(self, grants: &[Grant], limit: Limit) -> bool {
+        match self {
+            Self::Log | Self::Slots(_) => fullest(grants, limit.interval()) <= limit.permits(),
+            Self::Window => windows(grants, limit).last() <= Some(limit.permits()),
+            Self::Gcra => {
+                let next = grants.iter().fold(Duration::ZERO, |arrival, grant| {
+                    arrival.max(grant.at) + emission(limit) * grant.permits
+                });
+                let now = grants.last().expect("a grant").at;
+                next <= now + self.whole(limit)
+            }
+        }
+    }
+}
+
+/// Returns the time of one permit of GCRA: whole microseconds.
+pub(crate) fn emission(limit: Limit) -> Duration {
+    Duration::from_micros((nanos(limit.interval()) / 1000).div_ceil(limit.permits()))
+}
+
+/// The most permits granted in a window of `interval` that ends with one of these grants.
+///
+/// The fullest windows end with a grant, as they begin with one.
+pub(crate) fn fullest(grants: &[Grant], interval: Duration) -> u64 {
+    let up_to = |last: usize| {
+        let end = grants[last].at;
+        (grants[..=last].iter())
+            .filter(|grant| grant.at + interval > end)
+            .map(|grant| u64::from(grant.permits))
+            .sum()
+    };
+    (0..grants.len()).map(up_to).max().unwrap_or(0)
+}
+
+/// Returns the permits granted in each fixed window. It begins with its first grant, and lasts for
+/// the interval and a millisecond from the microsecond that this is rounded up to.
+fn windows(grants: &[Grant], limit: Limit) -> impl Iterator<Item = u64> {
+    let lasts = (limit.interval() + millis(1)).as_micros();
+    let mut windows: Vec<(u128, u64)> = Vec::new();
+    for grant in grants {
+        match windows.last_mut() {
+            Some((end, sum)) if grant.at.as_micros() < *end => *sum += u64::from(grant.permits),
+            _ => {
+                let began = grant.at.as_nanos().div_ceil(1000);
+                windows.push((began + lasts, grant.permits.into()));
+            }
+        }
+    }
+    windows.into_iter().map(|(_, sum)| sum)
+}
+
+/// GCRA: no more in any time than come free in it, and the burst.
+fn is_paced(grants: &[Grant], limit: Limit) -> bool {
+    let (rate, interval) = (limit.permits().into(), limit.interval().as_nanos());
+    (0..grants.len()).all(|first| {
+        let mut sum: u128 = 0;
+        grants[first..].iter().all(|last| {
+            sum += u128::from(last.permits);
+            let time = (last.at - grants[first].at).as_nanos();
+            sum.saturating_sub(rate) * interval <= rate * time
+        })
+    })
+}
+
+#[test]
+fn a_full_window_is_measured_as_full() {
+    let grants = [(0, 3), (400, 2), (999, 1), (1000, 3)];
+    let grants = grants.map(|(at, permits)| Grant {
+        at: millis(at),
+        permits,
+    });
+    assert_eq!(fullest(&grants, millis(1000)), 6);
+    assert_eq!(fullest(&grants, millis(1001)), 9);
+    assert_eq!(fullest(&grants, millis(1)), 3);
+}
