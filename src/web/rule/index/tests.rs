@@ -144,6 +144,11 @@ fn request(method: &str, uri: Uri, headers: &[&'static str]) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
+/// Returns a path that a route matches.
+fn filled(route: &str) -> String {
+    route.replace("{x}", "a").replace("{*r}", "b/C")
+}
+
 /// Puts into the extensions what axum's router puts there: the route that serves the request, and
 /// the whole path.
 #[cfg(feature = "axum")]
@@ -158,8 +163,7 @@ fn routed(parts: &mut Parts, route: Option<&str>, whole: Option<Uri>) {
     if let Some(route) = route {
         let handler = async |matched: MatchedPath| Extension(matched);
         let router = Router::<()>::new().route(route, any(handler));
-        let path = route.replace("{x}", "1").replace("{*r}", "2/3");
-        let request = Request::builder().uri(path);
+        let request = Request::builder().uri(filled(route));
         let asked = router.oneshot(request.body(axum::body::Body::empty()).unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread();
         let answer = { runtime }.build().unwrap().block_on(asked).unwrap();
@@ -193,6 +197,11 @@ proptest! {
         let index = reached(&mut patterns);
         // axum's router accepts the name of a parameter only once.
         let template = template.filter(|route| route.matches("{x}").count() < 2);
+        // It serves a request by a route that matches the whole path, and notes both.
+        let whole = match &template {
+            Some(route) => Some(filled(route).parse().unwrap()),
+            None => whole,
+        };
         for uri in uris {
             let mut parts = request(method, uri, &headers);
             routed(&mut parts, template.as_deref(), whole.clone());
