@@ -9,13 +9,12 @@ use std::{
     collections::VecDeque,
     error, fmt, future,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::sync::oneshot;
 
-use super::lock;
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
@@ -288,6 +287,11 @@ impl fmt::Display for Unsent {
 }
 
 impl error::Error for Unsent {}
+
+/// The state behind the lock is whole between any two statements, so a panic does not spoil it.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn overload() -> Error {
     Error::new(ErrorKind::Timeout).caused_by(Unsent)

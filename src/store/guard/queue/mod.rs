@@ -25,14 +25,14 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
 };
 
 pub(crate) use self::in_flight::{InFlight, Unsent};
-use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
+use self::{in_flight::lock, reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
@@ -44,9 +44,6 @@ use crate::{
     receipt::Receipt,
     store::{Decide, DecideRuns, Listener, Op, Outcome},
 };
-
-/// The most callers that one call decides for.
-const LONGEST_RUN: usize = 64;
 
 /// What the callers of a queue charge. Callers of other limiters, or with other limits, slots or
 /// shadows, share no call.
@@ -235,11 +232,6 @@ impl<S: DecideRuns> Decide for Queued<S> {
         self.0.queues.unanswered.gives_back(&receipt);
         self.0.store.settle(receipt, keep);
     }
-}
-
-/// The state behind the lock is whole between any two statements, so a panic does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S> fmt::Debug for Queued<S> {

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::lock;
+use super::in_flight::lock;
 use crate::{
     decision::{Decision, Grant, Source},
     demand::Acquire,

@@ -18,8 +18,11 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    Inner, Key, LONGEST_RUN, key, lock,
+    Inner, Key,
+    in_flight::lock,
+    key,
     reply::{GivesBack, Reply, of_each},
+    wait_queue::LONGEST_RUN,
 };
 use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
 

@@ -10,7 +10,6 @@ use std::{
 
 use tokio::task::AbortHandle;
 
-use super::LONGEST_RUN;
 use crate::{
     decision::{Decision, Refusal, RefusalKind},
     demand::Acquire,
@@ -18,6 +17,9 @@ use crate::{
     list::List,
     receipt::Receipt,
 };
+
+/// The most callers that one call decides for.
+pub(super) const LONGEST_RUN: usize = 64;
 
 #[derive(Default)]
 pub(super) struct WaitQueue {

@@ -17,7 +17,9 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Inner, Key, key, lock,
+    Inner, Key,
+    in_flight::lock,
+    key,
     reply::of_each,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{Queues, lock, wait_queue::WaitQueue};
+use super::super::{Queues, in_flight::lock, wait_queue::WaitQueue};
 use crate::{
     algorithm::{
         call,

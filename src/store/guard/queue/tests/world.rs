@@ -13,7 +13,10 @@ use std::{
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    super::{InFlight, Queued, Queues, in_flight::Bounds, lock},
+    super::{
+        InFlight, Queued, Queues,
+        in_flight::{Bounds, lock},
+    },
     server::{Alive, DEADLINE, Server, id_of, number},
 };
 use crate::{
