@@ -152,8 +152,8 @@ async fn plans(shop: &Running) {
 /// Twenty words are reserved, seven are sent and charged.
 async fn stories(shop: &Running) {
     for _ in 0..2 {
-        let told = (200, "There was a limit, and it held.\n".to_owned());
-        until_it_is(told, async || {
+        let whole = (200, "There was a limit, and it held.\n".to_owned());
+        until_it_is(whole, async || {
             let answer = shop.get("/story", "bob").await;
             (answer.status, answer.body)
         })
