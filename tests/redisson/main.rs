@@ -16,6 +16,7 @@ mod deviations;
 #[path = "../monitor/feed.rs"]
 mod feed;
 mod fleet;
+mod foresee;
 mod java_side;
 mod model;
 mod oracle;
@@ -23,7 +24,9 @@ mod orders;
 mod ours;
 mod prepare;
 mod raw;
+mod receipts;
 mod rust_side;
+mod said;
 mod sequence;
 mod slots;
 #[path = "../support/mod.rs"]

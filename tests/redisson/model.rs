@@ -5,6 +5,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
+pub use super::said::{Caller, Condition, Outcome, Reply};
+
 /// The wire behaviour of a Redisson version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
@@ -67,83 +69,6 @@ pub struct Pair {
 pub struct State {
     pub limit: Option<Limit>,
     pub pairs: BTreeMap<String, Pair>,
-}
-
-/// Who asks, when, and with what id.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    pub client: String,
-    pub now: i64,
-    /// The member of a call that is sent again; new ones are random.
-    pub member: Option<Vec<u8>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Condition {
-    Always,
-    IfSet,
-    IfNotSet,
-    IfGreater,
-    IfLess,
-}
-
-/// What a step answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    Granted,
-    Denied,
-    /// "Requested permits amount cannot exceed defined rate"
-    AboveRate,
-    /// The same as a refusal and not as an error
-    NeverGranted,
-    /// "RateLimiter is not initialized"
-    NotInitialized,
-    /// "attempt to perform arithmetic on a nil value"
-    NilArithmetic,
-    /// No permits are asked for
-    NoPermits,
-    /// Rename of what is not there
-    NoSuchKey,
-    Done,
-    Flag(bool),
-    Number(i64),
-    /// Per client, rate, interval
-    Config(Option<(bool, i64, i64)>),
-    /// -2 no key, -1 no TTL, 0 some TTL
-    Life(i64),
-    /// Nothing that a model foresees
-    Other(String),
-}
-
-/// The answer with its numbers, where they are known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    pub reply: Reply,
-    pub wait: Option<i64>,
-    pub remaining: Option<i64>,
-    pub reset: Option<i64>,
-}
-
-impl From<Reply> for Outcome {
-    fn from(reply: Reply) -> Self {
-        Self {
-            reply,
-            wait: None,
-            remaining: None,
-            reset: None,
-        }
-    }
-}
-
-impl Outcome {
-    /// Whether this is what was foreseen, in all that it tells.
-    pub fn agrees_with(&self, foreseen: &Self) -> bool {
-        let same = |real: Option<i64>, model: Option<i64>| real.is_none() || real == model;
-        self.reply == foreseen.reply
-            && same(self.wait, foreseen.wait)
-            && same(self.remaining, foreseen.remaining)
-            && same(self.reset, foreseen.reset)
-    }
 }
 
 impl Pair {
