@@ -65,7 +65,8 @@ pub(super) struct Waiter {
     reason = "it lives for a moment, and a box would be an allocation"
 )]
 pub(super) enum Turn {
-    Return(Result<Decision, Error>),
+    /// It is decided for, and a call that is still in flight for it may have taken this.
+    Return(Result<Decision, Error>, List<Receipt>),
     /// It sends this call
     Ask(u64),
     Sleep(Until),
@@ -138,8 +139,9 @@ impl WaitQueue {
         }
         let at = self.place(number)?;
         if self.waiters[at].outcome.is_some() {
-            let outcome = self.waiters.remove(at)?.outcome?;
-            return Some(Turn::Return(outcome));
+            let decided = self.waiters.remove(at)?;
+            let owed = decided.owed();
+            return Some(Turn::Return(decided.outcome?, owed));
         }
         if !is_held && self.asks(times.now) {
             self.call = Some(Call {
@@ -248,12 +250,10 @@ impl WaitQueue {
         self.wake_first();
         // At once: a reply, by which it would be given back, may never come. The end of the call
         // gives back once more.
-        let receipts = left.and_then(|left| match left.outcome {
-            Some(Ok(Decision::Allow(grant))) => Some(grant.into_receipts()),
-            None if left.call.is_some() => Some(left.acquire.receipts()),
-            _ => None,
-        });
-        let receipts = receipts.unwrap_or_default();
+        let mut receipts = left.as_ref().map(Waiter::owed).unwrap_or_default();
+        if let Some(Ok(Decision::Allow(grant))) = left.and_then(|left| left.outcome) {
+            receipts.extend(grant.into_receipts());
+        }
         (receipts, unwanted.and_then(|call| call.task))
     }
 
@@ -430,6 +430,15 @@ impl Waiter {
             _ => false,
         };
         self.outcome.is_none() && !in_time
+    }
+
+    /// Returns what a call in flight may take for it.
+    fn owed(&self) -> List<Receipt> {
+        if self.call.is_some() {
+            self.acquire.receipts()
+        } else {
+            List::new()
+        }
     }
 
     fn take_new_id(&mut self) {

@@ -23,7 +23,10 @@ use super::{
     reply::of_each,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
-use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
+use crate::{
+    decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
+    store::DecideRuns,
+};
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -52,6 +55,7 @@ pub(super) async fn acquire<S: DecideRuns>(
         number,
         timer: None,
         asking: None,
+        owed: List::new(),
     };
     poll_fn(|cx| place.poll(cx)).await
 }
@@ -85,6 +89,8 @@ struct Place<'a, S: DecideRuns> {
     timer: Option<(Until, Sleep)>,
     /// The call that it sends where there is no runtime for a task.
     asking: Option<Sleep>,
+    /// What a call took that is still in flight when another has decided.
+    owed: List<Receipt>,
 }
 
 impl<S: DecideRuns> Place<'_, S> {
@@ -96,7 +102,10 @@ impl<S: DecideRuns> Place<'_, S> {
                 self.asking = None;
             }
             match self.turn(cx) {
-                Some(Turn::Return(outcome)) => return Poll::Ready(outcome),
+                Some(Turn::Return(outcome, owed)) => {
+                    self.owed = owed;
+                    return Poll::Ready(outcome);
+                }
                 Some(Turn::Ask(call)) => self.ask(call, cx),
                 Some(Turn::Sleep(until)) => {
                     if self.timer.as_ref().is_none_or(|(due, _)| *due != until) {
@@ -162,7 +171,9 @@ impl<S: DecideRuns> Drop for Place<'_, S> {
         self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
         let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));
         unwanted.into_iter().for_each(|task| task.abort());
+        // Not only by the task's end, which may come after the store is closed.
         self.queue.give_back(receipts);
+        self.queue.give_back(mem::take(&mut self.owed));
     }
 }
 
