@@ -1,4 +1,5 @@
-//! What one decision costs Redis, beside Redisson's own script on the same server. See README.md beside this file.
+//! What one decision costs Redis, beside Redisson's own script on the same server. See README.md
+//! beside this file.
 
 #![allow(
     clippy::expect_used,
@@ -43,7 +44,8 @@ struct Row {
     name: &'static str,
     rate: u64,
     interval: u64,
-    /// What the caller's clock moves by from call to call on a key; none for the server's, or for Java's own
+    /// What the caller's clock moves by from call to call on a key; none for the server's, or for
+    /// Java's own
     step: Option<u64>,
     exact: bool,
 }

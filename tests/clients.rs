@@ -39,7 +39,8 @@ use tower_ratelimit::{
 
 use support::{RedisServer, unique};
 
-/// Longer than what a client waits that goes by its own head: curl begins with one second, urllib3 with none.
+/// Longer than what a client waits that goes by its own head: curl begins with one second, urllib3
+/// with none.
 const INTERVAL: Duration = Duration::from_secs(3);
 
 /// Longer than anything here takes, on the busiest machine.
@@ -126,8 +127,8 @@ async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether a client was refused so often; then it was admitted each time when it came again, and came no earlier than
-/// told.
+/// Whether a client was refused so often; then it was admitted each time when it came again, and
+/// came no earlier than told.
 fn backed_off(log: &Log, times: usize) -> bool {
     let log = log.lock().unwrap();
     let refused = |seen: &Seen| seen.status == 429;

@@ -82,7 +82,8 @@ fn server_in_redis() {
     assert!(keys.contains("example:{127.0.0.1}:address"), "{keys}");
 }
 
-/// With Redis, two servers are one limiter; and `Retry-After` is what a client has to wait, no more and no less.
+/// With Redis, two servers are one limiter; and `Retry-After` is what a client has to wait, no more
+/// and no less.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_on_one_redis_share_their_limits() {
     let redis = RedisServer::start();
@@ -117,7 +118,8 @@ async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
     drop(listener);
     let mut server = Running::spawn(command("server").env("PORT", port.to_string()));
     assert_eq!(server.port(), port);
-    // Its one thread answers after it has begun to wait for the signal, and the address is printed before.
+    // Its one thread answers after it has begun to wait for the signal, and the address is printed
+    // before.
     assert_eq!(get(port, "/").await.status(), 200);
     let pid = server.child.id().to_string();
     // The `kill` of the shell: not every container has the program.
@@ -452,7 +454,8 @@ fn command(name: &str) -> Command {
 
 /// The path of an example's program, built from the sources as they are now.
 ///
-/// `cargo test` builds the examples too, but `cargo test --test examples` does not: what lies there could be an old one.
+/// `cargo test` builds the examples too, but `cargo test --test examples` does not: what lies there
+/// could be an old one.
 fn built(name: &str) -> PathBuf {
     static BUILT: OnceLock<String> = OnceLock::new();
     let messages = BUILT.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! The acquire script of the real Redisson, out of the jar that `tests/redisson/prepare.sh` has brought.
+//! The acquire script of the real Redisson, out of the jar that `tests/redisson/prepare.sh` has
+//! brought.
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -30,7 +31,8 @@ pub(crate) fn script() -> Result<String, String> {
         .output()
         .map_err(|error| format!("`unzip` cannot be run, install it: {error}"))?
         .stdout;
-    // A text in a class file: two bytes of length before it. There are several scripts; the hash tells which.
+    // A text in a class file: two bytes of length before it. There are several scripts; the hash
+    // tells which.
     let start = b"local rate = redis.call(";
     class
         .windows(start.len())

@@ -72,7 +72,8 @@ impl Answer {
         }
     }
 
-    /// Returns the same answer for one of the callers. A refused caller has its `wait` and no `next`.
+    /// Returns the same answer for one of the callers. A refused caller has its `wait` and no
+    /// `next`.
     pub(crate) fn for_caller(self, verdict: Verdict, wait: i64) -> Self {
         let next = if verdict == Verdict::Granted {
             self.next

@@ -15,8 +15,8 @@ use crate::{
 /// The permits of one limiter that are in use, as one algorithm counts them.
 ///
 /// All methods are pure: a state, the limit and an instant make an answer and the next state. The
-/// scripts in `lua/` do the same in Redis, and tests compare the two. So a state can lack each of its
-/// parts, as the keys in Redis can. A verb that fails changes nothing.
+/// scripts in `lua/` do the same in Redis, and tests compare the two. So a state can lack each of
+/// its parts, as the keys in Redis can. A verb that fails changes nothing.
 pub(crate) trait Algorithm: Debug + Send {
     /// Returns which algorithm it is.
     fn kind(&self) -> limit::Algorithm;

@@ -7,8 +7,9 @@
 //!
 //! ## Which locks, in which order
 //!
-//! No lock is held across an await, while a future is polled or dropped, while a task is woken, or
-//! while a listener is called. Few are held at the same time, and then in this order:
+//! No lock is held across an await, while a future is polled or dropped, or while a listener is
+//! called. None is held while a caller is woken. Few are held at the same time, and then in this
+//! order:
 //!
 //! - Queues: callers behind the calls of their limiters > the ids that shared calls are for. The
 //!   queues of those that wait, and the calls in flight to a node, are locked alone.
@@ -18,8 +19,13 @@
 //!   that are counted by an estimate.
 //!
 //! All others are locked alone: the deny cache's, the breaker's and the connection's, the entrance
-//! of the settle queue, the names that were rewritten lately. Settling may be called with a lease
-//! locked, so it never comes back to leases.
+//! of the settle queue, the names that were rewritten lately, the limits that were last seen, the
+//! rules that count in a store, and the open charges of a request. A reload of a layer's rules
+//! locks out other reloads, and takes the lock of the store's rules meanwhile.
+//!
+//! Settling may be called with a lease locked, so it never comes back to leases. There the settle
+//! queue spawns a task and wakes those that wait for the store to close; both take no lock of
+//! another part.
 //!
 //! ## What happens before what
 //!
@@ -333,7 +339,7 @@ impl Future for Deciding {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            // Polled again after it was ready: pending for ever, as nobody may rely on more.
+            // Polled again after it was ready: pending for ever, as no caller may rely on more.
             Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
             Self::Pending(future) => future.as_mut().poll(cx),
         }

@@ -8,9 +8,9 @@ use std::{
 
 /// The rules of all layers on a store.
 ///
-/// Rules of one name count in one place, also those of different layers. If they differed, each would
-/// count by its own limit and, in Redis, rewrite the other's. So the second is refused while the first
-/// is in use.
+/// Rules of one name count in one place, also those of different layers. If they differed, each
+/// would count by its own limit and, in Redis, rewrite the other's. So the second is refused while
+/// the first is in use.
 #[derive(Debug, Default)]
 pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
 
@@ -44,8 +44,8 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Records that `holder` has a rule of this name. Returns false if another holder has a different
-    /// one, other than the holder that it replaces.
+    /// Records that `holder` has a rule of this name. Returns false if another holder has a
+    /// different one, other than the holder that it replaces.
     pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let claims = names.entry(Arc::clone(name)).or_default();

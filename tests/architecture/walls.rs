@@ -73,7 +73,8 @@ fn only_its_store_knows_redis() {
     assert!(named.is_empty(), "{named:#?}");
 }
 
-/// The modules outside of the store's that have parts for the feature `redis` alone: fewer each time.
+/// The modules outside of the store's that have parts for the feature `redis` alone: fewer each
+/// time.
 #[test]
 fn what_is_compiled_for_redis_alone() {
     let places = ["store::redis", "inspect"];

@@ -1,4 +1,5 @@
-//! Replies and errors that no server of ours gives: read without a panic, and taken for nothing that they are not.
+//! Replies and errors that no server of ours gives: read without a panic, and taken for nothing
+//! that they are not.
 
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
@@ -180,7 +181,8 @@ proptest! {
         }
     }
 
-    /// However absurd the numbers: a decision is made of them, and everything that it tells can be asked for.
+    /// However absurd the numbers: a decision is made of them, and everything that it tells can be
+    /// asked for.
     #[test]
     fn absurd_numbers_make_a_decision(numbers in prop::collection::vec(number(), 8), status in 0_i64..3) {
         let algorithms = [
@@ -262,7 +264,8 @@ proptest! {
         }
     }
 
-    /// A word of the server's never becomes a decision, or a kind that says that nothing of ours is there.
+    /// A word of the server's never becomes a decision, or a kind that says that nothing of ours is
+    /// there.
     #[test]
     fn whatever_a_server_says_has_a_class(code in "[A-Z]{1,12}", said in "[ -~]{0,60}") {
         let text = format!("-{code} {said}\r\n");
@@ -320,7 +323,8 @@ mod encoders {
             prop_assert_eq!(held.is_some(), [8, 13, 20, 21].contains(&member.len()));
         }
 
-        /// Two names have no key in common, and the keys of one are in one slot. Redisson's rule has one
+        /// Two names have no key in common, and the keys of one are in one slot. Redisson's rule
+        /// has one
     /// exception: `{a}` keeps its braces, `a` gets them, and their values and logs are the same.
         #[test]
         fn keys_are_apart((a, b) in two_names()) {

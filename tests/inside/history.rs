@@ -1,9 +1,9 @@
-//! L4 on real concurrency: whatever several handles of one server answer to many callers at once, the bare store could have
-//! answered, one caller after the other.
+//! L4 on real concurrency: whatever several handles of one server answer to many callers at once,
+//! the bare store could have answered, one caller after the other.
 //!
-//! Everything that the handles are asked is recorded, with when it began and when it was answered, and so is what the server
-//! shows of the calls that they make. A history is legal if there is an order of its steps that respects these times and in which
-//! the model answers the same.
+//! Everything that the handles are asked is recorded, with when it began and when it was answered,
+//! and so is what the server shows of the calls that they make. A history is legal if there is an
+//! order of its steps that respects these times and in which the model answers the same.
 
 #![allow(
     clippy::panic,
@@ -62,7 +62,8 @@ const HANDLES: usize = 3;
 const TASKS: usize = 3;
 const STEPS: usize = 30;
 
-/// Which guards a handle has, and how they are set: a new guard is one more field here, and one more loop in `all`.
+/// Which guards a handle has, and how they are set: a new guard is one more field here, and one
+/// more loop in `all`.
 #[derive(Clone, Copy, Debug)]
 struct Guards {
     deny_cache: Duration,
@@ -108,8 +109,8 @@ impl Guards {
 enum Callers {
     /// None: then it is soon known what has arrived of all that was given back
     Calm,
-    /// Some drop their calls, or have deadlines that are met: what may have been taken for them is given back twice, the
-    /// second time a second later
+    /// Some drop their calls, or have deadlines that are met: what may have been taken for them is
+    /// given back twice, the second time a second later
     Hasty,
 }
 
@@ -254,7 +255,8 @@ impl World {
                 let settled = self.settle(limiters, random);
                 if let (Some(limiter), Callers::Calm, 0) = (settled, self.callers, random.below(2))
                 {
-                    // What is refused while it is on its way must not be told again when it has arrived.
+                    // What is refused while it is on its way must not be told again when it has
+                    // arrived.
                     let _ = limiter.try_acquire_many(permits).await;
                     store.close().await;
                     limiter.try_acquire_many(permits).await.ok()
@@ -290,7 +292,8 @@ impl World {
         limit.keep_alive(keep_alive).unwrap()
     }
 
-    /// Settles a receipt, whichever handle has it: with less than it took, as a rule. Of which limiter it was.
+    /// Settles a receipt, whichever handle has it: with less than it took, as a rule. Of which
+    /// limiter it was.
     fn settle<'a>(
         &self,
         limiters: &'a [RateLimiter; 2],

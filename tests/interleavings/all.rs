@@ -1,6 +1,8 @@
-//! Every order of what threads do with the pieces that they share, by loom: `tests/run.sh --interleavings`.
+//! Every order of what threads do with the pieces that they share, by loom: `tests/run.sh
+//! --interleavings`.
 //!
-//! The models stand in `models.rs`, which the library brings in where it is built for this: they reach what is private.
+//! The models stand in `models.rs`, which the library brings in where it is built for this: they
+//! reach what is private.
 
 use tower_ratelimit_interleavings::interleavings::*;
 

@@ -41,8 +41,8 @@ const CAP: Duration = Duration::from_secs(60);
 /// When a call that is polled once more has been answered.
 const POLLS: usize = 3;
 
-/// A server of one limiter, with room or without. A call is sent when it is polled first, carried out before the second
-/// time, and answered at the third.
+/// A server of one limiter, with room or without. A call is sent when it is polled first, carried
+/// out before the second time, and answered at the third.
 #[derive(Clone, Debug, Default)]
 struct Server {
     has_room: Arc<Mutex<bool>>,
@@ -123,8 +123,8 @@ impl Process {
     }
 }
 
-/// A refusal is on its way while room is given back: whoever knows of the room is not told the refusal. A call may be
-/// dropped at every point.
+/// A refusal is on its way while room is given back: whoever knows of the room is not told the
+/// refusal. A call may be dropped at every point.
 pub fn a_refusal_and_what_is_given_back() {
     for polls in 0..=POLLS {
         let told = count(move |told| {

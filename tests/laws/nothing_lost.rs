@@ -1,5 +1,5 @@
-//! L5: when the last grant has expired, whatever was taken, abandoned or given back, all permits are
-//! free; where keys were lost, an interval and a tenth after that was noticed.
+//! L5: when the last grant has expired, whatever was taken, abandoned or given back, all permits
+//! are free; where keys were lost, an interval and a tenth after that was noticed.
 
 use crate::scene::*;
 use proptest::prelude::*;

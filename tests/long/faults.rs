@@ -11,7 +11,8 @@ use super::{
     watch::{Control, Watch},
 };
 
-/// What can go wrong on the way, and what with the server. Each is begun, lasts for a while, and is ended.
+/// What can go wrong on the way, and what with the server. Each is begun, lasts for a while, and is
+/// ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     // On the way
@@ -139,7 +140,8 @@ impl<'a> World<'a> {
             Fault::ScriptsLost => assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK"),
             Fault::DataLost => assert_eq!(server.cli(&["FLUSHALL"]), "OK"),
             Fault::KeysLost => {
-                // One key of each: what is left tells what is in use. With two of three, or all, it would begin anew.
+                // One key of each: what is left tells what is in use. With two of three, or all, it
+                // would begin anew.
                 let first = random.below(self.limiters.len() as u64) as usize;
                 for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {
                     let keys = [limiter.name.clone(), limiter.value(), limiter.log()];

@@ -7,7 +7,8 @@ use std::{
 
 use super::{load::LONG, proxy::Proxy};
 
-/// What may come on top in the course of a run, whatever its length: allocators keep what was once in use.
+/// What may come on top in the course of a run, whatever its length: allocators keep what was once
+/// in use.
 const GROWTH_KB: u64 = 12_000;
 
 /// What was seen of this process, again and again.

@@ -1,7 +1,9 @@
-//! The long run: random faults over a random load, every decision recorded, laws checked when it is over.
+//! The long run: random faults over a random load, every decision recorded, laws checked when it is
+//! over.
 //!
-//! `tests/run.sh --faults-only` runs it, and a plain `cargo test` does not. `TOWER_RATELIMIT_MINUTES` says for how long (10),
-//! `TOWER_RATELIMIT_SEED` with which faults; a run prints its own.
+//! `tests/run.sh --faults-only` runs it, and a plain `cargo test` does not.
+//! `TOWER_RATELIMIT_MINUTES` says for how long (10), `TOWER_RATELIMIT_SEED` with which faults; a
+//! run prints its own.
 
 #![cfg(feature = "redis")]
 #![allow(

@@ -1,4 +1,5 @@
-//! The fault matrix: 26 faults under load, all guards on, and seven oracles that hold whatever the fault.
+//! The fault matrix: 26 faults under load, all guards on, and seven oracles that hold whatever the
+//! fault.
 //!
 //! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the
 //! table. To run one row: `cargo test --all-features --test matrix row_03 -- --nocapture`.

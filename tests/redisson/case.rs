@@ -117,7 +117,8 @@ impl Case {
         let temper = Temper {
             per_client: random.percent(40),
             keep_alive: random.percent(40),
-            // Java's release and what is no number of permits spoil the books; most cases do without.
+            // Java's release and what is no number of permits spoil the books; most cases do
+            // without.
             releases: random.percent(35),
             odd_permits: random.percent(10),
             losses: random.percent(35),
@@ -184,7 +185,8 @@ impl Case {
                 (10, java, Op::Acquire(1)),
                 (1000, java, Op::Acquire(2)),
             ]),
-            // Redisson's release credits what it leaves in the log: value is above the rate when that expires.
+            // Redisson's release credits what it leaves in the log: value is above the rate when
+            // that expires.
             case(&[
                 (0, java, Op::TrySetRate(limit(5))),
                 (0, java, Op::Acquire(3)),
@@ -215,7 +217,8 @@ impl Case {
                 (1200, rust, Op::Available),
             ]),
         ];
-        // A limit per client begins anew, and the second Redisson still has its books of the old rate.
+        // A limit per client begins anew, and the second Redisson still has its books of the old
+        // rate.
         for (before, after, wanted) in [(2, 5, 3), (5, 2, 1)] {
             let of_each = |rate| Limit {
                 per_client: true,
@@ -232,7 +235,8 @@ impl Case {
             steps.extend((0..6).map(|_| (1000, second, Op::Acquire(wanted))));
             cases.push(case(&steps));
         }
-        // Redisson leaves value and log behind, and the limiter that gets their name must not inherit them.
+        // Redisson leaves value and log behind, and the limiter that gets their name must not
+        // inherit them.
         let mut renamed = case(&[
             (0, java, Op::TrySetRate(limit(5))),
             (0, java, Op::Acquire(2)),
@@ -265,7 +269,8 @@ impl Case {
         }
     }
 
-    /// Java acquires beside Rust, which lowers rates, gives back, and whose scores run ahead as those of leases do.
+    /// Java acquires beside Rust, which lowers rates, gives back, and whose scores run ahead as
+    /// those of leases do.
     pub fn peer(seed: u64, generations: &[Generation]) -> Self {
         let mut case = Self::random(seed, generations);
         let mut random = Random(!seed);
@@ -402,7 +407,8 @@ impl Temper {
                     Condition::IfGreater,
                     Condition::IfLess,
                 ]);
-                // Two of a case are never so near that the time between them decides which is the longer.
+                // Two of a case are never so near that the time between them decides which is the
+                // longer.
                 step(Op::Expire(
                     HOUR + number * 120_000 + random.of(&[0, 4 * HOUR]),
                     condition,

@@ -1,4 +1,5 @@
-//! Processes in both languages saturate one limit, each by its own clock; what happened is read from MONITOR.
+//! Processes in both languages saturate one limit, each by its own clock; what happened is read
+//! from MONITOR.
 
 use std::{
     fmt,
@@ -174,8 +175,8 @@ impl Fleet {
         }
         let figures = count(&calls, rate, interval);
         if members != Members::RustOnly {
-            // A permit is free again an interval after its stamp, and so at the earliest an interval less this after it
-            // arrived. With the server's clock there is no such time.
+            // A permit is free again an interval after its stamp, and so at the earliest an
+            // interval less this after it arrived. With the server's clock there is no such time.
             let late = figures.lag.into_iter().max().unwrap();
             let grants = grants(&calls);
             let arrivals = grants.iter().map(|grant| (grant.arrived, grant.permits));
@@ -190,7 +191,8 @@ impl Fleet {
     }
 }
 
-/// Every decision, in the order in which the server made it and with the time that it was made by, is the model's.
+/// Every decision, in the order in which the server made it and with the time that it was made by,
+/// is the model's.
 fn replay(state: &mut State, calls: &[Call], generation: Generation) {
     for (number, call) in calls.iter().enumerate() {
         let now = call.now.expect("stamped by its caller");
@@ -291,7 +293,8 @@ fn watch(mut feed: Feed, name: &str) -> Receiver<Vec<Call>> {
     let name = name.to_owned();
     thread::spawn(move || {
         let mut calls: Vec<Call> = Vec::new();
-        // A call that has begun, and whether its script has run: a server that does not know it yet does nothing.
+        // A call that has begun, and whether its script has run: a server that does not know it yet
+        // does nothing.
         let mut current: Option<(Call, bool)> = None;
         loop {
             let seen = feed.next();
@@ -322,8 +325,8 @@ fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, exact, source, four fields of a
-/// limit, and for each caller waits, permits, member, shadow.
+/// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, exact,
+/// source, four fields of a limit, and for each caller waits, permits, member, shadow.
 fn call(seen: &Seen) -> Call {
     let arguments = seen.arguments();
     let rest = &arguments[8..];

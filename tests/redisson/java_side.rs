@@ -111,7 +111,8 @@ fn reply(op: &Op, answer: Answer) -> Reply {
     reply.unwrap_or(Reply::Other(text))
 }
 
-/// What Redisson threw, by the inner words alone: the rest depends on the versions of Redis and Redisson.
+/// What Redisson threw, by the inner words alone: the rest depends on the versions of Redis and
+/// Redisson.
 fn thrown(message: &str) -> Reply {
     // Behind this Redisson quotes the command, whose script has all the messages in it.
     let words = message.split(" channel: ").next().unwrap_or(message);

@@ -1,4 +1,5 @@
-//! One limit for Java and Rust, tested with the real Redisson: `tests/run.sh --redisson`, see `README.md` beside this.
+//! One limit for Java and Rust, tested with the real Redisson: `tests/run.sh --redisson`, see
+//! `README.md` beside this.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -90,7 +91,8 @@ fn java_and_rust_share_a_limit() {
     }
 }
 
-/// Lowered rates, permits given back, scores ahead of the time: Java beside them neither throws nor loses permits.
+/// Lowered rates, permits given back, scores ahead of the time: Java beside them neither throws nor
+/// loses permits.
 #[test]
 fn a_java_peer_is_not_disturbed() {
     let seed = setting("TOWER_RATELIMIT_SEED", fresh_seed());

@@ -1,7 +1,7 @@
 //! What the keys of one limiter hold, and what Redisson does to them: the Java half of the model.
 //!
-//! Written from `RRateLimiter`'s behaviour on the wire. Real Redisson is held against it step by step, so it is the proof
-//! of itself; the Rust half is in `ours.rs`.
+//! Written from `RRateLimiter`'s behaviour on the wire. Real Redisson is held against it step by
+//! step, so it is the proof of itself; the Rust half is in `ours.rs`.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// Without one of its jars the JVM hangs instead of failing, so nobody waits longer for a line than this.
+/// Without one of its jars the JVM hangs instead of failing, so nobody waits longer for a line than
+/// this.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where `prepare.sh` has put what it made, and for which versions.

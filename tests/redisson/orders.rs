@@ -1,4 +1,5 @@
-//! The user's road: the Java and the Rust half of `examples/redisson` beside each other, as they stand.
+//! The user's road: the Java and the Rust half of `examples/redisson` beside each other, as they
+//! stand.
 
 use std::{
     env,

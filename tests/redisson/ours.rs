@@ -1,4 +1,5 @@
-//! What this crate does to the keys of a limiter: the Rust half of the model, written from the headers in `lua/`.
+//! What this crate does to the keys of a limiter: the Rust half of the model, written from the
+//! headers in `lua/`.
 //!
 //! Every place where it does other than Redisson names the deviation.
 
@@ -121,7 +122,8 @@ impl Pair {
         value
     }
 
-    /// Grants each caller in turn that fits; the permits left are wanted exactly. Also returns those.
+    /// Grants each caller in turn that fits; the permits left are wanted exactly. Also returns
+    /// those.
     fn take(
         &mut self,
         limit: &Limit,

@@ -1,4 +1,5 @@
-//! Drives Java and Rust through a case in turn and holds answers and keys against the model after each step.
+//! Drives Java and Rust through a case in turn and holds answers and keys against the model after
+//! each step.
 
 use std::{
     collections::HashMap,
@@ -126,7 +127,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Runs a case and fails with what went wrong: the shortest sequence that does, and how to see it again.
+    /// Runs a case and fails with what went wrong: the shortest sequence that does, and how to see
+    /// it again.
     pub fn must_pass(&mut self, case: &Case) {
         if let Err(failure) = self.run(case) {
             let (case, failure) = shrink(self, case.clone(), failure);

@@ -2,7 +2,8 @@
 //!
 //! - `N`: a hash of `rate`, `interval` (ms), `keepAliveTime` (ms, 0 none), `type` (0 overall, 1 per
 //!   client), first written in this order, in decimal.
-//! - `{N}:value`: permits left, in decimal; `N:value` if there is a `{` in N. Per client, the suffix
+//! - `{N}:value`: permits left, in decimal; `N:value` if there is a `{` in N. Per client, the
+//!   suffix
 //!   `:<client id>` follows.
 //! - `{N}:permits`, named likewise: a sorted set with one member for each grant, scored with its
 //!   time in ms since the epoch. A member is the length of an id in one byte, the id, and the

@@ -24,7 +24,8 @@ impl Cluster {
         Self::start_nodes(MASTERS, None)
     }
 
-    /// As [`start`](Self::start), with nodes that speak TLS among each other and to clients that show a certificate
+    /// As [`start`](Self::start), with nodes that speak TLS among each other and to clients that
+    /// show a certificate
     pub fn start_tls(tls: &Tls) -> Self {
         Self::start_nodes(MASTERS, Some(tls))
     }

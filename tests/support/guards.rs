@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 
-/// How the guards are set. Another guard is one more field here, and one more loop in [`all`](Self::all).
+/// How the guards are set. Another guard is one more field here, and one more loop in
+/// [`all`](Self::all).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guards {
     /// Off, as by default, and as long as it can be

@@ -93,7 +93,8 @@ impl Proxy {
                     return;
                 }
                 accepting.came.lock().unwrap().push(Instant::now());
-                // A client that is gone again, or a server that is down: the client sees a closed connection.
+                // A client that is gone again, or a server that is down: the client sees a closed
+                // connection.
                 let _ = client.and_then(|client| accepting.serve(client));
             }
         });
@@ -116,7 +117,8 @@ impl Proxy {
         self.lose(true, true);
     }
 
-    /// Loses all that comes over the connections that are open now, one way or both, and closes nothing; new ones work.
+    /// Loses all that comes over the connections that are open now, one way or both, and closes
+    /// nothing; new ones work.
     pub fn lose(&self, requests: bool, replies: bool) {
         for pair in self.open() {
             pair.requests_lost.store(requests, Ordering::SeqCst);
@@ -141,7 +143,8 @@ impl Proxy {
         *self.shared.upstream.lock().unwrap() = Some(upstream);
     }
 
-    /// Cuts the connection after the server has answered the next `calls` calls of a script, before the client hears it.
+    /// Cuts the connection after the server has answered the next `calls` calls of a script, before
+    /// the client hears it.
     pub fn cut_replies(&self, calls: usize) {
         self.shared.replies_to_cut.store(calls, Ordering::SeqCst);
     }
@@ -297,7 +300,8 @@ impl Shared {
             }
             let request = &buffer[..read];
             if let Some(shadow) = &mut shadow {
-                // The copy goes first and is answered first: the one that the client hears of is the second.
+                // The copy goes first and is answered first: the one that the client hears of is
+                // the second.
                 shadow.write_all(request)?;
                 let mut reply = [0; 64 * 1024];
                 // Half a request is answered with its other half.

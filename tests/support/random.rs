@@ -39,7 +39,8 @@ impl Random {
     }
 }
 
-/// The seed of a random run: of the environment, or one that no run had before. It is printed where a test fails.
+/// The seed of a random run: of the environment, or one that no run had before. It is printed where
+/// a test fails.
 #[allow(
     clippy::print_stdout,
     reason = "for whoever wants to see the same again"

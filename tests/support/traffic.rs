@@ -162,7 +162,8 @@ impl Traffic {
                 match limiter.try_acquire().await {
                     Ok(decision) if decision.source() == Source::Store => Ok(true),
                     Ok(decision) => Err(format!("{decision:?}")),
-                    // An answer of Redis, at first and after a flush; the limiter's owner sets it then.
+                    // An answer of Redis, at first and after a flush; the limiter's owner sets it
+                    // then.
                     Err(error) if error.kind() == ErrorKind::NotInitialized => {
                         // Fails with the server, and is then tried again by the next.
                         let _ = limiter.try_set_rate(LIMIT).await;
@@ -275,7 +276,8 @@ impl Traffic {
         }
     }
 
-    /// Nothing was decided by policy since traffic began or was last forgotten, and nothing ever came out wrong.
+    /// Nothing was decided by policy since traffic began or was last forgotten, and nothing ever
+    /// came out wrong.
     pub fn all_by_store(&self, when: &str) {
         for lane in &self.lanes {
             let by_policy = lane.by_policy.load(Ordering::SeqCst);

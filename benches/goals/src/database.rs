@@ -141,7 +141,8 @@ pub(crate) fn patient(url: &str) -> RedisStoreBuilder {
         .response_timeout(PATIENCE)
 }
 
-/// Processor time of a process, all threads together; from the scheduler, as the usual figure counts hundredths of a second.
+/// Processor time of a process, all threads together; from the scheduler, as the usual figure
+/// counts hundredths of a second.
 pub(crate) fn busy(process: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{process}/task"))
         .unwrap_or_else(|error| panic!("processor time is read from /proc, as on Linux: {error}"));

@@ -79,7 +79,8 @@ fn today() -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// Of a day after 1970-01-01, which is 0: Howard Hinnant's `civil_from_days`, for days that have come.
+/// Of a day after 1970-01-01, which is 0: Howard Hinnant's `civil_from_days`, for days that have
+/// come.
 fn date(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);

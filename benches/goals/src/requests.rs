@@ -57,7 +57,8 @@ pub(crate) fn decided(decision: &Decision) -> bool {
     decision.is_allowed()
 }
 
-/// Calls for each of so many keys so many times, a few keys at a time, and each key by one task alone.
+/// Calls for each of so many keys so many times, a few keys at a time, and each key by one task
+/// alone.
 pub(crate) async fn in_turns<C, F>(keys: usize, times: usize, at_once: usize, call: C)
 where
     C: Fn(usize) -> F + Clone + Send + 'static,

@@ -69,7 +69,7 @@ impl<S: Decide> Decide for Deadline<S> {
 
     /// # Cancel safety
     ///
-    /// Dropping it leaves the outcome open: whoever drops it decides whether to give back.
+    /// Dropping it leaves the outcome open: the code that drops it decides whether to give back.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         clock::check_timer()?;
         let wait = match acquire.max_wait {

@@ -313,7 +313,8 @@ struct Found {
     over: Duration,
 }
 
-/// Returns the part of a wait that is not certain: the server's clock is read in whole milliseconds.
+/// Returns the part of a wait that is not certain: the server's clock is read in whole
+/// milliseconds.
 fn slack(clock: &StoreClock) -> Duration {
     match clock.is_own() {
         true => Duration::ZERO,

@@ -27,8 +27,8 @@ use crate::{
     store::{Decide, Op, Outcome, StandIn},
 };
 
-/// Answers by the caller's policy when the store cannot decide, and logs once that the store began to
-/// fail and once that it recovered.
+/// Answers by the caller's policy when the store cannot decide, and logs once that the store began
+/// to fail and once that it recovered.
 #[derive(Debug)]
 pub(crate) struct Fallback<S, L> {
     pub(crate) inner: S,
@@ -42,8 +42,8 @@ pub(crate) struct Fallback<S, L> {
     failed_last: AtomicU64,
 }
 
-/// The time without a failure after which a store counts as recovered, so that one that fails now and
-/// then is logged once.
+/// The time without a failure after which a store counts as recovered, so that one that fails now
+/// and then is logged once.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Returns whether the store is at fault, and not the limiter or the question.
@@ -104,8 +104,8 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         }
     }
 
-    /// Returns the answer to a caller whose call was given up at its deadline. The call may have taken
-    /// permits all the same.
+    /// Returns the answer to a caller whose call was given up at its deadline. The call may have
+    /// taken permits all the same.
     ///
     /// A request that is admitted here pays for that: what it took stays taken, and is settled with
     /// what is counted here. Whatever else was asked for is given back. (Callers that wait for

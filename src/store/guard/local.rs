@@ -3,8 +3,8 @@
 //! While the store decides, this process records what it grants, for rules that may need it: a few
 //! counts of the last interval for each key. When the store fails, the first request for a limiter
 //! makes one of these counts in memory, which counts from then on as any other there. It stays when
-//! the store is back, so that a store that fails now and then does not grant a share each time; what
-//! the store granted meanwhile is charged then.
+//! the store is back, so that a store that fails now and then does not grant a share each time;
+//! what the store granted meanwhile is charged then.
 
 mod recent;
 

@@ -11,8 +11,8 @@ use crate::{
 /// Turns an error into the answer that the caller chose, if it chose one.
 ///
 /// Three errors refuse whatever was chosen: the limit was never set, the algorithm cannot count by
-/// it, and the store has no room for another limiter. To let requests pass would open the gate for as
-/// long as a configuration is wrong, or to a caller that fills the store. Shadow rules let pass.
+/// it, and the store has no room for another limiter. To let requests pass would open the gate for
+/// as long as a configuration is wrong, or to a caller that fills the store. Shadow rules let pass.
 #[inline]
 pub(crate) fn settle(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
     match acquire.on_failure {
@@ -59,8 +59,8 @@ pub(crate) fn refuses_anyway(error: &Error) -> bool {
 }
 
 /// Returns the same callers without their shadow rules, if one of these may be why the store cannot
-/// decide: nothing was taken then, and the enforced rules must not suffer. All callers of a run have
-/// the same shadow rules.
+/// decide: nothing was taken then, and the enforced rules must not suffer. All callers of a run
+/// have the same shadow rules.
 pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acquire>> {
     let of_one_limiter = matches!(
         error.kind(),

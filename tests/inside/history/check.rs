@@ -1,8 +1,9 @@
 //! Is there an order in which the bare store could have answered all this?
 //!
-//! The search of Wing and Gong: at each point of the order one of those steps comes next that no other one had ended
-//! before; a state that leads nowhere is not tried twice (Lowe). A legal order is a proof, however it was guessed: what a
-//! server showed of its own order only says where to look first.
+//! The search of Wing and Gong: at each point of the order one of those steps comes next that no
+//! other one had ended before; a state that leads nowhere is not tried twice (Lowe). A legal order
+//! is a proof, however it was guessed: what a server showed of its own order only says where to
+//! look first.
 
 use std::collections::HashMap;
 

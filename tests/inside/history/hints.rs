@@ -1,8 +1,9 @@
-//! What a server's MONITOR shows of a history: which calls asked for permits, and for whom; in which order everything was carried
-//! out, and when.
+//! What a server's MONITOR shows of a history: which calls asked for permits, and for whom; in
+//! which order everything was carried out, and when.
 //!
-//! Found by the ids in the commands, and by nothing else of the scripts' arguments. That a call was made, and for whom, is part
-//! of the history. Order and times are hints: one that is wrong, or missing, costs the search some time and changes no verdict.
+//! Found by the ids in the commands, and by nothing else of the scripts' arguments. That a call was
+//! made, and for whom, is part of the history. Order and times are hints: one that is wrong, or
+//! missing, costs the search some time and changes no verdict.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,8 @@ use super::{
 use crate::store::redis::wire::sliding_log::VERBS;
 use crate::{name::Name, receipt::PermitId, store::Op};
 
-/// By how much what is shown of a call can lie before it, in ms: some servers show when they began to look for calls.
+/// By how much what is shown of a call can lie before it, in ms: some servers show when they began
+/// to look for calls.
 const SHOWN_BEFORE: i64 = 5;
 
 /// What was shown of some histories.
@@ -207,7 +209,8 @@ impl<'a> Shown<'a> {
                 if let (true, Some((place, score))) = (more, places.added) {
                     return Some(Hint::new(place, Time::Exactly(score)));
                 }
-                // It may be sent more than once, also before what it gives back was taken: all but one find nothing.
+                // It may be sent more than once, also before what it gives back was taken: all but
+                // one find nothing.
                 let taken = places.added.map_or(0, |(place, _)| place);
                 let mut late = places.settled.iter().filter(|settled| **settled > taken);
                 let settled = late.next().or(places.settled.first()).copied();
@@ -229,8 +232,8 @@ impl<'a> Shown<'a> {
         Some(Hint::new(place, self.time(history, place)))
     }
 
-    /// Where permits were counted. Nothing tells the calls of one handle for one limiter apart: any of them may be that of any
-    /// event.
+    /// Where permits were counted. Nothing tells the calls of one handle for one limiter apart: any
+    /// of them may be that of any event.
     fn show_counts(&self, history: &History, hints: &mut [Hint]) {
         let mut alike: HashMap<String, Vec<usize>> = HashMap::new();
         for (index, step) in history.steps.iter().enumerate() {
@@ -267,7 +270,8 @@ impl<'a> Shown<'a> {
     fn time(&self, history: &History, place: usize) -> Time {
         match &history.clock {
             Counted::ByServer => {
-                // A script reads the time after what was shown before, and before the next call begins.
+                // A script reads the time after what was shown before, and before the next call
+                // begins.
                 let seen = &self.seen;
                 let call = seen[..=place].iter().rposition(|seen| !seen.by_script);
                 let call = call.unwrap_or(place);

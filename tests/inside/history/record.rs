@@ -27,7 +27,8 @@ use crate::{
     },
 };
 
-/// When something happened: by an order that all threads share, and by the clock that permits are counted by.
+/// When something happened: by an order that all threads share, and by the clock that permits are
+/// counted by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Moment {
     pub(crate) order: u64,
@@ -85,7 +86,8 @@ pub(crate) enum Came {
 }
 
 impl Told {
-    /// Whether what was asked for may have been taken or not, and is given back by the store itself.
+    /// Whether what was asked for may have been taken or not, and is given back by the store
+    /// itself.
     fn is_open(&self) -> bool {
         match self {
             Self::Nothing | Self::Failed(_) => true,
@@ -123,8 +125,8 @@ impl Tape {
         })
     }
 
-    /// All that was written down. What was asked and never answered was still asked; what was given back of it had arrived
-    /// when its handle was closed for the last time.
+    /// All that was written down. What was asked and never answered was still asked; what was given
+    /// back of it had arrived when its handle was closed for the last time.
     pub(crate) fn cut(&self) -> (Vec<Event>, Moment, HashMap<usize, Moment>) {
         let mut events = self.events().clone();
         let unheard: Vec<_> = events.iter().filter_map(given_back_unheard).collect();
@@ -368,8 +370,8 @@ impl fmt::Debug for Recording {
     }
 }
 
-/// A call that is being answered. The moment at which it is dropped is noted before anything follows from that: fields are
-/// dropped in their order.
+/// A call that is being answered. The moment at which it is dropped is noted before anything
+/// follows from that: fields are dropped in their order.
 struct Heard {
     hearing: Hearing,
     deciding: Deciding,

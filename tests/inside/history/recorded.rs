@@ -29,7 +29,8 @@ pub(crate) struct History {
 pub(crate) enum Counted {
     /// The server's: it decides in the order of the times that it reads
     ByServer,
-    /// One of this process, that was moved by hand and showed these milliseconds: it is read before a call is sent
+    /// One of this process, that was moved by hand and showed these milliseconds: it is read before
+    /// a call is sent
     ByHand(Vec<i64>),
 }
 
@@ -125,8 +126,8 @@ impl History {
         )
     }
 
-    /// How many permits those of its process ask for who may stand before a waiter, and whether another process has made
-    /// room since the line began.
+    /// How many permits those of its process ask for who may stand before a waiter, and whether
+    /// another process has made room since the line began.
     pub(crate) fn line_of(&self, index: usize) -> (u64, bool) {
         let event = &self.events[index];
         let waits = |other: &Event| {

@@ -44,7 +44,8 @@ struct Refused {
     event: usize,
     /// When it was decided.
     at: i64,
-    /// In the order of the history, when its process has heard of something of its own that makes it old.
+    /// In the order of the history, when its process has heard of something of its own that makes
+    /// it old.
     old_from: Option<u64>,
 }
 
@@ -138,7 +139,8 @@ impl State {
         }
     }
 
-    /// A call answers each of its callers as the bare store answers a call for as many, also those who hear of it later.
+    /// A call answers each of its callers as the bare store answers a call for as many, also those
+    /// who hear of it later.
     fn call(
         &mut self,
         history: &History,
@@ -212,8 +214,9 @@ impl State {
             .collect())
     }
 
-    /// Who waits in line is refused where the bare store refuses it; or, without asking, where there is no room for it and
-    /// those who may stand before it, or if another process has made room since somebody waits, of which a line does not hear.
+    /// Who waits in line is refused where the bare store refuses it; or, without asking, where
+    /// there is no room for it and those who may stand before it, or if another process has made
+    /// room since somebody waits, of which a line does not hear.
     fn refused_in_line(
         &self,
         history: &History,
@@ -245,9 +248,9 @@ impl State {
         ))
     }
 
-    /// L4: a refusal is told again until there can be room, for the cap at most while the store is asked, and never once
-    /// its process has heard of something of its own that made room; and what it tells is never later than what was told
-    /// first.
+    /// L4: a refusal is told again until there can be room, for the cap at most while the store is
+    /// asked, and never once its process has heard of something of its own that made room; and what
+    /// it tells is never later than what was told first.
     fn told_again(
         &self,
         history: &History,

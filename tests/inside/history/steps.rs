@@ -1,9 +1,10 @@
-//! What has a place in the order of a history: whatever was asked or told by itself, and each call that asked the store for
-//! permits, for all of its callers at once.
+//! What has a place in the order of a history: whatever was asked or told by itself, and each call
+//! that asked the store for permits, for all of its callers at once.
 //!
-//! Who shared a call is seen at the server, and is a part of the history as what they heard is: they hear what the call has
-//! left for all of them. So is a call that told nobody anything: one that waits is asked for again and again, and each time
-//! what has expired is removed, by the limit that stands then.
+//! Who shared a call is seen at the server, and is a part of the history as what they heard is:
+//! they hear what the call has left for all of them. So is a call that told nobody anything: one
+//! that waits is asked for again and again, and each time what has expired is removed, by the limit
+//! that stands then.
 
 use std::{collections::HashMap, ops::RangeInclusive};
 
@@ -23,7 +24,8 @@ pub(crate) struct Step {
     pub(crate) ended: Option<u64>,
     /// And between these, by the clock that counts, in ms.
     pub(crate) times: RangeInclusive<i64>,
-    /// What is carried out before it, whoever hears of it: one connection carries both, in the order in which they were sent.
+    /// What is carried out before it, whoever hears of it: one connection carries both, in the
+    /// order in which they were sent.
     pub(crate) before: Vec<usize>,
     /// Whether nobody has heard or seen that it was carried out.
     pub(crate) may_be_skipped: bool,
@@ -60,8 +62,8 @@ pub(crate) enum Answer {
     GivenBack,
 }
 
-/// All that has a place. `calls`: the events that each call was for, as far as they were seen, in the order in which they were
-/// carried out.
+/// All that has a place. `calls`: the events that each call was for, as far as they were seen, in
+/// the order in which they were carried out.
 pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<Step> {
     let mut ids = ids_of(events, calls);
     let mut calls: Vec<_> = calls.iter().map(|call| (call.clone(), true)).collect();

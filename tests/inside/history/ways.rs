@@ -1,4 +1,5 @@
-//! How a step of a history may be taken: when, or not at all. What a server showed of it says what is tried first.
+//! How a step of a history may be taken: when, or not at all. What a server showed of it says what
+//! is tried first.
 
 use super::{
     recorded::{Counted, History},
@@ -9,14 +10,15 @@ use super::{
 /// Ways to take steps, the likeliest first. There can be very many, and few are looked at.
 pub(crate) type Ways<'a> = Box<dyn Iterator<Item = (usize, Taken)> + 'a>;
 
-/// What a server showed of a step; the default: nothing. Of what reads alone nothing need be shown: it is tried at each
-/// point of the order.
+/// What a server showed of a step; the default: nothing. Of what reads alone nothing need be shown:
+/// it is tried at each point of the order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hint {
     /// Its place in the server's own order
     place: Option<usize>,
     time: Time,
-    /// The steps, if there are several, that places like this one belong to, nobody knows which to which
+    /// The steps, if there are several, that places like this one belong to, nobody knows which to
+    /// which
     shared_by: Vec<usize>,
 }
 
@@ -73,7 +75,8 @@ pub(crate) struct Guide<'a> {
 }
 
 impl<'a> Guide<'a> {
-    /// What was shown of a step: where it shares its hint, of the first place that is left when some are `taken`.
+    /// What was shown of a step: where it shares its hint, of the first place that is left when
+    /// some are `taken`.
     pub(crate) fn hint(&self, step: usize, taken: &[bool]) -> Option<&'a Hint> {
         let own = self.hints.get(step)?;
         let before = own.shared_by.iter().filter(|step| taken[**step]);
@@ -94,7 +97,8 @@ impl<'a> Guide<'a> {
         }
     }
 
-    /// How a step may be taken after what was taken at `now`, and before something that was by `latest`.
+    /// How a step may be taken after what was taken at `now`, and before something that was by
+    /// `latest`.
     pub(crate) fn ways(self, now: i64, step: usize, taken: &[bool], latest: i64) -> Ways<'a> {
         let possible = &self.history.steps[step];
         let (earliest, ended) = (*possible.times.start(), *possible.times.end());

@@ -544,7 +544,8 @@ fn who_waits_is_refused_where_others_wait_before_it() {
     alone(false).fails("with 0 before it");
 }
 
-/// What has expired under the old limit is in use again under the new one, unless somebody came in between, if only in vain.
+/// What has expired under the old limit is in use again under the new one, unless somebody came in
+/// between, if only in vain.
 #[test]
 fn a_call_in_vain_removes_what_has_expired() {
     for (is_called, left, is_legal) in [

@@ -335,8 +335,8 @@ fn a_number_that_is_spelled_otherwise_is_one() {
     }
 }
 
-// One that cannot be granted any more closes no line: whoever waits behind it would be told that it was granted, and
-// nothing taken for it.
+// One that cannot be granted any more closes no line: whoever waits behind it would be told that it
+// was granted, and nothing taken for it.
 #[test]
 fn who_comes_again_for_more_than_the_rate_closes_no_line() {
     let mut pair = Pair::new(RateType::Overall, Clock::Given(START));

@@ -1,5 +1,5 @@
-//! Random histories of every kind: grants, refusals, resends, give-backs, changed limits, lost keys,
-//! drift, other writers.
+//! Random histories of every kind: grants, refusals, resends, give-backs, changed limits, lost
+//! keys, drift, other writers.
 
 use std::time::Duration;
 

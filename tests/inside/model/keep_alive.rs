@@ -118,8 +118,8 @@ fn hows(pair: &Pair) -> [How; 3] {
 }
 
 // Redisson's `availablePermits` takes the life off value, and its next acquire puts it back. The
-// next limiter of that name finds a value that outlives log and hash: Redisson then throws, or grants
-// more than the rate.
+// next limiter of that name finds a value that outlives log and hash: Redisson then throws, or
+// grants more than the rate.
 #[test]
 fn a_value_whose_life_was_dropped_has_it_back_with_the_next_acquire() {
     for mut pair in pairs() {
@@ -274,8 +274,8 @@ fn what_expire_sets_is_passed_on() {
     }
 }
 
-// Found by random histories: value and log kept the life that a rule had given them, and vanished in the middle of an
-// interval in which they counted.
+// Found by random histories: value and log kept the life that a rule had given them, and vanished
+// in the middle of an interval in which they counted.
 #[test]
 fn a_limit_without_a_life_takes_it_off_what_an_earlier_one_left() {
     for mut pair in pairs() {

@@ -241,8 +241,8 @@ fn live(rate_type: RateType, clock: Clock, steps: Vec<ListStep>) {
     }
 }
 
-// Redis ends a script where it stands: what one limiter's limit became must not be written before it is known that the
-// others' keys are what they should be.
+// Redis ends a script where it stands: what one limiter's limit became must not be written before
+// it is known that the others' keys are what they should be.
 #[test]
 fn a_key_that_is_no_log_changes_nothing() {
     let mut stage = Stage::new(RateType::Overall, Clock::Given(START));
@@ -262,7 +262,8 @@ fn a_key_that_is_no_log_changes_nothing() {
     assert_eq!(first.raw(), before);
 }
 
-/// Whoever is refused by one limiter leaves the others' room to those behind it, and is told how they are after that.
+/// Whoever is refused by one limiter leaves the others' room to those behind it, and is told how
+/// they are after that.
 #[test]
 fn room_that_a_later_caller_takes_is_none() {
     let mut stage = Stage::new(RateType::Overall, Clock::Given(START));

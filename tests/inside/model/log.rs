@@ -225,8 +225,8 @@ impl Pair {
         answer.wait
     }
 
-    /// Has the model answer the same, and compares. Where the reply does not tell its time, there must be one `within` the
-    /// call at which the model answers so.
+    /// Has the model answer the same, and compares. Where the reply does not tell its time, there
+    /// must be one `within` the call at which the model answers so.
     fn replied(
         &mut self,
         replied: Result<Vec<Answer>, ErrorKind>,

@@ -1,7 +1,8 @@
 //! Members as Redisson's generations pack them, and the ids that stand for them in the model.
 //!
-//! The model knows ids of 16 bytes only. So that it sorts members of other sizes as Redis does, ids of our own begin with
-//! 0x20 or more, and those made up here with less, in the order in which the generations' first bytes stand.
+//! The model knows ids of 16 bytes only. So that it sorts members of other sizes as Redis does, ids
+//! of our own begin with 0x20 or more, and those made up here with less, in the order in which the
+//! generations' first bytes stand.
 
 use crate::receipt::PermitId;
 use crate::store::redis::wire;
@@ -15,8 +16,8 @@ pub(crate) enum Generation {
     Bytes21,
 }
 
-/// The member that holds `permits`, and its id in the model. `id` is used by the generation that has such, `number` by
-/// the others.
+/// The member that holds `permits`, and its id in the model. `id` is used by the generation that
+/// has such, `number` by the others.
 pub(crate) fn packed(
     generation: Generation,
     id: PermitId,

@@ -1,4 +1,5 @@
-//! A log whose grants are noted in slots: random histories, beside callers that note each grant, and single cases.
+//! A log whose grants are noted in slots: random histories, beside callers that note each grant,
+//! and single cases.
 
 use super::{
     edges::changes_nothing,
@@ -186,8 +187,8 @@ pub(crate) fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     pair.set_value(value - i64::from(permits));
 }
 
-// Found by random histories, once in many: the slot's entry was set back, so the grant goes under the
-// caller's own id, and that id has such an entry from before.
+// Found by random histories, once in many: the slot's entry was set back, so the grant goes under
+// the caller's own id, and that id has such an entry from before.
 #[test]
 fn what_is_taken_twice_under_one_id_is_in_the_log_twice() {
     let mut pair = with_limit(10);
@@ -214,7 +215,8 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_takes_nothing() {
     take_now(&mut pair, 2);
     pair.advance(599);
     take_now(&mut pair, 2);
-    // The grant would be in the same slot as what there is, and the refusal walks into the foreign member before.
+    // The grant would be in the same slot as what there is, and the refusal walks into the foreign
+    // member before.
     let (log, score) = (pair.log_key(), (START + 500).to_string());
     pair.command(&["ZADD", &log, &score, "x"]);
     let run = pair.unsent_run([1, 5]);

@@ -1,7 +1,8 @@
 //! Asks an HTTP/1.1 server as fast as it answers, from one thread.
 //!
-//! It stands in for `wrk -t1 -c64`, which a fresh machine has not. Per request it makes one write, one read, and its share
-//! of a wait for all connections; what it reads of an answer is its status and its length.
+//! It stands in for `wrk -t1 -c64`, which a fresh machine has not. Per request it makes one write,
+//! one read, and its share of a wait for all connections; what it reads of an answer is its status
+//! and its length.
 
 use std::{
     net::SocketAddr,
@@ -69,7 +70,8 @@ impl Load {
         }
     }
 
-    /// Asks from all connections at once, for each user in turn. An answer that is neither 200 nor 429 ends the program.
+    /// Asks from all connections at once, for each user in turn. An answer that is neither 200 nor
+    /// 429 ends the program.
     pub(crate) fn run(&self, address: SocketAddr, until: Until) -> Answers {
         self.runtime.block_on(async {
             let mut streams = Vec::new();

@@ -1,4 +1,5 @@
-//! What one decision costs Redis, beside a script that only returns, called with the same keys and arguments.
+//! What one decision costs Redis, beside a script that only returns, called with the same keys and
+//! arguments.
 
 use std::{sync::Arc, time::Duration};
 
@@ -111,7 +112,8 @@ impl Calls {
     }
 }
 
-/// The last call that the server has noted down, with a script that only returns in the place of its own.
+/// The last call that the server has noted down, with a script that only returns in the place of
+/// its own.
 fn bare(database: &Database) -> redis::Cmd {
     let Reply::Array(entries) = database.command(&["SLOWLOG", "GET", "16"]) else {
         panic!("no slow log");

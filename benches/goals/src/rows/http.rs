@@ -78,7 +78,8 @@ impl Servers {
         server
     }
 
-    /// Where refusals are repeated all the time, they must not grow too old, however slow the machine is.
+    /// Where refusals are repeated all the time, they must not grow too old, however slow the
+    /// machine is.
     fn keep_warm(&mut self) {
         let is_old = |cap| self.warmed.elapsed() > cap / 2;
         if self.scene.cap.is_some_and(is_old) {
@@ -87,8 +88,8 @@ impl Servers {
         }
     }
 
-    /// The answers, the scripts called, and the processor time of each answer in microseconds: of those who answer, and of the
-    /// one who asks.
+    /// The answers, the scripts called, and the processor time of each answer in microseconds: of
+    /// those who answer, and of the one who asks.
     fn ask(&self, server: &Server) -> (Answers, f64, [f64; 2]) {
         self.load
             .run(server.address, Until::Time(run_in(self.turn)));

@@ -39,7 +39,8 @@ enum Peer {
     Governor,
 }
 
-/// A way of counting beside a peer, and the goals where requests are admitted and refused. Both peers count by GCRA.
+/// A way of counting beside a peer, and the goals where requests are admitted and refused. Both
+/// peers count by GCRA.
 const PAIRS: [(&str, Algorithm, Peer, [Goal; 2]); 5] = [
     (
         "sliding log",

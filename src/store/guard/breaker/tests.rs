@@ -281,7 +281,8 @@ fn a_node_stands_for_itself() {
     }
 }
 
-/// The first of several nodes that opens is logged, and the last that closes: once a minute at most.
+/// The first of several nodes that opens is logged, and the last that closes: once a minute at
+/// most.
 #[test]
 fn what_opens_again_and_again_is_told_of_once_a_minute() {
     use crate::macros::logged::levels;

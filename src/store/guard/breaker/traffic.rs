@@ -2,7 +2,7 @@
 //!
 //! A call that was given up at its deadline tells nothing by itself: a burst of calls on a healthy
 //! server has many of these, and so has a process that is short of processor time. A server that
-//! hangs is told apart by its silence. Replies count whichever call they belong to, also those of
+//! hangs shows in its silence. Replies count whichever call they belong to, also those of
 //! calls whose callers have left. What this process has not sent yet, or has received and not read,
 //! is not held against the server.
 

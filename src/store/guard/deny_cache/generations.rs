@@ -1,8 +1,8 @@
 //! Counts the changes of each name, so that a refusal from before a change is known to be stale.
 //!
 //! A refusal can be on its way while other calls change its limiter, and arrive after them. So a
-//! change does not look up refusals and remove them: each refusal carries the generations at which it
-//! was asked for, and is valid while they last. This needs no order of events.
+//! change does not look up refusals and remove them: each refusal carries the generations at which
+//! it was asked for, and is valid while they last. This needs no order of events.
 
 use std::sync::OnceLock;
 
@@ -15,13 +15,14 @@ use crate::{
 /// The number of counts. Names share them, so a change also makes refusals of other names stale,
 /// which costs each of these a call: two in the mean, with half as many counts as refusals at most.
 ///
-/// There is one where all orders of steps are tried: otherwise each run would share them differently.
+/// There is one where all orders of steps are tried: otherwise each run would share them
+/// differently.
 const GENERATIONS: usize = if cfg!(interleavings) { 1 } else { 1 << 16 };
 
 /// Changes, counted by name.
 ///
-/// A count that wraps around seems not to have changed: that takes 2^32 changes while one refusal is
-/// valid.
+/// A count that wraps around seems not to have changed: that takes 2^32 changes while one refusal
+/// is valid.
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     /// Made by the first call, as a store may be set up in several steps.

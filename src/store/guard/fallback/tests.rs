@@ -123,7 +123,8 @@ fn whatever_was_chosen_three_errors_refuse() {
     }
 }
 
-/// A limiter that has no room goes on having none while nobody can be asked. Where the limiter is at fault, it says so.
+/// A limiter that has no room goes on having none while nobody can be asked. Where the limiter is
+/// at fault, it says so.
 #[test]
 fn what_was_told_last_is_told_while_the_store_fails() {
     let wait = Some(Duration::from_secs(1));

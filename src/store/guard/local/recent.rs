@@ -82,8 +82,8 @@ impl Recent {
         Limit::try_new(granted.permits, interval).ok()
     }
 
-    /// Hands over the grants of the interval, the earliest first, each with the time it counts from.
-    /// They are removed here, under a lock that is held until they have arrived.
+    /// Hands over the grants of the interval, the earliest first, each with the time it counts
+    /// from. They are removed here, under a lock that is held until they have arrived.
     pub(crate) fn hand_over<E>(
         &self,
         name: &Name,
@@ -194,8 +194,8 @@ mod tests {
     use crate::{demand::Labels, store::guard::scripted::spent};
 
     proptest! {
-        /// The grants of the interval are there, at their times or up to a part later; of older ones
-        /// at most those of one part before.
+        /// The grants of the interval are there, at their times or up to a part later; of older
+        /// ones at most those of one part before.
         #[test]
         fn what_was_granted_lately_is_there(
             interval in 1..100_000_i64,

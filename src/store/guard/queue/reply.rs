@@ -17,7 +17,8 @@ use crate::{
 /// A decision that its caller has not read yet.
 ///
 /// Dropped unread, it gives back what is flagged so: its caller has left, and does not know of the
-/// grant, or has given it back before it was taken. For other callers, the code that drops them decides.
+/// grant, or has given it back before it was taken. For other callers, the code that drops them
+/// decides.
 pub(super) struct Reply {
     outcome: Option<Result<Decision, Error>>,
     gives_back: bool,

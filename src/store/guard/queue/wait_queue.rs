@@ -458,9 +458,9 @@ fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
 
 /// Returns when a waiter that yields asks for what is free from `due` on.
 ///
-/// Every other slice of time is left to others: they may come as late as a tick of Redisson's timer,
-/// which is at most 100 ms, and 3 ms more. Slices alternate by the Thue-Morse sequence, in which
-/// at most two in a row are equal, and which has no period that an interval could meet.
+/// Every other slice of time is left to others: they may come as late as a tick of Redisson's
+/// timer, which is at most 100 ms, and 3 ms more. Slices alternate by the Thue-Morse sequence, in
+/// which at most two in a row are equal, and which has no period that an interval could meet.
 pub(super) fn own_turn(due: Duration) -> Duration {
     const SLICE: u128 = 110;
     let first = due.as_millis() / SLICE;

@@ -12,8 +12,8 @@ use redis::{
 };
 use tokio::task::AbortHandle;
 
-/// The time for which the kernel sends bytes again before it gives the connection up. Its default is
-/// a quarter of an hour.
+/// The time for which the kernel sends bytes again before it gives the connection up. Its default
+/// is a quarter of an hour.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
