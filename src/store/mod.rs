@@ -122,7 +122,7 @@ pub(crate) trait AnyStore: Debug + Send + Sync {
     fn settle(&self, receipt: Receipt, keep: u32);
 
     /// Returns whether one call reaches only limiters of one identity: a Redis Cluster.
-    fn has_slots(&self) -> bool;
+    fn is_cluster(&self) -> bool;
 
     /// Returns what the names of limiters that rules make begin with.
     fn prefix(&self) -> &str;

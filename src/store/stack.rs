@@ -57,7 +57,7 @@ pub(crate) struct About {
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
     /// One call reaches only limiters of one identity.
-    pub(crate) has_slots: bool,
+    pub(crate) is_cluster: bool,
     pub(crate) rule_names: RuleNames,
 }
 
@@ -248,8 +248,8 @@ impl<S: Decide> AnyStore for Exit<S> {
         Decide::settle(self, receipt, keep);
     }
 
-    fn has_slots(&self) -> bool {
-        self.about.has_slots
+    fn is_cluster(&self) -> bool {
+        self.about.is_cluster
     }
 
     fn prefix(&self) -> &str {

@@ -33,13 +33,13 @@ impl RedisStore {
     /// ```
     pub fn health(&self) -> Health {
         let server = self.server();
-        let in_slots = server.connection.has_nodes();
+        let is_cluster = server.connection.is_cluster();
         let seen = server.breakers.look().into_iter().zip(0..);
         Health {
             connection: server.connection.state(),
             nodes: seen
                 .map(|((breaker, lasts, failures), place): (_, u16)| NodeHealth {
-                    slots: in_slots.then(|| {
+                    slots: is_cluster.then(|| {
                         let first = place * SLOTS_TOGETHER;
                         first..=first + (SLOTS_TOGETHER - 1)
                     }),
@@ -53,8 +53,8 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(crate) fn breakers(&self, in_slots: bool) -> Breakers {
-        let (nodes, place): (_, fn(&Name) -> usize) = if in_slots {
+    pub(crate) fn breakers(&self, is_cluster: bool) -> Breakers {
+        let (nodes, place): (_, fn(&Name) -> usize) = if is_cluster {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)
         } else {
             (1, |_| 0)

@@ -9,14 +9,14 @@ use crate::{name::Name, store::guard::breaker::Signal};
 pub(super) const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// Returns what a failed call says about the server, which is one of several if `in_slots`.
-pub(crate) fn signal(failed: &Failed, in_slots: bool) -> Signal {
+/// Returns what a failed call says about the server, which is one of several if `is_cluster`.
+pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {
     match Class::of(&failed.error) {
         // The other hash slots of its node are not affected.
         Class::Moving => Signal::Nothing,
         // The calls that are sent once are all lost with their connection, and the next one is
         // opened at once, or after its own pause. A node of a Cluster has no such pauses.
-        Class::Lost if !in_slots => Signal::Nothing,
+        Class::Lost if !is_cluster => Signal::Nothing,
         _ if failed.unacknowledged => Signal::Failed,
         class => class.learnt(),
     }
@@ -51,7 +51,7 @@ mod tests {
             (io::ErrorKind::ConnectionReset, Signal::Nothing),
             (io::ErrorKind::TimedOut, Signal::Failed),
         ] {
-            for (unacknowledged, in_slots, expected) in [
+            for (unacknowledged, is_cluster, expected) in [
                 (false, false, Signal::Nothing),
                 (true, false, lost),
                 (true, true, Signal::Failed),
@@ -60,8 +60,8 @@ mod tests {
                     error: io::Error::from(kind).into(),
                     unacknowledged,
                 };
-                let row = format!("{kind}, sent: {unacknowledged}, in slots: {in_slots}");
-                assert_eq!(signal(&failed, in_slots), expected, "{row}");
+                let row = format!("{kind}, sent: {unacknowledged}, cluster: {is_cluster}");
+                assert_eq!(signal(&failed, is_cluster), expected, "{row}");
             }
         }
         // What each answer says is in the table of the page on failures.
@@ -76,11 +76,11 @@ mod tests {
                 error: value.extract_error().unwrap_err(),
                 unacknowledged,
             };
-            for in_slots in [false, true] {
+            for is_cluster in [false, true] {
                 assert_eq!(
-                    signal(&failed, in_slots),
+                    signal(&failed, is_cluster),
                     expected,
-                    "{code}, in slots: {in_slots}"
+                    "{code}, cluster: {is_cluster}"
                 );
             }
         }

@@ -22,10 +22,10 @@ use crate::{
 /// A server that decides for limiters that one script reaches, and settles its grants.
 pub(super) trait OneCall: Sync {
     /// Returns whether one call reaches only limiters of one hash slot.
-    fn in_hash_slots(&self) -> bool;
+    fn is_cluster(&self) -> bool;
 
     /// Decides for callers of the same limiters, all reached by one script.
-    fn acquire_at_once(
+    fn acquire_part(
         &self,
         first: &Acquire,
         run: &[Acquire],
@@ -47,10 +47,10 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
         receipts: List::new(),
         asking: List::new(),
     };
-    for part in parts(acquire, server.in_hash_slots()) {
+    for part in parts(acquire, server.is_cluster()) {
         taken.asking = part.receipts();
         let decision = server
-            .acquire_at_once(&part, std::slice::from_ref(&part))
+            .acquire_part(&part, std::slice::from_ref(&part))
             .await;
         // The call failed or was refused, and what it may have taken was given back.
         taken.asking = List::new();
@@ -81,7 +81,7 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
 }
 
 /// Returns the parts of the list, one for each call.
-fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
+fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
     let mut charges: Vec<&Charge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
         let made_up = |charge: &Charge| !charge.bounded;
@@ -92,7 +92,7 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| go_together(part.first.name(), charge.name(), in_slots))
+            .find(|part| go_together(part.first.name(), charge.name(), is_cluster))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {

@@ -107,13 +107,13 @@ impl DecideRuns for Server {
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
         let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.has_nodes())
+        wire::is_one_call(names, self.connection.is_cluster())
     }
 }
 
 impl OneCall for Server {
-    fn in_hash_slots(&self) -> bool {
-        self.connection.has_nodes()
+    fn is_cluster(&self) -> bool {
+        self.connection.is_cluster()
     }
 
     fn settle(&self, receipt: &Receipt, keep: u32) {
@@ -121,7 +121,7 @@ impl OneCall for Server {
     }
 
     /// Decides for callers of limiters that one script reaches.
-    async fn acquire_at_once(
+    async fn acquire_part(
         &self,
         first: &Acquire,
         run: &[Acquire],
@@ -191,7 +191,7 @@ impl Server {
         };
         first.check()?;
         if self.decides_together(first) {
-            return self.acquire_at_once(first, run).await;
+            return self.acquire_part(first, run).await;
         }
         // One at a time: each caller gets its decision at once, and holds nothing while others are
         // decided. Boxed, so that callers without a saga have no room for it in their futures.
@@ -224,7 +224,7 @@ impl Server {
                 if silent && failed.unacknowledged {
                     pass.ends_unanswered();
                 } else {
-                    pass.ends(node::signal(&failed, self.connection.has_nodes()));
+                    pass.ends(node::signal(&failed, self.connection.is_cluster()));
                 }
                 if failed.unacknowledged {
                     receipts

@@ -157,7 +157,7 @@ impl RedisStore {
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
         let address = source.shown.clone();
-        let breakers = settings.breakers(source.has_nodes).named(address.as_ref());
+        let breakers = settings.breakers(source.is_cluster).named(address.as_ref());
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
             deadline: settings.deadline,
@@ -168,7 +168,7 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: address.clone(),
-            has_slots: source.has_nodes,
+            is_cluster: source.is_cluster,
             rule_names: RuleNames::default(),
         };
         let connection = Arc::new(settings.connection(source, traffic));

@@ -351,8 +351,8 @@ impl AnyStore for Recording {
         self.tape.handed().insert(event);
     }
 
-    fn has_slots(&self) -> bool {
-        self.guarded.has_slots()
+    fn is_cluster(&self) -> bool {
+        self.guarded.is_cluster()
     }
 
     fn prefix(&self) -> &str {

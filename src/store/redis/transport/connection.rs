@@ -171,7 +171,7 @@ impl Connection {
             // Another node must run it, so it did not run. The connection reads where to go before
             // it sends anything else.
             Err(failed)
-                if this.source.has_nodes
+                if this.source.is_cluster
                     && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
             {
                 this.attempt(command).await
@@ -224,8 +224,8 @@ impl Connection {
     }
 
     /// Returns whether there are several nodes, as in a Cluster.
-    pub(crate) fn has_nodes(&self) -> bool {
-        self.source.has_nodes
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.source.is_cluster
     }
 
     /// Returns whether a call begun at `moment` can only have used the present connection.
@@ -233,7 +233,7 @@ impl Connection {
         let slot = self.slot();
         // Connections to the nodes of a Cluster are replaced invisibly.
         self.source.renews
-            && !self.source.has_nodes
+            && !self.source.is_cluster
             && matches!(slot.state, State::Connected(_))
             && slot.since <= moment
     }
@@ -273,13 +273,13 @@ impl Connection {
         match error {
             // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
             // anew.
-            Some(error) if is_lost(error) && self.source.has_nodes => self.record_silence(since),
+            Some(error) if is_lost(error) && self.source.is_cluster => self.record_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.record_silence(since),
             // Any other error is an answer too.
             _ => {
                 // With several nodes, the caller knows which one it was.
-                if !self.source.has_nodes {
+                if !self.source.is_cluster {
                     self.dial.traffic.replied();
                 }
                 self.record_answer(since);
@@ -401,7 +401,7 @@ impl Connection {
     /// sends and reads in the end; one that is not driven never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
         let max_wait = self.dial.response_timeout.saturating_mul(UNDRIVEN_FOR);
-        !self.source.has_nodes
+        !self.source.is_cluster
             && silent_for < max_wait
             && !self.dial.traffic.is_silent_for(self.dial.response_timeout)
     }

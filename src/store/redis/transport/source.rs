@@ -45,7 +45,7 @@ pub(crate) struct Source {
     /// The address without user and password; `None` for a pool or connection of the caller's.
     pub(crate) shown: Option<Arc<str>>,
     /// Set if each connection leads to several nodes, and is repaired by redis-rs.
-    pub(crate) has_nodes: bool,
+    pub(crate) is_cluster: bool,
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
     pub(super) renews: bool,
     /// Set if a connection sends commands again by itself.
@@ -66,7 +66,7 @@ impl Source {
         Self {
             connect: Arc::new(move |dial| Box::pin(connect(dial))),
             shown: None,
-            has_nodes: false,
+            is_cluster: false,
             renews: true,
             repeats: false,
             once: None,
@@ -132,7 +132,7 @@ impl Source {
             }
         });
         Self {
-            has_nodes: true,
+            is_cluster: true,
             repeats: true,
             ..source
         }

@@ -58,7 +58,7 @@ mod cluster {
             let nodes = Arc::clone(&nodes);
             Source {
                 shown: Some(shown_all(&nodes).into()),
-                has_nodes: true,
+                is_cluster: true,
                 repeats: retries > 0,
                 #[cfg(feature = "tls")]
                 wants_tls: nodes.iter().any(super::super::tls::is_wanted),
