@@ -5,7 +5,7 @@ use std::{
     fmt,
     panic::catch_unwind,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     task,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -13,6 +13,7 @@ use std::{
 use tokio::runtime::{Handle, Id};
 
 use crate::error::{Error, ErrorKind};
+use crate::sync::lock;
 
 #[cfg(any(test, feature = "test-util"))]
 pub use manual::ManualClock;
@@ -146,7 +147,7 @@ fn has_timer(present: Id) -> bool {
     if WITH.get() == Some(present) {
         return true;
     }
-    let without = || WITHOUT.lock().unwrap_or_else(PoisonError::into_inner);
+    let without = || lock(&WITHOUT);
     if without().contains(&present) {
         return false;
     }

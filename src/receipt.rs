@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -14,6 +14,7 @@ use crate::{
     limit::LimitSource,
     list::List,
     name::{Limiter, Name},
+    sync::lock,
 };
 
 /// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
@@ -272,16 +273,16 @@ impl Ledger {
     /// Opens it with what the receipts took.
     pub(crate) fn open(&self, receipts: &[Receipt]) {
         let taken = receipts.iter().map(|receipt| (By::Taken, receipt.permits));
-        *self.lock() = Some(taken.collect());
+        *lock(&self.0) = Some(taken.collect());
     }
 
     /// Closes it, and returns one entry per receipt; `None` if it is not open.
     pub(crate) fn close(&self) -> Option<List<Correction>> {
-        self.lock().take()
+        lock(&self.0).take()
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.lock().is_some()
+        lock(&self.0).is_some()
     }
 
     /// Corrects the receipts for which `permits` returns a number. It is called with the place and
@@ -291,7 +292,7 @@ impl Ledger {
         by: By,
         permits: impl Fn(usize, Correction) -> Option<u32>,
     ) -> bool {
-        let mut open = self.lock();
+        let mut open = lock(&self.0);
         let Some(entries) = open.as_mut() else {
             return false;
         };
@@ -303,11 +304,5 @@ impl Ledger {
             }
         }
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<List<Correction>>> {
-        // What is behind the lock is whole between any two statements, so a panic elsewhere does
-        // not spoil it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,17 @@
-//! The atomics and locks of modules that several threads share.
+//! The locks of the crate.
 //!
-//! `tests/interleavings` replaces them with loom's, which try every order of the threads' steps.
+//! The atomics and locks of modules whose order of steps matters are loom's in
+//! `tests/interleavings`, which tries every order.
 
+use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError};
 #[cfg(not(interleavings))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(interleavings)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+
+/// Locks a mutex of the standard library. What is behind the crate's locks is whole between any two
+/// statements, so a panic elsewhere does not spoil it.
+pub(crate) fn lock<T>(mutex: &StdMutex<T>) -> StdGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

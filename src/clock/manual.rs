@@ -4,12 +4,13 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
     time::Duration,
 };
 
 use super::Clock;
+use crate::sync::lock;
 
 /// A clock that stands still until it is moved, and then wakes the sleepers of that time.
 /// Clones are the same clock.
@@ -72,7 +73,7 @@ impl ManualClock {
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

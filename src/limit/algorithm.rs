@@ -121,6 +121,16 @@ impl Algorithm {
         }
     }
 
+    /// Returns whether its waits go by the server's clock, also where calls bring one: a window ends
+    /// when its key does.
+    #[cfg(feature = "redis")]
+    pub(crate) fn waits_by_server(self) -> bool {
+        match self {
+            Self::FixedWindow => true,
+            Self::SlidingLog | Self::Gcra => false,
+        }
+    }
+
     /// Checks that the algorithm can count by a limit of so many permits in so many milliseconds.
     pub(crate) fn check(self, permits: i64, interval: i64) -> Result<(), ConfigError> {
         match self {

@@ -3,8 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
+
+use crate::sync::lock;
 
 /// The rules of all layers on a store.
 ///
@@ -47,7 +49,7 @@ impl RuleNames {
     /// Records that `holder` has a rule of this name. Returns false if another holder has a
     /// different one, other than the holder that it replaces.
     pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.0);
         let claims = names.entry(Arc::clone(name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
         let differs = |claim: &Claim| claim.fingerprint != fingerprint;

@@ -1,7 +1,7 @@
 //! The entry point of the crate: [`RateLimitLayer`] and its builder.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use super::{
 use crate::{
     error::ConfigError,
     store::{AnyStore, Store},
+    sync::lock,
 };
 
 /// Limits the requests to the services it wraps.
@@ -86,10 +87,7 @@ impl Replaceable {
 impl LayerState {
     /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
-        let _alone = self
-            .replacing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.replacing);
         let rules = self.rules.load().successor(rules, &*self.store)?;
         self.rules.store(Arc::new(rules));
         Ok(())

@@ -24,7 +24,6 @@ use crate::{
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, Charge, Labels, Limiter, MaxWait},
     error::Error,
-    limit::Algorithm,
     list::List,
     name::{BuildSpread, Name},
     receipt::Receipt,
@@ -278,13 +277,12 @@ impl Refusals {
         })
     }
 
-    /// Returns the clock by which waits are counted; `None` where there are several. Windows end by
-    /// the server's clock, whatever the logs are counted by.
+    /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
-        let windows = |charge: &Charge| charge.name().algorithm() == Algorithm::FixedWindow;
-        if !self.clock.is_own() || !acquire.charges().any(windows) {
+        let by_server = |charge: &Charge| charge.name().algorithm().waits_by_server();
+        if !self.clock.is_own() || !acquire.charges().any(by_server) {
             Some(&self.clock)
-        } else if acquire.charges().all(windows) {
+        } else if acquire.charges().all(by_server) {
             Some(&StoreClock::SERVER)
         } else {
             None

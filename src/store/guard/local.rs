@@ -11,7 +11,7 @@ mod recent;
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use self::recent::Recent;
@@ -25,6 +25,7 @@ use crate::{
     macros::warning,
     receipt::{Place, Receipt},
     store::StandIn,
+    sync::lock,
 };
 
 /// The limiters of this process, and what the store granted before.
@@ -66,8 +67,7 @@ impl<L: StandIn> Locals<L> {
             if charge.limit() == LimitSource::Store
                 && let Ok(limit) = Limit::try_new(state.permits, state.interval)
             {
-                self.last_seen()
-                    .insert(Arc::clone(&charge.labels.name), limit);
+                lock(&self.last_seen).insert(Arc::clone(&charge.labels.name), limit);
             }
             if granted || charge.limit() == LimitSource::Store {
                 let permits = if granted { charge.permits } else { 0 };
@@ -179,17 +179,9 @@ impl<L: StandIn> Locals<L> {
             LimitSource::Store => {
                 let recent = self.recent.get();
                 let of_limiter = recent.and_then(|recent| recent.limit(charge.name()));
-                of_limiter.or_else(|| self.last_seen().get(&charge.labels.name).copied())
+                of_limiter.or_else(|| lock(&self.last_seen).get(&charge.labels.name).copied())
             }
         }
-    }
-
-    fn last_seen(&self) -> MutexGuard<'_, HashMap<Arc<str>, Limit>> {
-        // What is behind the lock is whole between any two statements, so a panic elsewhere does
-        // not spoil it.
-        self.last_seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> i64 {

@@ -2,7 +2,7 @@
 //! locked.
 
 use super::{
-    shard::{Kept, Shard, lock},
+    shard::{Kept, Shard},
     shared::Shared,
     strangers::Strangers,
 };
@@ -19,6 +19,7 @@ use crate::{
     error::{Error, ErrorKind},
     list::List,
     name::Name,
+    sync::lock,
 };
 
 impl Shared {

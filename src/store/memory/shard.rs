@@ -1,9 +1,6 @@
 //! A part of the limiters in this process, with its own lock and its own bound.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     algorithm::{
@@ -212,9 +209,4 @@ impl Shard {
         }
         self.len() + self.lent < self.most
     }
-}
-
-/// The state behind the lock is whole between any two statements, so it survives a panic elsewhere.
-pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

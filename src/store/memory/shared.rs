@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    shard::{Kept, Shard, lock},
+    shard::{Kept, Shard},
     strangers::Strangers,
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{Decide, DecideRuns, Listeners, Op, Outcome, guard::policy},
+    sync::lock,
 };
 
 /// At most so many shards: more than there will be cores, so that requests seldom wait for each

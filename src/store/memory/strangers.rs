@@ -5,7 +5,7 @@
 //! while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -26,6 +26,7 @@ use crate::{
     macros::warning,
     name::Name,
     receipt::{PermitId, Receipt},
+    sync::lock,
 };
 
 /// The maximum number of sketches: a further interval has no strangers.
@@ -81,7 +82,7 @@ impl Strangers {
 
     /// Takes the lock and only then reads the clock: a sketch needs instants in their order.
     pub(super) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let now = now();
         known
             .sketches

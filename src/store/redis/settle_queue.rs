@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -20,6 +20,7 @@ use crate::{
     name::Name,
     receipt::Receipt,
     store::Listeners,
+    sync::lock,
 };
 
 /// The maximum number of receipts on their way. Those beyond it are lost.
@@ -161,7 +162,7 @@ impl SettleQueue {
 
     /// Returns the runtime of the caller, or the last one that there was.
     fn runtime(&self) -> Option<Handle> {
-        let last = || self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = || lock(&self.runtime);
         let Some(current) = clock::runtime() else {
             return last().clone();
         };

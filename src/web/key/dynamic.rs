@@ -3,13 +3,14 @@
 use std::{
     collections::HashSet,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use http::request::Parts;
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, Or};
 use crate::error::ConfigError;
+use crate::sync::lock;
 
 /// An extractor of any type.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl KeyExtractor for All {
 /// operator writes while the process lives.
 pub(crate) fn intern(text: &str) -> &'static str {
     static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut texts = lock(&TEXTS);
     let texts = texts.get_or_insert_with(HashSet::new);
     if let Some(known) = texts.get(text) {
         return known;

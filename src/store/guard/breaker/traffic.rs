@@ -9,13 +9,13 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
 
-use crate::{clock::Clock, demand::Acquire, name::Name};
+use crate::{clock::Clock, demand::Acquire, name::Name, sync::lock};
 
 /// What comes in within this part of the time that callers wait is not held against silence: it may
 /// be owed to calls before.
@@ -188,12 +188,6 @@ impl Traffic {
     fn node(&self, index: usize) -> Option<MutexGuard<'_, Node>> {
         self.nodes.get(index).map(lock)
     }
-}
-
-/// What is behind the locks is whole between any two statements, so a panic elsewhere does not
-/// spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Watch {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     clock::ManualClock,
     demand::Labels,
-    limit::{Limit, LimitSource},
+    limit::{Algorithm, Limit, LimitSource},
     receipt::PermitId,
     store::guard::scripted::{Scripted, asks, charge, granted, poll, refusal},
 };

@@ -1,11 +1,9 @@
 //! The permits of one lease: handed out, given back, and settled when it ends.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, sync::Mutex};
 
 use crate::receipt::{PermitId, Receipt, TakenAhead};
+use crate::sync::lock;
 
 /// The permits of one lease, which have one entry in the store between them.
 ///
@@ -47,7 +45,7 @@ impl Balance {
     /// Hands out `permits`, if there are as many. Returns how many are left, and an id for the
     /// grant: its caller need not have one.
     pub(crate) fn take(&self, permits: u32) -> Option<(u32, PermitId)> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let left = state.unused.checked_sub(permits)?;
         state.unused = left;
         state.grants += 1;
@@ -56,7 +54,7 @@ impl Balance {
 
     /// Ends the lease: nothing is handed out any more, and what no grant has is given back.
     pub(crate) fn close(&self, settle: impl FnOnce(Receipt, u32)) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.open = false;
         self.correct(&mut state, settle);
     }
@@ -64,12 +62,12 @@ impl Balance {
     /// Returns whether it is to be followed by another: it has ended, or less than half of it is
     /// left, which others can still use.
     pub(crate) fn is_worn(&self) -> bool {
-        self.state().unused < self.taken() / 2
+        lock(&self.state).unused < self.taken() / 2
     }
 
     /// Returns the permits that a grant has, or had.
     pub(crate) fn used(&self) -> u32 {
-        let state = self.state();
+        let state = lock(&self.state);
         state.entry - state.unused
     }
 
@@ -90,18 +88,12 @@ impl Balance {
         state.unused = 0;
         settle(entry, state.entry);
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // What is behind the lock is whole between any two statements, so a panic elsewhere does
-        // not spoil it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl TakenAhead for Balance {
     // Under the lock, so that corrections are sent in their order.
     fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.unused += permits;
         if !state.open {
             self.correct(&mut state, settle);

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use crate::{
     name::{BuildSpread, Name, Text},
     receipt::{PermitId, Receipt},
     store::guard::clock::{StoreClock, StoreInstant},
+    sync::lock,
 };
 
 /// The largest number of limiters that are known. One that is evicted gives its lease back, and is
@@ -102,7 +103,7 @@ impl LeaseTable {
     pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
         lease_of(acquire)?;
         let entry = self.entries.get(acquire.first.name().text())?;
-        entry.lock().take(acquire, &self.clock)
+        lock(&entry.0).take(acquire, &self.clock)
     }
 
     /// Plans a call for these callers, who found no lease that suffices. It takes nothing ahead
@@ -133,14 +134,14 @@ impl LeaseTable {
             entry: Arc::clone(&entry),
         };
         // Dropped when the lock is released.
-        let _worn = entry.lock().plan(&mut plan, run, reserved, &self.clock);
+        let _worn = lock(&entry.0).plan(&mut plan, run, reserved, &self.clock);
         plan
     }
 
     /// Ends the lease of a limiter that is changed.
     pub(crate) fn changed(&self, name: &Name) {
         if let Some(entry) = self.entries.get(name.text()) {
-            let mut state = entry.lock();
+            let mut state = lock(&entry.0);
             state.changes += 1;
             let ended = state.lease.take();
             drop(state);
@@ -150,13 +151,13 @@ impl LeaseTable {
 
     /// Returns how many leases are out.
     pub(crate) fn count(&self) -> usize {
-        let has_lease = |(_, entry): &(Text, Arc<Entry>)| entry.lock().lease.is_some();
+        let has_lease = |(_, entry): &(Text, Arc<Entry>)| lock(&entry.0).lease.is_some();
         self.entries.iter().filter(has_lease).count()
     }
 
     /// Ends so many leases.
     pub(crate) fn end_first(&self, most: usize) {
-        let ended = |(_, entry): (Text, Arc<Entry>)| entry.lock().lease.take();
+        let ended = |(_, entry): (Text, Arc<Entry>)| lock(&entry.0).lease.take();
         self.entries
             .iter()
             .filter_map(ended)
@@ -196,7 +197,7 @@ impl Entry {
     /// Records how a call left the limiter. Ends a lease by another limit than the one in force,
     /// and one whose permits a waiter `lacks`.
     pub(crate) fn record(&self, limit: &LimitState, lacks: bool) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.interval = Some(limit.interval);
         if let Some(left) = limit.remaining {
             state.estimate.record_left(left);
@@ -212,18 +213,18 @@ impl Entry {
 
     /// Records that there was no room for so many permits.
     pub(crate) fn refused(&self, permits: u32) {
-        self.lock().estimate.refused(permits);
+        lock(&self.0).estimate.refused(permits);
     }
 
     /// Records that the call that asked for a lease is over.
     pub(crate) fn asked(&self) {
-        self.lock().asking = false;
+        lock(&self.0).asking = false;
     }
 
     /// Serves callers out of a lease from now on, unless the limiter was changed since it was asked
     /// for. Returns whether it does.
     pub(crate) fn put(&self, lease: Lease, changes: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         if state.changes != changes {
             return false;
         }
@@ -236,19 +237,13 @@ impl Entry {
     /// Ends this lease, if it is still in hand.
     pub(crate) fn end(&self, balance: &Weak<Balance>) {
         let is_it = |lease: &mut Lease| Arc::as_ptr(&lease.balance) == balance.as_ptr();
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let ended = state.lease.take_if(is_it);
         if let Some(Lease { balance, .. }) = &ended {
             state.estimate.ended(balance.taken(), balance.used());
         }
         drop(state);
         drop(ended);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // What is behind the lock is whole between any two statements, so a panic elsewhere does
-        // not spoil it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use crate::{
     decision::LimitState,
     limit::Limit,
     name::{BuildSpread, Name, Text},
+    sync::lock,
 };
 
 /// The most keys that are recorded, some 300 bytes each: 20 MB. One that is evicted has all of its
@@ -171,11 +172,6 @@ fn part_at(now: i64, interval: i64) -> i64 {
 fn end_of(part: i64, interval: i64) -> i64 {
     let end = (i128::from(part) + 1) * i128::from(interval) / PARTS as i128;
     i64::try_from(end).unwrap_or(i64::MAX)
-}
-
-/// A panic elsewhere does not spoil the counts: they are whole between any two statements.
-fn lock(granted: &Mutex<Granted>) -> MutexGuard<'_, Granted> {
-    granted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
     collections::VecDeque,
     error, fmt, future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     name::Name,
+    sync::lock,
 };
 
 /// The most calls in flight to a node, and the least bound.
@@ -287,11 +288,6 @@ impl fmt::Display for Unsent {
 }
 
 impl error::Error for Unsent {}
-
-/// The state behind the lock is whole between any two statements, so a panic does not spoil it.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn overload() -> Error {
     Error::new(ErrorKind::Timeout).caused_by(Unsent)

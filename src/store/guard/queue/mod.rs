@@ -32,7 +32,7 @@ use std::{
 };
 
 pub(crate) use self::in_flight::{InFlight, Unsent};
-use self::{in_flight::lock, reply::Unanswered, runs::Run, wait_queue::WaitQueue};
+use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
@@ -43,6 +43,7 @@ use crate::{
     name::Name,
     receipt::Receipt,
     store::{Decide, DecideRuns, Listener, Op, Outcome},
+    sync::lock,
 };
 
 /// What the callers of a queue charge. Callers of other limiters, or with other limits, slots or

@@ -5,13 +5,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::in_flight::lock;
 use crate::{
     decision::{Decision, Grant, Source},
     demand::Acquire,
     error::{Error, ErrorKind},
     receipt::{PermitId, Receipt},
     store::Decide,
+    sync::lock,
 };
 
 /// A decision that its caller has not read yet.

@@ -18,13 +18,11 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    Inner, Key,
-    in_flight::lock,
-    key,
+    Inner, Key, key,
     reply::{GivesBack, Reply, of_each},
     wait_queue::LONGEST_RUN,
 };
-use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns};
+use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns, sync::lock};
 
 /// A limiter that a call is in flight for, or about to be sent.
 pub(super) struct Run {

@@ -17,15 +17,13 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Inner, Key,
-    in_flight::lock,
-    key,
+    Inner, Key, key,
     reply::of_each,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
     decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
-    store::DecideRuns,
+    store::DecideRuns, sync::lock,
 };
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
     store::redis::classify::{Class, Executed},
+    sync::lock,
 };
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within
@@ -462,12 +463,6 @@ impl Slot {
 /// to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
-}
-
-/// The state behind the lock is valid between any two statements, so a panic elsewhere cannot spoil
-/// it.
-fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // Addresses and passwords must not reach the logs.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{Queues, in_flight::lock, wait_queue::WaitQueue};
+use super::super::{Queues, wait_queue::WaitQueue};
 use crate::{
     algorithm::{
         call,
@@ -27,6 +27,7 @@ use crate::{
         Decide, DecideRuns, Op, Outcome,
         guard::breaker::{Breakers, Signal},
     },
+    sync::lock,
 };
 
 pub(super) type Reply = Result<Vec<Decision>, Error>;

@@ -13,10 +13,7 @@ use std::{
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    super::{
-        InFlight, Queued, Queues,
-        in_flight::{Bounds, lock},
-    },
+    super::{InFlight, Queued, Queues, in_flight::Bounds},
     server::{Alive, DEADLINE, Server, id_of, number},
 };
 use crate::{
@@ -27,6 +24,7 @@ use crate::{
     limit::{Limit, LimitSource},
     name::Name,
     store::{Decide, Listener},
+    sync::lock,
 };
 
 pub(super) const LIMIT: Limit = Limit::new(3, Duration::from_millis(200));
