@@ -24,6 +24,7 @@ mod recorded;
 mod spec;
 mod steps;
 mod ways;
+mod tale;
 mod wrong;
 
 use std::{

@@ -196,6 +196,7 @@ impl Row {
 }
 
 #[test]
+#[allow(clippy::print_stdout, reason = "it names the row that fails")]
 fn every_row_goes_as_it_says() {
     let both = [RateType::Overall, RateType::PerClient];
     let of_a_log = both.map(|rate_type| (OF_A_LOG, rate_type, 10, None));
