@@ -25,7 +25,6 @@ mod macros;
 mod name;
 mod receipt;
 mod store;
-#[cfg(feature = "redis")]
 mod sync;
 #[cfg(any(test, feature = "test-util"))]
 mod test_util;

@@ -4,7 +4,7 @@
 //! `tests/interleavings`, which tries every order.
 
 use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError};
-#[cfg(not(interleavings))]
+#[cfg(all(feature = "redis", not(interleavings)))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(interleavings)]
