@@ -23,8 +23,8 @@ mod record;
 mod recorded;
 mod spec;
 mod steps;
-mod ways;
 mod tale;
+mod ways;
 mod wrong;
 
 use std::{
