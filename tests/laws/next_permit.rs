@@ -13,7 +13,11 @@ type Input = (Limit, Vec<Request>);
 /// `tick` is the unit that the store counts in.
 fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic): Input) {
     world.run(async {
-        let limiter = world.limiter_of(kind, limit).await;
+        let limiter = match kind {
+            // Also slots of less than a millisecond.
+            Kind::Slots(slots) => world.limiter(limit).await.slots(slots).unwrap(),
+            kind => world.limiter_of(kind, limit).await,
+        };
         let mut last = None;
         for request in traffic {
             world.advance(request.pause);

@@ -5,6 +5,8 @@ use crate::scene::*;
 
 on_both!(
     per_address_and_per_user_and_per_route,
+    a_burst_and_an_hour,
+    more_than_one_limit_ever_allows,
     a_refusal_waits_for_the_longest,
     refusals_are_free,
     the_tightest_comes_first,
@@ -339,4 +341,57 @@ async fn a_list_makes_room_for_all_of_itself() {
         assert_eq!(status, StatusCode::OK, "{name}");
         clock.advance(secs(10));
     }
+}
+
+async fn a_burst_and_an_hour<S: Store>(world: World<S>) {
+    let service = world.service([
+        Limit::per_second(10)
+            .by(FromHeader::new("user"))
+            .named("burst"),
+        Limit::per_hour(25)
+            .by(FromHeader::new("user"))
+            .named("hour"),
+    ]);
+    let mut granted = Vec::new();
+    for _ in 0..4 {
+        let mut burst = 0;
+        for _ in 0..12 {
+            let (status, decision) = ask(&service, &[("user", "ann")]).await;
+            match status {
+                StatusCode::OK => burst += 1,
+                _ => assert_eq!(refused(decision).kind(), RefusalKind::OverLimit),
+            }
+        }
+        granted.push(burst);
+        world.advance(1000);
+    }
+    assert_eq!(granted, [10, 10, 5, 0]);
+    assert_eq!(world.left("ann", "burst").await, 10);
+    assert_eq!(world.left("ann", "hour").await, 0);
+    world.advance(3_600_000 - 4000);
+    assert_eq!(world.left("ann", "hour").await, 10);
+}
+
+async fn more_than_one_limit_ever_allows<S: Store>(world: World<S>) {
+    let service = world.service([
+        seconds(5).by(Constant("all")).named("all"),
+        seconds(5)
+            .by(Constant("all"))
+            .named("large")
+            .cost_by(|parts| {
+                if parts.headers.contains_key("large") {
+                    6
+                } else {
+                    1
+                }
+            }),
+    ]);
+    assert_eq!(ask(&service, &[]).await.0, StatusCode::OK);
+    let (status, decision) = ask(&service, &[("large", "")]).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    let refusal = refused(decision);
+    assert_eq!(refusal.kind(), RefusalKind::AboveRate);
+    assert_eq!(refusal.retry_after(), None);
+    assert_eq!(refused_by(&refusal), [("large".to_owned(), None)]);
+    assert_eq!(world.left("all", "all").await, 4);
 }

@@ -7,6 +7,7 @@ use super::{world::World, world::left, world::on_both, world::refused_by};
 
 on_both!(
     each_takes_its_own,
+    a_refusal_waits_for_the_longest,
     an_error_of_one_charges_none,
     what_cannot_be_asked_together,
     receipts_give_back_exactly_what_was_taken,
@@ -343,4 +344,27 @@ async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
         })
         .await;
     }
+}
+
+async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
+    let limiters = limiters(&world, [(2, 700), (9, 5000), (2, 1000)]).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    assert!(taken(&all, 1).await);
+    world.advance(400);
+    assert!(taken(&all, 1).await);
+    let refusal = refused(all.try_acquire_many(2).await.unwrap());
+    assert_eq!(
+        refused_by(&refusal),
+        [
+            (limiters[2].name().to_owned(), Some(1000)),
+            (limiters[0].name().to_owned(), Some(700))
+        ]
+    );
+    assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1000)));
+    for later in [699, 1, 299] {
+        world.advance(later);
+        assert!(!taken(&all, 2).await, "{later}");
+    }
+    world.advance(1);
+    assert!(taken(&all, 2).await);
 }

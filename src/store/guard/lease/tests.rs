@@ -38,6 +38,21 @@ async fn what_is_left_and_when_it_is_whole_is_told_as_without_a_lease() {
 }
 
 #[tokio::test]
+async fn a_hot_limiter_is_seldom_asked_about() {
+    let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 1);
+    let mut leased = 0;
+    for request in 0..10_000 {
+        if request % 100 == 0 {
+            world.advance(1);
+        }
+        leased += u64::from(world.takes(0, 1).source() == Source::Lease);
+    }
+    assert!(leased > 9_900, "{leased}");
+    assert!(world.calls() < 25, "{}", world.calls());
+    assert_eq!(leased + world.calls(), 10_000);
+}
+
+#[tokio::test]
 async fn nothing_is_handed_out_at_the_end_or_after() {
     let world = World::of_one();
     world.warm(0);

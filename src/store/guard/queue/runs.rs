@@ -43,7 +43,7 @@ struct Member {
 ///
 /// # Cancel safety
 ///
-/// As [`acquire`](super::Queued::acquire).
+/// As [`Decide::acquire`](crate::store::Decide::acquire) of the queues.
 pub(super) async fn acquire<S: DecideRuns>(
     queue: &Arc<Inner<S>>,
     acquire: &Acquire,

@@ -55,6 +55,8 @@ pub(super) struct Waiter {
     due: Option<Duration>,
     /// The last call that is in flight for it.
     pub(super) call: Option<u64>,
+    /// The calls before it that are in flight still, with what they may take.
+    earlier: Vec<(u64, List<Receipt>)>,
     outcome: Option<Result<Decision, Error>>,
     waker: Option<Waker>,
 }
@@ -109,6 +111,7 @@ impl WaitQueue {
             deadline,
             due: None,
             call: None,
+            earlier: Vec::new(),
             outcome: refusal.map(|refusal| Ok(Decision::Deny(refusal))),
             waker: None,
         });
@@ -204,8 +207,9 @@ impl WaitQueue {
         let waiters = self.waiters.iter_mut();
         let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
         let picked = waiting.take(LONGEST_RUN).map(|waiter| {
-            if waiter.call.replace(number).is_some() {
+            if let Some(earlier) = waiter.call.replace(number) {
                 // That call may still be answered: what it takes has an id of its own.
+                waiter.earlier.push((earlier, waiter.acquire.receipts()));
                 waiter.take_new_id();
             }
             (waiter.number, waiter.acquire.clone())
@@ -216,6 +220,7 @@ impl WaitQueue {
     /// Ends a call. Without an answer, its callers are asked for again.
     pub(super) fn end(&mut self, number: u64, is_answered: bool) {
         for waiter in &mut self.waiters {
+            waiter.earlier.retain(|(call, _)| *call != number);
             if waiter.call == Some(number) {
                 waiter.call = None;
                 if !is_answered {
@@ -432,13 +437,15 @@ impl Waiter {
         self.outcome.is_none() && !in_time
     }
 
-    /// Returns what a call in flight may take for it.
+    /// Returns what the calls in flight may take for it.
     fn owed(&self) -> List<Receipt> {
-        if self.call.is_some() {
-            self.acquire.receipts()
-        } else {
-            List::new()
-        }
+        let earlier = self
+            .earlier
+            .iter()
+            .flat_map(|(_, receipts)| receipts)
+            .cloned();
+        let last = self.call.map(|_| self.acquire.receipts());
+        earlier.chain(last.into_iter().flatten()).collect()
     }
 
     fn take_new_id(&mut self) {
