@@ -121,8 +121,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns whether its waits go by the server's clock, also where calls bring one: a window ends
-    /// when its key does.
+    /// Returns whether its waits go by the server's clock, also where calls bring one: a window
+    /// ends when its key does.
     pub(crate) fn waits_by_server(self) -> bool {
         match self {
             Self::FixedWindow => true,
