@@ -6,7 +6,7 @@
 //!
 //! The lease is asked within the queue, as what it takes ahead goes with the queue's calls. A
 //! demand that can be decided at once passes the queue by, also to take from a lease: where
-//! somebody waits there is none. A store in memory has the exit, the queue and itself.
+//! a caller waits there is none. A store in memory has the exit, the queue and itself.
 
 #[cfg(feature = "redis")]
 use std::sync::Weak;

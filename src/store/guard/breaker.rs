@@ -292,8 +292,8 @@ impl Breakers {
         match (warns, is_open) {
             (Some(true), true) => warning!(
                 failures = self.failures,
-                "the breaker opens: the store of the rate limits is left alone, but for a call now \
-                 and then, until it answers in time"
+                "the breaker opens: the store of the rate limits is left alone, except for a call \
+                 now and then, until it answers in time"
             ),
             (Some(true), false) => {
                 notice!("the breaker closes: the store of the rate limits is asked again");

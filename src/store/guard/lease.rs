@@ -1,4 +1,4 @@
-//! Leases: permits fetched ahead, out of which this process grants without asking the store.
+//! Leases: permits fetched ahead, which this process grants without asking the store.
 //!
 //! A lease is one entry in the store, of several permits, and scored at its end: each permit is
 //! used before its score, so no window has more than the rate. It is asked for by the call that
@@ -38,7 +38,7 @@ use crate::{
     store::{Decide, DecideRuns, Listener, Op, Outcome},
 };
 
-/// A store of which permits are fetched ahead.
+/// A store with leases: permits are fetched ahead from it.
 pub(crate) struct Leasing<S: DecideRuns> {
     inner: Arc<S>,
     table: LeaseTable,

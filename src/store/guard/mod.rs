@@ -12,7 +12,7 @@
 //!   or by the connection's timeouts. Calls beyond the bound are overload: answered by policy, and
 //!   no failure of the server.
 //! - The lease sees in the queue who is asked for together, so that it costs no call of its own,
-//!   and whether somebody waits, who goes before those still to come.
+//!   and whether a caller waits, which goes before those still to come.
 //! - The breaker's first half is asked before there is a future: while a server is left alone,
 //!   nothing waits for it. Its second half is in the store, around each call: only there the node
 //!   is known.

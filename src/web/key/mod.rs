@@ -194,7 +194,7 @@ pub struct KeyTraits {
 }
 
 impl KeyTraits {
-    /// The properties of keys of which a caller has few, and which show no credential.
+    /// The properties of keys that show no credential, and a caller has few of.
     pub const BOUNDED: Self = Self {
         exposed_credential: None,
         is_bounded: true,

@@ -28,7 +28,7 @@ pub(crate) struct Traffic {
     clock: Arc<dyn Clock>,
     /// The connection to the only node, where its bytes are seen.
     watched: Mutex<Weak<HasUnread>>,
-    /// Whether somebody is about to read from it, and has not said yet that bytes came in.
+    /// Whether a task is about to read from it, and has not recorded yet that bytes came in.
     is_reading: AtomicBool,
 }
 

@@ -262,7 +262,7 @@ impl State {
         Some(lease.grant(acquire, id, left, elapsed))
     }
 
-    /// Returns a lease of which nothing can be handed out any more.
+    /// Returns a lease that has nothing left to hand out.
     fn plan(
         &mut self,
         plan: &mut Plan,
