@@ -19,15 +19,15 @@ use crate::{
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
 const LARGEST: u64 = 999_999_999_999_999;
 
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Three fields with one number each: the limit, what is left, and the reset.
-const DRAFT6: [HeaderName; 3] = [
+static DRAFT6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-const LEGACY: [HeaderName; 3] = [
+static LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -374,13 +374,14 @@ fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
 /// Adds a line to a field that is a list, before or after what is there.
 fn add(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>, first: bool) {
     let Some(value) = value else { return };
-    let mut later = Vec::new();
-    if first {
-        later.extend(headers.get_all(name).iter().cloned());
-        headers.remove(name);
+    // Fails only if there are more fields than a map can hold.
+    if !first {
+        let _ = headers.try_append(name, value);
+        return;
     }
-    for value in std::iter::once(value).chain(later) {
-        // Fails only if there are more fields than a map can hold.
+    let later: Vec<_> = headers.get_all(name).iter().cloned().collect();
+    let _ = headers.try_insert(name, value);
+    for value in later {
         let _ = headers.try_append(name, value);
     }
 }

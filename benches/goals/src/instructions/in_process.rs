@@ -54,7 +54,7 @@ struct Asker {
     _server: Option<RedisServer>,
 }
 
-pub(crate) const ROWS: [Row; 10] = [
+pub(crate) const ROWS: [Row; 11] = [
     Row {
         name: "bare service",
         begin: |_| asker(nothing(), 1, StatusCode::OK),
@@ -95,15 +95,16 @@ pub(crate) const ROWS: [Row; 10] = [
         name: "admitted, lease",
         begin: lease,
     },
+    Row {
+        name: "admitted, Redis",
+        begin: |_| redis(),
+    },
 ];
 
 /// Counts a row: this process runs under callgrind, which collects in [`counted_requests`] alone.
 pub(crate) fn count(row: &Row) {
     // Everything happens on this thread, which does nothing else while it counts.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = one_thread();
     let mut asker = (row.begin)(&runtime);
     let _inside = runtime.enter();
     for _ in 0..asker.before {
@@ -111,6 +112,11 @@ pub(crate) fn count(row: &Row) {
     }
     let unexpected = counted_requests(&mut *asker.ask, asker.status);
     assert_eq!(unexpected, 0, "answers other than {}", asker.status);
+}
+
+fn one_thread() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap()
 }
 
 /// Makes the requests that are counted: callgrind knows it by its name.
@@ -173,6 +179,25 @@ fn memory(limit: Limit, algorithm: Algorithm, keys: usize, fields: bool) -> Aske
         StatusCode::OK
     };
     asker(layer.build().unwrap().layer(nothing()), keys, status)
+}
+
+/// Grants by a server, one at a time, each of another user: what they cost its client.
+fn redis() -> Asker {
+    let server = RedisServer::start();
+    let layer = RateLimitLayer::new(&store(&server, Duration::ZERO), AMPLE.by(by_user()));
+    // Of its own: the one that counts is entered, and drives nothing.
+    let runtime = one_thread();
+    let (service, users, mut place) = (layer.layer(nothing()), users(1000), 0);
+    Asker {
+        status: StatusCode::OK,
+        ask: Box::new(move || {
+            place = (place + 1) % users.len();
+            let answer = service.clone().oneshot(request(&users[place]));
+            runtime.block_on(answer).unwrap().status()
+        }),
+        before: 64,
+        _server: Some(server),
+    }
 }
 
 /// A refusal that is repeated from memory for as long as there can be one.

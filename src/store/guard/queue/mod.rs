@@ -36,36 +36,37 @@ use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
-    demand::Acquire,
+    demand::{Acquire, Charge},
     error::Error,
-    limit::{LimitSource, Slots},
+    limit::Slots,
     list::List,
-    name::Name,
+    name::{BuildSpread, Limiter, Name},
     receipt::Receipt,
     store::{Decide, DecideRuns, Listener, Op, Outcome},
     sync::lock,
 };
 
-/// What the callers of a queue charge. Callers of other limiters, or with other limits, slots or
-/// shadows, share no call.
-type Key = List<(Name, Option<Slots>, LimitSource, bool)>;
+/// What the callers of a queue charge: limiters, the slots of each, which names do not compare, and
+/// whether it is a shadow. Callers that differ in any of these share no call.
+type Key = List<(Arc<Limiter>, Option<Slots>, bool)>;
 
 fn key(acquire: &Acquire) -> Key {
-    acquire
-        .charges()
-        .map(|charge| {
-            let name = charge.name().clone();
-            let slots = name.slots();
-            (name, slots, charge.limit(), charge.shadow)
-        })
-        .collect()
+    let key_of = |charge: &Charge| {
+        let limiter = charge.limiter.share();
+        let slots = limiter.name.slots();
+        (limiter, slots, charge.shadow)
+    };
+    acquire.charges().map(key_of).collect()
 }
+
+/// Names bring their own hash, by a secret of this process.
+type Table<T> = HashMap<Key, T, BuildSpread>;
 
 /// The queues of a store.
 #[derive(Default)]
 pub(crate) struct Queues {
-    runs: Mutex<HashMap<Key, Run>>,
-    waits: Mutex<HashMap<Key, WaitQueue>>,
+    runs: Mutex<Table<Run>>,
+    waits: Mutex<Table<WaitQueue>>,
     /// The number of callers that wait for permits, in all queues.
     waiting: AtomicUsize,
     /// The last number of a call or a caller.
@@ -97,7 +98,7 @@ impl Listener for Arc<Queues> {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let waited_for = |key: &Key| key.iter().any(|(waited_for, ..)| waited_for == name);
+        let waited_for = |key: &Key| key.iter().any(|(limiter, ..)| limiter.name == *name);
         let mut wakers = Vec::new();
         for (key, queue) in lock(&self.waits).iter_mut() {
             if waited_for(key) && !(undone && queue.in_parts) {

@@ -212,10 +212,10 @@ impl<S: DecideRuns> Call<S> {
     async fn send(mut self) {
         self.has_begun = true;
         let queue = Arc::clone(&self.held.queue);
-        let Some((name, ..)) = self.held.key.first() else {
+        let Some((limiter, ..)) = self.held.key.first() else {
             return;
         };
-        let place = queue.in_flight.enter(name, false).await;
+        let place = queue.in_flight.enter(&limiter.name, false).await;
         let callers = self.take_members();
         if callers.is_empty() {
             return;

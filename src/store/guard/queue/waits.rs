@@ -187,10 +187,10 @@ struct Asking<S: DecideRuns> {
 impl<S: DecideRuns> Asking<S> {
     async fn send(mut self) {
         let queue = Arc::clone(&self.queue);
-        let Some((name, ..)) = self.key.first() else {
+        let Some((limiter, ..)) = self.key.first() else {
             return;
         };
-        let place = queue.in_flight.enter(name, true).await;
+        let place = queue.in_flight.enter(&limiter.name, true).await;
         let until = queue
             .in_flight
             .now()
