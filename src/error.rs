@@ -19,7 +19,7 @@ pub struct Error {
     about: Option<Arc<About>>,
 }
 
-/// What is known of an error beside its kind.
+/// The content of an error beside its kind.
 #[derive(Clone, Default)]
 struct About {
     detail: Option<Arc<str>>,

@@ -94,10 +94,10 @@ fn is_granted(caller: &Acquire, txns: &[Txn<'_>]) -> bool {
 /// The callers of a call that were not granted, and what they need.
 #[derive(Default)]
 struct Line {
-    /// Whether one that waits was refused: none behind it that waits is granted.
+    /// Set if one that waits was refused: none behind it that waits is granted.
     is_closed: bool,
-    /// Of which limiter, how many permits, and the place of the answer. It need not be this limiter
-    /// that has no room.
+    /// The place of the limiter, the permits, and the place of the answer. It need not be this
+    /// limiter that has no room.
     unmet: List<(usize, i64, usize)>,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 /// Where the sum of what was given back begins anew.
 const WRAP: i64 = 1 << 52;
 
-/// What is in use of one limiter.
+/// The permits of one limiter that are in use, as one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gcra {
     pub(crate) stored: Option<State>,

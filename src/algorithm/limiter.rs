@@ -163,28 +163,28 @@ pub(crate) trait Algorithm: Debug + Send {
 /// How a call treats one limiter, whichever its callers are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Whether a stored limit that differs from the code's is rewritten.
+    /// Set if a stored limit that differs from the code's is rewritten.
     pub(crate) rewrite: bool,
-    /// Whether the same call may have come before, so that its entries are looked for.
+    /// Set if the same call may have come before, so that its entries are looked for.
     pub(crate) resendable: bool,
 }
 
 impl Terms {
-    /// Of a store in this process, to which nothing is sent twice.
+    /// The terms of a store in this process, to which nothing is sent twice.
     pub(crate) const HERE: Self = Self {
         rewrite: true,
         resendable: false,
     };
 }
 
-/// What all callers of one call have in common, for one limiter.
+/// The part of a call that all its callers have in common, for one limiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     /// The limit in force, which is stored by now
     pub(crate) limit: StoredLimit,
     /// The stored limit, if the call rewrites it. A lowered rate holds at once.
     pub(crate) rewritten: Option<StoredLimit>,
-    /// Whether the permits left are wanted exactly.
+    /// Set if the permits left are wanted exactly.
     pub(crate) exact: bool,
     pub(crate) now: Now,
     /// Marks entries that a repair adds.

@@ -20,7 +20,7 @@ use crate::{
 /// Entries beyond those it needs that an acquire removes if the permits left are read.
 const PAGE: i64 = 100;
 
-/// What is in use of one limiter: the value and the log.
+/// The permits of one limiter that are in use: the value and the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,

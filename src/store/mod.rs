@@ -249,9 +249,9 @@ pub(crate) enum Op {
     /// Stores a limit whatever was stored
     SetRate {
         limit: StoredLimit,
-        /// Whether what is in use goes on counting.
+        /// Set if permits in use go on counting.
         keep: bool,
-        /// Whether there must be one to change.
+        /// Set if there must be one to change.
         existing: bool,
     },
     /// Gives back permits, the oldest in use
@@ -275,7 +275,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Whether it leaves everything as it is: anything else may make room.
+    /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
         matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)
     }
@@ -308,7 +308,7 @@ pub enum TimeToLive {
     Left(Duration),
 }
 
-/// What a verb found. Each verb has its own variant.
+/// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Changed(bool),

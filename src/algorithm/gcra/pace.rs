@@ -28,12 +28,12 @@ impl Pace {
         })
     }
 
-    /// What so many permits take, in us.
+    /// The time that so many permits take, in us.
     pub(crate) fn cost(&self, permits: i64) -> i64 {
         permits.saturating_mul(self.emission).min(MOST)
     }
 
-    /// What all permits take: the interval, or up to a microsecond more for each.
+    /// The time that all permits take: the interval, or up to a microsecond more for each.
     pub(crate) fn whole(&self) -> i64 {
         self.rate * self.emission
     }

@@ -10,7 +10,7 @@ pub(super) struct Bucket {
     slots: Slots,
     /// The score of its entry
     end: i64,
-    /// What is not in the log yet
+    /// The permits that are not in the log yet
     permits: u32,
     /// An id of a caller's, for what the bucket's own entry cannot hold
     own: PermitId,

@@ -22,7 +22,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Of kind [`Store`](crate::ConfigErrorKind::Store) if the address cannot be parsed.
+    /// Returns an error of kind [`Store`](crate::ConfigErrorKind::Store) if the address cannot be
+    /// parsed.
     ///
     /// # Example
     ///

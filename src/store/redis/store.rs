@@ -105,8 +105,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) or
-    /// [`Rejected`](ErrorKind::Rejected), with Redis' own words as its source.
+    /// Returns an error of kind [`Unavailable`](ErrorKind::Unavailable),
+    /// [`Timeout`](ErrorKind::Timeout) or [`Rejected`](ErrorKind::Rejected), with Redis' own words
+    /// as its source.
     ///
     /// # Cancel safety
     ///
