@@ -170,9 +170,7 @@ where
                     let Some((refusal, parts)) = refused.take() else {
                         return Poll::Pending;
                     };
-                    let mut answer = shared.answers.refuse(&refusal, &parts, *fields);
-                    insert_decision(answer.extensions_mut(), Decision::Deny(refusal), false);
-                    return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
+                    return Poll::Ready(Ok(response_to_refused(refusal, parts, shared, *fields)));
                 }
             };
             this.state.set(next);
@@ -200,6 +198,24 @@ fn decided<S, B, F>(
             fields,
         },
     }
+}
+
+/// Returns the response to a refused request.
+fn response_to_refused<B>(
+    refusal: Refusal,
+    request: Parts,
+    shared: &LayerState,
+    fields: Fields,
+) -> Response<RateLimitBody<B>> {
+    let answer = shared.answers.refuse(&refusal, &request, fields);
+    let (mut head, body) = answer.into_parts();
+    // In the request's map, whose memory is at hand.
+    let mut extensions = request.extensions;
+    extensions.clear();
+    extensions.extend(head.extensions);
+    insert_decision(&mut extensions, Decision::Deny(refusal), false);
+    head.extensions = extensions;
+    Response::from_parts(head, RateLimitBody::refusal(body))
 }
 
 /// Logs which shadow rules would have refused the request.

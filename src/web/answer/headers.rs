@@ -83,7 +83,7 @@ pub enum ResetUnit {
 
 /// The styles of a layer. A decision has a copy with its time: rules reloaded before the response
 /// may have others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fields {
     /// The style with a `RateLimit-Policy`.
     policy: Option<HeaderStyle>,
@@ -175,6 +175,11 @@ impl Fields {
             self.at = SystemClock.now();
         }
         self
+    }
+
+    /// Returns whether they depend on the time of the decision.
+    pub(super) fn have_a_time(&self) -> bool {
+        !self.at.is_zero()
     }
 
     /// Writes the fields of a decision. The extensions are the response's, with the decisions and

@@ -5,12 +5,14 @@ pub(crate) mod grpc;
 pub(crate) mod headers;
 mod meaning;
 pub(crate) mod problem;
+mod rendered;
 
 use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header, request::Parts};
 
+use self::accept::prefers_text;
 pub(crate) use self::headers::{DecisionKind, Fields};
 pub use self::headers::{HeaderStyle, ResetUnit};
 use super::request::is_grpc;
@@ -71,13 +73,11 @@ impl Answers {
         let mut answer = if is_grpc(&request.method, &request.headers) {
             grpc::answer(refusal, request, wait)
         } else {
-            let retry_after = wait.map(seconds_to_wait);
-            let (mut head, body) = problem::answer(refusal, request, retry_after).into_parts();
-            let kind = DecisionKind::Refused(retry_after);
-            let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-            let fields = fields.as_of_now();
-            fields.write(refusal.states(), kind, headers, extensions);
-            Response::from_parts(head, body)
+            let (retry_after, fields) = (wait.map(seconds_to_wait), fields.as_of_now());
+            let as_text = prefers_text(&request.headers);
+            rendered::answer(refusal, retry_after, fields, as_text, || {
+                over_http(refusal, retry_after, fields, as_text)
+            })
         };
         if let Some(hook) = &self.on_refusal {
             answer = hook.on_refusal(refusal, request, answer);
@@ -99,6 +99,20 @@ impl Answers {
         let random = RandomState::new().hash_one(());
         wait.saturating_add(Duration::from_millis(random % span.saturating_add(1)))
     }
+}
+
+/// Builds the answer over HTTP, with its header fields. `retry_after` is in seconds.
+fn over_http(
+    refusal: &Refusal,
+    retry_after: Option<u64>,
+    fields: Fields,
+    as_text: bool,
+) -> Response<Bytes> {
+    let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
+    let kind = DecisionKind::Refused(retry_after);
+    let (headers, extensions) = (&mut head.headers, &mut head.extensions);
+    fields.write(refusal.states(), kind, headers, extensions);
+    Response::from_parts(head, body)
 }
 
 /// Returns whole seconds (RFC 9110, section 10.2.3): rounded up, because a caller that comes early

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderValue, Response, StatusCode, header};
 
-use super::{accept::prefers_text, meaning::meaning};
+use super::meaning::meaning;
 use crate::decision::{LimitState, Refusal, RefusalKind};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -22,11 +22,11 @@ const QUOTA_EXCEEDED: (&str, &str) = (
 /// Builds the answer; `retry_after` is in seconds.
 pub(crate) fn answer(
     refusal: &Refusal,
-    request: &Parts,
     retry_after: Option<u64>,
+    as_text: bool,
 ) -> Response<Bytes> {
     let (status, _, text) = meaning(refusal);
-    let (content_type, body) = if prefers_text(&request.headers) {
+    let (content_type, body) = if as_text {
         let mut body = text.into_owned();
         push_wait(&mut body, refusal.kind, retry_after);
         body.push('\n');

@@ -1,0 +1,216 @@
+//! Answers that were rendered lately. Many refusals in a short time look alike, so that all but
+//! the first are copies.
+
+use std::{cell::RefCell, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+use super::Fields;
+use crate::{
+    decision::{LimitState, Refusal, RefusalKind},
+    labels::Labels,
+};
+
+/// The number of answers that a thread keeps. Those that share a place take turns in it.
+const PLACES: usize = 64;
+
+thread_local! {
+    /// Not of a layer: it would need a lock, which the threads of a flood would wait for.
+    static RENDERED: RefCell<[Option<Rendered>; PLACES]> =
+        const { RefCell::new([const { None }; PLACES]) };
+}
+
+/// An answer, with all that it depends on.
+struct Rendered {
+    labels: Arc<Labels>,
+    shown: Shown,
+    answer: Response<Bytes>,
+}
+
+/// The part of a refusal by one limit that its answer shows, beside the limit's labels.
+#[derive(Clone, Copy, PartialEq)]
+struct Shown {
+    permits: u64,
+    interval: Duration,
+    remaining: Option<u64>,
+    retry_after: Option<u64>,
+    fields: Fields,
+    as_text: bool,
+}
+
+/// Returns the answer that `render` makes, or a copy of an earlier one that is the same.
+///
+/// Only refusals by one limit that is exceeded are kept: they come in floods. `retry_after` is in
+/// seconds.
+pub(super) fn answer(
+    refusal: &Refusal,
+    retry_after: Option<u64>,
+    fields: Fields,
+    as_text: bool,
+    render: impl Fn() -> Response<Bytes>,
+) -> Response<Bytes> {
+    let [limit] = refusal.states() else {
+        return render();
+    };
+    let is_plain = refusal.kind == RefusalKind::OverLimit && limit.refused && !limit.shadow;
+    if !is_plain || fields.have_a_time() {
+        return render();
+    }
+    let shown = Shown {
+        permits: limit.permits,
+        interval: limit.interval,
+        remaining: limit.remaining,
+        retry_after,
+        fields,
+        as_text,
+    };
+    let place = limit.labels.answer_hash ^ retry_after.unwrap_or(0);
+    // Where the thread ends, its answers may be gone already.
+    let copy = RENDERED.try_with(|rendered| {
+        let mut rendered = rendered.borrow_mut();
+        let place = &mut rendered[place as usize % PLACES];
+        if let Some(same) = place.as_ref().filter(|it| it.is_of(limit, shown)) {
+            return same.answer.clone();
+        }
+        let answer = render();
+        *place = Some(Rendered {
+            labels: Arc::clone(&limit.labels),
+            shown,
+            answer: answer.clone(),
+        });
+        answer
+    });
+    copy.unwrap_or_else(|_| render())
+}
+
+impl Rendered {
+    fn is_of(&self, limit: &LimitState, shown: Shown) -> bool {
+        self.shown == shown
+            && (Arc::ptr_eq(&self.labels, &limit.labels) || self.labels.answers_like(&limit.labels))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use http::{HeaderMap, StatusCode};
+    use proptest::{prelude::*, sample::select};
+
+    use super::*;
+    use crate::{
+        decision::Source,
+        list::List,
+        web::answer::{HeaderStyle, ResetUnit, over_http},
+    };
+
+    fn looks(answer: &Response<Bytes>) -> (StatusCode, HeaderMap, Bytes, String) {
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let wrote = format!("{:?}", answer.extensions().len());
+        (status, headers, answer.body().clone(), wrote)
+    }
+
+    fn styles() -> impl Strategy<Value = Fields> {
+        let legacy = |reset| HeaderStyle::Legacy { reset };
+        let styles = vec![
+            vec![],
+            vec![HeaderStyle::Draft11],
+            vec![HeaderStyle::Draft6, legacy(ResetUnit::DeltaSeconds)],
+            vec![HeaderStyle::Draft11, legacy(ResetUnit::EpochSeconds)],
+        ];
+        select(styles).prop_map(|styles| Fields::new(&styles).unwrap())
+    }
+
+    #[derive(Clone)]
+    struct Case(Refusal, Option<u64>, Fields, bool);
+
+    impl fmt::Debug for Case {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let Self(refusal, retry_after, fields, as_text) = self;
+            write!(f, "{refusal:?} {retry_after:?} {fields:?} {as_text}")
+        }
+    }
+
+    /// Two names whose answers take turns in one place, if they are shown alike.
+    fn names() -> [String; 2] {
+        let place = |name: &String| Labels::new(name, false, None).answer_hash as usize % PLACES;
+        let mut names = (0..).map(|number| format!("rule-{number}"));
+        let one = names.next().unwrap();
+        let other = names.find(|name| place(name) == place(&one)).unwrap();
+        [one, other]
+    }
+
+    fn mostly() -> impl Strategy<Value = bool> + Clone {
+        prop::bool::weighted(0.8)
+    }
+
+    /// Refusals that differ in little, so that many share a place, and some are the same.
+    fn cases() -> impl Strategy<Value = Case> {
+        let shown = (select(names().to_vec()), any::<bool>(), 8u64..10);
+        let state = (
+            select(vec![1, 60]),
+            prop::option::of(0u64..1),
+            mostly(),
+            mostly(),
+        );
+        let limit = (shown, state).prop_map(|(shown, state)| {
+            let ((name, hidden, permits), (seconds, left, refused, enforced)) = (shown, state);
+            LimitState {
+                labels: Labels::new(&name, hidden, None),
+                permits,
+                interval: Duration::from_secs(seconds),
+                remaining: left,
+                next_after: None,
+                reset_after: Duration::from_secs(seconds),
+                refused,
+                retry_after: Some(Duration::from_secs(1)),
+                shadow: !enforced,
+            }
+        });
+        let limits = prop_oneof![4 => prop::collection::vec(limit.clone(), 1), 1 => prop::collection::vec(limit, 2)];
+        let wait = prop::option::weighted(0.8, select(vec![1u64, 2, 65]));
+        (limits, wait, styles(), any::<bool>()).prop_map(|(limits, wait, fields, as_text)| {
+            let limits: List<_> = limits.into_iter().collect();
+            let refusal = Refusal::by_limits(limits, wait.map(Duration::from_secs), Source::Store);
+            Case(refusal, wait, fields, as_text)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// A copy of an answer is what rendering it anew makes.
+        #[test]
+        fn copies_are_as_rendered_anew(cases in prop::collection::vec(cases(), 1..200)) {
+            for Case(refusal, retry_after, fields, as_text) in cases {
+                let fields = fields.as_of_now();
+                let render = || over_http(&refusal, retry_after, fields, as_text);
+                let found = answer(&refusal, retry_after, fields, as_text, render);
+                prop_assert_eq!(looks(&found), looks(&render()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_refusal_is_rendered_once() {
+        let state = LimitState {
+            labels: Labels::new("api", false, None),
+            permits: 10,
+            interval: Duration::from_secs(60),
+            remaining: Some(0),
+            next_after: None,
+            reset_after: Duration::from_secs(60),
+            refused: true,
+            retry_after: Some(Duration::from_secs(1)),
+            shadow: false,
+        };
+        let wait = Some(Duration::from_secs(1));
+        let refusal = Refusal::by_limits(List::from([state]), wait, Source::Store);
+        let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
+        let bodies = [0; 2].map(|_| {
+            let render = || over_http(&refusal, Some(1), fields, false);
+            answer(&refusal, Some(1), fields, false, render).into_body()
+        });
+        assert_eq!(bodies[0].as_ptr(), bodies[1].as_ptr(), "one text for both");
+    }
+}
