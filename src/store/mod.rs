@@ -1,7 +1,7 @@
 //! Where limiters are kept, and what they are asked: a demand goes in, a decision comes out.
 //!
-//! [`Decide`] is the one interface, of stores and of the guards around them. A new store is a
-//! folder with an implementation of it, which [`stack`] puts its guards around.
+//! [`Decide`] is the one interface of stores. A new store is a folder with an implementation of it,
+//! which [`stack`] puts its guards in front of.
 //!
 //! # Concurrency
 //!
@@ -37,7 +37,7 @@
 //!   the [`Listeners`] are called before its caller knows: the deny cache drops refusals, leases
 //!   end, and those who wait ask again. They are called in this order, so that who asks again
 //!   meets nothing stale.
-//! - A settlement drops the refusals of its limiter before [`settle`](Decide::settle) returns, if
+//! - A settlement drops the refusals of its limiter before [`settle`](Calls::settle) returns, if
 //!   a grant is settled. The listeners are called once the store has carried it out: only then
 //!   there is room. A store in memory carries it out at once.
 //! - A call that finds a limit missing or differing calls the listeners before it returns.
@@ -79,7 +79,12 @@ use self::rule_names::RuleNames;
 #[cfg(feature = "redis")]
 use crate::demand::Charge;
 use crate::{
-    decision::Decision, demand::Acquire, error::Error, limit::StoredLimit, name::Name,
+    decision::Decision,
+    demand::Acquire,
+    error::{Error, ErrorKind},
+    limit::StoredLimit,
+    list::List,
+    name::Name,
     receipt::Receipt,
 };
 
@@ -108,27 +113,51 @@ pub(crate) mod sealed {
 
 /// A store with its guards on, whatever its type: what layers and limiters hold. [`stack`] makes
 /// them.
-pub(crate) trait AnyStore: Debug + Send + Sync {
-    /// See [`Decide::decide_at_once`].
+pub(crate) trait AnyStore: Send + Sync {
+    /// Takes permits, if that can be decided without waiting for anything: see
+    /// [`Decide::decide_at_once`].
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
 
-    /// See [`Decide::acquire`].
+    /// Takes permits, all of them or none, in time. Called for a demand that could not be decided
+    /// at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
+    /// for a caller that waits for permits is given back; for one that does not, the caller of this
+    /// method decides, by the receipts that it can make.
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
 
-    /// See [`Decide::manage`].
+    /// Carries out one of the verbs that do not take permits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the verb carried out or not: listeners are called either way.
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing;
 
-    /// See [`Decide::settle`].
+    /// Settles what an acquire took: see [`Calls::settle`].
     fn settle(&self, receipt: Receipt, keep: u32);
 
-    /// Returns whether one call reaches only limiters of one identity: a Redis Cluster.
-    fn is_cluster(&self) -> bool;
+    /// Returns what is the same for all that the store is asked.
+    fn about(&self) -> &About;
+}
 
-    /// Returns what the names of limiters that rules make begin with.
-    fn prefix(&self) -> &str;
+impl Debug for dyn AnyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store")
+    }
+}
 
-    /// Returns the rules that count here.
-    fn rule_names(&self) -> &RuleNames;
+/// What is the same for all that a store is asked.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    /// The beginning of the names that rules make.
+    pub(crate) prefix: Arc<str>,
+    /// For errors: without user and password.
+    pub(crate) address: Option<Arc<str>>,
+    /// One call reaches only limiters of one identity: a Redis Cluster.
+    pub(crate) is_cluster: bool,
+    pub(crate) rule_names: RuleNames,
 }
 
 /// Takes permits, all of them or none, at once or later.
@@ -141,44 +170,68 @@ pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding 
 
 pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
 
-/// A store, or a guard around one.
+/// A store without its guards, which [`stack`] calls.
 ///
-/// Guards are stores around stores, as tower's layers are services around services. Every method
-/// walks them from the outside in, in the one order that [`stack`] gives them.
-pub(crate) trait Decide: Debug + Send + Sync + 'static {
+/// Its errors have no address yet, and no failure policy has answered them.
+pub(crate) trait Decide: Calls {
     /// Takes permits, all of them or none, if that can be decided without waiting for anything.
     ///
-    /// A demand that cannot be gets the id by which it can be given back, and goes on through
-    /// [`acquire`](Self::acquire): no guard that has passed it on is asked the same again.
+    /// Asked once per demand, before [`acquire_run`](Calls::acquire_run). A demand that cannot be
+    /// decided at once gets the id by which it can be given back. An error means that nothing was
+    /// taken.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
 
-    /// Takes permits, all of them or none, in time.
-    fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send;
-
     /// Carries out one of the verbs that do not take permits.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; the verb may be carried out all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
+}
+
+/// The calls that a queue sends, by leases or a store.
+pub(crate) trait Calls: Send + Sync + 'static {
+    /// Returns one decision per caller of the same limiters, in order. Each has its id.
+    ///
+    /// A shorter list means that the remaining callers were not tried; call again for them. Empty
+    /// for no callers alone.
+    ///
+    /// # Errors
+    ///
+    /// One error is that of each caller. What a call that failed may have taken, the store has
+    /// given back, if it knows of no reply.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves it open whether permits were taken. The code that drops it gives them
+    /// back, by receipts that it made before the call.
+    fn acquire_run(
+        &self,
+        run: &[Acquire],
+    ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
+
+    /// Decides for one caller: a run of one.
+    fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send {
+        async move {
+            let decisions = self.acquire_run(std::slice::from_ref(acquire)).await?;
+            let decision = decisions.into_iter().next();
+            decision.ok_or_else(|| ErrorKind::Permits.into())
+        }
+    }
+
+    /// Returns whether one call decides for several callers of these limiters.
+    fn decides_together(&self, acquire: &Acquire) -> bool;
 
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
     ///
-    /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
-    /// receipt is settled once.
+    /// Returns at once, also where a lock of leases is held. One that is lost costs at most one
+    /// interval, or what was to be charged. A receipt is settled once.
     fn settle(&self, receipt: Receipt, keep: u32);
-}
-
-/// A store that one call reaches for several callers: what a queue stands in front of.
-pub(crate) trait DecideRuns: Decide {
-    /// Returns one decision per caller of the same limiters, in order.
-    ///
-    /// A shorter list means that the remaining callers were not tried; call again for them. Never
-    /// empty.
-    fn acquire_run(
-        &self,
-        run: &[Acquire],
-    ) -> impl Future<Output = Result<Vec<Decision>, Error>> + Send;
-
-    /// Returns whether one call decides for several callers of these limiters.
-    fn decides_together(&self, acquire: &Acquire) -> bool;
 }
 
 /// Is called when a limiter changes.
@@ -230,7 +283,7 @@ impl Debug for Listeners {
 
 /// A store that decides in the place of one that fails.
 #[cfg(feature = "redis")]
-pub(crate) trait StandIn: Decide {
+pub(crate) trait StandIn: Decide + Debug {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
     /// is left out.

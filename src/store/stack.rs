@@ -1,37 +1,29 @@
 //! Guards and stores put together, in the one order.
 //!
-//! From the outside in: [`Exit`], which every decision passes once > the failure policy, and the
-//! share of a limit that this process decides by > the caller's deadline > the deny cache > the
-//! queue of those who share a call or wait > the lease > the store: its breaker, and the call.
-//!
-//! The lease is asked within the queue, as what it takes ahead goes with the queue's calls. A
-//! demand that can be decided at once passes the queue by, also to take from a lease: where
-//! a caller waits there is none. A store in memory has the exit, the queue and itself.
+//! A [`Remote`] has all guards: every decision, verb and settlement walks them in its functions,
+//! from the outside in. A store in memory has the exit, the queue and itself.
 
 #[cfg(feature = "redis")]
 use std::sync::Weak;
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    AnyStore, Decide, DecideRuns, Deciding, Listener, Listeners, Managing, Op, Outcome,
+    About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op,
     guard::{
         policy,
         queue::{InFlight, Queued, Queues},
     },
-    rule_names::RuleNames,
 };
 #[cfg(feature = "redis")]
 use super::{
     guard::{
-        breaker::Traffic,
-        deadline::Deadline,
-        deny_cache::{DenyCache, Refusals},
-        fallback::Fallback,
-        lease::Leasing,
-        local::Locals,
+        breaker::Traffic, deadline::Deadline, deny_cache::Refusals, fallback::Fallback,
+        lease::Leasing, local::Locals,
     },
-    memory::shared::stand_in,
+    memory::shared::{Shared, stand_in},
 };
+#[cfg(feature = "redis")]
+use crate::clock::check_timer;
 use crate::{
     clock::{Clock, SteadyClock},
     decision::Decision,
@@ -41,24 +33,59 @@ use crate::{
     receipt::Receipt,
 };
 
-/// The outermost guard: every decision, verb and settlement passes here, once.
-#[derive(Debug)]
-pub(crate) struct Exit<S> {
-    inner: S,
-    listeners: Listeners,
-    about: About,
+/// The outermost guard: every decision and verb passes here, once.
+pub(crate) struct Exit {
+    pub(crate) listeners: Listeners,
+    pub(crate) about: About,
 }
 
-/// What is the same for all that a store is asked.
-#[derive(Debug, Default)]
-pub(crate) struct About {
-    /// The beginning of the names that rules make.
-    pub(crate) prefix: Arc<str>,
-    /// For errors: without user and password.
-    pub(crate) address: Option<Arc<str>>,
-    /// One call reaches only limiters of one identity.
-    pub(crate) is_cluster: bool,
-    pub(crate) rule_names: RuleNames,
+impl Exit {
+    /// Adds the store's address to an error, and turns an error that no guard has answered into the
+    /// answer of the caller's policy.
+    #[cold]
+    fn fails(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+        policy::settle(acquire, self.named(error))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.of(self.about.address.as_ref())
+    }
+
+    /// Calls the listeners when it is dropped. Not made for what only reads.
+    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> Option<Changing<'a>> {
+        (!op.only_reads()).then(|| Changing {
+            listeners: &self.listeners,
+            name,
+            op,
+        })
+    }
+}
+
+/// A verb that changes a limiter: its listeners are called when it is over, or its caller is gone.
+pub(crate) struct Changing<'a> {
+    listeners: &'a Listeners,
+    name: &'a Name,
+    op: &'a Op,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let new_name = match self.op {
+            Op::Rename(new_name) => Some(new_name),
+            _ => None,
+        };
+        for name in std::iter::once(self.name).chain(new_name) {
+            self.listeners.changed(name);
+            self.listeners.room(name, false);
+        }
+    }
+}
+
+/// A store in memory, and its queue.
+pub(crate) struct InMemory<S> {
+    exit: Exit,
+    queue: Queued<S>,
+    store: Arc<S>,
 }
 
 /// For how long a call of a store in memory is waited for before another one is made: it answers
@@ -66,7 +93,7 @@ pub(crate) struct About {
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 
 /// Puts the queue around a store in memory, which is made with its listeners.
-pub(crate) fn memory<S: DecideRuns>(
+pub(crate) fn memory<S: Decide>(
     clock: Arc<dyn Clock>,
     store: impl FnOnce(Listeners) -> S,
 ) -> (Arc<S>, Arc<dyn AnyStore>) {
@@ -78,17 +105,59 @@ pub(crate) fn memory<S: DecideRuns>(
         ..About::default()
     };
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
-    let queued = Queued::new(Arc::clone(&store), clock, queues, in_flight);
-    (store, Arc::new(Exit::new(queued, listeners, about)))
+    let stack = InMemory {
+        exit: Exit { listeners, about },
+        queue: Queued::new(Arc::clone(&store), clock, queues, in_flight),
+        store: Arc::clone(&store),
+    };
+    (store, Arc::new(stack))
 }
 
-/// A server with its guards on, and those of its parts that are asked for by name.
+impl<S: Decide> AnyStore for InMemory<S> {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let decision = self.store.decide_at_once(acquire);
+        match &decision {
+            Some(Err(error)) => Some(self.exit.fails(acquire, error.clone())),
+            // A decision is large: it is moved only to be changed.
+            _ => decision,
+        }
+    }
+
+    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        Deciding::Pending(Box::pin(async move {
+            let decision = self.queue.acquire(&acquire).await;
+            decision.or_else(|error| self.exit.fails(&acquire, error))
+        }))
+    }
+
+    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+        Box::pin(async move {
+            let _changing = self.exit.changing(&name, &op);
+            let managed = self.store.manage(&name, &op).await;
+            managed.map_err(|error| self.exit.named(error))
+        })
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.queue.settle(receipt, keep);
+    }
+
+    fn about(&self) -> &About {
+        &self.exit.about
+    }
+}
+
+/// A server with its guards on.
 #[cfg(feature = "redis")]
-#[derive(Debug)]
-pub(crate) struct Remote<S: DecideRuns> {
-    pub(crate) server: Arc<S>,
+pub(crate) struct Remote<S: Decide> {
+    exit: Exit,
+    fallback: Fallback<Shared>,
+    deadline: Deadline,
+    refusals: Arc<Refusals>,
+    /// Sends its calls through the leases, as what these take ahead goes with them.
+    queue: Queued<Leasing<S>>,
     pub(crate) leasing: Arc<Leasing<S>>,
-    pub(crate) stack: Arc<dyn AnyStore>,
+    pub(crate) server: Arc<S>,
 }
 
 /// The settings of the guards around a server.
@@ -105,11 +174,11 @@ pub(crate) struct Guards {
 
 /// Puts the guards around a server, which is made with its listeners.
 #[cfg(feature = "redis")]
-pub(crate) fn remote<S: DecideRuns>(
+pub(crate) fn remote<S: Decide>(
     guards: Guards,
     about: About,
     server: impl FnOnce(Listeners) -> S,
-) -> Remote<S> {
+) -> Arc<Remote<S>> {
     let own_clock = guards.own_clock;
     // Who waits for the server's clock waits by one of this process that never jumps.
     let clock = own_clock
@@ -135,129 +204,81 @@ pub(crate) fn remote<S: DecideRuns>(
     let in_flight = InFlight::new(guards.deadline, Arc::clone(&steady), move |name| {
         traffic.index(name)
     });
-    let queued = Queued::new(Arc::clone(&leasing), Arc::clone(&clock), queues, in_flight);
-    let deny_cache = DenyCache::new(queued, Arc::clone(&refusals));
-    let deadline = Deadline::new(deny_cache, guards.deadline, guards.traffic);
-    let locals = Locals::new(stand_in(Arc::clone(&clock)), clock);
-    let fallback = Fallback::new(deadline, refusals, locals, steady);
-    Remote {
+    let locals = Locals::new(stand_in(Arc::clone(&clock)), Arc::clone(&clock));
+    Arc::new(Remote {
+        exit: Exit { listeners, about },
+        fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
+        deadline: Deadline::new(guards.deadline, guards.traffic),
+        refusals,
+        queue: Queued::new(Arc::clone(&leasing), clock, queues, in_flight),
         server: Arc::clone(leasing.inner()),
         leasing,
-        stack: Arc::new(Exit::new(fallback, listeners, about)),
-    }
+    })
 }
 
-impl<S: Decide> Exit<S> {
-    pub(crate) fn new(inner: S, listeners: Listeners, about: About) -> Self {
-        Self {
-            inner,
-            listeners,
-            about,
-        }
-    }
-
-    /// Adds the store's address to an error, and turns an error that no guard has answered into the
-    /// answer of the caller's policy.
-    #[inline]
-    fn leaves(
-        &self,
-        acquire: &Acquire,
-        decision: Result<Decision, Error>,
-    ) -> Result<Decision, Error> {
-        decision.or_else(|error| policy::settle(acquire, self.named(error)))
-    }
-
-    fn named(&self, error: Error) -> Error {
-        error.of(self.about.address.as_ref())
-    }
-}
-
-impl<S: Decide> Decide for Exit<S> {
+/// The order of all guards: exit > fallback > deadline > deny cache > queue > leases > server.
+///
+/// A demand that can be decided at once passes the queue by, also to take from a lease: where a
+/// caller waits there is none.
+#[cfg(feature = "redis")]
+impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let decision = self.inner.decide_at_once(acquire);
+        // It is neither the store's nor news.
+        if let Some(refusal) = self.refusals.refusal(acquire) {
+            return Some(Ok(Decision::Deny(refusal)));
+        }
+        let leased = self.leasing.take(acquire).map(Ok);
+        let decision = leased.or_else(|| self.server.decide_at_once(acquire));
+        // A decision is large: it is moved only to be changed.
         match &decision {
-            Some(Err(error)) => Some(self.leaves(acquire, Err(error.clone()))),
-            // A decision is large, and not moved where there is nothing to change.
-            _ => decision,
+            None => {}
+            Some(Ok(decided)) => self.fallback.saw(acquire, decided),
+            Some(Err(error)) => {
+                let instead = self.fallback.unsent(acquire, error.clone());
+                return Some(instead.or_else(|error| self.exit.fails(acquire, error)));
+            }
         }
-    }
-
-    /// # Cancel safety
-    ///
-    /// As the guards within.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let decision = self.inner.acquire(acquire).await;
-        self.leaves(acquire, decision)
-    }
-
-    /// # Cancel safety
-    ///
-    /// Dropping it may leave the verb carried out or not: listeners are called either way.
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        // Not made for what only reads: it calls the listeners when it is dropped.
-        let _changing = (!op.only_reads()).then(|| Changing {
-            listeners: &self.listeners,
-            name,
-            op,
-        });
-        let managed = self.inner.manage(name, op).await;
-        managed.map_err(|error| self.named(error))
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        self.inner.settle(receipt, keep);
-    }
-}
-
-/// A verb that changes a limiter: listeners hear of it when it is over, or its caller is gone.
-struct Changing<'a> {
-    listeners: &'a Listeners,
-    name: &'a Name,
-    op: &'a Op,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let new_name = match self.op {
-            Op::Rename(new_name) => Some(new_name),
-            _ => None,
-        };
-        for name in std::iter::once(self.name).chain(new_name) {
-            self.listeners.changed(name);
-            self.listeners.room(name, false);
-        }
-    }
-}
-
-impl<S: Decide> AnyStore for Exit<S> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        Decide::decide_at_once(self, acquire)
+        decision
     }
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        Deciding::Pending(Box::pin(
-            async move { Decide::acquire(&*self, &acquire).await },
-        ))
+        Deciding::Pending(Box::pin(async move {
+            let asked = self.refusals.ask(&acquire);
+            let call = || self.queue.acquire(&acquire);
+            let decision = self.deadline.within(&acquire, call).await;
+            if let Ok(decision) = &decision {
+                self.refusals.decided(&acquire, asked, decision);
+            }
+            let give_back = |receipt| self.queue.settle(receipt, 0);
+            let decision = self.fallback.answer(&acquire, decision, give_back);
+            decision.or_else(|error| self.exit.fails(&acquire, error))
+        }))
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
-        Box::pin(async move { Decide::manage(&*self, &name, &op).await })
+        Box::pin(async move {
+            let _changing = self.exit.changing(&name, &op);
+            // An operator's call is worth waiting for: the connection's own timeouts bound it.
+            let managed = match check_timer() {
+                Ok(()) => {
+                    self.leasing.begins(&name, &op);
+                    self.server.manage(&name, &op).await
+                }
+                Err(error) => Err(error),
+            };
+            managed.map_err(|error| self.exit.named(error))
+        })
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        Decide::settle(self, receipt, keep);
+        if let Some(receipt) = self.fallback.locals.settle(receipt, keep) {
+            self.refusals.settles(&receipt);
+            self.queue.settle(receipt, keep);
+        }
     }
 
-    fn is_cluster(&self) -> bool {
-        self.about.is_cluster
-    }
-
-    fn prefix(&self) -> &str {
-        &self.about.prefix
-    }
-
-    fn rule_names(&self) -> &RuleNames {
-        &self.about.rule_names
+    fn about(&self) -> &About {
+        &self.exit.about
     }
 }
 

@@ -28,12 +28,12 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, Listener, Listeners, Op, Outcome,
+        About, Calls, Decide, Listener, Listeners, Op, Outcome,
         guard::{
             breaker::{BreakerState, Breakers, Pass, Signal},
-            deny_cache::{DenyCache, Refusals},
+            deny_cache::Refusals,
         },
-        stack::{About, Exit},
+        stack::Exit,
     },
 };
 
@@ -63,18 +63,24 @@ impl Decide for Server {
         None
     }
 
-    async fn acquire(&self, _: &Acquire) -> Result<Decision, Error> {
-        pending_once().await;
-        let decision = if self.has_room() { grant() } else { refusal() };
-        pending_once().await;
-        Ok(decision)
-    }
-
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         pending_once().await;
         self.make_room();
         pending_once().await;
         Ok(Outcome::Changed(true))
+    }
+}
+
+impl Calls for Server {
+    async fn acquire_run(&self, _: &[Acquire]) -> Result<List<Decision>, Error> {
+        pending_once().await;
+        let decision = if self.has_room() { grant() } else { refusal() };
+        pending_once().await;
+        Ok(List::from([decision]))
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
     }
 
     fn settle(&self, _: Receipt, _: u32) {}
@@ -83,7 +89,7 @@ impl Decide for Server {
 /// A process with its cache, and the question that all ask.
 #[derive(Clone)]
 struct Process {
-    exit: Arc<Exit<DenyCache<Server>>>,
+    exit: Arc<Exit>,
     server: Server,
     refusals: Arc<Refusals>,
     clock: ManualClock,
@@ -96,11 +102,13 @@ impl Process {
         // What the first call makes, it makes for all, which loom does not see.
         refusals.changed(&name());
         let server = Server::default();
-        let cache = DenyCache::new(server.clone(), Arc::clone(&refusals));
         let listener: Box<dyn Listener> = Box::new(Arc::clone(&refusals));
-        let listeners = Listeners::new([listener]);
+        let exit = Exit {
+            listeners: Listeners::new([listener]),
+            about: About::default(),
+        };
         Self {
-            exit: Arc::new(Exit::new(cache, listeners, About::default())),
+            exit: Arc::new(exit),
             server,
             refusals,
             clock,
@@ -109,11 +117,26 @@ impl Process {
 
     /// Asks, polls so often, and drops the call.
     fn asks(&self, polls: usize) {
-        poll(polls, Decide::acquire(&*self.exit, &question()));
+        poll(polls, async {
+            let question = question();
+            let asked = self.refusals.ask(&question);
+            if let Ok(decision) = self.server.acquire(&question).await {
+                self.refusals.decided(&question, asked, &decision);
+            }
+        });
+    }
+
+    /// Has a verb carried out, polls so often, and drops the call.
+    fn changes(&self, polls: usize) {
+        let (name, op) = (name(), Op::Delete);
+        poll(polls, async {
+            let _changing = self.exit.changing(&name, &op);
+            self.server.manage(&name, &op).await
+        });
     }
 
     fn knows(&self) -> bool {
-        Decide::decide_at_once(&*self.exit, &mut question()).is_some()
+        self.refusals.refusal(&question()).is_some()
     }
 
     /// What was given back arrives.
@@ -166,7 +189,7 @@ pub fn a_refusal_and_a_verb() {
             let changing = {
                 let process = process.clone();
                 thread::spawn(move || {
-                    poll(polls, Decide::manage(&*process.exit, &name(), &Op::Delete));
+                    process.changes(polls);
                     assert!(!process.server.has_room() || !process.knows());
                 })
             };

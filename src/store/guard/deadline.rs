@@ -8,18 +8,14 @@ use crate::{
     decision::Decision,
     demand::{Acquire, MaxWait},
     error::{Error, ErrorKind},
-    name::Name,
-    receipt::Receipt,
-    store::{Decide, Op, Outcome},
 };
 
-/// A store whose callers wait no longer than a given time.
+/// Limits the time that callers wait.
 ///
 /// What was taken by a call that is given up is not given back here: the fallback knows whether the
 /// caller is admitted all the same, and so pays for it.
 #[derive(Debug)]
-pub(crate) struct Deadline<S> {
-    inner: S,
+pub(crate) struct Deadline {
     longest: Duration,
     traffic: Arc<Traffic>,
 }
@@ -52,25 +48,29 @@ impl fmt::Display for GivenUp {
 
 impl error::Error for GivenUp {}
 
-impl<S: Decide> Deadline<S> {
-    pub(crate) fn new(inner: S, longest: Duration, traffic: Arc<Traffic>) -> Self {
-        Self {
-            inner,
-            longest,
-            traffic,
-        }
-    }
-}
-
-impl<S: Decide> Decide for Deadline<S> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        self.inner.decide_at_once(acquire)
+impl Deadline {
+    pub(crate) fn new(longest: Duration, traffic: Arc<Traffic>) -> Self {
+        Self { longest, traffic }
     }
 
+    /// Waits for a call no longer than the deadline, and the time that its caller is ready to wait
+    /// for permits. `call` makes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call, [`GivenUp`] at the deadline, and that there is no timer.
+    ///
     /// # Cancel safety
     ///
     /// Dropping it leaves the outcome open: the code that drops it decides whether to give back.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    pub(crate) async fn within<F>(
+        &self,
+        acquire: &Acquire,
+        call: impl FnOnce() -> F,
+    ) -> Result<Decision, Error>
+    where
+        F: Future<Output = Result<Decision, Error>>,
+    {
         clock::check_timer()?;
         let wait = match acquire.max_wait {
             None => Duration::ZERO,
@@ -78,11 +78,11 @@ impl<S: Decide> Decide for Deadline<S> {
                 longest: Some(time),
                 ..
             }) => time,
-            Some(MaxWait { longest: None, .. }) => return self.inner.acquire(acquire).await,
+            Some(MaxWait { longest: None, .. }) => return call().await,
         };
         let asked = self.traffic.now();
         let longest = self.longest.saturating_add(wait);
-        match clock::within(longest, self.inner.acquire(acquire)).await {
+        match clock::within(longest, call()).await {
             Some(decision) => decision,
             None => {
                 // Its own wait tells nothing of the server.
@@ -95,15 +95,5 @@ impl<S: Decide> Decide for Deadline<S> {
                 Err(Error::new(ErrorKind::Timeout).caused_by(given_up))
             }
         }
-    }
-
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        clock::check_timer()?;
-        // An operator's call is worth waiting for: the connection's own timeouts bound it.
-        self.inner.manage(name, op).await
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        self.inner.settle(receipt, keep);
     }
 }

@@ -23,11 +23,10 @@ use crate::{
     clock::{Clock, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, Charge, Labels, Limiter, MaxWait},
-    error::Error,
     list::List,
     name::{BuildSpread, Name},
     receipt::Receipt,
-    store::{Decide, Listener, Op, Outcome},
+    store::Listener,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -37,68 +36,6 @@ const MOST_REFUSALS: usize = if cfg!(interleavings) { 16 } else { 1 << 17 };
 /// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds,
 /// and a decision falls anywhere within one.
 const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
-
-/// A store whose refusals are repeated without asking it.
-#[derive(Debug)]
-pub(crate) struct DenyCache<S> {
-    inner: S,
-    refusals: Arc<Refusals>,
-}
-
-impl<S> DenyCache<S> {
-    /// `refusals` is also among the store's listeners.
-    pub(crate) fn new(inner: S, refusals: Arc<Refusals>) -> Self {
-        Self { inner, refusals }
-    }
-}
-
-impl<S: Decide> Decide for DenyCache<S> {
-    /// Returns the refusal that asking would give, if it is known: there is no future to poll, and
-    /// nothing to allocate for a single limiter.
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        match self.refusals.known(acquire) {
-            Some((known, elapsed)) => Some(Ok(Decision::Deny(known.refusal(elapsed)))),
-            None => self.inner.decide_at_once(acquire),
-        }
-    }
-
-    /// # Cancel safety
-    ///
-    /// As the store's within; nothing is learnt from a call that is dropped.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let asked = self.refusals.ask(acquire);
-        let decision = self.inner.acquire(acquire).await?;
-        match &decision {
-            // It was taken before: nothing has changed.
-            Decision::Allow(grant) if grant.source() == Source::Lease => {}
-            // What is kept of these limiters is no longer true, though it may still be a refusal.
-            Decision::Allow(grant) => grant
-                .receipts()
-                .iter()
-                .for_each(|receipt| self.refusals.changed(receipt.name())),
-            Decision::Deny(refusal) => {
-                if let Some(asked) = asked {
-                    self.refusals.learn(acquire, asked, refusal);
-                }
-            }
-        }
-        Ok(decision)
-    }
-
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        self.inner.manage(name, op).await
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        // The store calls its listeners once more when this has arrived: then there is room. That
-        // is enough where it is not known whether anything was taken: others may be refused until
-        // then, also while the store is silent.
-        if receipt.was_granted() {
-            self.refusals.changed(receipt.name());
-        }
-        self.inner.settle(receipt, keep);
-    }
-}
 
 /// The refusals that a store returned.
 pub(crate) struct Refusals {
@@ -151,7 +88,7 @@ impl Refusals {
     }
 
     /// Records that a caller asks; `None` where the answer will not be repeated.
-    fn ask(&self, acquire: &Acquire) -> Option<Asked> {
+    pub(crate) fn ask(&self, acquire: &Acquire) -> Option<Asked> {
         self.kept.as_ref()?;
         let names = acquire.charges().map(|charge| charge.name());
         Some(Asked {
@@ -165,6 +102,41 @@ impl Refusals {
         if let Some(asked) = self.ask(acquire) {
             self.learn(acquire, asked, refusal);
         }
+    }
+
+    /// Learns from the decision of a call that was [asked](Self::ask) for.
+    pub(crate) fn decided(&self, acquire: &Acquire, asked: Option<Asked>, decision: &Decision) {
+        match decision {
+            // It was taken before: nothing has changed.
+            Decision::Allow(grant) if grant.source() == Source::Lease => {}
+            // What is kept of these limiters is no longer true, though it may still be a refusal.
+            Decision::Allow(grant) => grant
+                .receipts()
+                .iter()
+                .for_each(|receipt| self.changed(receipt.name())),
+            Decision::Deny(refusal) => {
+                if let Some(asked) = asked {
+                    self.learn(acquire, asked, refusal);
+                }
+            }
+        }
+    }
+
+    /// Drops what a settlement makes untrue.
+    pub(crate) fn settles(&self, receipt: &Receipt) {
+        // The store calls its listeners once more when this has arrived: then there is room. That
+        // is enough where it is not known whether anything was taken: others may be refused until
+        // then, also while the store is silent.
+        if receipt.was_granted() {
+            self.changed(receipt.name());
+        }
+    }
+
+    /// Returns the refusal that asking would give, if it is known.
+    #[inline]
+    pub(crate) fn refusal(&self, acquire: &Acquire) -> Option<Refusal> {
+        let (known, elapsed) = self.known(acquire)?;
+        Some(known.refusal(elapsed))
     }
 
     /// Keeps a refusal.

@@ -22,16 +22,14 @@ use crate::{
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     macros::{notice, warning},
-    name::Name,
     receipt::{Place, Receipt},
-    store::{Decide, Op, Outcome, StandIn},
+    store::StandIn,
 };
 
 /// Answers by the caller's policy when the store cannot decide, and logs once that the store began
 /// to fail and once that it recovered.
 #[derive(Debug)]
-pub(crate) struct Fallback<S, L> {
-    pub(crate) inner: S,
+pub(crate) struct Fallback<L> {
     /// The refusals that stay valid in an outage.
     refusals: Arc<Refusals>,
     pub(crate) locals: Locals<L>,
@@ -58,16 +56,10 @@ fn is_of_store(error: &Error) -> bool {
     )
 }
 
-impl<S: Decide, L: StandIn> Fallback<S, L> {
+impl<L: StandIn> Fallback<L> {
     /// `clock` is one that never jumps; `locals` count by that of the limits.
-    pub(crate) fn new(
-        inner: S,
-        refusals: Arc<Refusals>,
-        locals: Locals<L>,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(crate) fn new(refusals: Arc<Refusals>, locals: Locals<L>, clock: Arc<dyn Clock>) -> Self {
         Self {
-            inner,
             refusals,
             locals,
             clock,
@@ -76,8 +68,35 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         }
     }
 
+    /// Returns the answer to a demand that a failing store was not sent.
+    pub(crate) fn unsent(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+        self.note_failure(&error);
+        self.instead(acquire, error)
+    }
+
+    /// Returns the answer to a call that is over. `give_back` is for what it may have taken, and
+    /// its caller does not pay for.
+    pub(crate) fn answer(
+        &self,
+        acquire: &Acquire,
+        decision: Result<Decision, Error>,
+        give_back: impl Fn(Receipt),
+    ) -> Result<Decision, Error> {
+        self.note(&decision);
+        match decision {
+            Ok(decision) => {
+                self.saw(acquire, &decision);
+                Ok(decision)
+            }
+            Err(error) if GivenUp::of(&error).is_some() && acquire.unsent.get().is_none() => {
+                self.after_giving_up(acquire, error, give_back)
+            }
+            Err(error) => self.instead(acquire, error),
+        }
+    }
+
     /// Records a decision for a limiter that this process decides for in an outage.
-    fn saw(&self, acquire: &Acquire, decision: &Decision) {
+    pub(crate) fn saw(&self, acquire: &Acquire, decision: &Decision) {
         if let Some(FailurePolicy::Local(_)) = acquire.on_failure {
             self.locals.saw(acquire, decision);
         }
@@ -110,7 +129,12 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
     /// A request that is admitted here pays for that: what it took stays taken, and is settled with
     /// what is counted here. Whatever else was asked for is given back. (Callers that wait for
     /// permits, and lists that take several calls, have given back when they were given up.)
-    fn after_giving_up(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+    fn after_giving_up(
+        &self,
+        acquire: &Acquire,
+        error: Error,
+        give_back: impl Fn(Receipt),
+    ) -> Result<Decision, Error> {
         let decision = self.instead(acquire, error);
         let kept = match &decision {
             Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.receipts(),
@@ -118,7 +142,7 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         };
         for charge in acquire.charges() {
             if kept.iter().all(|receipt| receipt.name() != charge.name()) {
-                self.inner.settle(charge.receipt_made(acquire.asked), 0);
+                give_back(charge.receipt_made(acquire.asked));
             }
         }
         match decision {
@@ -167,51 +191,6 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
                 cause = error.cause(),
                 "the store of the rate limits fails: requests meet their failure policy"
             );
-        }
-    }
-}
-
-impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // A decision is large: it is moved only to be changed.
-        let decision = self.inner.decide_at_once(acquire);
-        match &decision {
-            // A cached refusal was recorded before.
-            None | Some(Ok(Decision::Deny(_))) => {}
-            Some(Ok(granted)) => self.saw(acquire, granted),
-            Some(Err(error)) => {
-                self.note_failure(error);
-                return Some(self.instead(acquire, error.clone()));
-            }
-        }
-        decision
-    }
-
-    /// # Cancel safety
-    ///
-    /// As the store's within.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let decision = self.inner.acquire(acquire).await;
-        self.note(&decision);
-        match decision {
-            Ok(decision) => {
-                self.saw(acquire, &decision);
-                Ok(decision)
-            }
-            Err(error) if GivenUp::of(&error).is_some() && acquire.unsent.get().is_none() => {
-                self.after_giving_up(acquire, error)
-            }
-            Err(error) => self.instead(acquire, error),
-        }
-    }
-
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        self.inner.manage(name, op).await
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        if let Some(receipt) = self.locals.settle(receipt, keep) {
-            self.inner.settle(receipt, keep);
         }
     }
 }

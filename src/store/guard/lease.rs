@@ -16,7 +16,6 @@ mod estimate;
 mod table;
 
 use std::{
-    fmt, slice,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -32,14 +31,17 @@ use crate::{
     clock::Clock,
     decision::{Decision, LimitState, RefusalKind},
     demand::{Acquire, Charge},
-    error::{Error, ErrorKind},
+    error::Error,
+    list::List,
     name::Name,
     receipt::Receipt,
-    store::{Decide, DecideRuns, Listener, Op, Outcome},
+    store::{Calls, Listener, Op},
 };
 
-/// A store with leases: permits are fetched ahead from it.
-pub(crate) struct Leasing<S: DecideRuns> {
+/// The calls to a store, by which permits are fetched ahead.
+///
+/// It stands between the queue and the store, as a type: tasks of the queue send calls through it.
+pub(crate) struct Leasing<S: Calls> {
     inner: Arc<S>,
     table: LeaseTable,
     /// Settles with `inner`.
@@ -49,7 +51,7 @@ pub(crate) struct Leasing<S: DecideRuns> {
     queues: Arc<Queues>,
 }
 
-impl<S: DecideRuns> Leasing<S> {
+impl<S: Calls> Leasing<S> {
     /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by.
     /// `queues` are those around it.
     pub(crate) fn new(
@@ -72,6 +74,24 @@ impl<S: DecideRuns> Leasing<S> {
         &self.inner
     }
 
+    /// Grants out of a lease, if there is one that suffices.
+    ///
+    /// That overtakes no waiter: where one waits there is no lease.
+    #[inline]
+    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
+        self.table.take(acquire)
+    }
+
+    /// Gives back what is in hand before a verb is carried out; what is taken meanwhile, after it.
+    pub(crate) fn begins(&self, name: &Name, op: &Op) {
+        if !op.only_reads() {
+            self.table.changed(name);
+        }
+        if let Op::Rename(new_name) = op {
+            self.table.changed(new_name);
+        }
+    }
+
     /// Returns how many leases are out.
     pub(crate) fn count(&self) -> usize {
         self.table.count()
@@ -83,7 +103,7 @@ impl<S: DecideRuns> Leasing<S> {
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
-    async fn ask(&self, run: &[Acquire], plan: &Plan) -> Result<Vec<Decision>, Error> {
+    async fn ask(&self, run: &[Acquire], plan: &Plan) -> Result<List<Decision>, Error> {
         let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
             let decisions = self.inner.acquire_run(run).await?;
             record(run, &decisions, plan);
@@ -209,14 +229,14 @@ fn add(decision: &mut Decision, in_hand: u32) {
 }
 
 /// A call that asks for a lease, until it is over.
-struct Asking<'a, S: DecideRuns> {
+struct Asking<'a, S: Calls> {
     inner: &'a S,
     plan: &'a Plan,
     /// Of what is taken ahead, made before the call, until it is answered.
     unanswered: Option<Receipt>,
 }
 
-impl<S: DecideRuns> Drop for Asking<'_, S> {
+impl<S: Calls> Drop for Asking<'_, S> {
     fn drop(&mut self) {
         self.plan.entry.asked();
         if let Some(receipt) = self.unanswered.take() {
@@ -225,7 +245,7 @@ impl<S: DecideRuns> Drop for Asking<'_, S> {
     }
 }
 
-impl<S: DecideRuns> Listener for Weak<Leasing<S>> {
+impl<S: Calls> Listener for Weak<Leasing<S>> {
     fn changed(&self, name: &Name) {
         if let Some(leasing) = self.upgrade() {
             leasing.table.changed(name);
@@ -235,39 +255,34 @@ impl<S: DecideRuns> Listener for Weak<Leasing<S>> {
     fn room(&self, _: &Name, _undone: bool) {}
 }
 
-impl<S: DecideRuns> Decide for Leasing<S> {
-    /// Grants out of a lease, if there is one that suffices.
-    ///
-    /// That overtakes no waiter: where one waits there is no lease.
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        match self.table.take(acquire) {
-            Some(granted) => Some(Ok(granted)),
-            None => self.inner.decide_at_once(acquire),
-        }
-    }
-
+impl<S: Calls> Calls for Leasing<S> {
     /// # Cancel safety
     ///
     /// As the store's within; what is taken ahead meanwhile is given back.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        if lease_of(acquire).is_none() {
-            return self.inner.acquire(acquire).await;
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        let Some((first, lead)) = run
+            .first()
+            .and_then(|first| Some((first, lease_of(first)?)))
+        else {
+            return self.inner.acquire_run(run).await;
+        };
+        // A lease came while they were in the queue. Those that it does not serve are asked for
+        // next.
+        let served: List<_> = run
+            .iter()
+            .map_while(|acquire| self.table.take(acquire))
+            .collect();
+        if !served.is_empty() {
+            return Ok(served);
         }
+        let reserved = self.queues.is_waited_for(first);
+        let plan = self.table.plan(first, run, lead, reserved);
         // Boxed, so that those without a lease have no room for it in their futures.
-        let run = Box::pin(self.acquire_run(slice::from_ref(acquire)));
-        let decision = run.await?.pop();
-        decision.ok_or_else(|| ErrorKind::Permits.into())
+        Box::pin(self.ask(run, &plan)).await
     }
 
-    /// What is in hand goes back before a verb is carried out; what was taken meanwhile, after it.
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        if !op.only_reads() {
-            self.table.changed(name);
-        }
-        if let Op::Rename(new_name) = op {
-            self.table.changed(new_name);
-        }
-        self.inner.manage(name, op).await
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.inner.decides_together(acquire)
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -278,42 +293,6 @@ impl<S: DecideRuns> Decide for Leasing<S> {
             // More than it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
         }
-    }
-}
-
-impl<S: DecideRuns> DecideRuns for Leasing<S> {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        let Some((first, lead)) = run
-            .first()
-            .and_then(|first| Some((first, lease_of(first)?)))
-        else {
-            return self.inner.acquire_run(run).await;
-        };
-        // A lease came while they were in the queue. Those that it does not serve are asked for
-        // next.
-        let served: Vec<_> = run
-            .iter()
-            .map_while(|acquire| self.table.take(acquire))
-            .collect();
-        if !served.is_empty() {
-            return Ok(served);
-        }
-        let reserved = self.queues.is_waited_for(first);
-        let plan = self.table.plan(first, run, lead, reserved);
-        self.ask(run, &plan).await
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.inner.decides_together(acquire)
-    }
-}
-
-impl<S: DecideRuns> fmt::Debug for Leasing<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leasing")
-            .field("inner", &self.inner)
-            .field("table", &self.table)
-            .finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
+    ops::Deref,
     pin::pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
@@ -21,7 +22,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Place, Receipt},
     store::{
-        Decide, DecideRuns, Listeners, MemoryStore, Op, Outcome,
+        Calls, Decide, Listeners, MemoryStore, Op, Outcome,
         memory::shared::{Shared, stand_in},
         sealed::Sealed,
     },
@@ -78,7 +79,15 @@ impl Decide for Scripted {
         fails.map(|kind| Err(kind.into()))
     }
 
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+        write(&self.log, "verb");
+        pause().await;
+        Ok(Outcome::Changed(true))
+    }
+}
+
+impl Calls for Scripted {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         write(&self.log, "in time");
         if let Some(error) = self.fails.lock().unwrap().clone() {
             return Err(error);
@@ -86,18 +95,18 @@ impl Decide for Scripted {
         if let Some(store) = &self.decided_by {
             let mut acquire = Acquire {
                 on_failure: None,
-                ..acquire.clone()
+                ..run[0].clone()
             };
-            return store.handle().0.decide_at_once(&mut acquire).unwrap();
+            let decision = store.handle().0.decide_at_once(&mut acquire).unwrap();
+            return decision.map(|decision| List::from([decision]));
         }
         let next = || self.answers.lock().unwrap().pop_front();
-        Ok(poll_fn(|_| next().map_or(Poll::Pending, Poll::Ready)).await)
+        let decision = poll_fn(|_| next().map_or(Poll::Pending, Poll::Ready)).await;
+        Ok(List::from([decision]))
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
-        write(&self.log, "verb");
-        pause().await;
-        Ok(Outcome::Changed(true))
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -115,16 +124,6 @@ impl Decide for Scripted {
         if let Some(store) = &self.decided_by {
             store.handle().0.settle(receipt, keep);
         }
-    }
-}
-
-impl DecideRuns for Scripted {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        Ok(vec![self.acquire(&run[0]).await?])
-    }
-
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
     }
 }
 
@@ -183,11 +182,46 @@ pub(crate) fn by(
 }
 
 /// Returns a store whose failures are answered by the policy, by the same clock throughout.
-pub(crate) fn with_fallback(store: Scripted, clock: &ManualClock) -> Fallback<Scripted, Shared> {
+pub(crate) fn with_fallback(store: Scripted, clock: &ManualClock) -> WithFallback {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&clock)));
     let locals = Locals::new(stand_in(Arc::clone(&clock)), Arc::clone(&clock));
-    Fallback::new(store, Arc::new(refusals), locals, clock)
+    WithFallback {
+        inner: store,
+        fallback: Fallback::new(Arc::new(refusals), locals, clock),
+    }
+}
+
+/// A store behind the fallback alone.
+pub(crate) struct WithFallback {
+    pub(crate) inner: Scripted,
+    pub(crate) fallback: Fallback<Shared>,
+}
+
+impl WithFallback {
+    pub(crate) fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let decision = self.inner.decide_at_once(acquire)?;
+        Some(decision.or_else(|error| self.unsent(acquire, error)))
+    }
+
+    pub(crate) async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let decision = self.inner.acquire(acquire).await;
+        self.answer(acquire, decision, |receipt| self.inner.settle(receipt, 0))
+    }
+
+    pub(crate) fn settle(&self, receipt: Receipt, keep: u32) {
+        if let Some(receipt) = self.locals.settle(receipt, keep) {
+            self.inner.settle(receipt, keep);
+        }
+    }
+}
+
+impl Deref for WithFallback {
+    type Target = Fallback<Shared>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.fallback
+    }
 }
 
 /// Returns the state of a limit of one permit that is used up for so long.

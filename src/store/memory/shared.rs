@@ -18,9 +18,10 @@ use crate::{
     demand::{Acquire, Charge, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
+    list::List,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{Decide, DecideRuns, Listeners, Op, Outcome, guard::policy},
+    store::{Calls, Decide, Listeners, Op, Outcome, guard::policy},
     sync::lock,
 };
 
@@ -51,12 +52,18 @@ impl Decide for Shared {
         Some(self.acquire_one(acquire))
     }
 
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        self.acquire_one(acquire)
-    }
-
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         self.manage_now(name, op)
+    }
+}
+
+impl Calls for Shared {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        self.acquire_all(run).map(List::from_vec)
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -82,16 +89,6 @@ impl Decide for Shared {
         if credited > 0 {
             self.listeners.room(receipt.name(), false);
         }
-    }
-}
-
-impl DecideRuns for Shared {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.acquire_all(run)
-    }
-
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
     }
 }
 

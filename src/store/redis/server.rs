@@ -27,7 +27,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, DecideRuns, Listeners, Op, Outcome, TimeToLive,
+        Calls, Decide, Listeners, Op, Outcome, TimeToLive,
         guard::{
             breaker::{Breakers, Signal},
             policy,
@@ -68,16 +68,6 @@ impl Decide for Server {
         }
     }
 
-    /// # Cancel safety
-    ///
-    /// Dropping it leaves it open whether the permits were taken. A receipt made before the call
-    /// gives them back in either case.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let decisions = self.acquire_all(std::slice::from_ref(acquire)).await?;
-        let decision = decisions.into_iter().next();
-        decision.ok_or_else(|| ErrorKind::Permits.into())
-    }
-
     async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
         let ask = self.ask()?;
         match (op, verbs::call(wire::scripts(name).verbs, name, op, ask)?) {
@@ -94,20 +84,26 @@ impl Decide for Server {
             (_, None) => self.time_to_live(name).await.map(Outcome::TimeToLive),
         }
     }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        self.settle(&receipt, keep, false);
-    }
 }
 
-impl DecideRuns for Server {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
-        self.acquire_all(run).await.map(List::into_vec)
+impl Calls for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        match self.acquire_together(run).await {
+            Err(error) => match policy::without_trials(run, &error) {
+                Some(enforced) => self.acquire_together(&enforced).await,
+                None => Err(error),
+            },
+            decisions => decisions,
+        }
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
         let names = acquire.charges().map(|charge| charge.name());
         wire::is_one_call(names, self.connection.is_cluster())
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.settle(&receipt, keep, false);
     }
 }
 
@@ -171,16 +167,6 @@ impl Server {
         let scripts = wire::scripts(receipt.name());
         if let Some(call) = (scripts.settle)(receipt, keep, ask) {
             self.settle_queue.push(receipt, keep, call, undone);
-        }
-    }
-
-    async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        match self.acquire_together(run).await {
-            Err(error) => match policy::without_trials(run, &error) {
-                Some(enforced) => self.acquire_together(&enforced).await,
-                None => Err(error),
-            },
-            decisions => decisions,
         }
     }
 

@@ -20,10 +20,11 @@ use crate::{
     clock::{self, Clock},
     error::{Error, ErrorKind},
     store::{
+        About,
         guard::breaker::Traffic,
         rule_names::RuleNames,
         sealed::{Handle, Sealed},
-        stack::{self, About, Guards, Remote},
+        stack::{self, Guards, Remote},
     },
 };
 
@@ -188,7 +189,7 @@ impl RedisStore {
         Self {
             settings,
             address,
-            shared: Arc::new(shared),
+            shared,
         }
     }
 
@@ -216,7 +217,7 @@ impl fmt::Debug for RedisStore {
 
 impl Sealed for RedisStore {
     fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared.stack))
+        Handle(Arc::clone(&self.shared) as _)
     }
 }
 

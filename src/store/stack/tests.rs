@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-fn remote_of(log: &Log) -> Remote<Scripted> {
+fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
     let clock = ManualClock::new();
     let traffic = Traffic::new(1, |_| 0, Arc::new(clock.clone()));
     let guards = Guards {
@@ -34,12 +34,13 @@ fn ask(policy: impl Into<Option<FailurePolicy>>) -> Acquire {
 }
 
 /// Asks at both doors, as all callers do.
-fn decide(store: &Remote<Scripted>, acquire: &Acquire) -> Result<Decision, Error> {
+fn decide(store: &Arc<Remote<Scripted>>, acquire: &Acquire) -> Result<Decision, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
     let _entered = runtime.as_ref().unwrap().enter();
-    ready(crate::store::take(&store.stack, acquire.clone()))
+    let store: Arc<dyn AnyStore> = Arc::clone(store) as _;
+    ready(crate::store::take(&store, acquire.clone()))
 }
 
 /// A refusal that is known is told before anything within is asked, and goes when there is room.
@@ -56,7 +57,7 @@ fn what_is_known_is_told_at_the_first_door() {
     assert_eq!(again.source(), Source::Cache);
     assert!(read(&log).is_empty());
     // Not known whether it was granted: it is news once the store has carried it out.
-    store.stack.settle(acquire.first.receipt(), 0);
+    store.settle(acquire.first.receipt(), 0);
     assert_eq!(read(&log), ["orders: 0 of 1"]);
     store.server.answer(granted(&acquire, Source::Store));
     let anew = decide(&store, &acquire).unwrap();
@@ -118,9 +119,22 @@ fn listeners_are_called_when_a_verb_is_over() {
             };
             let listeners = ["a", "b"].map(|who| Heard(Arc::clone(&log), who));
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
-            let exit = Exit::new(server, Listeners::new(listeners), About::default());
+            let exit = Exit {
+                listeners: Listeners::new(listeners),
+                about: About::default(),
+            };
+            let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));
+            let in_flight = InFlight::new(ANSWERS_WITHIN, steady, |_| 0);
+            let store = Arc::new(server);
+            let queue = Queued::new(
+                Arc::clone(&store),
+                Arc::new(clock),
+                Arc::default(),
+                in_flight,
+            );
+            let stack = Arc::new(InMemory { exit, queue, store });
             {
-                let mut managing = std::pin::pin!(Decide::manage(&exit, &here, &op));
+                let mut managing = stack.manage(here.clone(), op.clone());
                 assert!(poll(managing.as_mut()).is_pending());
                 assert_eq!(*log.lock().unwrap(), ["verb"], "{op:?}");
                 if stays {

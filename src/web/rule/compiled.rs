@@ -87,7 +87,7 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(store.prefix())?;
+        let limits = rule.named_limits(&store.about().prefix)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -110,7 +110,11 @@ impl CompiledRule {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
             let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
-            if !store.rule_names().claim(&labels.name, fingerprint, holder) {
+            if !store
+                .about()
+                .rule_names
+                .claim(&labels.name, fingerprint, holder)
+            {
                 return Err(duplicate(&labels.name));
             }
         }

@@ -313,7 +313,7 @@ impl CompiledRules {
                 })
                 .collect::<Result<_, _>>()?;
             CompiledRule::agree_on_limiters(&rules)?;
-            if store.is_cluster() && !CompiledRule::share_identity(&rules) {
+            if store.about().is_cluster && !CompiledRule::share_identity(&rules) {
                 warning!(
                     entry,
                     "the rules of this entry have different keys and so different hash slots of \

@@ -20,9 +20,8 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        AnyStore, Deciding, Managing, Op, Outcome,
+        About, AnyStore, Deciding, Managing, Op, Outcome,
         redis::{BreakerState, RedisStore},
-        rule_names::RuleNames,
         sealed::{Handle, Sealed},
     },
 };
@@ -351,16 +350,8 @@ impl AnyStore for Recording {
         self.tape.handed().insert(event);
     }
 
-    fn is_cluster(&self) -> bool {
-        self.guarded.is_cluster()
-    }
-
-    fn prefix(&self) -> &str {
-        self.guarded.prefix()
-    }
-
-    fn rule_names(&self) -> &RuleNames {
-        self.guarded.rule_names()
+    fn about(&self) -> &About {
+        self.guarded.about()
     }
 }
 

@@ -6,15 +6,39 @@ use super::*;
 use crate::{
     clock::ManualClock,
     demand::Labels,
+    error::Error,
     limit::{Algorithm, Limit, LimitSource},
     receipt::PermitId,
-    store::guard::scripted::{Scripted, asks, charge, granted, poll, refusal},
+    store::{
+        Calls,
+        guard::scripted::{Scripted, asks, charge, granted, poll, refusal},
+    },
 };
 
 const CAP: Duration = Duration::from_secs(60);
 
+/// A store behind the deny cache alone.
+struct Cached {
+    inner: Scripted,
+    refusals: Refusals,
+}
+
+impl Cached {
+    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let asked = self.refusals.ask(acquire);
+        let decision = self.inner.acquire(acquire).await?;
+        self.refusals.decided(acquire, asked, &decision);
+        Ok(decision)
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.refusals.settles(&receipt);
+        self.inner.settle(receipt, keep);
+    }
+}
+
 struct World {
-    cache: DenyCache<Scripted>,
+    cache: Cached,
     clock: ManualClock,
 }
 
@@ -23,7 +47,10 @@ impl World {
         let clock = ManualClock::new();
         let refusals = Refusals::new(cap, Some(Arc::new(clock.clone())));
         Self {
-            cache: DenyCache::new(Scripted::default(), Arc::new(refusals)),
+            cache: Cached {
+                inner: Scripted::default(),
+                refusals,
+            },
             clock,
         }
     }

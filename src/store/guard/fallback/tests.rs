@@ -7,12 +7,11 @@ use crate::{
     demand::Charge,
     limit::{Limit, LimitSource},
     list::List,
-    store::{
-        guard::{
-            policy::{settle, without_trials},
-            scripted::{Scripted, asks, by, charge, granted, ready, shadow, with_fallback},
+    store::guard::{
+        policy::{settle, without_trials},
+        scripted::{
+            Scripted, WithFallback, asks, by, charge, granted, ready, shadow, with_fallback,
         },
-        memory::shared::Shared,
     },
 };
 
@@ -44,14 +43,12 @@ const OF_LIMITER: [ErrorKind; 5] = [
     ErrorKind::Limit,
 ];
 
-type Guard = Fallback<Scripted, Shared>;
-
-fn guard() -> (Guard, ManualClock) {
+fn guard() -> (WithFallback, ManualClock) {
     let clock = ManualClock::new();
     (with_fallback(Scripted::default(), &clock), clock)
 }
 
-impl Guard {
+impl WithFallback {
     /// Asks where the store fails before a caller waits for it.
     fn at_once(&self, acquire: &Acquire) -> Result<Decision, Error> {
         *self.inner.fails_at_once.lock().unwrap() = Some(ErrorKind::Unavailable);

@@ -13,12 +13,11 @@ use crate::{
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
     store::{
-        Decide, MemoryStore,
-        guard::{
-            fallback::Fallback,
-            scripted::{Scripted, by, charge, ready, receipts, refused, shadow, with_fallback},
+        MemoryStore,
+        guard::scripted::{
+            Scripted, WithFallback, by, charge, ready, receipts, refused, shadow, with_fallback,
         },
-        memory::{shared::Shared, strangers::latest},
+        memory::strangers::latest,
         sealed::Sealed,
     },
 };
@@ -26,7 +25,7 @@ use crate::{
 /// In front of a server that counts by the same clock.
 struct World {
     clock: ManualClock,
-    guard: Fallback<Scripted, Shared>,
+    guard: WithFallback,
     policy: Option<FailurePolicy>,
 }
 
@@ -65,7 +64,7 @@ impl World {
     fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
         let store = MemoryStore::new().clock(world.clock.clone());
-        world.guard.locals.store = store.max_limiters(1).shared;
+        world.guard.fallback.locals.store = store.max_limiters(1).shared;
         world.fail(true);
         let daily = LimitSource::Code(Limit::per_day(90));
         assert!(world.takes([charge("other", 1, daily)]));

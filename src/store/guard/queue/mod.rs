@@ -23,7 +23,6 @@ mod waits;
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -42,7 +41,7 @@ use crate::{
     list::List,
     name::{BuildSpread, Limiter, Name},
     receipt::Receipt,
-    store::{Decide, DecideRuns, Listener, Op, Outcome},
+    store::{Calls, Listener},
     sync::lock,
 };
 
@@ -121,7 +120,7 @@ struct Inner<S> {
     in_flight: Arc<InFlight>,
 }
 
-impl<S: DecideRuns> Queued<S> {
+impl<S: Calls> Queued<S> {
     /// `queues` is also among the listeners of the store.
     pub(crate) fn new(
         store: Arc<S>,
@@ -138,7 +137,7 @@ impl<S: DecideRuns> Queued<S> {
     }
 }
 
-impl<S: DecideRuns> Inner<S> {
+impl<S: Calls> Inner<S> {
     /// Decides by a call of the caller's own.
     ///
     /// # Cancel safety
@@ -199,18 +198,19 @@ impl Drop for Leaving<'_> {
     }
 }
 
-impl<S: DecideRuns> Decide for Queued<S> {
-    /// Passes the queues by: a caller that has to stand in one is not decided for at once.
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        self.0.store.decide_at_once(acquire)
-    }
-
+impl<S: Calls> Queued<S> {
+    /// Decides for a caller, by its own call or one that it shares.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and [`Unsent`].
+    ///
     /// # Cancel safety
     ///
     /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
     /// for a caller that waits for permits is given back; for one that does not, the caller of this
     /// method decides, by the receipts that it can make.
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    pub(crate) async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let Some(max_wait) = acquire.max_wait else {
             if !self.0.store.decides_together(acquire) {
                 // One after the other, callers would wait for nothing.
@@ -226,18 +226,9 @@ impl<S: DecideRuns> Decide for Queued<S> {
         waits::acquire(&self.0, acquire, deadline).await
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
-        self.0.store.manage(name, op).await
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    /// Settles as the store does, once more where a shared call is still on its way.
+    pub(crate) fn settle(&self, receipt: Receipt, keep: u32) {
         self.0.queues.unanswered.gives_back(&receipt);
         self.0.store.settle(receipt, keep);
-    }
-}
-
-impl<S> fmt::Debug for Queued<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Queued")
     }
 }

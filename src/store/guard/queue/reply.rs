@@ -9,8 +9,9 @@ use crate::{
     decision::{Decision, Grant, Source},
     demand::Acquire,
     error::{Error, ErrorKind},
+    list::List,
     receipt::{PermitId, Receipt},
-    store::Decide,
+    store::Calls,
     sync::lock,
 };
 
@@ -65,7 +66,7 @@ fn is_leased(grant: &Grant) -> bool {
 
 /// Returns the decision of each caller of a call. An error is that of each of them.
 pub(super) fn of_each(
-    outcome: Result<Vec<Decision>, Error>,
+    outcome: Result<List<Decision>, Error>,
     callers: usize,
 ) -> Vec<Result<Decision, Error>> {
     match outcome {
@@ -79,7 +80,7 @@ pub(super) trait GivesBack: Send + Sync {
     fn give_back(&self, receipt: Receipt);
 }
 
-impl<S: Decide> GivesBack for S {
+impl<S: Calls> GivesBack for S {
     fn give_back(&self, receipt: Receipt) {
         self.settle(receipt, 0);
     }

@@ -22,7 +22,7 @@ use super::{
     reply::{GivesBack, Reply, of_each},
     wait_queue::LONGEST_RUN,
 };
-use crate::{decision::Decision, demand::Acquire, error::Error, store::DecideRuns, sync::lock};
+use crate::{decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock};
 
 /// A limiter that a call is in flight for, or about to be sent.
 pub(super) struct Run {
@@ -43,8 +43,8 @@ struct Member {
 ///
 /// # Cancel safety
 ///
-/// As [`Decide::acquire`](crate::store::Decide::acquire) of the queues.
-pub(super) async fn acquire<S: DecideRuns>(
+/// As [`Queued::acquire`](super::Queued::acquire).
+pub(super) async fn acquire<S: Calls>(
     queue: &Arc<Inner<S>>,
     acquire: &Acquire,
 ) -> Result<Decision, Error> {
@@ -91,12 +91,7 @@ enum Entered {
     Behind(u64, oneshot::Receiver<Reply>),
 }
 
-fn enter<S: DecideRuns>(
-    queue: &Inner<S>,
-    key: &Key,
-    acquire: &Acquire,
-    runtime: &Handle,
-) -> Entered {
+fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
     let (number, now) = (queue.queues.next(), queue.in_flight.now());
     match lock(&queue.queues.runs).entry(key.clone()) {
         Entry::Vacant(free) => {
@@ -127,7 +122,7 @@ fn enter<S: DecideRuns>(
 }
 
 /// A place behind a call. Dropping it gives it up, if the next call is not sent yet.
-struct Place<'a, S: DecideRuns> {
+struct Place<'a, S: Calls> {
     queue: &'a Inner<S>,
     key: &'a Key,
     acquire: &'a Acquire,
@@ -135,7 +130,7 @@ struct Place<'a, S: DecideRuns> {
     reply: oneshot::Receiver<Reply>,
 }
 
-impl<S: DecideRuns> Drop for Place<'_, S> {
+impl<S: Calls> Drop for Place<'_, S> {
     fn drop(&mut self) {
         // First: one that is put back behind is then either found here, or known to have left.
         self.reply.close();
@@ -155,13 +150,13 @@ impl<S: DecideRuns> Drop for Place<'_, S> {
 }
 
 /// Holds a limiter for a call. Dropping it sends the next one.
-struct Held<S: DecideRuns> {
+struct Held<S: Calls> {
     queue: Arc<Inner<S>>,
     key: Key,
     call: u64,
 }
 
-impl<S: DecideRuns> Held<S> {
+impl<S: Calls> Held<S> {
     /// Acts on the limiter, if the call still holds it.
     fn run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
         let mut runs = lock(&self.queue.queues.runs);
@@ -171,7 +166,7 @@ impl<S: DecideRuns> Held<S> {
     }
 }
 
-impl<S: DecideRuns> Drop for Held<S> {
+impl<S: Calls> Drop for Held<S> {
     fn drop(&mut self) {
         let (runtime, call) = {
             let mut runs = lock(&self.queue.queues.runs);
@@ -201,14 +196,14 @@ impl<S: DecideRuns> Drop for Held<S> {
 }
 
 /// A call that a task sends for the first callers behind.
-struct Call<S: DecideRuns> {
+struct Call<S: Calls> {
     /// Those that it was sent for, and that are not answered. Dropped before the next call is sent.
     members: VecDeque<Member>,
     has_begun: bool,
     held: Held<S>,
 }
 
-impl<S: DecideRuns> Call<S> {
+impl<S: Calls> Call<S> {
     async fn send(mut self) {
         self.has_begun = true;
         let queue = Arc::clone(&self.held.queue);
@@ -296,7 +291,7 @@ impl<S: DecideRuns> Call<S> {
     }
 }
 
-impl<S: DecideRuns> Drop for Call<S> {
+impl<S: Calls> Drop for Call<S> {
     fn drop(&mut self) {
         let queue = &self.held.queue;
         // Without an answer, what was given back meanwhile may have arrived before the call, which

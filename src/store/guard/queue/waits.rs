@@ -22,8 +22,8 @@ use super::{
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
-    decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
-    store::DecideRuns, sync::lock,
+    decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt, store::Calls,
+    sync::lock,
 };
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -33,7 +33,7 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// # Cancel safety
 ///
 /// Dropping it gives up the place, and gives back what was or may yet be taken.
-pub(super) async fn acquire<S: DecideRuns>(
+pub(super) async fn acquire<S: Calls>(
     queue: &Arc<Inner<S>>,
     acquire: &Acquire,
     deadline: Option<Duration>,
@@ -58,7 +58,7 @@ pub(super) async fn acquire<S: DecideRuns>(
     poll_fn(|cx| place.poll(cx)).await
 }
 
-impl<S: DecideRuns> Inner<S> {
+impl<S: Calls> Inner<S> {
     /// Acts on the queue of a key. Wakers are called when it is not locked any more.
     fn with<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let (acted, wakers) = {
@@ -80,7 +80,7 @@ impl<S: DecideRuns> Inner<S> {
 }
 
 /// A waiter's place in its queue.
-struct Place<'a, S: DecideRuns> {
+struct Place<'a, S: Calls> {
     queue: &'a Arc<Inner<S>>,
     key: Key,
     number: u64,
@@ -91,7 +91,7 @@ struct Place<'a, S: DecideRuns> {
     owed: List<Receipt>,
 }
 
-impl<S: DecideRuns> Place<'_, S> {
+impl<S: Calls> Place<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
         loop {
             if let Some(asking) = &mut self.asking
@@ -164,7 +164,7 @@ impl<S: DecideRuns> Place<'_, S> {
     }
 }
 
-impl<S: DecideRuns> Drop for Place<'_, S> {
+impl<S: Calls> Drop for Place<'_, S> {
     fn drop(&mut self) {
         self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
         let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));
@@ -176,7 +176,7 @@ impl<S: DecideRuns> Drop for Place<'_, S> {
 }
 
 /// A call for those that wait. Dropped unanswered, it gives back what it may have taken.
-struct Asking<S: DecideRuns> {
+struct Asking<S: Calls> {
     queue: Arc<Inner<S>>,
     key: Key,
     call: u64,
@@ -184,7 +184,7 @@ struct Asking<S: DecideRuns> {
     is_answered: bool,
 }
 
-impl<S: DecideRuns> Asking<S> {
+impl<S: Calls> Asking<S> {
     async fn send(mut self) {
         let queue = Arc::clone(&self.queue);
         let Some((limiter, ..)) = self.key.first() else {
@@ -227,7 +227,7 @@ impl<S: DecideRuns> Asking<S> {
     }
 }
 
-impl<S: DecideRuns> Drop for Asking<S> {
+impl<S: Calls> Drop for Asking<S> {
     fn drop(&mut self) {
         if !self.is_answered {
             self.queue

@@ -1,6 +1,7 @@
 //! What a verb of this store does to the leases that are out.
 
 use super::*;
+use crate::store::Decide;
 
 /// By the rate that it has, so that nothing else tells of the change.
 fn set_rate() -> Op {
@@ -19,8 +20,7 @@ async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
         let world = World::of_one();
         let (ours, op) = (&world.processes[0], set_rate());
         {
-            let exit = world.exit(0);
-            let mut changing = pin!(Decide::manage(&exit, &world.name, &op));
+            let mut changing = pin!(world.manage(0, &world.name, &op));
             assert!(poll(changing.as_mut(), 1).is_none());
             world.warm(0);
             assert!(world.leased().is_some());
@@ -49,7 +49,7 @@ async fn a_lease_ends_by_what_changes_its_limiter_alone() {
         let world = World::of_one();
         world.warm(0);
         let name = if of_other { &other } else { &world.name };
-        done(Decide::manage(&world.exit(0), name, &op));
+        done(world.manage(0, name, &op));
         let lease = world.leased();
         assert_eq!(lease.is_some(), lasts, "{op:?} {of_other}");
     }
@@ -65,7 +65,8 @@ async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
     {
         let mut asking = pin!(ours.acquire(&acquire));
         assert!(poll(asking.as_mut(), 2).is_none());
-        done(ours.manage(&world.name, &op));
+        ours.begins(&world.name, &op);
+        done(ours.inner().manage(&world.name, &op));
         let _ = done(asking);
     }
     assert!(world.ahead().len() > 1);

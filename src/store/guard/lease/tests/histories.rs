@@ -13,7 +13,7 @@ use crate::{
     decision::{Decision, Source},
     limit::Limit,
     receipt::Receipt,
-    store::Decide,
+    store::Calls,
 };
 
 /// What happens, in which of the processes.

@@ -4,7 +4,6 @@ use std::{
     cell::Cell,
     future::Future,
     pin::pin,
-    slice,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -25,16 +24,16 @@ use crate::{
     demand::{Acquire, Charge, Labels},
     error::Error,
     limit::{Limit, LimitSource},
+    list::List,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, DecideRuns, Listener, Listeners, Op, Outcome,
+        About, Calls, Decide, Listener, Listeners, Op, Outcome,
         guard::{
             lease::Leasing,
-            queue::{InFlight, Queued},
             scripted::{asks, pause, receipts},
         },
-        stack::{About, Exit},
+        stack::Exit,
     },
 };
 
@@ -61,7 +60,7 @@ impl Connection {
         Now::millis(millis(&self.0.clock).cast_signed())
     }
 
-    fn decide(&self, run: &[Acquire]) -> Vec<Decision> {
+    fn decide(&self, run: &[Acquire]) -> List<Decision> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let terms = Terms {
             resendable: true,
@@ -88,11 +87,6 @@ impl Decide for Connection {
         None
     }
 
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let mut decisions = self.acquire_run(slice::from_ref(acquire)).await?;
-        Ok(decisions.remove(0))
-    }
-
     async fn manage(&self, _: &Name, op: &Op) -> Result<Outcome, Error> {
         pause().await;
         if let Op::SetRate { limit, keep, .. } = op {
@@ -101,15 +95,10 @@ impl Decide for Connection {
         pause().await;
         Ok(Outcome::Changed(true))
     }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        let settled = self.limiter().settle(&receipt, None, keep, self.now());
-        settled.unwrap();
-    }
 }
 
-impl DecideRuns for Connection {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+impl Calls for Connection {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         pause().await;
         let decisions = self.decide(run);
         pause().await;
@@ -118,6 +107,11 @@ impl DecideRuns for Connection {
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
         acquire.rest.is_empty()
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        let settled = self.limiter().settle(&receipt, None, keep, self.now());
+        settled.unwrap();
     }
 }
 
@@ -197,14 +191,22 @@ impl World {
         decision.map(Result::unwrap)
     }
 
-    /// Returns a process with the exit, which says when a verb is over.
-    pub(crate) fn exit(&self, process: usize) -> Exit<Queued<Leasing<Connection>>> {
+    /// Carries out a verb in a process, as its stack does: the exit says when it is over.
+    pub(crate) async fn manage(
+        &self,
+        process: usize,
+        name: &Name,
+        op: &Op,
+    ) -> Result<Outcome, Error> {
         let leasing = &self.processes[process];
-        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
-        let in_flight = InFlight::new(Duration::from_secs(1), Arc::clone(&clock), |_| 0);
-        let queued = Queued::new(Arc::clone(leasing), clock, Arc::default(), in_flight);
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
-        Exit::new(queued, Listeners::new([listener]), About::default())
+        let exit = Exit {
+            listeners: Listeners::new([listener]),
+            about: About::default(),
+        };
+        let _changing = exit.changing(name, op);
+        leasing.begins(name, op);
+        leasing.inner().manage(name, op).await
     }
 
     pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {
@@ -227,7 +229,7 @@ impl World {
     }
 
     /// Has the first process decide for callers.
-    pub(crate) fn run(&self, run: &[Acquire]) -> Vec<Decision> {
+    pub(crate) fn run(&self, run: &[Acquire]) -> List<Decision> {
         done(self.processes[0].acquire_run(run))
     }
 

@@ -12,10 +12,7 @@ use super::{
     super::{Queued, in_flight::Bounds},
     world::{BOUNDS, Caller, World},
 };
-use crate::{
-    limit::{Limit, LimitSource},
-    store::Decide,
-};
+use crate::limit::{Limit, LimitSource};
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {

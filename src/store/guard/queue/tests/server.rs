@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::poll_fn,
-    slice,
     sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
     time::Duration,
@@ -24,7 +23,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, DecideRuns, Op, Outcome,
+        Calls, Decide, Op, Outcome,
         guard::breaker::{Breakers, Signal},
     },
     sync::lock,
@@ -382,13 +381,18 @@ impl Decide for Server {
         None
     }
 
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let mut reply = self.call(slice::from_ref(acquire)).await?;
-        Ok(reply.remove(0))
-    }
-
     async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
         Ok(Outcome::Changed(true))
+    }
+}
+
+impl Calls for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        self.call(run).await.map(List::from_vec)
+    }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        self.together && acquire.rest.is_empty()
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -400,16 +404,6 @@ impl Decide for Server {
                 .settle(&receipt, None, keep, now)
                 .expect("the limit is there");
         }
-    }
-}
-
-impl DecideRuns for Server {
-    async fn acquire_run(&self, run: &[Acquire]) -> Reply {
-        self.call(run).await
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.together && acquire.rest.is_empty()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     error::Error,
     limit::{Limit, LimitSource},
     name::Name,
-    store::{Decide, Listener},
+    store::Listener,
     sync::lock,
 };
 
