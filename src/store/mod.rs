@@ -168,7 +168,7 @@ pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding 
     }
 }
 
-pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
+pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<OpResult, Error>> + Send>>;
 
 /// A store without its guards, which [`stack`] calls.
 ///
@@ -190,7 +190,7 @@ pub(crate) trait Decide: Calls {
     /// # Cancel safety
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
-    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
+    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
 }
 
 /// The calls that a queue sends, by leases or a store.
@@ -363,7 +363,7 @@ pub enum TimeToLive {
 
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OpResult {
     Changed(bool),
     Limit(Option<StoredLimit>),
     Permits(i64),

@@ -44,7 +44,7 @@ impl Exit {
     /// answer of the caller's policy.
     #[cold]
     fn fails(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        policy::settle(acquire, self.named(error))
+        policy::answer_error(acquire, self.named(error))
     }
 
     fn named(&self, error: Error) -> Error {

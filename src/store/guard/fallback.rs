@@ -12,7 +12,7 @@ use super::{
     deadline::GivenUp,
     deny_cache::Refusals,
     local::Locals,
-    policy::{refuses_anyway, settled},
+    policy::{answer_by, refuses_anyway},
     queue::Unsent,
 };
 use crate::{
@@ -70,7 +70,7 @@ impl<L: StandIn> Fallback<L> {
 
     /// Returns the answer to a demand that a failing store was not sent.
     pub(crate) fn unsent(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        self.note_failure(&error);
+        self.record_failure(&error);
         self.instead(acquire, error)
     }
 
@@ -82,7 +82,7 @@ impl<L: StandIn> Fallback<L> {
         decision: Result<Decision, Error>,
         give_back: impl Fn(Receipt),
     ) -> Result<Decision, Error> {
-        self.note(&decision);
+        self.record(&decision);
         match decision {
             Ok(decision) => {
                 self.saw(acquire, &decision);
@@ -113,13 +113,13 @@ impl<L: StandIn> Fallback<L> {
             return Ok(Decision::Deny(refusal));
         }
         match policy {
-            FailurePolicy::Local(local) if !acquire.is_trial() && !refuses_anyway(&error) => {
+            FailurePolicy::Local(local) if !acquire.is_all_shadow() && !refuses_anyway(&error) => {
                 match self.locals.decide(acquire, local, error) {
-                    Err(error) => settled(acquire, error, FailurePolicy::Deny),
+                    Err(error) => answer_by(acquire, error, FailurePolicy::Deny),
                     decision => decision,
                 }
             }
-            policy => settled(acquire, error, policy),
+            policy => answer_by(acquire, error, policy),
         }
     }
 
@@ -156,18 +156,18 @@ impl<L: StandIn> Fallback<L> {
         }
     }
 
-    fn note(&self, decision: &Result<Decision, Error>) {
+    fn record(&self, decision: &Result<Decision, Error>) {
         match decision {
-            Ok(_) => self.note_answer(),
+            Ok(_) => self.record_answer(),
             // The server works: it was sent more than it can answer in time, or would have been.
             Err(error)
                 if GivenUp::of(error) == Some(GivenUp::Overload) || Unsent::is_why(error) => {}
-            Err(error) if is_of_store(error) => self.note_failure(error),
+            Err(error) if is_of_store(error) => self.record_failure(error),
             Err(_) => {}
         }
     }
 
-    fn note_answer(&self) {
+    fn record_answer(&self) {
         // The plain load keeps the cache line shared while nothing changes.
         if !self.failing.load(Ordering::Relaxed) {
             return;
@@ -179,7 +179,7 @@ impl<L: StandIn> Fallback<L> {
         }
     }
 
-    fn note_failure(&self, error: &Error) {
+    fn record_failure(&self, error: &Error) {
         let now = millis(&*self.clock);
         self.failed_last.store(now, Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) {

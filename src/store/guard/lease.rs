@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 
 use self::{
     balance::Balance,
-    table::{Expiry, Lease, LeaseTable, Plan, Settle, lease_of, longest},
+    table::{Expiry, Lease, LeasePlan, LeaseTable, Settle, lease_of, longest},
 };
 use super::{clock::StoreClock, queue::Queues};
 use crate::{
@@ -103,7 +103,7 @@ impl<S: Calls> Leasing<S> {
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
-    async fn ask(&self, run: &[Acquire], plan: &Plan) -> Result<List<Decision>, Error> {
+    async fn ask(&self, run: &[Acquire], plan: &LeasePlan) -> Result<List<Decision>, Error> {
         let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
             let decisions = self.inner.acquire_run(run).await?;
             record(run, &decisions, plan);
@@ -164,7 +164,7 @@ impl<S: Calls> Leasing<S> {
     }
 
     /// Ends a lease when `left` is over.
-    fn expiry(&self, plan: &Plan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
+    fn expiry(&self, plan: &LeasePlan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| self.clock.can_sleep())?;
         let (clock, end) = (
@@ -183,7 +183,7 @@ impl<S: Calls> Leasing<S> {
 }
 
 /// Learns from the answers of a call.
-fn record(run: &[Acquire], decisions: &[Decision], plan: &Plan) {
+fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
     if let Some(state) = decisions.iter().find_map(state_of) {
         let mut answered = run.iter().zip(decisions);
         let lacks = |(acquire, decision): (&Acquire, &Decision)| {
@@ -196,7 +196,7 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &Plan) {
 /// Returns the caller that takes ahead: like another one, except for its permits, its id and its
 /// score. That one is of a rule that leases, so it has no further charges, and learns how much is
 /// left, by which the next lease goes.
-fn ahead(like: &Acquire, plan: &Plan) -> Acquire {
+fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
     Acquire {
         first: Charge {
             permits: plan.ahead,
@@ -231,7 +231,7 @@ fn add(decision: &mut Decision, in_hand: u32) {
 /// A call that asks for a lease, until it is over.
 struct Asking<'a, S: Calls> {
     inner: &'a S,
-    plan: &'a Plan,
+    plan: &'a LeasePlan,
     /// Of what is taken ahead, made before the call, until it is answered.
     unanswered: Option<Receipt>,
 }

@@ -14,15 +14,16 @@ use super::{deny_cache::Refusals, fallback::Fallback, local::Locals};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Labels},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
+    labels::Labels,
     limit::LimitSource,
     list::List,
     name::Name,
     receipt::{PermitId, Place, Receipt},
     store::{
-        Calls, Decide, Listeners, MemoryStore, Op, Outcome,
+        Calls, Decide, Listeners, MemoryStore, Op, OpResult,
         memory::shared::{Shared, stand_in},
         sealed::Sealed,
     },
@@ -79,10 +80,10 @@ impl Decide for Scripted {
         fails.map(|kind| Err(kind.into()))
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
         write(&self.log, "verb");
         pause().await;
-        Ok(Outcome::Changed(true))
+        Ok(OpResult::Changed(true))
     }
 }
 

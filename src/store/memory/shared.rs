@@ -21,7 +21,7 @@ use crate::{
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{Calls, Decide, Listeners, Op, Outcome, guard::policy},
+    store::{Calls, Decide, Listeners, Op, OpResult, guard::policy},
     sync::lock,
 };
 
@@ -52,7 +52,7 @@ impl Decide for Shared {
         Some(self.acquire_one(acquire))
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.manage_now(name, op)
     }
 }
@@ -141,7 +141,7 @@ impl Shared {
 
     fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         match self.decide_list(run) {
-            Err(error) => match policy::without_trials(run, &error) {
+            Err(error) => match policy::without_shadows(run, &error) {
                 Some(enforced) => self.decide_list(&enforced),
                 None => Err(error),
             },

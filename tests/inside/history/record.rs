@@ -20,7 +20,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        About, AnyStore, Deciding, Managing, Op, Outcome,
+        About, AnyStore, Deciding, Managing, Op, OpResult,
         redis::{BreakerState, RedisStore},
         sealed::{Handle, Sealed},
     },
@@ -57,7 +57,7 @@ pub(crate) enum What {
     Acquire(Acquire, Told),
     Settle(Receipt, u32),
     /// With its outcome, once that is known
-    Manage(Name, Op, Option<Outcome>),
+    Manage(Name, Op, Option<OpResult>),
 }
 
 /// What a caller heard.

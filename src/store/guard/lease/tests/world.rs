@@ -21,14 +21,15 @@ use crate::{
     },
     clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, Source},
-    demand::{Acquire, Charge, Labels},
+    demand::{Acquire, Charge},
     error::Error,
+    labels::Labels,
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        About, Calls, Decide, Listener, Listeners, Op, Outcome,
+        About, Calls, Decide, Listener, Listeners, Op, OpResult,
         guard::{
             lease::Leasing,
             scripted::{asks, pause, receipts},
@@ -87,13 +88,13 @@ impl Decide for Connection {
         None
     }
 
-    async fn manage(&self, _: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, _: &Name, op: &Op) -> Result<OpResult, Error> {
         pause().await;
         if let Op::SetRate { limit, keep, .. } = op {
             self.limiter().set_rate(*limit, *keep, self.now());
         }
         pause().await;
-        Ok(Outcome::Changed(true))
+        Ok(OpResult::Changed(true))
     }
 }
 
@@ -197,7 +198,7 @@ impl World {
         process: usize,
         name: &Name,
         op: &Op,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<OpResult, Error> {
         let leasing = &self.processes[process];
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
         let exit = Exit {

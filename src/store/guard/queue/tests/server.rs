@@ -23,7 +23,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Calls, Decide, Op, Outcome,
+        Calls, Decide, Op, OpResult,
         guard::breaker::{Breakers, Signal},
     },
     sync::lock,
@@ -381,8 +381,8 @@ impl Decide for Server {
         None
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
-        Ok(Outcome::Changed(true))
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+        Ok(OpResult::Changed(true))
     }
 }
 
