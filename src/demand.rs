@@ -10,14 +10,11 @@ use crate::{
     clock,
     error::Error,
     failure_policy::FailurePolicy,
+    labels::Labels,
     limit::LimitSource,
     list::List,
-    name::Name,
+    name::{Limiter, Name},
     receipt::{PermitId, Place, Receipt},
-};
-pub(crate) use crate::{
-    labels::{Labels, Warning},
-    name::Limiter,
 };
 
 /// A list of charges, never empty, granted together or not at all.
@@ -111,13 +108,13 @@ impl Acquire {
     }
 
     /// Returns whether all of it is shadow, so that nothing can refuse.
-    pub(crate) fn is_trial(&self) -> bool {
+    pub(crate) fn is_all_shadow(&self) -> bool {
         self.charges().all(|charge| charge.shadow)
     }
 
     /// Returns the same without shadow charges, if that makes a difference and leaves something.
-    pub(crate) fn without_trials(&self) -> Option<Self> {
-        if self.is_trial() || self.charges().all(|charge| !charge.shadow) {
+    pub(crate) fn without_shadows(&self) -> Option<Self> {
+        if self.is_all_shadow() || self.charges().all(|charge| !charge.shadow) {
             return None;
         }
         let mut enforced = self.charges().filter(|charge| !charge.shadow).cloned();

@@ -82,7 +82,7 @@ impl Name {
     }
 
     /// Returns the same name, with grants merged in slots, or else one by one.
-    pub(crate) fn noted_in(mut self, slots: Option<Slots>) -> Self {
+    pub(crate) fn in_slots(mut self, slots: Option<Slots>) -> Self {
         self.counting.slots = slots;
         self
     }

@@ -226,8 +226,8 @@ mod tests {
     use super::*;
     use crate::{
         decision::{Fault, Grant, LimitState, Missing, Refusal},
-        demand::Labels,
         error::{Error, ErrorKind},
+        labels::Labels,
         list::List,
     };
 

@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     clock::Now,
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Limiter},
+    demand::{Acquire, Charge},
     limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
+    name::Limiter,
     receipt::{Receipt, Taken, Tat},
 };
 

@@ -10,12 +10,13 @@ use std::{iter, sync::Arc, time::Duration};
 use self::acknowledged::acknowledged;
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Charge, Labels, Limiter, MaxWait, Target},
+    demand::{Acquire, Charge, MaxWait, Target},
     error::{ConfigError, Error, ErrorKind},
+    labels::Labels,
     limit::{Algorithm, LimitSource, Slots, at_least_zero, check_lease},
-    name::Name,
+    name::{Limiter, Name},
     receipt::Receipt,
-    store::{AnyStore, Op, Outcome, Store, take},
+    store::{AnyStore, Op, OpResult, Store, take},
 };
 
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
@@ -114,7 +115,7 @@ impl RateLimiter {
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
         let slots = Slots::try_new(slots, self.name(), iter::empty())?;
-        self.limiter = stored(self.key().clone().noted_in(Some(slots)));
+        self.limiter = stored(self.key().clone().in_slots(Some(slots)));
         Ok(self)
     }
 
@@ -447,19 +448,19 @@ impl RateLimiter {
 
     async fn manage_changed(&self, op: Op) -> Result<bool, Error> {
         match self.manage(op).await? {
-            Outcome::Changed(changed) => Ok(changed),
+            OpResult::Changed(changed) => Ok(changed),
             _ => Err(mismatch()),
         }
     }
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
         match self.manage(op).await? {
-            Outcome::Permits(permits) => Ok(permits),
+            OpResult::Permits(permits) => Ok(permits),
             _ => Err(mismatch()),
         }
     }
 
-    async fn manage(&self, op: Op) -> Result<Outcome, Error> {
+    async fn manage(&self, op: Op) -> Result<OpResult, Error> {
         Arc::clone(&self.store).manage(self.key().clone(), op).await
     }
 }

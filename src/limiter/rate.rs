@@ -4,7 +4,7 @@ use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
     limit::Limit,
-    store::{Op, Outcome},
+    store::{Op, OpResult},
 };
 
 impl RateLimiter {
@@ -121,8 +121,8 @@ impl RateLimiter {
     /// Dropping it has no effect.
     pub async fn limit(&self) -> Result<Option<Limit>, Error> {
         match self.manage(Op::Inspect).await? {
-            Outcome::Limit(None) => Ok(None),
-            Outcome::Limit(Some(stored)) => stored.limit().map(Some).ok_or_else(|| {
+            OpResult::Limit(None) => Ok(None),
+            OpResult::Limit(Some(stored)) => stored.limit().map(Some).ok_or_else(|| {
                 let what = format!("rate {} in {} ms", stored.rate, stored.interval);
                 Error::new(ErrorKind::ForeignState).detail(what)
             }),

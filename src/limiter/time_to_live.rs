@@ -7,7 +7,7 @@ use crate::{
     error::{Error, ErrorKind},
     labels::Labels,
     name::Name,
-    store::{ExpireWhen, Op, Outcome, TimeToLive},
+    store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
 
 impl RateLimiter {
@@ -35,7 +35,7 @@ impl RateLimiter {
     /// Dropping it has no effect.
     pub async fn time_to_live(&self) -> Result<TimeToLive, Error> {
         match self.manage(Op::TimeToLive).await? {
-            Outcome::TimeToLive(left) => Ok(left),
+            OpResult::TimeToLive(left) => Ok(left),
             _ => Err(mismatch()),
         }
     }
@@ -131,7 +131,7 @@ impl RateLimiter {
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
         let new = new
             .counted_by(self.key().algorithm())
-            .noted_in(self.key().slots());
+            .in_slots(self.key().slots());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
                 store: Arc::clone(&self.store),

@@ -139,7 +139,7 @@ pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding 
     }
 }
 
-pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
+pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<OpResult, Error>> + Send>>;
 
 /// A store, or a guard around one.
 ///
@@ -156,7 +156,7 @@ pub(crate) trait Decide: Debug + Send + Sync + 'static {
     fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send;
 
     /// Carries out one of the verbs that do not take permits.
-    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<Outcome, Error>> + Send;
+    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
 
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
@@ -310,7 +310,7 @@ pub enum TimeToLive {
 
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OpResult {
     Changed(bool),
     Limit(Option<StoredLimit>),
     Permits(i64),

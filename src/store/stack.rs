@@ -13,7 +13,7 @@ use std::sync::Weak;
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    AnyStore, Decide, DecideRuns, Deciding, Listener, Listeners, Managing, Op, Outcome,
+    AnyStore, Decide, DecideRuns, Deciding, Listener, Listeners, Managing, Op, OpResult,
     guard::{
         policy,
         queue::{InFlight, Queued, Queues},
@@ -164,7 +164,7 @@ impl<S: Decide> Exit<S> {
         acquire: &Acquire,
         decision: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        decision.or_else(|error| policy::settle(acquire, self.named(error)))
+        decision.or_else(|error| policy::answer_error(acquire, self.named(error)))
     }
 
     fn named(&self, error: Error) -> Error {
@@ -193,7 +193,7 @@ impl<S: Decide> Decide for Exit<S> {
     /// # Cancel safety
     ///
     /// Dropping it may leave the verb carried out or not: listeners are called either way.
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         // Not made for what only reads: it calls the listeners when it is dropped.
         let _changing = (!op.only_reads()).then(|| Changing {
             listeners: &self.listeners,

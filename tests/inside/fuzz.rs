@@ -6,8 +6,9 @@ use redis::{RedisError, Value, parse_redis_value};
 
 use super::wire::{self, gcra::Lone, sliding_log};
 use crate::{
-    demand::{Acquire, Charge, Labels},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
+    labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Name,
     receipt::PermitId,
@@ -88,7 +89,7 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
             Name::exact(&format!("{{fuzz}}:{number}"))
                 .unwrap()
                 .counted_by(algorithm)
-                .noted_in(slots),
+                .in_slots(slots),
             limit,
             Labels::new("fuzz", false, None),
             1,

@@ -21,14 +21,15 @@ use loom::{
 use crate::{
     clock::ManualClock,
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Labels},
+    demand::{Acquire, Charge},
     error::Error,
+    labels::Labels,
     limit::LimitSource,
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, Listener, Listeners, Op, Outcome,
+        Decide, Listener, Listeners, Op, OpResult,
         guard::{
             breaker::{BreakerState, Breakers, Pass, Signal},
             deny_cache::{DenyCache, Refusals},
@@ -70,11 +71,11 @@ impl Decide for Server {
         Ok(decision)
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
         pending_once().await;
         self.make_room();
         pending_once().await;
-        Ok(Outcome::Changed(true))
+        Ok(OpResult::Changed(true))
     }
 
     fn settle(&self, _: Receipt, _: u32) {}

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::traffic::{Traffic, Watch};
+pub(crate) use self::traffic::{Traffic, WatchedConnection};
 use crate::{
     clock::Clock,
     demand::{Acquire, Charge},
@@ -184,7 +184,7 @@ impl Breakers {
             node.is_some_and(|node| node.refuses(now))
         };
         // A shadow limit is no reason to refuse.
-        let counts = |charge: &&Charge| !charge.shadow || acquire.is_trial();
+        let counts = |charge: &&Charge| !charge.shadow || acquire.is_all_shadow();
         let mut charges = acquire.charges().filter(counts);
         charges.any(refuses).then(|| self.open.clone())
     }

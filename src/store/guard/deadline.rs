@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind},
     name::Name,
     receipt::Receipt,
-    store::{Decide, Op, Outcome},
+    store::{Decide, Op, OpResult},
 };
 
 /// A store whose callers wait no longer than a given time.
@@ -98,7 +98,7 @@ impl<S: Decide> Decide for Deadline<S> {
         }
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         clock::check_timer()?;
         // An operator's call is worth waiting for: the connection's own timeouts bound it.
         self.inner.manage(name, op).await

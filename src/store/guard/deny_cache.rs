@@ -22,12 +22,13 @@ use super::clock::{StoreClock, StoreInstant};
 use crate::{
     clock::{Clock, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Labels, Limiter, MaxWait},
+    demand::{Acquire, Charge, MaxWait},
     error::Error,
+    labels::Labels,
     list::List,
-    name::{BuildSpread, Name},
+    name::{BuildSpread, Limiter, Name},
     receipt::Receipt,
-    store::{Decide, Listener, Op, Outcome},
+    store::{Decide, Listener, Op, OpResult},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -85,7 +86,7 @@ impl<S: Decide> Decide for DenyCache<S> {
         Ok(decision)
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.inner.manage(name, op).await
     }
 
@@ -105,7 +106,7 @@ pub(crate) struct Refusals {
     /// Saves the look-up while nothing was ever refused: permits in hand lie behind it.
     any: AtomicBool,
     /// By the hash of what was asked. None where nothing is repeated.
-    kept: Option<Cache<u64, Arc<Known>, UnitWeighter, BuildSpread>>,
+    kept: Option<Cache<u64, Arc<KnownRefusal>, UnitWeighter, BuildSpread>>,
     cap: Duration,
     generations: Generations,
     /// The clock of the logs.
@@ -201,7 +202,7 @@ impl Refusals {
         if until <= received || !self.generations.is_current(&asked.seen) {
             return;
         }
-        let known = Known {
+        let known = KnownRefusal {
             charges: acquire.charges().map(Held::of).collect(),
             remaining: acquire.remaining,
             limits: refusal.limits.clone(),
@@ -222,7 +223,7 @@ impl Refusals {
     /// it where there is no room before it gives up: those who wait before it could only put that
     /// off.
     #[inline]
-    fn known(&self, acquire: &Acquire) -> Option<(Arc<Known>, Duration)> {
+    fn known(&self, acquire: &Acquire) -> Option<(Arc<KnownRefusal>, Duration)> {
         let Found {
             known,
             elapsed,
@@ -302,7 +303,7 @@ impl Listener for Arc<Refusals> {
 
 /// A refusal that is known, at one moment.
 struct Found {
-    known: Arc<Known>,
+    known: Arc<KnownRefusal>,
     /// The time since it was asked for, by the clock of its waits.
     elapsed: Duration,
     /// The same by a clock that never jumps.
@@ -321,7 +322,7 @@ fn slack(clock: &StoreClock) -> Duration {
 }
 
 /// A refusal, and what was asked. Times count from when it was asked.
-struct Known {
+struct KnownRefusal {
     charges: List<Held>,
     remaining: bool,
     limits: List<LimitState>,
@@ -337,7 +338,7 @@ struct Known {
     asked_again: AtomicBool,
 }
 
-impl Known {
+impl KnownRefusal {
     /// Returns whether it is the answer to this demand. Ids differ with each caller.
     fn answers(&self, acquire: &Acquire) -> bool {
         self.remaining == acquire.remaining

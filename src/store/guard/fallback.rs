@@ -12,7 +12,7 @@ use super::{
     deadline::GivenUp,
     deny_cache::Refusals,
     local::Locals,
-    policy::{refuses_anyway, settled},
+    policy::{answer_by, refuses_anyway},
     queue::Unsent,
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     macros::{notice, warning},
     name::Name,
     receipt::{Place, Receipt},
-    store::{Decide, Op, Outcome, StandIn},
+    store::{Decide, Op, OpResult, StandIn},
 };
 
 /// Answers by the caller's policy when the store cannot decide, and logs once that the store began
@@ -94,13 +94,13 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
             return Ok(Decision::Deny(refusal));
         }
         match policy {
-            FailurePolicy::Local(local) if !acquire.is_trial() && !refuses_anyway(&error) => {
+            FailurePolicy::Local(local) if !acquire.is_all_shadow() && !refuses_anyway(&error) => {
                 match self.locals.decide(acquire, local, error) {
-                    Err(error) => settled(acquire, error, FailurePolicy::Deny),
+                    Err(error) => answer_by(acquire, error, FailurePolicy::Deny),
                     decision => decision,
                 }
             }
-            policy => settled(acquire, error, policy),
+            policy => answer_by(acquire, error, policy),
         }
     }
 
@@ -132,18 +132,18 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         }
     }
 
-    fn note(&self, decision: &Result<Decision, Error>) {
+    fn record(&self, decision: &Result<Decision, Error>) {
         match decision {
-            Ok(_) => self.note_answer(),
+            Ok(_) => self.record_answer(),
             // The server works: it was sent more than it can answer in time, or would have been.
             Err(error)
                 if GivenUp::of(error) == Some(GivenUp::Overload) || Unsent::is_why(error) => {}
-            Err(error) if is_of_store(error) => self.note_failure(error),
+            Err(error) if is_of_store(error) => self.record_failure(error),
             Err(_) => {}
         }
     }
 
-    fn note_answer(&self) {
+    fn record_answer(&self) {
         // The plain load keeps the cache line shared while nothing changes.
         if !self.failing.load(Ordering::Relaxed) {
             return;
@@ -155,7 +155,7 @@ impl<S: Decide, L: StandIn> Fallback<S, L> {
         }
     }
 
-    fn note_failure(&self, error: &Error) {
+    fn record_failure(&self, error: &Error) {
         let now = millis(&*self.clock);
         self.failed_last.store(now, Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) {
@@ -180,7 +180,7 @@ impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
             None | Some(Ok(Decision::Deny(_))) => {}
             Some(Ok(granted)) => self.saw(acquire, granted),
             Some(Err(error)) => {
-                self.note_failure(error);
+                self.record_failure(error);
                 return Some(self.instead(acquire, error.clone()));
             }
         }
@@ -192,7 +192,7 @@ impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
     /// As the store's within.
     async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let decision = self.inner.acquire(acquire).await;
-        self.note(&decision);
+        self.record(&decision);
         match decision {
             Ok(decision) => {
                 self.saw(acquire, &decision);
@@ -205,7 +205,7 @@ impl<S: Decide, L: StandIn> Decide for Fallback<S, L> {
         }
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.inner.manage(name, op).await
     }
 

@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 
 use self::{
     balance::Balance,
-    table::{Expiry, Lease, LeaseTable, Plan, Settle, lease_of, longest},
+    table::{Expiry, Lease, LeasePlan, LeaseTable, Settle, lease_of, longest},
 };
 use super::{clock::StoreClock, queue::Queues};
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
     error::{Error, ErrorKind},
     name::Name,
     receipt::Receipt,
-    store::{Decide, DecideRuns, Listener, Op, Outcome},
+    store::{Decide, DecideRuns, Listener, Op, OpResult},
 };
 
 /// A store with leases: permits are fetched ahead from it.
@@ -83,7 +83,7 @@ impl<S: DecideRuns> Leasing<S> {
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
-    async fn ask(&self, run: &[Acquire], plan: &Plan) -> Result<Vec<Decision>, Error> {
+    async fn ask(&self, run: &[Acquire], plan: &LeasePlan) -> Result<Vec<Decision>, Error> {
         let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
             let decisions = self.inner.acquire_run(run).await?;
             record(run, &decisions, plan);
@@ -144,7 +144,7 @@ impl<S: DecideRuns> Leasing<S> {
     }
 
     /// Ends a lease when `left` is over.
-    fn expiry(&self, plan: &Plan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
+    fn expiry(&self, plan: &LeasePlan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| self.clock.can_sleep())?;
         let (clock, end) = (
@@ -163,7 +163,7 @@ impl<S: DecideRuns> Leasing<S> {
 }
 
 /// Learns from the answers of a call.
-fn record(run: &[Acquire], decisions: &[Decision], plan: &Plan) {
+fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
     if let Some(state) = decisions.iter().find_map(state_of) {
         let mut answered = run.iter().zip(decisions);
         let lacks = |(acquire, decision): (&Acquire, &Decision)| {
@@ -176,7 +176,7 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &Plan) {
 /// Returns the caller that takes ahead: like another one, except for its permits, its id and its
 /// score. That one is of a rule that leases, so it has no further charges, and learns how much is
 /// left, by which the next lease goes.
-fn ahead(like: &Acquire, plan: &Plan) -> Acquire {
+fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
     Acquire {
         first: Charge {
             permits: plan.ahead,
@@ -211,7 +211,7 @@ fn add(decision: &mut Decision, in_hand: u32) {
 /// A call that asks for a lease, until it is over.
 struct Asking<'a, S: DecideRuns> {
     inner: &'a S,
-    plan: &'a Plan,
+    plan: &'a LeasePlan,
     /// Of what is taken ahead, made before the call, until it is answered.
     unanswered: Option<Receipt>,
 }
@@ -260,7 +260,7 @@ impl<S: DecideRuns> Decide for Leasing<S> {
     }
 
     /// What is in hand goes back before a verb is carried out; what was taken meanwhile, after it.
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         if !op.only_reads() {
             self.table.changed(name);
         }

@@ -18,9 +18,10 @@ use self::recent::Recent;
 use crate::{
     clock::{Clock, millis},
     decision::{Decision, Grant, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, Warning},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     failure_policy::part,
+    labels::Warning,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
     receipt::{Place, Receipt},
@@ -71,7 +72,7 @@ impl<L: StandIn> Locals<L> {
             }
             if granted || charge.limit() == LimitSource::Store {
                 let permits = if granted { charge.permits } else { 0 };
-                recent.note(charge.name(), state, permits, now);
+                recent.record(charge.name(), state, permits, now);
             }
         }
     }
@@ -147,7 +148,7 @@ impl<L: StandIn> Locals<L> {
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
-                note_unknown(charge);
+                warn_unknown(charge);
                 return None;
             };
             let limit = match limit.rate_type() {
@@ -190,7 +191,7 @@ impl<L: StandIn> Locals<L> {
 }
 
 /// Logs once for a rule that its requests are refused because its limit is not known.
-fn note_unknown(charge: &Charge) {
+fn warn_unknown(charge: &Charge) {
     if charge.labels.is_to_warn(Warning::Unknown) {
         warning!(
             rule = charge.labels.for_logs(),

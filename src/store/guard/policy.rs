@@ -2,9 +2,10 @@
 
 use crate::{
     decision::{Decision, Grant, Refusal},
-    demand::{Acquire, Warning},
+    demand::Acquire,
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
+    labels::Warning,
     macros::warning,
 };
 
@@ -14,21 +15,21 @@ use crate::{
 /// it, and the store has no room for another limiter. To let requests pass would open the gate for
 /// as long as a configuration is wrong, or to a caller that fills the store. Shadow rules let pass.
 #[inline]
-pub(crate) fn settle(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+pub(crate) fn answer_error(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
     match acquire.on_failure {
-        Some(policy) => settled(acquire, error, policy),
+        Some(policy) => answer_by(acquire, error, policy),
         None => Err(error),
     }
 }
 
 #[cold]
-pub(crate) fn settled(
+pub(crate) fn answer_by(
     acquire: &Acquire,
     error: Error,
     policy: FailurePolicy,
 ) -> Result<Decision, Error> {
-    if acquire.is_trial() {
-        note_uncounted(acquire, &error);
+    if acquire.is_all_shadow() {
+        warn_uncounted(acquire, &error);
         return Ok(Decision::Allow(Grant::by_policy()));
     }
     if error.is_not_initialized() {
@@ -61,7 +62,7 @@ pub(crate) fn refuses_anyway(error: &Error) -> bool {
 /// Returns the same callers without their shadow rules, if one of these may be why the store cannot
 /// decide: nothing was taken then, and the enforced rules must not suffer. All callers of a run
 /// have the same shadow rules.
-pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acquire>> {
+pub(crate) fn without_shadows(run: &[Acquire], error: &Error) -> Option<Vec<Acquire>> {
     let of_one_limiter = matches!(
         error.kind(),
         ErrorKind::NotInitialized
@@ -73,15 +74,15 @@ pub(crate) fn without_trials(run: &[Acquire], error: &Error) -> Option<Vec<Acqui
     if !of_one_limiter {
         return None;
     }
-    let enforced = run.iter().map(Acquire::without_trials).collect();
+    let enforced = run.iter().map(Acquire::without_shadows).collect();
     run.iter()
         .take(1)
-        .for_each(|acquire| note_uncounted(acquire, error));
+        .for_each(|acquire| warn_uncounted(acquire, error));
     enforced
 }
 
 /// Logs once for a shadow rule that its limiter cannot be counted.
-fn note_uncounted(acquire: &Acquire, error: &Error) {
+fn warn_uncounted(acquire: &Acquire, error: &Error) {
     // The store logs its own failures.
     if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
         return;

@@ -13,15 +13,16 @@ use super::{deny_cache::Refusals, fallback::Fallback, local::Locals};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Labels},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
+    labels::Labels,
     limit::LimitSource,
     list::List,
     name::Name,
     receipt::{PermitId, Place, Receipt},
     store::{
-        Decide, DecideRuns, Listeners, MemoryStore, Op, Outcome,
+        Decide, DecideRuns, Listeners, MemoryStore, Op, OpResult,
         memory::shared::{Shared, stand_in},
         sealed::Sealed,
     },
@@ -94,10 +95,10 @@ impl Decide for Scripted {
         Ok(poll_fn(|_| next().map_or(Poll::Pending, Poll::Ready)).await)
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
         write(&self.log, "verb");
         pause().await;
-        Ok(Outcome::Changed(true))
+        Ok(OpResult::Changed(true))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {

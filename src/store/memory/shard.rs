@@ -9,9 +9,10 @@ use crate::{
         limiter::{LimiterState, Terms},
     },
     clock::Now,
-    demand::{Acquire, Charge, Labels, Limiter, Target},
+    demand::{Acquire, Charge, Target},
     error::Error,
-    name::{BuildSpread, Name, Text},
+    labels::Labels,
+    name::{BuildSpread, Limiter, Name, Text},
     receipt::PermitId,
 };
 

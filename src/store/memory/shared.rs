@@ -20,7 +20,7 @@ use crate::{
     limit::LimitSource,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{Decide, DecideRuns, Listeners, Op, Outcome, guard::policy},
+    store::{Decide, DecideRuns, Listeners, Op, OpResult, guard::policy},
     sync::lock,
 };
 
@@ -55,7 +55,7 @@ impl Decide for Shared {
         self.acquire_one(acquire)
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.manage_now(name, op)
     }
 
@@ -144,7 +144,7 @@ impl Shared {
 
     fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         match self.decide_list(run) {
-            Err(error) => match policy::without_trials(run, &error) {
+            Err(error) => match policy::without_shadows(run, &error) {
                 Some(enforced) => self.decide_list(&enforced),
                 None => Err(error),
             },

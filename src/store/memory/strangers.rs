@@ -20,11 +20,11 @@ use crate::{
         limiter::{Algorithm, Call, LimiterState, Needs},
     },
     clock::{Now, TICKS},
-    demand::{Charge, Limiter, Target},
+    demand::{Charge, Target},
     error::{Error, ErrorKind},
     limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
-    name::Name,
+    name::{Limiter, Name},
     receipt::{PermitId, Receipt},
     sync::lock,
 };

@@ -7,12 +7,12 @@ use super::{
 use crate::{
     algorithm,
     clock::Now,
-    demand::{Limiter, Target},
+    demand::Target,
     error::{Error, ErrorKind},
     limit::LimitSource,
-    name::Name,
+    name::{Limiter, Name},
     receipt::PermitId,
-    store::{ExpireWhen, Op, Outcome, TimeToLive},
+    store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
 
 /// Marks entries that a repair adds: nothing is sent twice here, so they need no ids of their own.
@@ -52,7 +52,7 @@ fn find<'s>(
 
 impl Shared {
     /// Carries out a verb at once.
-    pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
         let (found, is_new) = find(&mut shard, name, op, now)?;
@@ -73,28 +73,28 @@ impl Shared {
                 self.set(kept, true, is_new && keep, name, now)?
             }
             Op::Release(permits) => {
-                Outcome::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
+                OpResult::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
             }
-            Op::Expire(millis, when) => Outcome::Changed(expire(kept, now.after(millis), when)),
-            Op::ClearExpire => Outcome::Changed(kept.expires_at.take().is_some()),
-            Op::TimeToLive => Outcome::TimeToLive(match kept.expires_at {
+            Op::Expire(millis, when) => OpResult::Changed(expire(kept, now.after(millis), when)),
+            Op::ClearExpire => OpResult::Changed(kept.expires_at.take().is_some()),
+            Op::TimeToLive => OpResult::TimeToLive(match kept.expires_at {
                 None => TimeToLive::Lasting,
                 Some(end) => TimeToLive::Left(now.until(end - now.tick)),
             }),
             Op::Delete => {
                 shard.remove(name);
-                Outcome::Changed(true)
+                OpResult::Changed(true)
             }
-            Op::Inspect => Outcome::Limit(kept.limiter.limit),
+            Op::Inspect => OpResult::Limit(kept.limiter.limit),
             Op::Available => {
                 let permits = kept.limiter.available(now, NO_ID)?;
                 kept.keep_alive(now);
-                Outcome::Permits(permits)
+                OpResult::Permits(permits)
             }
             Op::Repair => {
                 let lost = kept.limiter.repair(now)?;
                 kept.keep_alive(now);
-                Outcome::Permits(lost)
+                OpResult::Permits(lost)
             }
             Op::Rename(ref new_name) => {
                 let moved = shard.remove(name);
@@ -103,7 +103,7 @@ impl Shared {
                     kept.rename(new_name);
                     self.shard(new_name).put(kept);
                 }
-                Outcome::Changed(true)
+                OpResult::Changed(true)
             }
         };
         Ok(outcome)
@@ -117,7 +117,7 @@ impl Shared {
         begins: bool,
         name: &Name,
         now: Now,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<OpResult, Error> {
         kept.lasting = true;
         if begins {
             self.begin(kept, &stored(name), now)?;
@@ -125,23 +125,23 @@ impl Shared {
         if changed {
             kept.keep_alive(now);
         }
-        Ok(Outcome::Changed(changed))
+        Ok(OpResult::Changed(changed))
     }
 
     /// Returns the outcome of a verb for a limiter that this store does not hold.
-    fn without_limiter(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    fn without_limiter(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         let estimate = (self.strangers.any())
             .then(|| self.strangers().left(name))
             .flatten();
         Ok(match (op, estimate) {
-            (Op::Available, Some((_, left))) => Outcome::Permits(left),
-            (Op::Inspect, Some((limit, _))) => Outcome::Limit(Some(limit)),
+            (Op::Available, Some((_, left))) => OpResult::Permits(left),
+            (Op::Inspect, Some((limit, _))) => OpResult::Limit(Some(limit)),
             (Op::Available | Op::Release(_) | Op::Repair, _) => {
                 return Err(ErrorKind::NotInitialized.into());
             }
-            (Op::Inspect, None) => Outcome::Limit(None),
-            (Op::TimeToLive, _) => Outcome::TimeToLive(TimeToLive::Missing),
-            _ => Outcome::Changed(false),
+            (Op::Inspect, None) => OpResult::Limit(None),
+            (Op::TimeToLive, _) => OpResult::TimeToLive(TimeToLive::Missing),
+            _ => OpResult::Changed(false),
         })
     }
 }

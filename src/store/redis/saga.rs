@@ -56,7 +56,7 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
         taken.asking = List::new();
         let decision = match decision {
             // Shadow rules come last, and are no reason to refuse.
-            Err(_) if part.is_trial() => continue,
+            Err(_) if part.is_all_shadow() => continue,
             decisions => decisions?.into_iter().next(),
         };
         match decision {
@@ -103,7 +103,7 @@ fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
         }
     }
     // Once only shadow rules are left, nothing can refuse.
-    parts.sort_by_key(Acquire::is_trial);
+    parts.sort_by_key(Acquire::is_all_shadow);
     parts
 }
 

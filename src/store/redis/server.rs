@@ -19,15 +19,16 @@ use crate::{
     algorithm::answer::{Answer, Changed},
     clock::{Clock, millis, moment},
     decision::Decision,
-    demand::{Acquire, Charge, Warning},
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
+    labels::Warning,
     limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, DecideRuns, Listeners, Op, Outcome, TimeToLive,
+        Decide, DecideRuns, Listeners, Op, OpResult, TimeToLive,
         guard::{
             breaker::{Breakers, Signal},
             policy,
@@ -78,7 +79,7 @@ impl Decide for Server {
         decision.ok_or_else(|| ErrorKind::Permits.into())
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         let ask = self.ask()?;
         match (op, verbs::call(wire::scripts(name).verbs, name, op, ask)?) {
             (_, Some(call)) => {
@@ -88,10 +89,10 @@ impl Decide for Server {
             (Op::Delete, None) => {
                 let keys = wire::keys(name, ask.client_id);
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
-                Ok(Outcome::Changed(deleted > 0))
+                Ok(OpResult::Changed(deleted > 0))
             }
-            (Op::Inspect, None) => self.stored_limit(name).await.map(Outcome::Limit),
-            (_, None) => self.time_to_live(name).await.map(Outcome::TimeToLive),
+            (Op::Inspect, None) => self.stored_limit(name).await.map(OpResult::Limit),
+            (_, None) => self.time_to_live(name).await.map(OpResult::TimeToLive),
         }
     }
 
@@ -191,7 +192,7 @@ impl Server {
             Err(error) => Err(error),
         };
         match decisions {
-            Err(error) => match policy::without_trials(run, &error) {
+            Err(error) => match policy::without_shadows(run, &error) {
                 Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
                 None => Err(error),
             },
@@ -243,7 +244,7 @@ impl Server {
             return List::new();
         };
         for (charge, answer) in first.charges().zip(answers) {
-            self.note(charge, answer);
+            self.report(charge, answer);
         }
         run.iter()
             .zip(answers.chunks(1 + first.rest.len()))
@@ -313,7 +314,7 @@ impl Server {
     }
 
     /// Records and logs the side effects of an acquire.
-    fn note(&self, charge: &Charge, answer: &Answer) {
+    fn report(&self, charge: &Charge, answer: &Answer) {
         if answer.changed != Changed::Nothing {
             self.listeners.changed(charge.name());
         }

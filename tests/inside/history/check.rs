@@ -29,7 +29,7 @@ pub(crate) enum Verdict {
 /// Searches for an order: at first among those that agree with the hints, then among all.
 pub(crate) fn check(history: &History, hints: &[Hint]) -> Verdict {
     let mut guided = Search::new(history, hints, true);
-    if let Outcome::Found = guided.run() {
+    if let OpResult::Found = guided.run() {
         return Verdict::Legal(guided.attempts);
     }
     let mut search = Search::new(history, hints, false);
@@ -37,13 +37,13 @@ pub(crate) fn check(history: &History, hints: &[Hint]) -> Verdict {
     // That of the guided search is the nearer to what has happened, if it was guided at all.
     let story = format!("{}\nwithout hints, {}", guided.longest.1, search.longest.1);
     match outcome {
-        Outcome::Found => Verdict::Legal(guided.attempts + search.attempts),
-        Outcome::None => Verdict::Illegal(story),
-        Outcome::TooMany => Verdict::Undecided(story),
+        OpResult::Found => Verdict::Legal(guided.attempts + search.attempts),
+        OpResult::None => Verdict::Illegal(story),
+        OpResult::TooMany => Verdict::Undecided(story),
     }
 }
 
-enum Outcome {
+enum OpResult {
     Found,
     None,
     TooMany,
@@ -85,7 +85,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn run(&mut self) -> Outcome {
+    fn run(&mut self) -> OpResult {
         let first = self.place(State::new(self.history), None);
         let mut places = vec![first];
         while let Some(place) = places.last_mut() {
@@ -96,7 +96,7 @@ impl<'a> Search<'a> {
             self.attempts += 1;
             if self.attempts > MOST_ATTEMPTS {
                 self.note(&places);
-                return Outcome::TooMany;
+                return OpResult::TooMany;
             }
             let state = match place.state.after(self.history, step, taken) {
                 Ok(state) => state,
@@ -107,7 +107,7 @@ impl<'a> Search<'a> {
             };
             self.taken[step] = true;
             if places.len() == self.history.steps.len() {
-                return Outcome::Found;
+                return OpResult::Found;
             }
             let known = self.dead.get(&self.key());
             if known.is_some_and(|states| states.contains(&state)) {
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
             let place = self.place(state, Some((step, taken)));
             places.push(place);
         }
-        Outcome::None
+        OpResult::None
     }
 
     fn place(&self, state: State, step: Option<(usize, Taken)>) -> Place<'a> {

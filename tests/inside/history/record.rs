@@ -20,7 +20,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        AnyStore, Deciding, Managing, Op, Outcome,
+        AnyStore, Deciding, Managing, Op, OpResult,
         redis::{BreakerState, RedisStore},
         rule_names::RuleNames,
         sealed::{Handle, Sealed},
@@ -58,7 +58,7 @@ pub(crate) enum What {
     Acquire(Acquire, Told),
     Settle(Receipt, u32),
     /// With its outcome, once that is known
-    Manage(Name, Op, Option<Outcome>),
+    Manage(Name, Op, Option<OpResult>),
 }
 
 /// What a caller heard.

@@ -23,7 +23,7 @@ use crate::{
     demand::{Acquire, Charge, MaxWait},
     name::Name,
     receipt::PermitId,
-    store::{Op, Outcome},
+    store::{Op, OpResult},
 };
 
 type Limiter = LimiterState<SlidingLog>;
@@ -329,9 +329,9 @@ impl State {
     }
 }
 
-fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<Outcome, String> {
+fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<OpResult, String> {
     Ok(match op {
-        Op::TrySetRate(limit) => Outcome::Changed(limiter.try_set_rate(*limit)),
+        Op::TrySetRate(limit) => OpResult::Changed(limiter.try_set_rate(*limit)),
         Op::SetRate {
             limit,
             keep,
@@ -341,13 +341,13 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<Outcome, String> {
             if applies {
                 limiter.set_rate(*limit, *keep, Now::millis(now));
             }
-            Outcome::Changed(applies)
+            OpResult::Changed(applies)
         }
         Op::Available => {
             let left = limiter.available(Now::millis(now), PermitId([0; 16]));
-            Outcome::Permits(left.map_err(|kind| format!("{kind:?}"))?)
+            OpResult::Permits(left.map_err(|kind| format!("{kind:?}"))?)
         }
-        Op::Inspect => Outcome::Limit(limiter.limit),
+        Op::Inspect => OpResult::Limit(limiter.limit),
         other => return Err(format!("{other:?} is not judged")),
     })
 }

@@ -10,12 +10,13 @@ use super::{
 };
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, Labels, MaxWait},
+    demand::{Acquire, Charge, MaxWait},
+    labels::Labels,
     limit::{Limit, LimitSource},
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{Op, Outcome},
+    store::{Op, OpResult},
 };
 
 pub(super) const START: i64 = 1_700_000_000_000;
@@ -49,7 +50,7 @@ impl Tale {
             closed: None,
         };
         let limit = Limit::new(RATE, Duration::from_millis(INTERVAL as u64)).stored();
-        let set = What::Manage(name(), Op::TrySetRate(limit), Some(Outcome::Changed(true)));
+        let set = What::Manage(name(), Op::TrySetRate(limit), Some(OpResult::Changed(true)));
         tale.add(0, 0, set);
         tale
     }
@@ -108,7 +109,7 @@ impl Tale {
             keep,
             existing: keep,
         };
-        let outcome = Some(Outcome::Changed(true));
+        let outcome = Some(OpResult::Changed(true));
         self.add(handle, at, What::Manage(name(), op, outcome));
     }
 
@@ -124,7 +125,7 @@ impl Tale {
     }
 
     pub(super) fn count(&mut self, at: i64, left: i64) -> usize {
-        let outcome = Some(Outcome::Permits(left));
+        let outcome = Some(OpResult::Permits(left));
         self.add(0, at, What::Manage(name(), Op::Available, outcome))
     }
 

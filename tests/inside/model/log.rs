@@ -142,7 +142,7 @@ impl Pair {
     /// Notes grants in slots from now on, or else one by one.
     pub(crate) fn note_in(&mut self, slots: Option<u32>) {
         let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
-        self.name = self.name.clone().noted_in(slots);
+        self.name = self.name.clone().in_slots(slots);
         self.model.state.set_slots(slots);
     }
 

@@ -135,7 +135,7 @@ impl Pair {
             return Ok(0);
         }
         // By its own entry, also where the model merges grants in slots.
-        let name = self.name.clone().noted_in(None);
+        let name = self.name.clone().in_slots(None);
         let receipt = self.charge(sent, limit).of(name).receipt();
         let given = self.given_to_settle(sent, keep);
         let call = (sliding_log::SCRIPTS.settle)(&receipt, keep, self.asks_at(given)).unwrap();

@@ -268,7 +268,7 @@ fn a_node_stands_for_itself() {
     assert!(breakers.refuses(&ill).is_some());
     assert!(breakers.refuses(&well).is_none());
     assert_eq!(states(&breakers), SECOND_IS_OPEN);
-    // A list needs them all, but for what is only tried out.
+    // A list needs them all, except for shadows.
     for (charges, refused) in [
         ([("a-0", false), ("b-1", false)], true),
         ([("b-1", false), ("a-0", false)], true),

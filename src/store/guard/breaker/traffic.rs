@@ -47,7 +47,7 @@ type HasUnread = dyn Fn() -> bool + Send + Sync;
 
 /// A connection whose bytes are seen, for as long as it lasts.
 #[derive(Clone)]
-pub(crate) struct Watch {
+pub(crate) struct WatchedConnection {
     traffic: Arc<Traffic>,
     /// Lasts as long as the connection: what is watched is known weakly.
     _has_unread: Arc<HasUnread>,
@@ -113,10 +113,10 @@ impl Traffic {
     pub(crate) fn watch(
         self: &Arc<Self>,
         has_unread: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Watch {
+    ) -> WatchedConnection {
         let has_unread: Arc<HasUnread> = Arc::new(has_unread);
         *lock(&self.watched) = Arc::downgrade(&has_unread);
-        Watch {
+        WatchedConnection {
             traffic: Arc::clone(self),
             _has_unread: has_unread,
         }
@@ -190,7 +190,7 @@ impl Traffic {
     }
 }
 
-impl Watch {
+impl WatchedConnection {
     /// Reads, and records whether bytes came in.
     pub(crate) fn read<T>(&self, read: impl FnOnce() -> (T, usize)) -> T {
         // A thread that is interrupted in the midst of it has bytes in hand that no other sees.

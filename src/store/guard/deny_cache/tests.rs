@@ -5,7 +5,7 @@ mod waiters;
 use super::*;
 use crate::{
     clock::ManualClock,
-    demand::Labels,
+    labels::Labels,
     limit::{Algorithm, Limit, LimitSource},
     receipt::PermitId,
     store::guard::scripted::{Scripted, asks, charge, granted, poll, refusal},
@@ -239,7 +239,8 @@ fn there_are_no_more_than_so_many() {
     let kept = refusals.kept.as_ref().unwrap().len();
     // Shared out evenly, and rounded up.
     assert!((500..=1100).contains(&kept), "{kept}");
-    let each = size_of::<Known>() + 2 * size_of::<usize>() + size_of::<u64>() + size_of::<usize>();
+    let each =
+        size_of::<KnownRefusal>() + 2 * size_of::<usize>() + size_of::<u64>() + size_of::<usize>();
     let limiter = 2 * size_of::<usize>() + size_of::<Limiter>();
     assert!(
         each + limiter <= 460,

@@ -9,7 +9,7 @@ use crate::{
     list::List,
     store::{
         guard::{
-            policy::{settle, without_trials},
+            policy::{answer_error, without_shadows},
             scripted::{Scripted, asks, by, charge, granted, ready, shadow, with_fallback},
         },
         memory::shared::Shared,
@@ -107,17 +107,21 @@ fn whatever_was_chosen_three_errors_refuse() {
             (local, unless_refused(here), refused),
         ] {
             let ask = by(policy, [one("ann")]);
-            assert_eq!(fate(settle(&ask, kind.into())), by_itself, "{policy:?}");
+            assert_eq!(
+                fate(answer_error(&ask, kind.into())),
+                by_itself,
+                "{policy:?}"
+            );
             let decision = guard().0.ask(&ask, Some(kind));
             assert_eq!(fate(decision), by_guard, "{policy:?} {kind:?}");
-            // What is only tried out refuses nobody.
+            // Shadows refuse no caller.
             let tried = by(policy, [shadow(one("ann"))]);
-            assert_eq!(fate(settle(&tried, kind.into())), allowed);
+            assert_eq!(fate(answer_error(&tried, kind.into())), allowed);
             assert_eq!(fate(guard().0.ask(&tried, Some(kind))), allowed);
         }
         // Nobody chose anything.
         let ask = asks([one("ann")]);
-        assert_eq!(settle(&ask, kind.into()).unwrap_err().kind(), kind);
+        assert_eq!(answer_error(&ask, kind.into()).unwrap_err().kind(), kind);
         let decision = guard().0.ask(&ask, Some(kind));
         assert_eq!(decision.unwrap_err().kind(), kind);
     }
@@ -151,7 +155,7 @@ fn what_is_tried_out_is_left_out_where_it_may_be_the_fault() {
     let mixed = asks([shadow(one("new")), one("ann"), shadow(one("newer"))]);
     for kind in KINDS {
         let run = [mixed.clone(), mixed.clone()];
-        let instead = without_trials(&run, &kind.into());
+        let instead = without_shadows(&run, &kind.into());
         assert_eq!(instead.is_some(), faults.contains(&kind), "{kind:?}");
         for acquire in instead.into_iter().flatten() {
             let names = acquire.charges().map(|charge| charge.name().as_str());
@@ -159,7 +163,7 @@ fn what_is_tried_out_is_left_out_where_it_may_be_the_fault() {
         }
         let both = ["ann", "bob"].map(one);
         for same in [both.clone(), both.map(shadow)] {
-            assert!(without_trials(&[asks(same)], &kind.into()).is_none());
+            assert!(without_shadows(&[asks(same)], &kind.into()).is_none());
         }
     }
 }
@@ -203,7 +207,7 @@ mod logs {
         for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {
             let (guard, _) = guard();
             let error = Error::new(ErrorKind::Timeout).caused_by(given_up);
-            let logged = levels(|| guard.note(&Err(error)));
+            let logged = levels(|| guard.record(&Err(error)));
             assert_eq!(logged, vec!["WARN"; lines], "{given_up:?}");
             assert_eq!(guard.failing.load(Ordering::Relaxed), lines > 0);
         }
@@ -224,7 +228,7 @@ mod logs {
     fn a_limit_that_nobody_has_set_is_told_of_once() {
         let [unset, other] = [ErrorKind::NotInitialized, ErrorKind::ForeignState];
         let ask = by(FailurePolicy::Deny, ["ann", "bob"].map(one));
-        let told = |kind: ErrorKind| levels(|| drop(settle(&ask, kind.into())));
+        let told = |kind: ErrorKind| levels(|| drop(answer_error(&ask, kind.into())));
         assert_eq!(told(other), [""; 0]);
         // Each of the rules: nobody knows which one it is.
         assert_eq!(told(unset), ["WARN", "WARN"]);
@@ -236,14 +240,14 @@ mod logs {
         for kind in KINDS {
             let of_store = [ErrorKind::Timeout, ErrorKind::Unavailable].contains(&kind);
             let ask = by(FailurePolicy::Allow, ["new", "newer"].map(one).map(shadow));
-            let told = || levels(|| drop(settle(&ask, kind.into())));
+            let told = || levels(|| drop(answer_error(&ask, kind.into())));
             let lines = if of_store { 0 } else { 2 };
             assert_eq!(told(), vec!["WARN"; lines], "{kind:?}");
             assert_eq!(told(), [""; 0], "{kind:?}");
         }
         let mixed = asks([shadow(one("new")), one("ann")]);
         let run = [mixed.clone(), mixed];
-        let told = |kind: ErrorKind| levels(|| drop(without_trials(&run, &kind.into())));
+        let told = |kind: ErrorKind| levels(|| drop(without_shadows(&run, &kind.into())));
         assert_eq!(told(ErrorKind::Rejected), [""; 0]);
         assert_eq!(told(ErrorKind::Full), ["WARN"]);
         assert_eq!(told(ErrorKind::Full), [""; 0]);

@@ -70,7 +70,7 @@ pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 pub(crate) struct Expiry(pub(crate) AbortHandle);
 
 /// The part of a call beside its callers.
-pub(crate) struct Plan {
+pub(crate) struct LeasePlan {
     /// How many permits it takes ahead, and for how long; none with 0.
     pub(crate) ahead: u32,
     pub(crate) lead: Duration,
@@ -114,20 +114,20 @@ impl LeaseTable {
         run: &[Acquire],
         lead: Duration,
         reserved: bool,
-    ) -> Plan {
+    ) -> LeasePlan {
         let name = first.first.name().text();
         let Some(entry) = self.entries.get(name) else {
             // One call does not tell how often there are calls.
             let entry = Arc::new(Entry::new(self.clock.now()));
             self.entries.insert(name.clone(), Arc::clone(&entry));
-            return Plan {
+            return LeasePlan {
                 ahead: 0,
                 lead,
                 changes: 0,
                 entry,
             };
         };
-        let mut plan = Plan {
+        let mut plan = LeasePlan {
             ahead: 0,
             lead,
             changes: 0,
@@ -265,7 +265,7 @@ impl State {
     /// Returns a lease that has nothing left to hand out.
     fn plan(
         &mut self,
-        plan: &mut Plan,
+        plan: &mut LeasePlan,
         run: &[Acquire],
         reserved: bool,
         clock: &StoreClock,

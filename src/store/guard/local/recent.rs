@@ -46,7 +46,7 @@ impl Recent {
     }
 
     /// Records a grant of so many permits, and the limit that it was made by.
-    pub(crate) fn note(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
+    pub(crate) fn record(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
         let interval = i64::try_from(state.interval.as_millis())
             .unwrap_or(i64::MAX)
             .max(1);
@@ -187,7 +187,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{demand::Labels, store::guard::scripted::spent};
+    use crate::{labels::Labels, store::guard::scripted::spent};
 
     proptest! {
         /// The grants of the interval are there, at their times or up to a part later; of older
@@ -274,7 +274,7 @@ mod tests {
                         while arrived.load(Ordering::SeqCst) < THREADS * (before + 1) {
                             thread::yield_now();
                         }
-                        recent.note(name, &state(), 1, 5000);
+                        recent.record(name, &state(), 1, 5000);
                     }
                 });
             }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn nobody_finds_it_gone_before_it_has_arrived() {
         let (recent, name) = (Recent::new(), Name::exact("ann").unwrap());
-        recent.note(&name, &state(), 3, 5000);
+        recent.record(&name, &state(), 3, 5000);
         let has_arrived = AtomicBool::new(false);
         let (say, said) = mpsc::channel();
         thread::scope(|scope| {

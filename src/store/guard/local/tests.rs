@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     clock::ManualClock,
-    demand::Labels,
     failure_policy::FailurePolicy,
+    labels::Labels,
     limit::{Algorithm, Limit},
     store::{
         Decide, MemoryStore,

@@ -42,7 +42,7 @@ use crate::{
     list::List,
     name::{BuildSpread, Limiter, Name},
     receipt::Receipt,
-    store::{Decide, DecideRuns, Listener, Op, Outcome},
+    store::{Decide, DecideRuns, Listener, Op, OpResult},
     sync::lock,
 };
 
@@ -226,7 +226,7 @@ impl<S: DecideRuns> Decide for Queued<S> {
         waits::acquire(&self.0, acquire, deadline).await
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.0.store.manage(name, op).await
     }
 

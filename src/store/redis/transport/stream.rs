@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::link::{Driving, Link};
-use crate::store::guard::breaker::{Traffic, Watch};
+use crate::store::guard::breaker::{Traffic, WatchedConnection};
 
 /// Connects to the server at a client's address.
 ///
@@ -112,7 +112,7 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// A stream that records when bytes come in and go out.
 struct Seen<S> {
     stream: S,
-    watch: Watch,
+    watch: WatchedConnection,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {

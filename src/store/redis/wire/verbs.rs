@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     name::Name,
     receipt::Receipt,
-    store::{ExpireWhen, Op, Outcome},
+    store::{ExpireWhen, Op, OpResult},
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;
@@ -83,10 +83,10 @@ fn word(when: ExpireWhen) -> &'static str {
 }
 
 /// Reads the reply: those that count reply with several numbers, those that change with one.
-pub(crate) fn outcome(reply: &Value) -> Result<Outcome, Error> {
+pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
     match reply {
-        Value::Int(_) => flag(reply).map(Outcome::Changed),
-        _ => second(reply).map(Outcome::Permits),
+        Value::Int(_) => flag(reply).map(OpResult::Changed),
+        _ => second(reply).map(OpResult::Permits),
     }
 }
 

@@ -36,9 +36,9 @@ async fn a_receipt_knows_its_slot_by_the_servers_clock() {
     let slot = || RedisServer::shared().micros() / 36_000;
     let mut grants = Vec::new();
     for _ in 0..10 {
-        let noted_in = slot();
+        let in_slots = slot();
         grants.push(take(&slotted, 5).await);
-        until("the slot is over", async || slot() > noted_in).await;
+        until("the slot is over", async || slot() > in_slots).await;
     }
     assert_eq!(free(&slotted).await, 0);
     for grant in grants {

@@ -22,13 +22,14 @@ use crate::{
     },
     clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, Source},
-    demand::{Acquire, Charge, Labels},
+    demand::{Acquire, Charge},
     error::Error,
+    labels::Labels,
     limit::{Limit, LimitSource},
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, DecideRuns, Listener, Listeners, Op, Outcome,
+        Decide, DecideRuns, Listener, Listeners, Op, OpResult,
         guard::{
             lease::Leasing,
             queue::{InFlight, Queued},
@@ -93,13 +94,13 @@ impl Decide for Connection {
         Ok(decisions.remove(0))
     }
 
-    async fn manage(&self, _: &Name, op: &Op) -> Result<Outcome, Error> {
+    async fn manage(&self, _: &Name, op: &Op) -> Result<OpResult, Error> {
         pause().await;
         if let Op::SetRate { limit, keep, .. } = op {
             self.limiter().set_rate(*limit, *keep, self.now());
         }
         pause().await;
-        Ok(Outcome::Changed(true))
+        Ok(OpResult::Changed(true))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {

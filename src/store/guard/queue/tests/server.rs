@@ -24,7 +24,7 @@ use crate::{
     name::Name,
     receipt::{PermitId, Receipt},
     store::{
-        Decide, DecideRuns, Op, Outcome,
+        Decide, DecideRuns, Op, OpResult,
         guard::breaker::{Breakers, Signal},
     },
     sync::lock,
@@ -387,8 +387,8 @@ impl Decide for Server {
         Ok(reply.remove(0))
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<Outcome, Error> {
-        Ok(Outcome::Changed(true))
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+        Ok(OpResult::Changed(true))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {

@@ -19,8 +19,9 @@ use super::{
 use crate::{
     clock::{Clock, ManualClock},
     decision::Decision,
-    demand::{Acquire, Charge, Labels, MaxWait},
+    demand::{Acquire, Charge, MaxWait},
     error::Error,
+    labels::Labels,
     limit::{Limit, LimitSource},
     name::Name,
     store::{Decide, Listener},
