@@ -10,14 +10,11 @@ use crate::{
     clock,
     error::Error,
     failure_policy::FailurePolicy,
+    labels::Labels,
     limit::LimitSource,
     list::List,
-    name::Name,
+    name::{Limiter, Name},
     receipt::{PermitId, Place, Receipt},
-};
-pub(crate) use crate::{
-    labels::{Labels, Warning},
-    name::Limiter,
 };
 
 /// A list of charges, never empty, granted together or not at all.

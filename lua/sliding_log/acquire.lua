@@ -37,6 +37,7 @@ end
 
 if usual then
   local rate, interval = limit[1] + 0, limit[2] + 0
+  local ahead = (interval - interval % 10) / 10
   local value_key, log = KEYS[2], KEYS[4]
   if limit[3] == '1' then
     value_key, log = KEYS[3], KEYS[5]
@@ -44,18 +45,18 @@ if usual then
   local value = tonumber(call('GET', value_key))
   local missing = value and permits - value
   if value and value <= rate and permits <= rate and missing <= 100 then
-    -- A number if it is the server's, else the caller's text.
+    -- As text.
     local now, own = ARGV[1], ARGV[1] == ''
     if own then
       local time = call('TIME')
-      now = time[1] * 1000 + math.floor(time[2] / 1000)
+      now = time[1] .. string.sub('00000' .. time[2], -6, -4)
     end
 
     -- If enough is left, and value and log agree with one permit per entry, nothing was lost, and
-    -- no entry is read. If what is left is wanted exactly, also no entry may have expired, or all
-    -- must have.
+    -- no entry is read: those that have expired are counted, if what is left is wanted exactly. They
+    -- are free, and dropped step by step, so that the log keeps its TTL.
 
-    local stored, known, first = value, true, 1
+    local stored, known, first, gone = value, true, 1, 0
     local page, score
     local entries = missing <= 0 and call('ZCARD', log)
     local agreed = entries and value + entries == rate
@@ -69,12 +70,9 @@ if usual then
       -- The oldest says whether any has, and when the next one does.
       page = call('ZRANGE', log, '0', '0', 'WITHSCORES')
       if page[2] and page[2] + 0 <= expired then
-        if entries == 1 or entries == call('ZCOUNT', log, '-inf', string.format('%d', expired)) then
-          call('UNLINK', log)
-          value, page, fresh = rate, nil, true
-        else
-          agreed = false
-        end
+        gone = entries == 1 and 1 or call('ZCOUNT', log, '-inf', string.format('%d', expired))
+        -- Longer than a page, it is dropped at once, below.
+        agreed = gone < entries or entries <= 100
       end
     end
 
@@ -120,7 +118,7 @@ if usual then
           -- The whole log has expired: dropping it is O(1) here, whatever its size, and heals any
           -- drift.
           call('UNLINK', log)
-          value, missing, known, fresh, page = rate, 0, true, true, nil
+          value, missing, known, fresh, page, gone = rate, 0, true, true, nil, 0
         elseif known and value + freed <= rate then
           call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
           value, missing = value + freed, missing - freed
@@ -135,21 +133,27 @@ if usual then
 
     -- The decision.
 
-    local status, wait, wrote, newest = nil, 0, true, false
+    local status, wait, wrote, newest, spare = nil, 0, true, false, 0
     -- The score of the entry that expires next, if it is reported.
     local oldest = exact and page and page[first + 1]
     if not known then
       status = nil
     elseif value >= permits then
       status = 1
-      local at = own and string.format('%d', now) or now
       -- NX: a call that was sent twice finds its member and takes nothing more.
-      if call('ZADD', log, 'NX', at, member) == 1 then
+      if call('ZADD', log, 'NX', now, member) == 1 then
         value = value - permits
         if exact then
-          newest = call('ZCOUNT', log, '(' .. at, '+inf') == 0
-          oldest = math.min(oldest or at, at)
+          newest = gone == entries or call('ZCOUNT', log, '(' .. now, '+inf') == 0
+          oldest = math.min(oldest or now, now)
         end
+      end
+      if gone > 0 then
+        oldest = gone == entries and newest and now
+          or call('ZRANGE', log, gone, gone, 'WITHSCORES')[2]
+        local drop = math.min(gone, permits + 1)
+        call('ZREMRANGEBYRANK', log, '0', drop == 1 and '0' or drop - 1)
+        value, spare = value + drop, gone - drop
       end
       if value ~= stored then
         -- A value that is no whole number is replaced by one that is.
@@ -178,18 +182,20 @@ if usual then
       end
       if freed >= missing then
         local due = at == 3 and score or page[at - 1] + 0
+        wait = due - expired
         -- A score that no clock of ours can have made is set back.
-        if not own or due <= now or due <= now + math.floor(interval / 10) then
-          status, wait = 0, due - expired
+        if not own or wait <= interval + ahead then
+          status = 0
         end
       end
     end
 
     if status then
       -- See keep_alive in lib/state.lua. A refusal that wrote nothing only puts a lost TTL back.
-      local keep = tonumber(limit[4]) or 0
+      local keep = source == 'code' and limit[4] == ARGV[7] and ARGV[7] + 0
+        or tonumber(limit[4]) or 0
       if keep > 0 then
-        local life = interval + math.floor(interval / 10)
+        local life = interval + ahead
         local enough = wrote and math.max(keep / 2, life) or 0
         if fresh or call('PTTL', value_key) < enough
           or limit[3] == '1' and (call('PTTL', KEYS[1]) < enough or call('PTTL', log) < enough) then
@@ -208,16 +214,17 @@ if usual then
       -- Mostly what was just added is the newest, and no score need be read.
       local reset = interval
       if exact and not newest then
-        newest = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] + 0
+        newest = (call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] or expired) + 0
         if own and status == 0 then
-          newest = math.min(newest, now + math.floor(interval / 10))
+          newest = math.min(newest, now + ahead)
         end
-        reset = newest - expired
+        reset = math.max(0, newest - expired)
       end
 
       -- A text of eleven numbers costs a third of a table of them, and one number a tenth of that.
 
       local until_next = status == 1 and value >= 0 and oldest and oldest - expired or 0
+      value = value + spare
       if source == 'code' then
         if status == 1 and value >= 0 and reset == interval then
           return exact and string.format('%d %d', value, until_next) or value

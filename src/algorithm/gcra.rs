@@ -42,6 +42,13 @@ pub(crate) struct State {
     pub(crate) interval: i64,
 }
 
+impl State {
+    /// Returns whether it was counted by this limit.
+    fn is_by(&self, pace: &Pace) -> bool {
+        (self.rate, self.interval) == (pace.rate, pace.interval)
+    }
+}
+
 impl Algorithm for Gcra {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::Gcra
@@ -185,8 +192,7 @@ impl Gcra {
     /// Counts what is in use by this limit from now on. Returns how far TAT lies ahead.
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.set_back(pace, now);
-        let differs = |state: &State| (state.rate, state.interval) != (pace.rate, pace.interval);
-        if self.stored.as_ref().is_some_and(differs) {
+        if self.stored.is_some_and(|state| !state.is_by(pace)) {
             self.write(pace, backlog, 0, now);
         }
         backlog
@@ -196,8 +202,7 @@ impl Gcra {
     /// wrong clock is over an interval after a call has met it. Returns how far it lies ahead.
     fn set_back(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
-        let is_by = |state: &State| (state.rate, state.interval) == (pace.rate, pace.interval);
-        if let Some(state) = self.stored.filter(is_by)
+        if let Some(state) = self.stored.filter(|state| state.is_by(pace))
             && state.tat.at > self.from(now).saturating_add(backlog)
         {
             self.write(pace, backlog, 0, now);
@@ -221,13 +226,14 @@ impl Gcra {
         let from = self.from(now);
         let ahead = (state.tat.at - from).max(0);
         let cut_to = |pace: &Pace, ahead: i64| if cut { ahead.min(pace.whole()) } else { ahead };
-        match Pace::of(state.rate, state.interval) {
-            Some(old) if old != *pace => {
-                let used = old.used(cut_to(&old, ahead));
-                pace.cost(used).min(pace.whole()).min(MOST - from)
-            }
-            _ => cut_to(pace, ahead),
+        if state.is_by(pace) {
+            return cut_to(pace, ahead);
         }
+        let Some(old) = Pace::of(state.rate, state.interval) else {
+            return cut_to(pace, ahead);
+        };
+        let used = old.used(cut_to(&old, ahead));
+        pace.cost(used).min(pace.whole()).min(MOST - from)
     }
 
     /// Returns the time from which what is in use counts, in us: now, rounded down; in the

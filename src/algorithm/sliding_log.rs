@@ -3,6 +3,8 @@
 mod log;
 mod slots;
 
+use std::mem;
+
 pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
@@ -27,6 +29,10 @@ pub(crate) struct SlidingLog {
     pub(crate) log: Log,
     /// Where the present call records its grants, unless each is an entry of its own.
     bucket: Option<Bucket>,
+    /// The entries that have expired and that the present call counts as free without a look, and
+    /// how many of them it drops.
+    expired: i64,
+    dropped: i64,
 }
 
 impl Algorithm for SlidingLog {
@@ -45,13 +51,12 @@ impl Algorithm for SlidingLog {
             let kept = self.value.filter(|_| interval == before.interval);
             self.value = kept.map(|value| value + rate - before.rate);
         }
-        let value = match self.value {
+        let agreed = self.value.filter(|value| {
             // Enough is left, and value and log agree by the number of entries: no entry is read.
-            Some(value)
-                if !call.exact && value >= wanted && self.has_single_entries(rate - value) =>
-            {
-                value
-            }
+            *value >= wanted && self.has_single_entries(rate - value)
+        });
+        let value = match agreed {
+            Some(value) if !call.exact || self.count_expired(call, wanted) => value,
             _ => self.count(call, wanted),
         };
         // Where nothing is left, nothing will be taken.
@@ -81,7 +86,6 @@ impl Algorithm for SlidingLog {
         if self.bucket.is_some() {
             self.write_bucket();
         }
-        self.value = Some(value);
         let mut newest = self.log.newest();
         if !needs.is_empty() {
             let latest = if now.is_own {
@@ -99,13 +103,17 @@ impl Algorithm for SlidingLog {
         }
         // In debt, the next permit is not free yet. After a mass expiry, some expired entries are
         // still in the log.
-        let oldest = self.log.oldest().filter(|_| call.exact && value >= 0);
+        let (expired, dropped) = (mem::take(&mut self.expired), mem::take(&mut self.dropped));
+        let oldest = self.log.after(expired).filter(|_| call.exact && value >= 0);
         answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
         answer.reset = match newest {
-            Some(newest) if call.exact => newest + interval - now.tick,
+            Some(newest) if call.exact => (newest + interval - now.tick).max(0),
             Some(_) => now.score() + interval - now.tick,
             None => 0,
         };
+        self.log.drop_oldest(dropped);
+        self.value = Some(value + dropped);
+        answer.remaining = value + expired;
     }
 
     fn is_unused(&self) -> bool {
@@ -260,6 +268,19 @@ impl SlidingLog {
     /// grant has an entry, and this many are in use.
     fn has_single_entries(&self, in_use: i64) -> bool {
         self.bucket.is_none() && self.log.count() == in_use
+    }
+
+    /// Counts the entries that have expired, of which up to one more than `wanted` are dropped when
+    /// the call ends. Returns false if they are all, and more than a page: these are dropped at once.
+    fn count_expired(&mut self, call: &Call, wanted: i64) -> bool {
+        let interval = call.now.ticks(call.limit.interval);
+        self.expired = self.log.count_expired(call.now.tick - interval);
+        if self.expired > PAGE && self.expired == self.log.count() {
+            self.expired = 0;
+            return false;
+        }
+        self.dropped = self.expired.min(wanted + 1);
+        true
     }
 
     /// Credits everything that has expired.

@@ -51,9 +51,9 @@ deviations! {
     Clamp [Reply Wait Value Log Ttl]
         "more permits left than the rate: counted from the log at once; Redisson grants them all";
     WholeLog [Reply Wait Value Log Ttl]
-        "the newest entry has expired: the log is unlinked and value is the rate, which ends any drift";
+        "the newest entry has expired: a log beyond a page or with a drift is unlinked, another keeps its TTL";
     BoundedSweep [Reply Wait Value Log Ttl]
-        "a call removes so many expired entries and no more: value is a lower bound after a mass expiry";
+        "a call removes so many expired entries and no more; others stay in the log until later calls";
     ZeroEntries [Wait Value Log Ttl]
         "entries of no permits leave with the others; Redisson keeps them until something else expires";
     NoPermits [Reply Wait Value Log Ttl]

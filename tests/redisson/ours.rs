@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::{
     deviations::Deviation,
-    model::{Caller, Limit, Outcome, Pair, Reply, State},
+    model::{Caller, Entry, Limit, Outcome, Pair, Reply, State},
 };
 
 /// Entries that a call may remove beyond those it needs.
@@ -22,10 +22,24 @@ impl Pair {
     }
 
     /// Whether value and log are there, stay, and share their hash with no other pair: then the
-    /// value's time to live stands for all three.
-    fn is_old(&self, limit: &Limit, now: i64) -> bool {
-        let stays = |newest| newest + limit.interval > now;
+    /// value's time to live stands for all three. A log stays if some of it counts, or if a call
+    /// for `wanted` permits only counts what has expired.
+    fn is_old(&self, limit: &Limit, now: i64, wanted: i64) -> bool {
+        let stays = |newest| {
+            newest + limit.interval > now || self.expired_if_counted(limit, now, wanted).is_some()
+        };
         !limit.per_client && self.value.is_some() && self.newest().is_some_and(stays)
+    }
+
+    /// How many entries have expired, if a call for `wanted` permits reads none of them: enough is
+    /// left without them, and value and log agree with one permit for each entry. A log that has
+    /// expired and is longer than a page is dropped instead.
+    fn expired_if_counted(&self, limit: &Limit, now: i64, wanted: i64) -> Option<i64> {
+        let entries = self.log.len() as i64;
+        let expired = |entry: &&Entry| entry.score <= now - limit.interval;
+        let expired = self.log.iter().take_while(expired).count() as i64;
+        let value = self.value.filter(|value| *value >= wanted)?;
+        (value + entries == limit.rate && (expired < entries || entries <= PAGE)).then_some(expired)
     }
 
     /// SET with KEEPTTL.
@@ -137,8 +151,12 @@ impl Pair {
         if wanted == 0 {
             return (vec![false; asks.len()], 0);
         }
-        let mut value = self.agree(limit, now, marks);
-        if !self.log.is_empty() {
+        let (counted, entries) = (self.expired_if_counted(limit, now, wanted), self.log.len());
+        let mut value = match counted {
+            Some(_) => self.value.unwrap_or(limit.rate),
+            None => self.agree(limit, now, marks),
+        };
+        if counted.is_none() && !self.log.is_empty() {
             let budget = (wanted + (-value).max(0) + 1).max(wanted + PAGE);
             value = self.credit(limit, now, value, (i64::MAX, budget), marks);
         }
@@ -155,8 +173,17 @@ impl Pair {
             fits
         });
         let granted = granted.collect();
-        self.keep(value, marks);
-        (granted, value)
+        let expired = counted.unwrap_or(0);
+        let dropped = expired.min(wanted + 1);
+        if expired > dropped {
+            marks.insert(Deviation::BoundedSweep);
+        }
+        if expired > 0 && expired as usize == entries {
+            marks.insert(Deviation::WholeLog);
+        }
+        self.log.drain(..dropped as usize);
+        self.keep(value + dropped, marks);
+        (granted, value + expired)
     }
 }
 
@@ -169,7 +196,9 @@ impl State {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();
         let pair = self.pair(client);
-        let old = pair.is_old(&limit, now);
+        let asked = |ask: &&Ask| ask.0 <= limit.rate || pair.holds(ask.1.as_ref());
+        let wanted = asks.iter().filter(asked).map(|ask| ask.0).sum();
+        let old = pair.is_old(&limit, now, wanted);
         let granted = pair.take(&limit, now, asks, &mut marks).0;
         self.our_keep_alive(client, old, &mut marks);
         granted
@@ -191,7 +220,7 @@ impl State {
         }
         let now = caller.now;
         let pair = self.pair(&caller.client);
-        let old = pair.is_old(&limit, now);
+        let old = pair.is_old(&limit, now, permits);
         let (granted, value) = pair.take(&limit, now, &[(permits, caller.member.clone())], marks);
         let (reply, wait) = if granted[0] {
             (Reply::Granted, None)

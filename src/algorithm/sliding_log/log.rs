@@ -38,8 +38,22 @@ impl Log {
         self.0.clear();
     }
 
-    pub(super) fn oldest(&self) -> Option<i64> {
-        self.0.front().map(|entry| entry.score)
+    /// Returns the score of the entry that follows so many older ones.
+    pub(super) fn after(&self, older: i64) -> Option<i64> {
+        let place = usize::try_from(older).ok()?;
+        self.0.get(place).map(|entry| entry.score)
+    }
+
+    /// Returns how many entries have expired.
+    pub(super) fn count_expired(&self, up_to: i64) -> i64 {
+        let expired = self.0.partition_point(|entry| entry.score <= up_to);
+        i64::try_from(expired).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn drop_oldest(&mut self, count: i64) {
+        for _ in 0..count {
+            self.0.pop_front();
+        }
     }
 
     pub(crate) fn newest(&self) -> Option<i64> {

@@ -1,6 +1,6 @@
 //! Gives up after a time, so that a slow store costs a request no more than its owner allows.
 
-use std::{error, fmt, sync::Arc, time::Duration};
+use std::{error, fmt, pin::pin, sync::Arc, time::Duration};
 
 use super::breaker::Traffic;
 use crate::{
@@ -82,7 +82,8 @@ impl Deadline {
         };
         let asked = self.traffic.now();
         let longest = self.longest.saturating_add(wait);
-        match clock::within(longest, call()).await {
+        // Pinned here, as it is large, and would be moved twice.
+        match clock::within(longest, pin!(call())).await {
             Some(decision) => decision,
             None => {
                 // Its own wait tells nothing of the server.

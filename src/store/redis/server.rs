@@ -88,14 +88,11 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        match self.acquire_together(run).await {
-            Err(error) => match policy::without_shadows(run, &error) {
-                Some(enforced) => self.acquire_together(&enforced).await,
-                None => Err(error),
-            },
-            decisions => decisions,
-        }
+    fn acquire_run(
+        &self,
+        run: &[Acquire],
+    ) -> impl Future<Output = Result<List<Decision>, Error>> + Send {
+        self.acquire_all(run)
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
@@ -172,18 +169,28 @@ impl Server {
     }
 
     /// Decides for callers of the same limiters, in one call or one after the other.
-    async fn acquire_together(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
-        first.check()?;
-        if self.decides_together(first) {
-            return self.acquire_part(first, run).await;
+        let decisions = match first.check() {
+            Ok(()) if self.decides_together(first) => self.acquire_part(first, run).await,
+            // One at a time: each caller gets its decision at once, and holds nothing while others
+            // are decided. Boxed, as is what follows, so that callers without have no room for it
+            // in their futures.
+            Ok(()) => {
+                let saga = Box::pin(saga::acquire(self, first));
+                saga.await.map(|it| List::from([it]))
+            }
+            Err(error) => Err(error),
+        };
+        match decisions {
+            Err(error) => match policy::without_shadows(run, &error) {
+                Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
+                None => Err(error),
+            },
+            decisions => decisions,
         }
-        // One at a time: each caller gets its decision at once, and holds nothing while others are
-        // decided. Boxed, so that callers without a saga have no room for it in their futures.
-        let saga = Box::pin(saga::acquire(self, first));
-        saga.await.map(|it| List::from([it]))
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
@@ -277,7 +284,8 @@ impl Server {
     ) -> Result<redis::Value, Error> {
         let mut command = redis::cmd(verb);
         command.arg(arguments);
-        self.connection.send(&command).await.map_err(wire::failure)
+        let reply = self.connection.send(&command, false).await;
+        reply.map_err(wire::failure)
     }
 
     /// Returns what every call says of its caller.

@@ -120,7 +120,7 @@ impl RedisStore {
             .saturating_add(self.settings.response_timeout);
         let server = self.server();
         clock::check_timer()?;
-        match clock::within(longest, server.connection.send(&redis::cmd("PING"))).await {
+        match clock::within(longest, server.connection.send(&redis::cmd("PING"), false)).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(failed)) => Err(self.named(wire::failure(failed))),
             None => Err(self.named(ErrorKind::Timeout.into())),

@@ -62,6 +62,48 @@ fn what_has_expired_is_not_looked_at_while_enough_is_left() {
 }
 
 #[test]
+fn what_has_expired_is_counted_free_and_dropped_step_by_step() {
+    let mut pair = taken(4);
+    let exactly = how(&pair, true);
+    let entries = |pair: &Pair| pair.model.state.log.entries().count();
+    // Two of four have expired, and the next one does in 10 ms.
+    pair.advance(970);
+    let answer = pair.grants(1, exactly);
+    assert_eq!((answer.remaining, answer.next, answer.reset), (2, 10, 1000));
+    assert_eq!(entries(&pair), 3);
+    // All have, and not all are dropped.
+    pair.advance(2000);
+    let answer = pair.grants(1, exactly);
+    assert_eq!((answer.remaining, answer.next), (4, 1000));
+    assert_eq!((entries(&pair), pair.model.state.value), (2, Some(3)));
+    assert_eq!(pair.available(), Ok(4));
+}
+
+#[test]
+fn a_log_longer_than_a_page_is_dropped_at_once_when_all_has_expired() {
+    for (granted, left_over) in [(100, 99), (101, 1)] {
+        let mut pair = taken(0);
+        pair.set_rate(pair.limit(200, 1000), false, false);
+        for _ in 0..granted {
+            pair.grants(1, How::STORED);
+        }
+        pair.advance(1000);
+        assert_eq!(pair.grants(1, How::EXACT).remaining, 199);
+        assert_eq!(pair.model.state.log.entries().count(), left_over);
+    }
+}
+
+// The same call again takes nothing more, and what it took before is over.
+#[test]
+fn a_grant_that_comes_again_when_it_has_expired_leaves_all_free() {
+    let mut pair = taken(1);
+    pair.advance(1000);
+    let (sent, exactly) = (pair.sent[0], how(&pair, true));
+    let answer = pair.send(sent, exactly).unwrap();
+    assert_eq!((answer.remaining, answer.reset, answer.next), (5, 0, 0));
+}
+
+#[test]
 fn a_drift_ends_with_an_idle_interval_although_enough_is_left() {
     let mut pair = taken(2);
     pair.set_value(1);

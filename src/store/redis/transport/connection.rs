@@ -73,6 +73,14 @@ impl Failed {
             unacknowledged,
         }
     }
+
+    /// Returns the same failure, behind an attempt that may have been carried out or not.
+    pub(crate) fn after(self, unacknowledged: bool) -> Self {
+        Self {
+            unacknowledged: self.unacknowledged || unacknowledged,
+            ..self
+        }
+    }
 }
 
 impl From<RedisError> for Failed {
@@ -142,42 +150,37 @@ impl Connection {
         }
     }
 
-    /// Sends one command and waits for its reply.
-    ///
-    /// A command whose connection was lost is sent once more over a new one: commands sent here
-    /// must be safe to repeat.
+    /// Sends a command and waits for its reply. After the loss of its connection it is sent once
+    /// more over a new one, unless it is to be sent `once`, as it must not be repeated.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future may leave the command executed or not.
-    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
-        let first = match self.attempt(command).await {
-            Err(first) if is_lost(&first.error) => first,
-            reply => return reply,
-        };
-        self.attempt(command).await.map_err(|second| Failed {
-            unacknowledged: first.unacknowledged || second.unacknowledged,
-            ..second
-        })
+    pub(crate) async fn send(&self, command: &Cmd, once: bool) -> Result<Value, Failed> {
+        let this = self.once.as_deref().filter(|_| once).unwrap_or(self);
+        let mut earlier = None;
+        loop {
+            let failed = match this.attempt(command).await {
+                Err(failed) => failed,
+                reply => return reply,
+            };
+            match earlier {
+                None if this.may_send_again(&failed.error, once) => {
+                    earlier = Some(failed.unacknowledged && !once);
+                }
+                earlier => return Err(failed.after(earlier == Some(true))),
+            }
+        }
     }
 
-    /// Sends a command once: for commands that must not be repeated.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future may leave the command executed or not.
-    pub(crate) async fn send_once(&self, command: &Cmd) -> Result<Value, Failed> {
-        let this = self.once.as_deref().unwrap_or(self);
-        match this.attempt(command).await {
+    /// Returns whether a command that failed is to be sent again.
+    fn may_send_again(&self, error: &RedisError, once: bool) -> bool {
+        if once {
             // Another node must run it, so it did not run. The connection reads where to go before
             // it sends anything else.
-            Err(failed)
-                if this.source.is_cluster
-                    && matches!(failed.error.retry_method(), RetryMethod::MovedRedirect) =>
-            {
-                this.attempt(command).await
-            }
-            reply => reply,
+            self.source.is_cluster && matches!(error.retry_method(), RetryMethod::MovedRedirect)
+        } else {
+            is_lost(error)
         }
     }
 
@@ -196,21 +199,36 @@ impl Connection {
                 return reply;
             }
         }
-        self.send(command).await.map_err(RedisError::from)
+        self.send(command, false).await.map_err(RedisError::from)
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
         let (link, since) = self.connected().await?;
-        let reply = self.send_over(&link, since, command).await;
+        let mut given_up = GivenUp {
+            connection: self,
+            since,
+            armed: true,
+        };
+        let reply = match &link {
+            Link::Multiplexed(connection, _) => {
+                connection.clone().send_packed_command(command).await
+            }
+            #[cfg(feature = "cluster")]
+            Link::Cluster(connection) => {
+                let mut connection = connection.clone();
+                self.in_time(connection.req_packed_command(command)).await
+            }
+            Link::Own(connection) => self.in_time(connection.send(command)).await,
+        };
+        // A refusal of the server arrives as a value here.
+        let reply = reply.and_then(Value::extract_error);
+        given_up.armed = false;
+        self.record(since, reply.as_ref().err());
         reply.map_err(|error| {
             // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
                 self.source.repeats && !matches!(error.retry_method(), RetryMethod::NoRetry);
-            let failed = Failed::after_sending(error);
-            Failed {
-                unacknowledged: failed.unacknowledged || repeated,
-                ..failed
-            }
+            Failed::after_sending(error).after(repeated)
         })
     }
 
@@ -243,30 +261,6 @@ impl Connection {
     async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let sent = within(self.dial.response_timeout, sending).await;
         sent.unwrap_or_else(|| Err(silent()))
-    }
-
-    async fn send_over(&self, link: &Link, since: Instant, command: &Cmd) -> RedisResult<Value> {
-        let mut given_up = GivenUp {
-            connection: self,
-            since,
-            armed: true,
-        };
-        let reply = match link {
-            Link::Multiplexed(connection, _) => {
-                connection.clone().send_packed_command(command).await
-            }
-            #[cfg(feature = "cluster")]
-            Link::Cluster(connection) => {
-                let mut connection = connection.clone();
-                self.in_time(connection.req_packed_command(command)).await
-            }
-            Link::Own(connection) => self.in_time(connection.send(command)).await,
-        };
-        // A refusal of the server arrives as a value here.
-        let reply = reply.and_then(Value::extract_error);
-        given_up.armed = false;
-        self.record(since, reply.as_ref().err());
-        reply
     }
 
     /// Updates the state of the connection made at `since` after a reply, or a lack of one.

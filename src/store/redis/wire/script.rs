@@ -89,29 +89,30 @@ impl Call {
     ///
     /// Dropping it may leave the script executed or not.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
-        let mut unacknowledged = match self.transmit(connection, &self.command).await {
-            Err(failed) if is_unknown_script(&failed.error) => failed.unacknowledged,
-            reply => return reply,
-        };
+        match connection.send(&self.command, self.once).await {
+            Err(failed) if is_unknown_script(&failed.error) => {
+                // Boxed, so that a call of a script that is known has no room for it.
+                let loaded = Box::pin(self.send_unknown(connection)).await;
+                loaded.map_err(|last| last.after(failed.unacknowledged))
+            }
+            reply => reply,
+        }
+    }
+
+    async fn send_unknown(&self, connection: &Connection) -> Result<Value, Failed> {
+        let mut unacknowledged = false;
         if self.load(connection).await {
-            match self.transmit(connection, &self.command).await {
+            match connection.send(&self.command, self.once).await {
                 // It was flushed since.
                 Err(failed) if is_unknown_script(&failed.error) => {
-                    unacknowledged |= failed.unacknowledged;
+                    unacknowledged = failed.unacknowledged;
                 }
-                reply => return or_earlier(reply, unacknowledged),
+                reply => return reply,
             }
         }
         let whole = self.script.whole(&self.command);
-        or_earlier(self.transmit(connection, &whole).await, unacknowledged)
-    }
-
-    async fn transmit(&self, connection: &Connection, command: &Cmd) -> Result<Value, Failed> {
-        if self.once {
-            connection.send_once(command).await
-        } else {
-            connection.send(command).await
-        }
+        let reply = connection.send(&whole, self.once).await;
+        reply.map_err(|last| last.after(unacknowledged))
     }
 
     /// Loads the script on the node of these keys, and returns whether that succeeded.
@@ -123,14 +124,6 @@ impl Call {
         };
         connection.send_to(to, &self.script.load()).await.is_ok()
     }
-}
-
-/// Returns the reply to a command that an earlier attempt may have carried out.
-fn or_earlier(reply: Result<Value, Failed>, unacknowledged: bool) -> Result<Value, Failed> {
-    reply.map_err(|last| Failed {
-        unacknowledged: unacknowledged || last.unacknowledged,
-        ..last
-    })
 }
 
 /// The text of a script and its hash.
