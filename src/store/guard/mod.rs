@@ -1,5 +1,5 @@
-//! What stands between a caller and its store. [`stack`](super::stack) has the order, as one function;
-//! here is the reason for each place.
+//! What stands between a caller and its store. [`stack`](super::stack) has the order,
+//! as one function. Here is the reason for each place.
 //!
 //! - The failure policy is outermost: it sees every error, also that of the deadline, and it
 //!   learns from every grant what this process may decide by in an outage.
