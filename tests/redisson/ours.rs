@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::{
     deviations::Deviation,
-    model::{Caller, Limit, Outcome, Pair, Reply, State},
+    model::{Caller, Entry, Limit, Outcome, Pair, Reply, State},
 };
 
 /// Entries that a call may remove beyond those it needs.
@@ -23,9 +23,28 @@ impl Pair {
 
     /// Whether value and log are there, stay, and share their hash with no other pair: then the
     /// value's time to live stands for all three.
-    fn is_old(&self, limit: &Limit, now: i64) -> bool {
-        let stays = |newest| newest + limit.interval > now;
+    fn is_old(&self, limit: &Limit, now: i64, asks: &[Ask]) -> bool {
+        let is_counted = self.expired(limit, now, self.wanted(limit, asks)).is_some();
+        let stays = |newest| is_counted || newest + limit.interval > now;
         !limit.per_client && self.value.is_some() && self.newest().is_some_and(stays)
+    }
+
+    /// How many permits are asked for by those who may get them.
+    fn wanted(&self, limit: &Limit, asks: &[Ask]) -> i64 {
+        let asked =
+            |(permits, member): &&Ask| *permits <= limit.rate || self.holds(member.as_ref());
+        asks.iter().filter(asked).map(|ask| ask.0).sum()
+    }
+
+    /// How many entries have expired, where they are only counted: enough is left, and value and
+    /// log agree by the number of entries.
+    fn expired(&self, limit: &Limit, now: i64, wanted: i64) -> Option<i64> {
+        let entries = self.log.len() as i64;
+        self.value
+            .filter(|value| *value >= wanted && value + entries == limit.rate)?;
+        let expired = |entry: &&Entry| entry.score <= now - limit.interval;
+        let gone = self.log.iter().take_while(expired).count() as i64;
+        (gone < entries || gone <= PAGE).then_some(gone)
     }
 
     /// SET with KEEPTTL.
@@ -131,14 +150,16 @@ impl Pair {
         asks: &[Ask],
         marks: &mut Marks,
     ) -> (Vec<bool>, i64) {
-        let asked =
-            |(permits, member): &&Ask| *permits <= limit.rate || self.holds(member.as_ref());
-        let wanted: i64 = asks.iter().filter(asked).map(|ask| ask.0).sum();
+        let wanted = self.wanted(limit, asks);
         if wanted == 0 {
             return (vec![false; asks.len()], 0);
         }
-        let mut value = self.agree(limit, now, marks);
-        if !self.log.is_empty() {
+        let counted = self.expired(limit, now, wanted);
+        let mut value = match self.value.filter(|_| counted.is_some()) {
+            Some(value) => value,
+            None => self.agree(limit, now, marks),
+        };
+        if counted.is_none() && !self.log.is_empty() {
             let budget = (wanted + (-value).max(0) + 1).max(wanted + PAGE);
             value = self.credit(limit, now, value, (i64::MAX, budget), marks);
         }
@@ -155,8 +176,15 @@ impl Pair {
             fits
         });
         let granted = granted.collect();
-        self.keep(value, marks);
-        (granted, value)
+        // Those that have expired are free, and one more of them goes than is taken.
+        let gone = counted.unwrap_or(0);
+        let dropped = gone.min(wanted + 1);
+        if dropped < gone {
+            marks.insert(Deviation::BoundedSweep);
+        }
+        self.log.drain(..dropped as usize);
+        self.keep(value + dropped, marks);
+        (granted, value + gone)
     }
 }
 
@@ -169,7 +197,7 @@ impl State {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();
         let pair = self.pair(client);
-        let old = pair.is_old(&limit, now);
+        let old = pair.is_old(&limit, now, asks);
         let granted = pair.take(&limit, now, asks, &mut marks).0;
         self.our_keep_alive(client, old, &mut marks);
         granted
@@ -191,8 +219,9 @@ impl State {
         }
         let now = caller.now;
         let pair = self.pair(&caller.client);
-        let old = pair.is_old(&limit, now);
-        let (granted, value) = pair.take(&limit, now, &[(permits, caller.member.clone())], marks);
+        let asks = [(permits, caller.member.clone())];
+        let old = pair.is_old(&limit, now, &asks);
+        let (granted, value) = pair.take(&limit, now, &asks, marks);
         let (reply, wait) = if granted[0] {
             (Reply::Granted, None)
         } else if permits > limit.rate {
