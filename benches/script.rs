@@ -260,10 +260,12 @@ fn evalsha(
     id: [u8; 16],
 ) -> Cmd {
     let mut command = redis::cmd("EVALSHA");
-    command.arg(script).arg(5).arg(name);
+    command.arg(script).arg(if java { 5 } else { 3 }).arg(name);
     for suffix in ["value", "permits"] {
         command.arg(format!("{name}:{suffix}"));
-        command.arg(format!("{name}:{suffix}:{CLIENT}"));
+        if java {
+            command.arg(format!("{name}:{suffix}:{CLIENT}"));
+        }
     }
     if java {
         let own = || {
@@ -282,8 +284,7 @@ fn evalsha(
             .arg(row.interval)
             .arg(0)
             .arg(keep_alive);
-        // It does not wait, takes one permit, and is no trial.
-        command.arg(0).arg(1).arg(member_of(id)).arg(0);
+        command.arg(1).arg(member_of(id));
     }
     command
 }

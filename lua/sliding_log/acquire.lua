@@ -1,20 +1,24 @@
--- Takes permits of one limiter for one caller, or reports when they will be free. The hot path.
+-- Takes permits of one limiter for one caller, or reports when they will be free; or takes as many
+-- for each of several callers that do not wait. The hot path.
 --
--- KEYS  1-5, see lib/state.lua
--- ARGV  those of acquire_list.lua for one limiter and one caller, without a queue or shadow rules:
---       1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type
---       7  keepAliveTime   8  '0'   9  permits   10  member   11  '0'
+-- KEYS  1-5, see lib/state.lua; three where the caller brings the limit, and so its type is known:
+--       the hash, the value and the log of that type
+-- ARGV  1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type
+--       7  keepAliveTime   8  permits of each caller   9  their members, one after the other
+--       The first seven are those of acquire_list.lua.
 -- Reply that of acquire_list.lua; in the usual case as one text with spaces between, or, if the
 --       caller's limit is in force as given, in brief:
 --       a number from 0 on    granted; so many permits are left, and all are free in an interval
 --       the text 'left next'  the same, wanted exactly; the second is the ms until one more is free
+--       and if there is one caller:
 --       a number below 0      refused; none is left, and so many ms pass until there is room
 --       the text '0 wait ms'  refused; none is left; ms until there is room and until all are free
 --
 -- RRateLimiter.tryAcquire of Redisson 4.7.0. The usual case is decided here, with few commands. All
 -- else is left to acquire_list.lua, which follows in the same text: a limit to write, a lost key,
--- drift, a wrong clock, a member that no Redisson wrote. Nothing is written before that is known,
--- or value and log agree again. The functions of acquire_list.lua are only defined there.
+-- drift, a wrong clock, a member that no Redisson wrote; and several callers, unless value and log
+-- agree and there is room for all. Nothing is written before that is known, or value and log agree
+-- again. The functions of acquire_list.lua are only defined there.
 --
 -- Numbers cost more than their commands: each number that goes to Redis, or comes as a score, is
 -- printed and parsed. So constants are text, text is passed on as it is, and `+ 0` converts a text
@@ -22,7 +26,9 @@
 
 local call = redis.call
 local ARGV = ARGV
-local source, exact, permits, member = ARGV[3], ARGV[2] == '1', ARGV[9] + 0, ARGV[10]
+local source, exact, members = ARGV[3], ARGV[2] == '1', ARGV[9]
+local each, callers = ARGV[8] + 0, #members / 21
+local permits = each * callers
 local limit = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local usual
 if source == 'code' then
@@ -38,8 +44,8 @@ end
 if usual then
   local rate, interval = limit[1] + 0, limit[2] + 0
   local ahead = (interval - interval % 10) / 10
-  local value_key, log = KEYS[2], KEYS[4]
-  if limit[3] == '1' then
+  local value_key, log = KEYS[2], KEYS[4] or KEYS[3]
+  if KEYS[4] and limit[3] == '1' then
     value_key, log = KEYS[3], KEYS[5]
   end
   local value = tonumber(call('GET', value_key))
@@ -79,7 +85,9 @@ if usual then
     -- Otherwise, what is left of it. A credit that is not enough is written at once, whatever
     -- becomes of the call.
 
-    if not agreed then
+    if not agreed and callers > 1 then
+      known = false
+    elseif not agreed then
       if page then
         -- Enough is left: the oldest entry, which is read already, will do.
       elseif exact or missing > 0 then
@@ -140,9 +148,21 @@ if usual then
       status = nil
     elseif value >= permits then
       status = 1
-      -- NX: a call that was sent twice finds its member and takes nothing more.
-      if call('ZADD', log, 'NX', now, member) == 1 then
-        value = value - permits
+      -- NX: a call that was sent twice finds its members and takes nothing more.
+      local added
+      if callers == 1 then
+        added = call('ZADD', log, 'NX', now, members)
+      else
+        local add, at = { 'ZADD', log, 'NX' }, 3
+        for start = 1, #members, 21 do
+          add[at + 1], add[at + 2] = now, string.sub(members, start, start + 20)
+          at = at + 2
+        end
+        -- Lua 5.2 has moved it; Redis lets no script name a global that is not there.
+        added = call((rawget(_G, 'unpack') or table.unpack)(add))
+      end
+      if added > 0 then
+        value = value - added * each
         if exact then
           newest = gone == entries or call('ZCOUNT', log, '(' .. now, '+inf') == 0
           oldest = math.min(oldest or now, now)
@@ -157,12 +177,13 @@ if usual then
       end
       if value ~= stored then
         -- A value that is no whole number is replaced by one that is.
+        local less = callers == 1 and ARGV[8] or permits
         if stored - value ~= permits
-          or type(redis.pcall('INCRBY', value_key, '-' .. ARGV[9])) ~= 'number' then
+          or type(redis.pcall('INCRBY', value_key, '-' .. less)) ~= 'number' then
           call('SET', value_key, value, 'KEEPTTL')
         end
       end
-    elseif call('ZSCORE', log, member) then
+    elseif call('ZSCORE', log, members) then
       -- The same call came before, and its own permits were the last.
       status = 1
     else
@@ -232,11 +253,21 @@ if usual then
           return reset == interval and -wait or string.format('0 %d %d', wait, reset)
         end
       end
-      return string.format('1 %d %d %d %d %d 0 0 %d %d %d', now, value, reset, rate, interval,
-        until_next, status, wait)
+      return string.format('1 %d %d %d %d %d 0 0 %d', now, value, reset, rate, interval, until_next)
+        .. string.rep(string.format(' %d %d', status, wait), callers)
     end
   end
 end
 
--- The unusual cases follow.
+-- The unusual cases follow: with keys for either type, and each caller with arguments of its own.
+
+if not KEYS[4] then
+  KEYS[3], KEYS[4], KEYS[5] = KEYS[2], KEYS[3], KEYS[3]
+end
+ARGV[9] = nil
+for at = 0, callers - 1 do
+  ARGV[4 * at + 8], ARGV[4 * at + 9] = '0', string.format('%d', each)
+  ARGV[4 * at + 10], ARGV[4 * at + 11] = string.sub(members, 21 * at + 1, 21 * at + 21), '0'
+end
+
 --- @include sliding_log/acquire_list.lua

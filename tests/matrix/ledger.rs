@@ -37,9 +37,11 @@ impl Ledger {
     pub fn read(&mut self, seen: &Seen) {
         let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
         match (seen.by_script, &*words) {
-            (true, ["ZADD", log, "NX", score, member]) => {
-                let score: f64 = score.parse().expect("a score");
-                self.granted(log, score as i64, &bytes_of(member));
+            (true, ["ZADD", log, "NX", entries @ ..]) => {
+                for entry in entries.chunks(2) {
+                    let score: f64 = entry[0].parse().expect("a score");
+                    self.granted(log, score as i64, &bytes_of(entry[1]));
+                }
             }
             (true, ["ZREM", log, members @ ..]) => {
                 for member in members {

@@ -325,16 +325,25 @@ fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// EVALSHA, hash, 5, five keys, and then: Java permits, time, random bytes; ours time, exact,
-/// source, four fields of a limit, and for each caller waits, permits, member, shadow.
+/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours
+/// time, exact, source, four fields of a limit, and either the permits of each caller and their
+/// members, or for each caller waits, permits, member, shadow.
 fn call(seen: &Seen) -> Call {
     let arguments = seen.arguments();
-    let rest = &arguments[8..];
+    let rest = &arguments[3 + number(&arguments[2]).unwrap() as usize..];
     let java = rest.len() == 3;
     let (now, asks) = if java {
         let permits = number(&rest[0]).unwrap();
         let member = [&[16], &rest[2][..], &(permits as u32).to_le_bytes()].concat();
         (number(&rest[1]), vec![(permits, Some(member))])
+    } else if let [now, .., permits, members] = rest
+        && rest.len() == 9
+    {
+        let permits = number(permits).unwrap();
+        let asks = members
+            .chunks(21)
+            .map(|member| (permits, Some(member.to_vec())));
+        (number(now), asks.collect())
     } else {
         let callers = rest[7..].chunks(4);
         let asks = callers.map(|caller| (number(&caller[1]).unwrap(), Some(caller[2].clone())));
@@ -350,16 +359,15 @@ fn call(seen: &Seen) -> Call {
 }
 
 fn grant(call: &mut Call, seen: &Seen) {
-    // Java: key, score, member; ours has NX before the score, and none where it repairs.
-    let [.., score, member] = &*seen.arguments() else {
-        return;
-    };
-    if call
-        .asks
-        .iter()
-        .any(|(_, asked)| asked.as_ref() == Some(member))
-    {
-        call.granted.push((number(score).unwrap(), member.clone()));
+    // Java: key, score, member; ours has NX before the scores, and XX where it repairs.
+    let arguments = seen.arguments();
+    let flag = usize::from(number(&arguments[2]).is_none());
+    for entry in arguments[2 + flag..].chunks(2) {
+        let (score, member) = (&entry[0], &entry[1]);
+        let mut asks = call.asks.iter();
+        if asks.any(|(_, asked)| asked.as_ref() == Some(member)) {
+            call.granted.push((number(score).unwrap(), member.clone()));
+        }
     }
 }
 

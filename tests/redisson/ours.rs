@@ -22,24 +22,29 @@ impl Pair {
     }
 
     /// Whether value and log are there, stay, and share their hash with no other pair: then the
-    /// value's time to live stands for all three. A log stays if some of it counts, or if a call
-    /// for `wanted` permits only counts what has expired.
-    fn is_old(&self, limit: &Limit, now: i64, wanted: i64) -> bool {
-        let stays = |newest| {
-            newest + limit.interval > now || self.expired_if_counted(limit, now, wanted).is_some()
-        };
+    /// value's time to live stands for all three.
+    fn is_old(&self, limit: &Limit, now: i64, asks: &[Ask]) -> bool {
+        let is_counted = self.expired(limit, now, self.wanted(limit, asks)).is_some();
+        let stays = |newest| is_counted || newest + limit.interval > now;
         !limit.per_client && self.value.is_some() && self.newest().is_some_and(stays)
     }
 
-    /// How many entries have expired, if a call for `wanted` permits reads none of them: enough is
-    /// left without them, and value and log agree with one permit for each entry. A log that has
-    /// expired and is longer than a page is dropped instead.
-    fn expired_if_counted(&self, limit: &Limit, now: i64, wanted: i64) -> Option<i64> {
+    /// How many permits are asked for by those who may get them.
+    fn wanted(&self, limit: &Limit, asks: &[Ask]) -> i64 {
+        let asked =
+            |(permits, member): &&Ask| *permits <= limit.rate || self.holds(member.as_ref());
+        asks.iter().filter(asked).map(|ask| ask.0).sum()
+    }
+
+    /// How many entries have expired, where they are only counted: enough is left, and value and
+    /// log agree by the number of entries.
+    fn expired(&self, limit: &Limit, now: i64, wanted: i64) -> Option<i64> {
         let entries = self.log.len() as i64;
+        self.value
+            .filter(|value| *value >= wanted && value + entries == limit.rate)?;
         let expired = |entry: &&Entry| entry.score <= now - limit.interval;
-        let expired = self.log.iter().take_while(expired).count() as i64;
-        let value = self.value.filter(|value| *value >= wanted)?;
-        (value + entries == limit.rate && (expired < entries || entries <= PAGE)).then_some(expired)
+        let gone = self.log.iter().take_while(expired).count() as i64;
+        (gone < entries || gone <= PAGE).then_some(gone)
     }
 
     /// SET with KEEPTTL.
@@ -145,15 +150,13 @@ impl Pair {
         asks: &[Ask],
         marks: &mut Marks,
     ) -> (Vec<bool>, i64) {
-        let asked =
-            |(permits, member): &&Ask| *permits <= limit.rate || self.holds(member.as_ref());
-        let wanted: i64 = asks.iter().filter(asked).map(|ask| ask.0).sum();
+        let wanted = self.wanted(limit, asks);
         if wanted == 0 {
             return (vec![false; asks.len()], 0);
         }
-        let (counted, entries) = (self.expired_if_counted(limit, now, wanted), self.log.len());
-        let mut value = match counted {
-            Some(_) => self.value.unwrap_or(limit.rate),
+        let counted = self.expired(limit, now, wanted);
+        let mut value = match self.value.filter(|_| counted.is_some()) {
+            Some(value) => value,
             None => self.agree(limit, now, marks),
         };
         if counted.is_none() && !self.log.is_empty() {
@@ -173,17 +176,15 @@ impl Pair {
             fits
         });
         let granted = granted.collect();
-        let expired = counted.unwrap_or(0);
-        let dropped = expired.min(wanted + 1);
-        if expired > dropped {
+        // Those that have expired are free, and one more of them goes than is taken.
+        let gone = counted.unwrap_or(0);
+        let dropped = gone.min(wanted + 1);
+        if dropped < gone {
             marks.insert(Deviation::BoundedSweep);
-        }
-        if expired > 0 && expired as usize == entries {
-            marks.insert(Deviation::WholeLog);
         }
         self.log.drain(..dropped as usize);
         self.keep(value + dropped, marks);
-        (granted, value + expired)
+        (granted, value + gone)
     }
 }
 
@@ -196,9 +197,7 @@ impl State {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();
         let pair = self.pair(client);
-        let asked = |ask: &&Ask| ask.0 <= limit.rate || pair.holds(ask.1.as_ref());
-        let wanted = asks.iter().filter(asked).map(|ask| ask.0).sum();
-        let old = pair.is_old(&limit, now, wanted);
+        let old = pair.is_old(&limit, now, asks);
         let granted = pair.take(&limit, now, asks, &mut marks).0;
         self.our_keep_alive(client, old, &mut marks);
         granted
@@ -220,8 +219,9 @@ impl State {
         }
         let now = caller.now;
         let pair = self.pair(&caller.client);
-        let old = pair.is_old(&limit, now, permits);
-        let (granted, value) = pair.take(&limit, now, &[(permits, caller.member.clone())], marks);
+        let asks = [(permits, caller.member.clone())];
+        let old = pair.is_old(&limit, now, &asks);
+        let (granted, value) = pair.take(&limit, now, &asks, marks);
         let (reply, wait) = if granted[0] {
             (Reply::Granted, None)
         } else if permits > limit.rate {

@@ -57,9 +57,9 @@ async fn a_layers_decision_is_one_command() {
         many.by(Constant("all")).named("all"),
     ];
     for (what, keys, rules) in [
-        ("a log", 5, vec![user()]),
+        ("a log", 3, vec![user()]),
         ("GCRA", 1, vec![user().algorithm(Algorithm::Gcra)]),
-        ("a list", 15, list),
+        ("a list", 9, list),
     ] {
         let server = RedisServer::start();
         let mut feed = Feed::open(&server);

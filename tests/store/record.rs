@@ -53,16 +53,19 @@ impl Record {
                         in_run = self.asked(keys, argv, seen.micros / 1000);
                     }
                 }
-                (true, ["ZADD", log, "NX", score, member]) => {
+                (true, ["ZADD", log, "NX", entries @ ..]) => {
                     let asked = self.calls.len().saturating_sub(in_run);
-                    let mut run = self.calls[asked..].iter_mut();
-                    if let Some((_, call)) = run.find(|(asked, _)| asked == member) {
-                        (call.at, call.granted) = (score.parse().unwrap(), true);
-                    }
-                    // Resent: what stands there stays.
-                    let entry = self.epoch(log).get(*member);
-                    if entry.is_none_or(|entry| entry.given_back) {
-                        self.granted(log, score.parse().unwrap(), member);
+                    for entry in entries.chunks(2) {
+                        let (score, member) = (entry[0].parse().unwrap(), entry[1]);
+                        let mut run = self.calls[asked..].iter_mut();
+                        if let Some((_, call)) = run.find(|(asked, _)| asked == member) {
+                            (call.at, call.granted) = (score, true);
+                        }
+                        // Resent: what stands there stays.
+                        let entry = self.epoch(log).get(member);
+                        if entry.is_none_or(|entry| entry.given_back) {
+                            self.granted(log, score, member);
+                        }
                     }
                 }
                 (true, ["ZADD", log, score, member]) => {
@@ -88,41 +91,51 @@ impl Record {
 
     /// Returns how many callers a script is called for.
     fn asked(&mut self, keys: &[&str], argv: &[&str], at: i64) -> usize {
-        let limiters = keys.len() / 5;
-        let logs = keys.chunks(5).map(|keys| keys[3].to_owned());
-        // See lua/sliding_log/acquire_list.lua.
-        let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
-        self.called(callers.clone().map(|caller| (caller[1], caller[2])), at);
-        let members = callers.map(|caller| caller[1..].chunks(3).map(|take| take[1]));
-        let members: Vec<Vec<&str>> = members.map(Iterator::collect).collect();
-        let logs: Vec<_> = logs.collect();
+        let alike = argv.len() == ALIKE;
+        // Two keys for each limiter are of the type that it does not have, unless the type is known.
+        let typed = keys.len() % 3 == 0 && (alike || argv.len() == 3 + 8 * keys.len() / 3);
+        let (width, log) = if typed { (3, 2) } else { (5, 3) };
+        let limiters = keys.len() / width;
+        let logs: Vec<_> = keys
+            .chunks(width)
+            .map(|keys| keys[log].to_owned())
+            .collect();
+        // See lua/sliding_log/acquire.lua and acquire_list.lua.
+        let members: Vec<Vec<String>> = if alike {
+            members_in(argv[8]).into_iter().map(|it| vec![it]).collect()
+        } else {
+            let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
+            let members =
+                |caller: &[&str]| caller[1..].chunks(3).map(|it| it[1].to_owned()).collect();
+            callers.map(members).collect()
+        };
+        self.called(members.iter().map(|caller| &*caller[0]), at);
         let in_run = members.len();
         for caller in members {
             let held = logs.iter().zip(&caller).any(|(log, member)| {
                 let epoch = self.logs.get(log).and_then(|epochs| epochs.last());
-                epoch.is_some_and(|epoch| epoch.contains_key(*member))
+                epoch.is_some_and(|epoch| epoch.contains_key(member))
             });
             self.resent += usize::from(held);
             for (log, member) in logs.iter().zip(caller) {
-                let list = self.lists.entry(id_of(member)).or_default();
-                list.insert((log.clone(), member.to_owned()));
+                let list = self.lists.entry(id_of(&member)).or_default();
+                list.insert((log.clone(), member));
             }
         }
         in_run
     }
 
     /// Notes the permits and the member of each caller.
-    fn called<'a>(&mut self, callers: impl Iterator<Item = (&'a str, &'a str)>, at: i64) {
-        let run: Vec<_> = callers.collect();
+    fn called<'a>(&mut self, members: impl Iterator<Item = &'a str>, at: i64) {
+        let run: Vec<_> = members.collect();
         // The same again with the text of the script, where the hash was unknown.
-        if !self.firsts.insert(run[0].1.to_owned()) {
-            let again = |member: &str| run.iter().any(|(_, asked)| *asked == member);
-            self.calls.retain(|(member, _)| !again(member));
+        if !self.firsts.insert(run[0].to_owned()) {
+            self.calls.retain(|(member, _)| !run.contains(&&**member));
         }
-        for (permits, member) in run {
+        for member in run {
             let call = Call {
                 at,
-                permits: permits.parse().unwrap(),
+                permits: permits_of(member),
                 granted: false,
             };
             self.calls.push((member.to_owned(), call));
@@ -272,11 +285,30 @@ impl Script {
         match (keys.len(), argv) {
             (5, ["settle", ..]) => Self::GiveBack,
             (5, ["set_rate", ..]) => Self::SetRate,
+            (3 | 5, argv) if argv.len() == ALIKE => Self::Acquire,
             (5, argv) if argv.len() < 10 => Self::Other,
             (0, _) => Self::Other,
             _ => Self::Acquire,
         }
     }
+}
+
+/// As many arguments as callers that are alike have, and no verb of this test.
+const ALIKE: usize = 9;
+
+/// Members that stand one after the other, each as MONITOR escapes it.
+fn members_in(mut members: &str) -> Vec<String> {
+    let mut bytes = Vec::new();
+    while !members.is_empty() {
+        let (byte, rest) = members.split_at(match members.as_bytes() {
+            [b'\\', b'x', ..] => 4,
+            [b'\\', ..] => 2,
+            _ => 1,
+        });
+        bytes.push(byte);
+        members = rest;
+    }
+    bytes.chunks(21).map(<[&str]>::concat).collect()
 }
 
 /// The bytes of a member.

@@ -125,12 +125,10 @@ impl OneCall for Server {
             exact: run.iter().any(|acquire| acquire.remaining),
             ..self.ask()?
         };
-        if let [caller] = run
-            && let Some((call, read)) = (scripts.lone)(caller, self.rewrites(&caller.first), ask)
-        {
+        if let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
             let reply = self.call_for(&call, run).await?;
-            if let Some(answer) = read(&reply, &caller.first, ask.now)? {
-                return Ok(self.decisions(run, &[answer]));
+            if let Some(answers) = read(&reply, run, ask.now)? {
+                return Ok(self.decisions(run, &answers));
             }
         }
         let charges: List<_> = first
@@ -142,7 +140,13 @@ impl OneCall for Server {
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
         let call = Call {
             script: scripts.acquire,
-            command: wire::acquire(scripts.acquire, charges.iter().copied(), callers, ask),
+            command: wire::acquire(
+                scripts.acquire,
+                charges.iter().copied(),
+                callers,
+                false,
+                ask,
+            ),
             once: !scripts.is_idempotent,
         };
         let reply = self.call_for(&call, run).await?;

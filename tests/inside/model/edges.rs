@@ -9,7 +9,7 @@ use super::{
 use crate::store::redis::wire::{
     self,
     script::Script,
-    sliding_log::{ACQUIRE, ACQUIRE_LIST, SCRIPTS, VERBS},
+    sliding_log::{SCRIPTS, VERBS},
 };
 use crate::{
     algorithm::answer::{Changed, Verdict},
@@ -284,8 +284,7 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
         }
         let how = code(&pair, 5, 1000);
         let sent = pair.unsent(1);
-        let command = pair.acquire_command(sent, how);
-        for script in [&ACQUIRE, &ACQUIRE_LIST] {
+        for (script, command) in pair.commands(sent, how) {
             let error = pair.call(script, &command).unwrap_err();
             assert_eq!(
                 wire::failure(error).kind(),
@@ -326,8 +325,8 @@ fn a_number_that_is_spelled_otherwise_is_one() {
             exact: false,
             ..How::EXACT
         };
-        let command = pair.acquire_command(sent, how);
-        let reply = pair.call(&ACQUIRE, &command).unwrap();
+        let [(script, command), _] = pair.commands(sent, how);
+        let reply = pair.call(script, &command).unwrap();
         let answer = wire::read_answers(&reply, 1, 1, false).unwrap()[0];
         assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
@@ -358,8 +357,7 @@ fn who_comes_again_for_more_than_the_rate_closes_no_line() {
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
 fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = pair.unsent(1);
-    let command = pair.acquire_command(sent, how);
-    for script in [&ACQUIRE, &ACQUIRE_LIST] {
+    for (script, command) in pair.commands(sent, how) {
         changes_nothing(pair, script, &command);
     }
 }

@@ -7,14 +7,14 @@ use proptest::{prelude::*, sample::Index};
 
 use super::{
     members::Generation,
-    pair::{Clock, How, Key, Kind, Lone, Pair, Plant, START},
+    pair::{Clock, How, Key, Kind, Lone, Pair, Plant, START, Sent},
 };
 use crate::{
     algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
     limit::{Algorithm, Limit, LimitSource, RateType},
 };
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Step {
     Acquire {
         permits: u32,
@@ -30,6 +30,15 @@ pub(crate) enum Step {
     Run {
         callers: [(u32, bool); 4],
         lead: i64,
+        whose: Whose,
+    },
+    /// Callers at once that are alike: new ones, and some that were sent before
+    Alike {
+        callers: usize,
+        permits: u32,
+        again: Vec<Index>,
+        /// Whether the same call comes a second time
+        twice: bool,
         whose: Whose,
     },
     Advance(i64),
@@ -92,6 +101,7 @@ pub(crate) fn step<K: Kind>() -> impl Strategy<Value = Step> {
         3 => (any::<Index>(), whose::<K>()).prop_map(|(which, whose)| Step::Resend { which, whose }),
         4 => (proptest::array::uniform4((permits::<K>(), any::<bool>())), lead(), whose::<K>())
             .prop_map(|(callers, lead, whose)| Step::Run { callers, lead, whose }),
+        8 => alike::<K>(),
         1 => (choice::<K>(), any::<bool>(), any::<bool>())
             .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
         2 => (1u32..9).prop_map(Step::Release),
@@ -110,6 +120,26 @@ pub(crate) fn step<K: Kind>() -> impl Strategy<Value = Step> {
 
 pub(crate) fn permits<K: Kind>() -> impl Strategy<Value = u32> {
     prop_oneof![8 => Just(1), 12 => 1u32..4, 4 => 1u32..12, 1 => Just(K::MANY), 1 => Just(u32::MAX)]
+}
+
+fn alike<K: Kind>() -> impl Strategy<Value = Step> {
+    let permits = prop_oneof![6 => Just(1), 2 => Just(2), 1 => permits::<K>()];
+    let again = proptest::collection::vec(any::<Index>(), 0..3);
+    let again = prop_oneof![2 => Just(Vec::new()), 1 => again];
+    let run = (
+        1_usize..6,
+        permits,
+        again,
+        proptest::bool::weighted(0.3),
+        whose::<K>(),
+    );
+    run.prop_map(|(callers, permits, again, twice, whose)| Step::Alike {
+        callers,
+        permits,
+        again,
+        twice,
+        whose,
+    })
 }
 
 /// More than a tenth of any interval of a log, too.
@@ -236,6 +266,27 @@ pub(crate) fn take<K: Kind>(pair: &mut Pair<K>, step: Step) {
             }
             pair.sent.extend(run.iter().map(|(sent, _)| *sent));
             K::acquire(pair, &run, whose.how(pair));
+        }
+        Step::Alike {
+            callers,
+            permits,
+            again,
+            twice,
+            whose,
+        } => {
+            let as_many = |sent: &&Sent| sent.permits == permits && sent.lead == 0;
+            let before: Vec<_> = pair.sent.iter().filter(as_many).copied().collect();
+            let mut run: Vec<_> = (0..callers)
+                .map(|_| (pair.unsent(permits), false))
+                .collect();
+            pair.sent.extend(run.iter().map(|(sent, _)| *sent));
+            for which in again.iter().filter(|_| !before.is_empty()) {
+                run.insert(which.index(run.len() + 1), (*which.get(&before), false));
+            }
+            let how = whose.how(pair);
+            for _ in 0..1 + usize::from(twice) {
+                K::acquire(pair, &run, how);
+            }
         }
         Step::SetRate {
             choice,

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::pair::{Clock, How, Key, Pair, START};
-use crate::store::redis::wire::sliding_log::ACQUIRE;
 use crate::{
     algorithm::answer::Verdict,
     limit::{LimitSource, RateType},
@@ -36,8 +35,8 @@ fn expire(pair: &mut Pair, millis: i64) {
 /// Without looking at what came of it: the model knows no life, and the tests here look closer.
 fn acquire_only(pair: &mut Pair, permits: u32, how: How) {
     let sent = pair.unsent(permits);
-    let command = pair.acquire_command(sent, how);
-    pair.call(&ACQUIRE, &command).unwrap();
+    let [(script, command), _] = pair.commands(sent, how);
+    pair.call(script, &command).unwrap();
 }
 
 /// About as long as said: a busy machine may take its time before it looks.

@@ -37,6 +37,8 @@ enum ListStep {
         which: [bool; LIMITERS],
         whose: [Whose; LIMITERS],
         exact: bool,
+        /// Whether each limit is the stored one, as the code says it
+        by_code: bool,
         callers: Vec<NewCaller>,
     },
     /// A list that was sent before, whatever became of it
@@ -57,6 +59,7 @@ struct SentList {
     which: Vec<usize>,
     whose: [Whose; LIMITERS],
     exact: bool,
+    by_code: bool,
     /// For each caller whether it waits, and for each limiter what it takes and whether as a trial.
     callers: Vec<(bool, Vec<(Sent, bool)>)>,
 }
@@ -78,19 +81,32 @@ fn list_step() -> impl Strategy<Value = ListStep> {
     let take = || (permits::<Limiter>(), proptest::bool::weighted(0.2));
     let caller = (any::<bool>(), proptest::array::uniform3(take()))
         .prop_map(|(waits, takes)| NewCaller { waits, takes });
+    let few = || {
+        (
+            prop_oneof![4 => Just(1), 1 => Just(2_u32)],
+            proptest::bool::weighted(0.1),
+        )
+    };
+    let alone = (any::<bool>(), proptest::array::uniform3(few()))
+        .prop_map(|(waits, takes)| vec![NewCaller { waits, takes }]);
+    let callers = prop_oneof![
+        3 => (Just(false), proptest::collection::vec(caller, 1..4)).boxed(),
+        2 => (Just(true), alone).boxed(),
+    ];
     let acquire = (
         proptest::array::uniform3(proptest::bool::weighted(0.7)),
         proptest::array::uniform3(whose::<Limiter>()),
         any::<bool>(),
-        proptest::collection::vec(caller, 1..4),
+        callers,
     );
     prop_oneof![
         6 => one.prop_map(|(limiter, step)| ListStep::One(limiter, step)),
         6 => Limiter::moves().prop_map(ListStep::Advance),
-        12 => acquire.prop_map(|(which, whose, exact, callers)| ListStep::Acquire {
+        12 => acquire.prop_map(|(which, whose, exact, (by_code, callers))| ListStep::Acquire {
             which,
             whose,
             exact,
+            by_code,
             callers,
         }),
         3 => any::<Index>().prop_map(ListStep::Resend),
@@ -118,6 +134,7 @@ impl Stage {
                 which,
                 whose,
                 exact,
+                by_code,
                 callers,
             } => {
                 let which: Vec<_> = (0..LIMITERS).filter(|limiter| which[*limiter]).collect();
@@ -132,6 +149,7 @@ impl Stage {
                     which,
                     whose,
                     exact,
+                    by_code,
                 };
                 self.sent.push(list.clone());
                 let _ = self.send(&list);
@@ -171,8 +189,13 @@ impl Stage {
             .which
             .iter()
             .map(|limiter| {
-                let mut how = list.whose[*limiter].how(&self.pairs[*limiter]);
+                let pair = &self.pairs[*limiter];
+                let mut how = list.whose[*limiter].how(pair);
                 how.exact = list.exact;
+                if let (true, Some(stored)) = (list.by_code, pair.model.limit) {
+                    let [rate, interval] = [stored.rate, stored.interval].map(i64::unsigned_abs);
+                    how.limit = LimitSource::Code(pair.limit(rate, interval));
+                }
                 how
             })
             .collect();
@@ -195,8 +218,25 @@ impl Stage {
         let callers = charges.iter().zip(&list.callers);
         let callers = callers.map(|(charges, (waits, _))| (charges.iter(), *waits));
         let in_slots = self.slots_of(&list.which);
-        let script = in_slots.unwrap_or(&ACQUIRE_LIST);
-        let command = wire::acquire(script, limiters, callers, self.pairs[0].asks(list.exact));
+        let asks = self.pairs[0].asks(list.exact);
+        let general = in_slots.unwrap_or(&ACQUIRE_LIST);
+        let command = wire::acquire(general, limiters, callers, false, asks);
+        // The cheaper script, where it serves.
+        let cheaper = match &list.callers[..] {
+            [_] if charges[0].len() > 1 && in_slots.is_none() => {
+                let rewrites = |charge: &Charge| {
+                    let mut each = charges[0].iter().zip(&hows);
+                    each.any(|(other, how)| other.name() == charge.name() && how.rewrite)
+                };
+                let caller = Acquire::of(charges[0].clone(), false);
+                (SCRIPTS.brief)(&[caller], &rewrites, asks)
+            }
+            _ => None,
+        };
+        let (script, command) = match cheaper {
+            Some((call, _)) => (call.script, call.command),
+            None => (general, command),
+        };
         let reply = self.pairs[0].call(script, &command).unwrap();
         let replied = replied(&SCRIPTS, &reply, list.which.len(), list.callers.len());
         let now = match (clock, &replied) {
@@ -256,7 +296,7 @@ fn a_key_that_is_no_log_changes_nothing() {
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));
-    let command = wire::acquire(&ACQUIRE_LIST, limiters, callers, first.asks(true));
+    let command = wire::acquire(&ACQUIRE_LIST, limiters, callers, false, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();
     assert_eq!(first.raw(), before);
@@ -288,6 +328,7 @@ fn room_that_a_later_caller_takes_is_none() {
         which,
         whose: [Whose::STORED; LIMITERS],
         exact: false,
+        by_code: false,
         callers: callers.into(),
     };
     let answers = stage.send(&list).unwrap();

@@ -8,10 +8,11 @@ use redis::{Arg, Cmd, ToRedisArgs, Value};
 
 use super::{
     members::{Generation, packed, unpacked},
-    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, Sent, decide, replied},
+    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, Sent, decide},
 };
 use crate::store::redis::wire::{
     self,
+    script::Script,
     sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
 };
 use crate::{
@@ -83,11 +84,7 @@ impl Kind for LimiterState<SlidingLog> {
     }
 
     fn acquire(pair: &mut Pair, run: &[(Sent, bool)], how: How) {
-        // Who is scored ahead, or waits, is never asked for alone.
-        let _ = match run {
-            [(sent @ Sent { lead: 0, .. }, false)] => pair.send(*sent, how).map(drop),
-            run => pair.send_run(run, how).map(drop),
-        };
+        let _ = pair.send_run(run, how);
     }
 
     /// Settles one of all that were sent, also if it was refused or is lost by now.
@@ -154,40 +151,37 @@ impl Pair {
     }
 
     pub(crate) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        let run = [(sent, false)];
-        if self.name.slots().is_some() {
-            return self.send_run(&run, how).map(|answers| answers[0]);
-        }
-        let (script, other) = match self.lone {
-            Lone::Own => (&*ACQUIRE, &*ACQUIRE_LIST),
-            Lone::Run => (&*ACQUIRE_LIST, &*ACQUIRE),
-        };
-        let copy = matches!(self.clock, Clock::Given(_)).then(|| {
-            let copies = self.copies();
-            let command = on(&self.run_command(&run, how), &copies);
-            (copies, self.call(other, &command).unwrap())
-        });
-        let command = self.run_command(&run, how);
-        let since = self.now();
-        let reply = self.call(script, &command).unwrap();
-        let until = self.now();
-        let answer = self.read(&reply, sent, how);
-        if let Some((copies, replied)) = copy {
-            let run = self.read(&replied, sent, how);
-            assert_eq!(answer, run, "one caller, and a run of one");
-            let (own, others) = (self.raw(), self.raw_of(&copies));
-            assert_eq!(own, others, "keys after one caller, and after a run of one");
-        }
-        let replied = answer.map(|answer| vec![answer]);
-        self.replied(replied, &run, how, since..=until)
-            .map(|answers| answers[0])
+        let answers = self.send_run(&[(sent, false)], how);
+        answers.map(|answers| answers[0])
     }
 
-    /// What a lone caller is told, by whichever script.
-    fn read(&self, reply: &Value, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
-        let asks = self.asks(how.exact);
-        sliding_log::lone_answer(reply, &self.charge(sent, how.limit), asks.now)
-            .map_err(|error| error.kind())
+    /// What callers are told, by whichever script.
+    fn read(
+        &self,
+        reply: &Value,
+        run: &[(Sent, bool)],
+        how: How,
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let (run, now) = (self.acquires(run, how), self.asks(how.exact).now);
+        let answers = sliding_log::brief_answers(reply, &run, now);
+        Ok(answers.map_err(|error| error.kind())?.to_vec())
+    }
+
+    /// The call of the cheaper script for callers that are alike.
+    pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
+        let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
+        let brief = (wire::scripts(&self.name).brief)(&acquires, &|_| how.rewrite, asks);
+        brief.map(|(call, _)| call.command)
+    }
+
+    /// The calls of either script for a lone caller.
+    pub(crate) fn commands(&self, sent: Sent, how: How) -> [(&'static Script, Cmd); 2] {
+        let run = [(sent, false)];
+        let brief = self.brief_command(&run, how).unwrap();
+        [
+            (&ACQUIRE, brief),
+            (&ACQUIRE_LIST, self.run_command(&run, how)),
+        ]
     }
 
     /// Sends a call of several callers; each with whether it waits in line.
@@ -196,17 +190,34 @@ impl Pair {
         run: &[(Sent, bool)],
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let command = self.run_command(run, how);
-        let scripts = wire::scripts(&self.name);
+        let general = (
+            wire::scripts(&self.name).acquire,
+            self.run_command(run, how),
+        );
+        let brief = self.brief_command(run, how).map(|it| (&ACQUIRE, it));
+        let (own, other) = match (self.lone, brief) {
+            (Lone::Own, Some(brief)) => (brief, Some(general)),
+            (Lone::Run, brief) | (_, brief @ None) => (general, brief),
+        };
+        let copy = other.filter(|_| matches!(self.clock, Clock::Given(_)));
+        let copy = copy.map(|(script, command)| {
+            let copies = self.copies();
+            (
+                copies.clone(),
+                self.call(script, &on(&command, &self.keys, &copies))
+                    .unwrap(),
+            )
+        });
+        let (script, command) = own;
         let since = self.now();
-        let reply = self.call(scripts.acquire, &command).unwrap();
+        let reply = self.call(script, &command).unwrap();
         let until = self.now();
-        self.replied(
-            replied(scripts, &reply, 1, run.len()),
-            run,
-            how,
-            since..=until,
-        )
+        let answers = self.read(&reply, run, how);
+        if let Some((copies, replied)) = copy {
+            assert_eq!(answers, self.read(&replied, run, how), "by either script");
+            assert_eq!(self.raw(), self.raw_of(&copies), "keys after either script");
+        }
+        self.replied(answers, run, how, since..=until)
     }
 
     /// Takes permits that must be granted.
@@ -400,15 +411,15 @@ impl Pair {
     }
 }
 
-/// The same command on other keys.
-fn on(command: &Cmd, keys: &[String; 5]) -> Cmd {
-    let mut other = Cmd::new();
-    for (place, argument) in command.args_iter().enumerate() {
+/// The same command on other keys in place of its own.
+fn on(command: &Cmd, own: &[String; 5], others: &[String; 5]) -> Cmd {
+    let mut copy = Cmd::new();
+    for argument in command.args_iter() {
         let Arg::Simple(bytes) = argument else {
             panic!("{command:?}");
         };
-        let key = place.checked_sub(3).and_then(|place| keys.get(place));
-        other.arg(key.map_or(bytes, |key| key.as_bytes()));
+        let place = own.iter().position(|key| key.as_bytes() == bytes);
+        copy.arg(place.map_or(bytes, |place| others[place].as_bytes()));
     }
-    other
+    copy
 }

@@ -3,10 +3,7 @@
 use redis::Value;
 
 use super::pair::{Clock, How, Key, Pair, START, Sent};
-use crate::store::redis::wire::{
-    format::member,
-    sliding_log::{ACQUIRE, lone_answer},
-};
+use crate::store::redis::wire::{format::member, sliding_log::brief_answers};
 use crate::{
     algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
@@ -38,11 +35,11 @@ fn taken(granted: usize) -> Pair {
 
 /// The raw reply, and what is read from it.
 fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
-    let command = pair.acquire_command(sent, how);
-    let reply = pair.call(&ACQUIRE, &command).unwrap();
+    let [(script, command), _] = pair.commands(sent, how);
+    let reply = pair.call(script, &command).unwrap();
     let now = pair.asks(how.exact).now;
-    let answer = lone_answer(&reply, &pair.charge(sent, how.limit), now).unwrap();
-    (reply, answer)
+    let answers = brief_answers(&reply, &pair.acquires(&[(sent, false)], how), now).unwrap();
+    (reply, answers[0])
 }
 
 #[test]
@@ -205,13 +202,13 @@ fn a_brief_reply_to_who_brought_no_limit_is_an_error() {
             limit,
             ..how(&pair, false)
         };
-        let charge = pair.charge(sent, how.limit);
+        let asked = pair.acquires(&[(sent, false)], how);
         for reply in [
             Value::Int(3),
             Value::Int(-3),
             Value::BulkString(b"0 1 2".to_vec()),
         ] {
-            let error = lone_answer(&reply, &charge, None).unwrap_err();
+            let error = brief_answers(&reply, &asked, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
         }
     }

@@ -22,7 +22,7 @@ use proptest::{prelude::*, sample::Index};
 
 type Limiter = LimiterState<SlidingLog>;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum SlotStep {
     Any(Step),
     NoteIn(Option<u32>),

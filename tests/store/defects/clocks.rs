@@ -190,7 +190,8 @@ async fn no_window_holds_more_than_the_rate() {
     }
     let mut scores: Vec<i64> = (monitor.seen(&name).iter())
         .filter(|command| command.by_script && command.words[0].eq_ignore_ascii_case("ZADD"))
-        .map(|command| command.words[3].parse().unwrap())
+        .flat_map(|command| command.words[3..].chunks(2))
+        .map(|entry| entry[0].parse().unwrap())
         .collect();
     assert_eq!(scores.len(), 48);
     let sorted = scores.is_sorted();

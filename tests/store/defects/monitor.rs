@@ -22,10 +22,8 @@ impl Monitor {
     /// Returns how often a script was called on one limiter.
     pub(crate) fn calls(&mut self, name: &str) -> usize {
         let seen = self.seen(name);
-        // EVAL follows where the server did not know the hash: one call in two commands.
-        let calls = seen
-            .iter()
-            .filter(|seen| seen.is_script() && seen.words[0] == "EVALSHA");
-        calls.count()
+        // A script that the server does not know runs no command, and is called again.
+        let ran = |pair: &&[Seen]| pair[0].is_script() && pair[1].by_script;
+        seen.windows(2).filter(ran).count()
     }
 }

@@ -6,14 +6,14 @@ use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::script::{Ask, Script};
 use crate::{
-    demand::Charge,
+    demand::{Acquire, Charge},
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
 };
 
-/// Returns the five keys of a limiter, in the order in which every script takes them.
+/// Returns the five keys of a limiter, in the order in which scripts take them.
 ///
 /// RedissonObject.suffixName: a name that contains a `{` keeps its own hash tag, any other becomes
 /// one.
@@ -96,11 +96,13 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 ///
 /// `limiters` are the charges of the first caller, each with a flag that has a differing limit
 /// rewritten. Each caller is a list of charges on the same limiters, with a flag that is set if it
-/// waits in the queue.
+/// waits in the queue. With `typed`, each limiter's keys are those of the type that its charge
+/// brings, and no others.
 pub(crate) fn acquire<'a, L>(
     script: &Script,
     limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
     callers: impl ExactSizeIterator<Item = (L, bool)>,
+    typed: bool,
     ask: Ask<'_>,
 ) -> Cmd
 where
@@ -108,15 +110,9 @@ where
 {
     let (width, height) = (limiters.len(), callers.len());
     let count = 2 + 6 * width + height * (1 + 3 * width);
-    let mut command = script.start(5 * width, count);
+    let mut command = script.start(if typed { 3 } else { 5 } * width, count);
     for (charge, _) in limiters.clone() {
-        for pieces in key_pieces(charge.name(), ask.client_id) {
-            let mut key = command.writer_for_next_arg();
-            for piece in pieces {
-                // Writing to memory cannot fail.
-                let _ = key.write_all(piece.as_bytes());
-            }
-        }
+        add_keys(&mut command, charge, typed, ask.client_id);
     }
     optional(&mut command, ask.now);
     command.arg(ask.exact);
@@ -140,6 +136,49 @@ where
         slots.for_each(|slots| optional(&mut command, slots.map(|slots| slots.count())));
     }
     command
+}
+
+/// Returns the command of callers that each take as much of one limiter: see
+/// `lua/sliding_log/acquire.lua`.
+pub(super) fn acquire_alike(
+    script: &Script,
+    first: &Charge,
+    run: &[Acquire],
+    rewrite: bool,
+    ask: Ask<'_>,
+) -> Cmd {
+    let typed = matches!(first.limit(), LimitSource::Code(_));
+    let mut command = script.start(if typed { 3 } else { 5 }, 9 + 3 * run.len());
+    add_keys(&mut command, first, typed, ask.client_id);
+    optional(&mut command, ask.now);
+    command.arg(ask.exact);
+    source(&mut command, first.limit(), rewrite);
+    command.arg(first.permits);
+    let mut members = command.writer_for_next_arg();
+    for caller in run {
+        let _ = members.write_all(&member(caller.first.id, first.permits));
+    }
+    drop(members);
+    command
+}
+
+/// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.
+fn add_keys(command: &mut Cmd, charge: &Charge, typed: bool, client_id: &str) {
+    let source = charge.limit();
+    let rate_type = source.given().map(|limit| limit.stored().rate_type);
+    let per_client = rate_type == Some(RateType::PerClient);
+    let keys = key_pieces(charge.name(), client_id);
+    for (place, pieces) in keys.into_iter().enumerate() {
+        let is_for_clients = place % 2 == 0;
+        if typed && place > 0 && is_for_clients != per_client {
+            continue;
+        }
+        let mut key = command.writer_for_next_arg();
+        for piece in pieces {
+            // Writing to memory cannot fail.
+            let _ = key.write_all(piece.as_bytes());
+        }
+    }
 }
 
 /// Writes whose limit counts, and the limit, as the scripts take them.

@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Ask, Call, Loaded, ReadLone, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -43,21 +43,30 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     is_idempotent: false,
     takes_lists: false,
     tells_tat: true,
-    lone,
+    brief,
     settle,
     limit_of: Some(limit_of),
 };
 
-fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLone)> {
+fn brief(
+    run: &[Acquire],
+    rewrites: &dyn Fn(&Charge) -> bool,
+    ask: Ask<'_>,
+) -> Option<(Call, ReadBrief)> {
+    let [caller] = run else {
+        return None;
+    };
     // A differing limit that is to be left for now is not found by this script.
-    let lone = Lone::new(&caller.first).filter(|_| rewrites)?;
+    let lone = Lone::new(&caller.first).filter(|_| rewrites(&caller.first))?;
     let call = Call {
         script: &ACQUIRE,
         command: lone.command(caller.first.name(), ask.client_id, ask.now),
         once: true,
     };
-    Some((call, |reply, charge, _| {
-        Lone::new(charge).ok_or_else(unreadable)?.answer(reply)
+    Some((call, |reply, run, _| {
+        let lone = run.first().and_then(|caller| Lone::new(&caller.first));
+        let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
+        Ok(answer.map(|answer| List::from([answer])))
     }))
 }
 

@@ -47,10 +47,11 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static script::Script; 10] {
+pub(crate) fn all() -> [&'static script::Script; 11] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_LIST,
+        &sliding_log::ACQUIRE_SEVERAL,
         &sliding_log::VERBS,
         &slots::ACQUIRE_LIST,
         &slots::VERBS,

@@ -11,6 +11,7 @@ use crate::{
     demand::{Acquire, Charge},
     error::Error,
     limit::{RateType, StoredLimit},
+    list::List,
     receipt::Receipt,
     store::redis::{
         classify::Class,
@@ -33,9 +34,10 @@ pub(crate) struct Scripts {
     pub(super) takes_lists: bool,
     /// Set if a reply ends with the state that receipts of GCRA keep.
     pub(crate) tells_tat: bool,
-    /// Makes the call of a cheaper script for one caller of one limiter, if one can decide. The
-    /// flag says whether a differing limit is rewritten.
-    pub(crate) lone: fn(&Acquire, bool, Ask<'_>) -> Option<(Call, ReadLone)>,
+    /// Makes the call of a cheaper script for these callers, if one can decide. The function says
+    /// whether a limit that differs from a charge's is rewritten.
+    pub(crate) brief:
+        fn(&[Acquire], &dyn Fn(&Charge) -> bool, Ask<'_>) -> Option<(Call, ReadBrief)>,
     /// Makes the call that leaves so many permits of what an acquire took, or charges what is more;
     /// none if the receipt does not say enough to be settled, or was settled before.
     pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<Call>,
@@ -43,8 +45,9 @@ pub(crate) struct Scripts {
     pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
 }
 
-/// Reads the reply to a lone caller's call; `None` if the decision is left to [`Scripts::acquire`].
-pub(super) type ReadLone = fn(&Value, &Charge, Option<Millis>) -> Result<Option<Answer>, Error>;
+/// Reads the reply to such a call; `None` if the decision is left to [`Scripts::acquire`].
+pub(super) type ReadBrief =
+    fn(&Value, &[Acquire], Option<Millis>) -> Result<Option<List<Answer>>, Error>;
 
 /// The part of a call that does not depend on its limiters.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use redis::Value;
 use super::{
     format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Ask, Call, Loaded, ReadLone, Script, Scripts, lua},
+    script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -14,13 +14,21 @@ use crate::{
     demand::{Acquire, Charge},
     error::Error,
     limit::LimitSource,
+    list::List,
     receipt::Receipt,
 };
 
-/// Decides the usual case of a lone caller with few commands, and contains `ACQUIRE_LIST` for all
-/// others.
+/// Decides the usual case of callers that are alike with few commands, and contains `ACQUIRE_LIST`
+/// for all others.
 pub(crate) static ACQUIRE: Loaded = lua!(
     "sliding_log/acquire.lua",
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "sliding_log/acquire_list.lua"
+);
+/// Decides the usual case of one caller of several limiters, and contains `ACQUIRE_LIST`, too.
+pub(crate) static ACQUIRE_SEVERAL: Loaded = lua!(
+    "sliding_log/acquire_several.lua",
     "lib/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
@@ -43,64 +51,87 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     is_idempotent: true,
     takes_lists: true,
     tells_tat: false,
-    lone,
+    brief,
     settle: |receipt, keep, ask| Some(settle(&VERBS, receipt, keep, ask)),
     limit_of: None,
 };
 
-fn lone(caller: &Acquire, rewrites: bool, ask: Ask<'_>) -> Option<(Call, ReadLone)> {
-    if !is_lone(caller) {
-        return None;
-    }
-    let limiters = std::iter::once((&caller.first, rewrites));
-    let callers = std::iter::once((caller.charges(), caller.max_wait.is_some()));
-    let call = Call {
-        script: &ACQUIRE,
-        command: format::acquire(&ACQUIRE, limiters, callers, ask),
+fn brief(
+    run: &[Acquire],
+    rewrites: &dyn Fn(&Charge) -> bool,
+    ask: Ask<'_>,
+) -> Option<(Call, ReadBrief)> {
+    let call = |script: &'static Script, command| Call {
+        script,
+        command,
         once: false,
     };
-    Some((call, |reply, charge, now| {
-        lone_answer(reply, charge, now).map(Some)
-    }))
+    match run {
+        [caller] if takes_several(caller) => {
+            let limiters: List<_> = caller.charges().map(|it| (it, rewrites(it))).collect();
+            let callers = std::iter::once((caller.charges(), false));
+            let limiters = limiters.iter().copied();
+            let command = format::acquire(&ACQUIRE_SEVERAL, limiters, callers, true, ask);
+            Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
+                let limiters = run.iter().flat_map(Acquire::charges).count();
+                read_answers(reply, limiters, 1, false).map(Some)
+            }))
+        }
+        [first, ..] if are_alike(&first.first, run) => {
+            let rewrite = rewrites(&first.first);
+            let command = format::acquire_alike(&ACQUIRE, &first.first, run, rewrite, ask);
+            Some((call(&ACQUIRE, command), |reply, run, now| {
+                brief_answers(reply, run, now).map(Some)
+            }))
+        }
+        _ => None,
+    }
 }
 
-/// Returns whether it takes permits of one limiter, if there is room, and now: then it makes no
-/// difference whether it waits.
-fn is_lone(caller: &Acquire) -> bool {
-    caller.rest.is_empty() && !caller.first.shadow && caller.first.lead == 0
+/// Returns whether it takes permits of several limiters now, each by a limit of its own. A shadow
+/// is taken where all have room.
+fn takes_several(caller: &Acquire) -> bool {
+    let is_of_code = |charge: &Charge| matches!(charge.limit(), LimitSource::Code(_));
+    !caller.rest.is_empty() && caller.charges().all(|it| is_of_code(it) && it.lead == 0)
 }
 
-/// Reads the reply of `acquire.lua`, which is brief in the usual case; `charge` and `now` are what
+/// Returns whether all take as many permits of one limiter, if there is room, and now. To a lone
+/// caller it makes no difference whether it waits.
+fn are_alike(first: &Charge, run: &[Acquire]) -> bool {
+    let is_plain =
+        |charge: &Charge| !charge.shadow && charge.lead == 0 && charge.permits == first.permits;
+    let is_now = |caller: &Acquire| caller.max_wait.is_none() || run.len() == 1;
+    let mut each = run.iter();
+    each.all(|it| it.rest.is_empty() && is_plain(&it.first) && is_now(it))
+}
+
+/// Reads the reply of `acquire.lua`, which is brief in the usual case; `run` and `now` are what
 /// was asked.
 ///
 /// A brief reply by the server's clock does not contain the time: the answer's is 0.
-pub(crate) fn lone_answer(
+pub(crate) fn brief_answers(
     reply: &Value,
-    charge: &Charge,
+    run: &[Acquire],
     now: Option<Millis>,
-) -> Result<Answer, Error> {
-    let Some((verdict, [remaining, wait, next], reset)) = brief(reply) else {
-        let answers = read_answers(reply, 1, 1, false)?;
-        return Ok(*answers.first().ok_or_else(unreadable)?);
+) -> Result<List<Answer>, Error> {
+    let Some((verdict, [remaining, wait, next], reset)) = in_brief(reply) else {
+        return read_answers(reply, 1, run.len(), false);
     };
     // A limit that is not in force as it was given has the whole reply.
-    let LimitSource::Code(limit) = charge.limit() else {
+    let source = run.first().map(|caller| caller.first.limit());
+    let Some(LimitSource::Code(limit)) = source else {
         return Err(unreadable());
     };
     let limit = limit.stored();
     let now = Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX)));
     let reset = reset.unwrap_or(limit.interval);
-    Ok(answer_by(
-        &limit,
-        verdict,
-        now,
-        [remaining, wait, next, reset],
-    ))
+    let answer = answer_by(&limit, verdict, now, [remaining, wait, next, reset]);
+    Ok(List::from_elem(answer, run.len()))
 }
 
 /// Returns the verdict; permits left, wait, ms until one more is free; ms until all are, if that is
 /// not the interval. `None` for a reply that is not brief.
-fn brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
+fn in_brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
     match reply {
         Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0, 0], None)),
         Value::Int(wait) => Some((Verdict::Refused, [0, wait.saturating_neg(), 0], None)),
@@ -133,19 +164,32 @@ pub(super) fn settle(script: &'static Script, receipt: &Receipt, keep: u32, ask:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demand::MaxWait;
     use crate::store::guard::scripted::{asks, charge, shadow};
 
-    // The script for lone callers does not read how a charge is taken.
+    // The script does not read how a charge is taken.
     #[test]
-    fn a_caller_is_lone_that_takes_now_and_in_earnest() {
+    fn callers_are_alike_that_take_as_much_now_and_in_earnest() {
         let plain = charge("orders", 1, LimitSource::Store);
         let ahead = Charge {
             lead: 50,
             ..plain.clone()
         };
-        assert!(is_lone(&asks([plain.clone()])));
-        assert!(!is_lone(&asks([shadow(plain.clone())])));
-        assert!(!is_lone(&asks([ahead])));
-        assert!(!is_lone(&asks([plain.clone(), plain])));
+        let alike = |run: &[Acquire]| are_alike(&run[0].first, run);
+        let one = asks([plain.clone()]);
+        let waits = Acquire {
+            max_wait: Some(MaxWait::ENDLESS),
+            ..one.clone()
+        };
+        let more = asks([charge("orders", 2, LimitSource::Store)]);
+        assert!(alike(&[one.clone()]));
+        assert!(alike(&[waits.clone()]));
+        assert!(alike(&[one.clone(), one.clone()]));
+        assert!(!alike(&[one.clone(), waits]));
+        assert!(!alike(&[one.clone(), more]));
+        assert!(!alike(&[one, asks([ahead.clone()])]));
+        assert!(!alike(&[asks([shadow(plain.clone())])]));
+        assert!(!alike(&[asks([ahead])]));
+        assert!(!alike(&[asks([plain.clone(), plain])]));
     }
 }

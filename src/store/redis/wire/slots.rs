@@ -27,7 +27,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     is_idempotent: false,
     takes_lists: true,
     tells_tat: false,
-    lone: |_, _, _| None,
+    brief: |_, _, _| None,
     settle,
     limit_of: None,
 };
