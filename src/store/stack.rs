@@ -261,7 +261,10 @@ impl<S: Decide> AnyStore for Remote<S> {
             // An operator's call is worth waiting for: the connection's own timeouts bound it.
             let managed = match check_timer() {
                 Ok(()) => {
-                    self.leasing.begins(&name, &op);
+                    if self.leasing.begins(&name, &op) {
+                        // What it gives back is sent by tasks, which go first.
+                        tokio::task::yield_now().await;
+                    }
                     self.server.manage(&name, &op).await
                 }
                 Err(error) => Err(error),

@@ -168,6 +168,15 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
     }
 }
 
+/// Permits in hand go back before the verb is sent: it finds what grants have taken, and no more.
+#[tokio::test]
+async fn a_verb_finds_the_permits_of_a_lease_free() {
+    let (_store, _clock, limiter) = by_clock(Limit::per_second(1000), millis(80)).await;
+    let granted = warm(&limiter).await;
+    assert_eq!(limiter.release(1000).await.unwrap(), granted);
+    free_at_last(&limiter, 1000).await;
+}
+
 #[tokio::test]
 async fn a_release_after_the_lease_drops_cached_refusals() {
     let (store, clock, limiter) = by_clock(Limit::per_second(100), millis(100)).await;

@@ -83,13 +83,16 @@ impl<S: Calls> Leasing<S> {
     }
 
     /// Gives back what is in hand before a verb is carried out; what is taken meanwhile, after it.
-    pub(crate) fn begins(&self, name: &Name, op: &Op) {
-        if !op.only_reads() {
-            self.table.changed(name);
+    /// Returns whether the verb changes anything.
+    pub(crate) fn begins(&self, name: &Name, op: &Op) -> bool {
+        if op.only_reads() {
+            return false;
         }
+        self.table.changed(name);
         if let Op::Rename(new_name) = op {
             self.table.changed(new_name);
         }
+        true
     }
 
     /// Returns how many leases are out.
