@@ -59,8 +59,8 @@ if usual then
     end
 
     -- If enough is left, and value and log agree with one permit per entry, nothing was lost, and
-    -- no entry is read: those that have expired are counted, if what is left is wanted exactly. They
-    -- are free, and dropped step by step, so that the log keeps its TTL.
+    -- no entry is read: those that have expired are counted, if what is left is wanted exactly.
+    -- They are free, and dropped step by step, so that the log keeps its TTL.
 
     local stored, known, first, gone = value, true, 1, 0
     local page, score

@@ -6,8 +6,8 @@
 -- ARGV  those of acquire_list.lua for one caller; no use ahead of time
 -- Reply that of acquire_list.lua, as one text with spaces between
 --
--- As acquire.lua, each limiter is read and checked before the first write. All else is left to
--- acquire_list.lua, which follows in the same text.
+-- Redisson has no operation on several limiters. As in acquire.lua, each is read and checked
+-- before the first write. All else is left to acquire_list.lua, which follows in the same text.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local exact, limiters, now = ARGV[2] == '1', #KEYS / 3, ARGV[1]

@@ -271,7 +271,7 @@ impl SlidingLog {
     }
 
     /// Counts the entries that have expired, of which up to one more than `wanted` are dropped when
-    /// the call ends. Returns false if they are all, and more than a page: these are dropped at once.
+    /// the call ends. Returns false if all have, and more than a page: these are dropped at once.
     fn count_expired(&mut self, call: &Call, wanted: i64) -> bool {
         let interval = call.now.ticks(call.limit.interval);
         self.expired = self.log.count_expired(call.now.tick - interval);

@@ -34,10 +34,9 @@
 //! - A refusal is kept only if no listener was called for any of its names since its call began.
 //! - A lease is used only if its limiter has not changed since it was asked for.
 //! - A verb ends leases before it is sent, and what they give back goes first, so that it finds
-//!   their permits free. When it is over,
-//!   the [`Listeners`] are called before its caller knows: the deny cache drops refusals, leases
-//!   end, and those who wait ask again. They are called in this order, so that who asks again
-//!   meets nothing stale.
+//!   their permits free. When it is over, the [`Listeners`] are called before its caller knows: the
+//!   deny cache drops refusals, leases end, and those who wait ask again. They are called in this
+//!   order, so that who asks again meets nothing stale.
 //! - A settlement drops the refusals of its limiter before [`settle`](Calls::settle) returns, if
 //!   a grant is settled. The listeners are called once the store has carried it out: only then
 //!   there is room. A store in memory carries it out at once.

@@ -93,7 +93,7 @@ impl Record {
     fn asked(&mut self, keys: &[&str], argv: &[&str], at: i64) -> usize {
         let alike = argv.len() == ALIKE;
         // Two keys for each limiter are of the type that it does not have, unless the type is known.
-        let typed = keys.len() % 3 == 0 && (alike || argv.len() == 3 + 8 * keys.len() / 3);
+        let typed = keys.len().is_multiple_of(3) && (alike || argv.len() == 3 + 8 * keys.len() / 3);
         let (width, log) = if typed { (3, 2) } else { (5, 3) };
         let limiters = keys.len() / width;
         let logs: Vec<_> = keys

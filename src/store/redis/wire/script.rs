@@ -34,16 +34,17 @@ pub(crate) struct Scripts {
     pub(super) takes_lists: bool,
     /// Set if a reply ends with the state that receipts of GCRA keep.
     pub(crate) tells_tat: bool,
-    /// Makes the call of a cheaper script for these callers, if one can decide. The function says
-    /// whether a limit that differs from a charge's is rewritten.
-    pub(crate) brief:
-        fn(&[Acquire], &dyn Fn(&Charge) -> bool, Ask<'_>) -> Option<(Call, ReadBrief)>,
+    /// Makes the call of a cheaper script for these callers, if one can decide.
+    pub(crate) brief: MakeBrief,
     /// Makes the call that leaves so many permits of what an acquire took, or charges what is more;
     /// none if the receipt does not say enough to be settled, or was settled before.
     pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<Call>,
     /// Reads the limit from the value of a limiter that has no hash, where there are such.
     pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
 }
+
+/// Makes a call. The function says whether a limit that differs from a charge's is rewritten.
+type MakeBrief = fn(&[Acquire], &dyn Fn(&Charge) -> bool, Ask<'_>) -> Option<(Call, ReadBrief)>;
 
 /// Reads the reply to such a call; `None` if the decision is left to [`Scripts::acquire`].
 pub(super) type ReadBrief =

@@ -163,6 +163,8 @@ pub(super) fn settle(script: &'static Script, receipt: &Receipt, keep: u32, ask:
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
     use crate::demand::MaxWait;
     use crate::store::guard::scripted::{asks, charge, shadow};
@@ -182,8 +184,8 @@ mod tests {
             ..one.clone()
         };
         let more = asks([charge("orders", 2, LimitSource::Store)]);
-        assert!(alike(&[one.clone()]));
-        assert!(alike(&[waits.clone()]));
+        assert!(alike(slice::from_ref(&one)));
+        assert!(alike(slice::from_ref(&waits)));
         assert!(alike(&[one.clone(), one.clone()]));
         assert!(!alike(&[one.clone(), waits]));
         assert!(!alike(&[one.clone(), more]));
