@@ -26,7 +26,7 @@ pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
 
 /// Counts a limiter as this name says from now on.
 ///
-/// What was counted by another algorithm stays in use, as it does in Redis, where logs and windows
+/// Permits that another algorithm counted stay in use, as it does in Redis, where logs and windows
 /// read the same keys: by the first call of a sliding log as if granted now, in a window until one
 /// interval from now. GCRA, which keeps another number there, takes over nothing, and leaves
 /// nothing.

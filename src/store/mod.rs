@@ -148,7 +148,7 @@ impl Debug for dyn AnyStore {
     }
 }
 
-/// What is the same for all that a store is asked.
+/// The part of a store that is the same for all questions.
 #[derive(Debug, Default)]
 pub(crate) struct About {
     /// The beginning of the names that rules make.

@@ -166,7 +166,7 @@ pub(crate) struct Guards {
     pub(crate) deadline: Duration,
     /// For how long a refusal is cached.
     pub(crate) deny_cache: Duration,
-    /// What came from the server, and when.
+    /// The bytes that came from the server, and when.
     pub(crate) traffic: Arc<Traffic>,
     /// The clock of the logs, if it is this process's; none for the server's.
     pub(crate) own_clock: Option<Arc<dyn Clock>>,
@@ -223,7 +223,7 @@ pub(crate) fn remote<S: Decide>(
 #[cfg(feature = "redis")]
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // It is neither the store's nor news.
+        // It says nothing of the store, and was recorded when it was kept.
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }
@@ -232,7 +232,7 @@ impl<S: Decide> AnyStore for Remote<S> {
         // A decision is large: it is moved only to be changed.
         match &decision {
             None => {}
-            Some(Ok(decided)) => self.fallback.saw(acquire, decided),
+            Some(Ok(decided)) => self.fallback.record_decision(acquire, decided),
             Some(Err(error)) => {
                 let instead = self.fallback.unsent(acquire, error.clone());
                 return Some(instead.or_else(|error| self.exit.fails(acquire, error)));

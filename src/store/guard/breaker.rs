@@ -67,9 +67,9 @@ pub enum BreakerState {
 /// The breakers of a store, one for each node.
 pub(crate) struct Breakers {
     state: Mutex<State>,
-    /// Whether a node is open, or failed lately. The lock is taken only then.
+    /// Set if a node is open, or failed lately. The lock is taken only then.
     is_troubled: AtomicBool,
-    /// Of the last twice as many calls; zero where there is no breaker.
+    /// The failures that open it, of the last twice as many calls; zero where there is no breaker.
     failures: u32,
     /// A call that takes as long is too late for its callers.
     slow: Duration,
@@ -86,7 +86,7 @@ struct State {
     nodes: Box<[Node]>,
     /// When the last warning was logged.
     warned: Option<Duration>,
-    /// Whether the end of what was warned of is still to be logged.
+    /// Set if the end of what was warned of is still to be logged.
     has_warned: bool,
 }
 
@@ -110,7 +110,7 @@ struct Open {
     is_probed: bool,
 }
 
-/// What the end of a call says about its server.
+/// The meaning of a call's end for its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// It answered, whatever the answer says
@@ -194,8 +194,8 @@ impl Breakers {
     ///
     /// # Errors
     ///
-    /// Of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open, except for the
-    /// probe.
+    /// Returns an error of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open,
+    /// except for the probe.
     pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
         let index = self.traffic.index(name);
         let began = self.clock.now();

@@ -12,7 +12,7 @@ use crate::{
 
 /// Limits the time that callers wait.
 ///
-/// What was taken by a call that is given up is not given back here: the fallback knows whether the
+/// It gives back nothing that a call has taken which is given up: the fallback knows whether the
 /// caller is admitted all the same, and so pays for it.
 #[derive(Debug)]
 pub(crate) struct Deadline {

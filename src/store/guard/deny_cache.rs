@@ -306,7 +306,7 @@ struct KnownRefusal {
     /// Until when it is certain, except for what others do: of several limits, the first that has
     /// room changes the refusal.
     until: Duration,
-    /// Whether a caller asks already, to know it for longer.
+    /// Set if a caller asks already, to know it for longer.
     asked_again: AtomicBool,
 }
 

@@ -85,7 +85,7 @@ impl<L: StandIn> Fallback<L> {
         self.record(&decision);
         match decision {
             Ok(decision) => {
-                self.saw(acquire, &decision);
+                self.record_decision(acquire, &decision);
                 Ok(decision)
             }
             Err(error) if GivenUp::of(&error).is_some() && acquire.unsent.get().is_none() => {
@@ -96,9 +96,9 @@ impl<L: StandIn> Fallback<L> {
     }
 
     /// Records a decision for a limiter that this process decides for in an outage.
-    pub(crate) fn saw(&self, acquire: &Acquire, decision: &Decision) {
+    pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         if let Some(FailurePolicy::Local(_)) = acquire.on_failure {
-            self.locals.saw(acquire, decision);
+            self.locals.record_decision(acquire, decision);
         }
     }
 

@@ -235,7 +235,7 @@ fn add(decision: &mut Decision, in_hand: u32) {
 struct Asking<'a, S: Calls> {
     inner: &'a S,
     plan: &'a LeasePlan,
-    /// Of what is taken ahead, made before the call, until it is answered.
+    /// The receipt of what is taken ahead, made before the call, until it is answered.
     unanswered: Option<Receipt>,
 }
 

@@ -53,7 +53,7 @@ impl<L: StandIn> Locals<L> {
     }
 
     /// Records what the store decided for a request that would be decided here in an outage.
-    pub(crate) fn saw(&self, acquire: &Acquire, decision: &Decision) {
+    pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         let (recent, now) = (self.recent.get_or_init(Recent::new), self.now());
         for charge in acquire.charges() {
             // A limit that no code gives is known from answers alone.

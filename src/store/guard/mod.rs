@@ -1,5 +1,5 @@
-//! What stands between a caller and its store. [`stack`](super::stack) has the order,
-//! as one function. Here is the reason for each place.
+//! The guards between a caller and its store. [`stack`](super::stack) has their order, as one
+//! function; here is the reason for each place.
 //!
 //! - The failure policy is outermost: it sees every error, also that of the deadline, and it
 //!   learns from every grant what this process may decide by in an outage.
@@ -19,8 +19,8 @@
 //!
 //! They belong to the store, so that every layer and limiter on it shares them.
 //!
-//! What the cache learns from callers that share a call: a refusal is that of the call's end, and
-//! a grant of the same call drops it all the same, as the cache cannot tell it from a later one.
+//! From callers that share a call the cache learns a refusal as of the call's end, and a grant of
+//! the same call drops it all the same, as the cache cannot tell it from a later one.
 //! That costs a spent limiter one call more, in which all are refused.
 
 #[cfg(feature = "redis")]

@@ -1,4 +1,4 @@
-//! Whether a server is silent: when bytes last came in from it, and since when it owes some.
+//! The silence of a server: when bytes last came in from it, and since when it owes some.
 //!
 //! A call that was given up at its deadline tells nothing by itself: a burst of calls on a healthy
 //! server has many of these, and so has a process that is short of processor time. A server that
@@ -17,18 +17,18 @@ use std::{
 
 use crate::{clock::Clock, demand::Acquire, name::Name, sync::lock};
 
-/// What comes in within this part of the time that callers wait is not held against silence: it may
-/// be owed to calls before.
+/// The part of the time that callers wait in which bytes that come in end no silence: they may be
+/// owed to calls before.
 const FORGIVEN: u32 = 10;
 
-/// What comes in from the nodes of a store, and what is sent there.
+/// The bytes that come in from the nodes of a store, and those sent there.
 pub(crate) struct Traffic {
     nodes: Box<[Mutex<Node>]>,
     place: fn(&Name) -> usize,
     clock: Arc<dyn Clock>,
     /// The connection to the only node, where its bytes are seen.
     watched: Mutex<Weak<HasUnread>>,
-    /// Whether a task is about to read from it, and has not recorded yet that bytes came in.
+    /// Set if a task is about to read from it, and has not recorded yet that bytes came in.
     is_reading: AtomicBool,
 }
 

@@ -12,13 +12,13 @@ use crate::sync::lock;
 /// the entry only ever become fewer, so each correction is of an entry that no other one is of, and
 /// safe to send again.
 pub(crate) struct Balance {
-    /// Of the call that took them.
+    /// The receipt of the call that took them.
     receipt: Receipt,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Whether what comes back may be handed out again.
+    /// Set if permits that come back may be handed out again.
     open: bool,
     /// Permits that no grant has; none once the lease has ended.
     unused: u32,

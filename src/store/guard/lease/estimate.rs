@@ -9,7 +9,7 @@ const FIRST: u32 = 4;
 /// which take as many.
 const SHARE: u64 = 8;
 
-/// What was asked for lately, and what was left.
+/// The permits asked for lately, and those that were left.
 #[derive(Debug)]
 pub(crate) struct DemandEstimate {
     calls: u64,

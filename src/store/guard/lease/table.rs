@@ -35,7 +35,7 @@ pub(crate) struct Entry(Mutex<State>);
 
 struct State {
     lease: Option<Lease>,
-    /// Whether a call asks for a lease: one at a time does.
+    /// Set if a call asks for a lease: one at a time does.
     asking: bool,
     /// How often the limiter was changed: what was asked for before that is not handed out.
     changes: u64,

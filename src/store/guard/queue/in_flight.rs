@@ -66,7 +66,7 @@ pub(super) struct Place {
     in_flight: Arc<InFlight>,
     node: usize,
     call: u64,
-    /// Whether it was handed out later than it was asked for.
+    /// Set if it was handed out later than it was asked for.
     pub(super) has_waited: bool,
 }
 

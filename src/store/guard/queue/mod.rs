@@ -45,7 +45,7 @@ use crate::{
     sync::lock,
 };
 
-/// What the callers of a queue charge: limiters, the slots of each, which names do not compare, and
+/// The charges of a queue's callers: limiters, the slots of each, which names do not compare, and
 /// whether it is a shadow. Callers that differ in any of these share no call.
 type Key = List<(Arc<Limiter>, Option<Slots>, bool)>;
 

@@ -31,9 +31,9 @@ pub(super) struct WaitQueue {
     due: Option<Duration>,
     /// The last refusal.
     refusal: Option<Box<Refusal>>,
-    /// Whether to ask before that.
+    /// Set if it asks before that.
     nudged: bool,
-    /// Whether its callers are decided for in several calls.
+    /// Set if its callers are decided for in several calls.
     pub(super) in_parts: bool,
     /// To be called once the queue is not locked.
     pub(super) wakers: Vec<Waker>,
@@ -61,7 +61,7 @@ pub(super) struct Waiter {
     waker: Option<Waker>,
 }
 
-/// What a waiter does next.
+/// The next step of a waiter.
 #[allow(
     clippy::large_enum_variant,
     reason = "it lives for a moment, and a box would be an allocation"

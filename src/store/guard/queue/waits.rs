@@ -87,7 +87,7 @@ struct Place<'a, S: Calls> {
     timer: Option<(Until, Sleep)>,
     /// The call that it sends where there is no runtime for a task.
     asking: Option<Sleep>,
-    /// What a call took that is still in flight when another has decided.
+    /// The receipts of a call that is still in flight when another has decided.
     owed: List<Receipt>,
 }
 
