@@ -329,6 +329,11 @@ impl History {
                 "{id:x} was granted, and is not held"
             );
         }
+        // Hanging up is not free. Only a server that fails, or refuses a call that is sent again,
+        // gives back for these callers.
+        for id in &self.hung_up {
+            assert!(!state.given_back.contains(id), "{id:x} hung up for free");
+        }
         for id in &self.unsent {
             assert!(!state.sent.contains(id), "{id:x} left unsent, and was sent");
             assert!(!state.holds(*id), "{id:x} took something unsent");

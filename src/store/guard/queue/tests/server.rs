@@ -81,6 +81,8 @@ pub(super) struct State {
     pub(super) alive: BTreeMap<u64, Alive>,
     /// The callers that any call was for.
     pub(super) sent: BTreeSet<u64>,
+    /// The callers whose permits the queue gave back, or a caller did through it.
+    pub(super) given_back: BTreeSet<u64>,
     /// The most calls in flight at a time that were younger than a deadline, and wanted.
     pub(super) most: usize,
     /// Whether a call that is dropped arrives all the same.
@@ -167,9 +169,11 @@ impl Server {
             let callers = state.calls[at].callers.iter();
             callers.flat_map(Acquire::receipts).collect()
         };
-        receipts
-            .into_iter()
-            .for_each(|receipt| self.settle(receipt, 0));
+        let mut state = self.state();
+        for receipt in receipts {
+            state.settle(&receipt, 0, millis(&self.clock));
+        }
+        drop(state);
         self.answer(at, Err(ErrorKind::Unavailable.into()));
     }
 
@@ -341,6 +345,15 @@ impl State {
         self.held.entry((id, acquire.first.id)).or_insert(time);
     }
 
+    fn settle(&mut self, receipt: &Receipt, keep: u32, now: u64) {
+        self.held.remove(&(number(receipt.id), receipt.id));
+        if let Some(limiter) = self.limiters.get_mut(receipt.name().as_str()) {
+            limiter
+                .settle(receipt, None, keep, Now::millis(now.cast_signed()))
+                .expect("the limit is there");
+        }
+    }
+
     /// Returns whether a caller waits, and is not decided for.
     fn stands(&self, caller: u64) -> bool {
         let Some(queues) = &self.queues else {
@@ -397,13 +410,8 @@ impl Calls for Server {
 
     fn settle(&self, receipt: Receipt, keep: u32) {
         let mut state = self.state();
-        state.held.remove(&(number(receipt.id), receipt.id));
-        let now = Now::millis(millis(&self.clock).cast_signed());
-        if let Some(limiter) = state.limiters.get_mut(receipt.name().as_str()) {
-            limiter
-                .settle(&receipt, None, keep, now)
-                .expect("the limit is there");
-        }
+        state.given_back.insert(number(receipt.id));
+        state.settle(&receipt, keep, millis(&self.clock));
     }
 }
 
