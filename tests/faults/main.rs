@@ -1,6 +1,5 @@
 //! The view of callers while Redis, or the way to it, is broken; it heals without their help.
 
-#![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,

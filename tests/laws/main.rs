@@ -8,12 +8,6 @@
 //! counted approximately, never too much, and that heals an eighth of the interval later, see
 //! `tests/pure/memory/strangers.rs`.
 
-#![cfg(all(
-    feature = "cluster",
-    feature = "sentinel",
-    feature = "test-util",
-    feature = "tls"
-))]
 #![allow(
     dead_code,
     unreachable_pub,

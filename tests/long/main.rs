@@ -5,7 +5,6 @@
 //! `TOWER_RATELIMIT_MINUTES` says for how long (10), `TOWER_RATELIMIT_SEED` with which faults; a
 //! run prints its own.
 
-#![cfg(feature = "redis")]
 #![allow(
     dead_code,
     unreachable_pub,

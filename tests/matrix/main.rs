@@ -4,7 +4,6 @@
 //! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the
 //! table. To run one row: `cargo test --all-features --test matrix row_03 -- --nocapture`.
 
-#![cfg(all(feature = "cluster", feature = "sentinel"))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,

@@ -1,12 +1,5 @@
 //! Attacks: secrets in output, input chosen by the sender of a request, and the cost of a flood.
 
-#![cfg(all(
-    feature = "inspect",
-    feature = "cluster",
-    feature = "config",
-    feature = "test-util"
-))]
-
 mod first;
 mod floods;
 mod injection;

@@ -126,7 +126,6 @@ async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
     let store = patient(RedisServer::shared().url()).build().unwrap();
     let limiter = leased(&store, Limit::new(1000, secs(60)), secs(2)).await;
     let taken = warm(&limiter).await;
-    #[cfg(feature = "inspect")]
     {
         let diagnosis = store.diagnose(limiter.name()).await.unwrap();
         assert!(diagnosis.findings().is_empty(), "{diagnosis:?}");

@@ -1,7 +1,6 @@
 //! Several limits at once: all of them are charged, or none is, through a layer and through
 //! `RateLimiter::all`.
 
-#[cfg(feature = "cluster")]
 mod cluster;
 mod fleet;
 mod layer;

@@ -1,11 +1,5 @@
 //! Both stores and their guards: decisions, the state in Redis, and attacks by callers.
 
-#![cfg(all(
-    feature = "cluster",
-    feature = "sentinel",
-    feature = "test-util",
-    feature = "tls"
-))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,

@@ -250,7 +250,6 @@ async fn a_server_that_cannot_be_asked_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Rejected);
 }
 
-#[cfg(feature = "cluster")]
 #[tokio::test(flavor = "multi_thread")]
 async fn each_master_of_a_cluster_is_looked_at() {
     let cluster = support::Cluster::start();

@@ -1,7 +1,6 @@
 //! Ways to Redis: Cluster, Sentinel, TLS, pools, sockets and users; and what is lost and found on
 //! them.
 
-#![cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
 #![allow(
     unreachable_pub,
     clippy::expect_used,
