@@ -59,11 +59,12 @@ if usual then
     end
 
     -- If enough is left, and value and log agree with one permit per entry, nothing was lost, and
-    -- no entry is read: those that have expired are counted, if what is left is wanted exactly.
+    -- few entries are read: those that have expired are counted, if what is left is wanted exactly.
     -- They are free, and dropped step by step, so that the log keeps its TTL.
 
     local stored, known, first, gone = value, true, 1, 0
-    local page, score
+    -- The score of the first entry that has not expired, where that is known.
+    local page, score, following
     local entries = missing <= 0 and call('ZCARD', log)
     local agreed = entries and value + entries == rate
     -- A log that this call makes has no TTL yet.
@@ -73,12 +74,27 @@ if usual then
       expired = now - interval
     end
     if exact and agreed then
-      -- The oldest says whether any has, and when the next one does.
-      page = call('ZRANGE', log, '0', '0', 'WITHSCORES')
+      -- The oldest say whether any has, and when the next one does.
+      page = call('ZRANGE', log, '0', permits <= 10 and permits or '0', 'WITHSCORES')
       if page[2] and page[2] + 0 <= expired then
-        gone = entries == 1 and 1 or call('ZCOUNT', log, '-inf', string.format('%d', expired))
+        if permits > 10 then
+          page = call('ZRANGE', log, '0', math.min(permits, 100), 'WITHSCORES')
+        end
+        -- Those that are dropped hold one permit each, or value and log agree by chance.
+        agreed = permits <= 100
+        local at = 1
+        repeat
+          local bytes = #page[at]
+          agreed = agreed and (bytes == 21 or bytes == 13 or bytes == 20 or bytes == 8)
+            and struct.unpack('<I4', page[at], bytes - 3) == 1
+          at = at + 2
+          following = page[at + 1]
+        until not following or following + 0 > expired
+        gone = following and (at - 1) / 2
+          or entries == 1 and 1 or call('ZCOUNT', log, '-inf', string.format('%d', expired))
         -- Longer than a page, it is dropped at once, below.
-        agreed = gone < entries or entries <= 100
+        agreed = agreed and (gone < entries or entries <= 100)
+        gone = agreed and gone or 0
       end
     end
 
@@ -169,7 +185,7 @@ if usual then
         end
       end
       if gone > 0 then
-        oldest = gone == entries and newest and now
+        oldest = gone == entries and newest and now or following
           or call('ZRANGE', log, gone, gone, 'WITHSCORES')[2]
         local drop = math.min(gone, permits + 1)
         call('ZREMRANGEBYRANK', log, '0', drop == 1 and '0' or drop - 1)

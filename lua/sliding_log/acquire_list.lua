@@ -170,6 +170,16 @@ local function abandon()
   return { FOREIGN_MEMBER }
 end
 
+-- Returns whether so many entries, the oldest, hold one permit each.
+local function are_single(log, count)
+  for _, member in ipairs(count > 0 and redis.call('ZRANGE', log, 0, count - 1) or {}) do
+    if permits_of(member) ~= 1 then
+      return false
+    end
+  end
+  return true
+end
+
 if anything then
   for place = 1, limiters do
     local book = books[place]
@@ -177,15 +187,17 @@ if anything then
     local entries = plenty and single_entries(book, place)
     local expired = now - book.interval
     local gone = exact and entries and redis.call('ZCOUNT', book.log, '-inf', expired) or 0
+    local drop = math.min(gone, book.wanted + 1)
     local counted = entries and (gone < entries or entries <= PAGE)
+      and (gone == 0 or book.wanted <= PAGE) and are_single(book.log, drop)
     if counted then
-      -- Enough is left, and value and log agree: no entry needs to be read. Those that have expired
-      -- are free, and some are dropped below.
+      -- Enough is left, and value and log agree: no other entry needs to be read. Those that have
+      -- expired are free, and some are dropped below.
       book.newest = entries > 0 and now or nil
       if exact and book.newest then
         book.newest = tonumber(redis.call('ZRANGE', book.log, -1, -1, 'WITHSCORES')[2])
       end
-      book.gone, book.drop = gone, math.min(gone, book.wanted + 1)
+      book.gone, book.drop = gone, drop
     else
       local id = string.sub(asks[1].takes[place].member, 2, 17)
       book.value, book.newest, book.restored =

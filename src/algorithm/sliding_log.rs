@@ -271,16 +271,23 @@ impl SlidingLog {
     }
 
     /// Counts the entries that have expired, of which up to one more than `wanted` are dropped when
-    /// the call ends. Returns false if all have, and more than a page: these are dropped at once.
+    /// the call ends.
+    ///
+    /// Returns false, and counts none, if all have and are more than a page: these are dropped at
+    /// once. Also where those to drop are too many to look at, or one does not hold one permit, so
+    /// that value and log agree by chance.
     fn count_expired(&mut self, call: &Call, wanted: i64) -> bool {
         let interval = call.now.ticks(call.limit.interval);
-        self.expired = self.log.count_expired(call.now.tick - interval);
-        if self.expired > PAGE && self.expired == self.log.count() {
-            self.expired = 0;
-            return false;
+        let expired = self.log.count_expired(call.now.tick - interval);
+        let dropped = expired.min(wanted + 1);
+        let counted = expired == 0
+            || (expired < self.log.count() || expired <= PAGE)
+                && wanted <= PAGE
+                && self.log.are_single(dropped);
+        if counted {
+            (self.expired, self.dropped) = (expired, dropped);
         }
-        self.dropped = self.expired.min(wanted + 1);
-        true
+        counted
     }
 
     /// Credits everything that has expired.

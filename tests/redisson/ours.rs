@@ -36,15 +36,18 @@ impl Pair {
         asks.iter().filter(asked).map(|ask| ask.0).sum()
     }
 
-    /// How many entries have expired, where they are only counted: enough is left, and value and
-    /// log agree by the number of entries.
+    /// How many entries have expired, where they are only counted: enough is left, value and log
+    /// agree by the number of entries, and those that are dropped hold one permit each.
     fn expired(&self, limit: &Limit, now: i64, wanted: i64) -> Option<i64> {
         let entries = self.log.len() as i64;
         self.value
             .filter(|value| *value >= wanted && value + entries == limit.rate)?;
         let expired = |entry: &&Entry| entry.score <= now - limit.interval;
         let gone = self.log.iter().take_while(expired).count() as i64;
-        (gone < entries || gone <= PAGE).then_some(gone)
+        let mut dropped = self.log.iter().take(gone.min(wanted + 1) as usize);
+        let single = dropped.all(|entry| entry.permits == 1);
+        let few = gone < entries || gone <= PAGE;
+        (gone == 0 || few && single && wanted <= PAGE).then_some(gone)
     }
 
     /// SET with KEEPTTL.

@@ -50,6 +50,12 @@ impl Log {
         i64::try_from(expired).unwrap_or(i64::MAX)
     }
 
+    /// Returns whether so many entries, the oldest, hold one permit each.
+    pub(super) fn are_single(&self, count: i64) -> bool {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        self.0.iter().take(count).all(|entry| entry.permits == 1)
+    }
+
     pub(super) fn drop_oldest(&mut self, count: i64) {
         for _ in 0..count {
             self.0.pop_front();

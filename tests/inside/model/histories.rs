@@ -113,7 +113,7 @@ pub(crate) fn step<K: Kind>() -> impl Strategy<Value = Step> {
         1 => choice::<K>().prop_map(Step::TrySetRate),
         2 => Just(Step::Repair),
         2 => lost.prop_map(Step::Lose),
-        1 => (-12i64..15).prop_map(Step::Drift),
+        2 => (-12i64..15).prop_map(Step::Drift),
         2 => plant().prop_map(Step::Plant),
     ]
 }

@@ -102,8 +102,12 @@ impl Kind for LimiterState<SlidingLog> {
         assert!(!pair.give_back(unsent));
     }
 
+    /// Half of them agree by the number of entries, whatever these hold.
     fn drift(pair: &mut Pair, value: i64) {
-        pair.set_value(value);
+        let entries = i64::try_from(pair.model.state.log.entries().count()).unwrap();
+        let rate = pair.model.limit.map(|limit| limit.rate);
+        let by_chance = rate.filter(|_| value % 2 == 0).map(|rate| rate - entries);
+        pair.set_value(by_chance.unwrap_or(value));
     }
 
     fn plant(pair: &mut Pair, plant: Plant) {

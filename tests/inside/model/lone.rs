@@ -76,6 +76,21 @@ fn what_has_expired_is_counted_free_and_dropped_step_by_step() {
     assert_eq!(pair.available(), Ok(4));
 }
 
+// A value that was lost, and that Java began anew: what was granted before is not all it lacks.
+#[test]
+fn a_grant_of_several_permits_is_credited_whole_where_value_and_log_agree_by_chance() {
+    let mut pair = taken(0);
+    let exactly = how(&pair, true);
+    for permits in [2, 1, 1] {
+        pair.grants(permits, exactly);
+        pair.advance(10);
+    }
+    pair.set_value(2);
+    pair.advance(970);
+    assert_eq!(pair.grants(1, exactly).remaining, 3);
+    assert_eq!(pair.model.state.value, Some(3));
+}
+
 #[test]
 fn a_log_longer_than_a_page_is_dropped_at_once_when_all_has_expired() {
     for (granted, left_over) in [(100, 99), (101, 1)] {
