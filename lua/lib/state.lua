@@ -54,10 +54,10 @@ local function permits_of(member)
 end
 
 -- Milliseconds since the epoch: the caller's, or the server's clock where the caller gave none.
--- TIME is read once a call: before Redis 7.2 it moves on while a script runs.
+-- TIME is read once a call: before Redis 7.2 it moves on while a script runs. A batch has read it.
 local function clock(given)
-  if given ~= '' then
-    return tonumber(given)
+  if given ~= '' or ARGV.now then
+    return tonumber(ARGV.now or given)
   end
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

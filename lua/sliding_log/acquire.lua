@@ -51,9 +51,12 @@ if usual then
   local value = tonumber(call('GET', value_key))
   local missing = value and permits - value
   if value and value <= rate and permits <= rate and missing <= 100 then
-    -- As text.
+    -- As text. A batch has read it.
     local now, own = ARGV[1], ARGV[1] == ''
     if own then
+      now = ARGV.now
+    end
+    if not now then
       local time = call('TIME')
       now = time[1] .. string.sub('00000' .. time[2], -6, -4)
     end
@@ -75,9 +78,10 @@ if usual then
     end
     if exact and agreed then
       -- The oldest say whether any has, and when the next one does.
-      page = call('ZRANGE', log, '0', permits <= 10 and permits or '0', 'WITHSCORES')
+      local last = callers == 1 and permits <= 10 and ARGV[8] or '0'
+      page = call('ZRANGE', log, '0', last, 'WITHSCORES')
       if page[2] and page[2] + 0 <= expired then
-        if permits > 10 then
+        if callers > 1 or permits > 10 then
           page = call('ZRANGE', log, '0', math.min(permits, 100), 'WITHSCORES')
         end
         -- Those that are dropped hold one permit each, or value and log agree by chance.
@@ -182,6 +186,8 @@ if usual then
         if exact then
           newest = gone == entries or call('ZCOUNT', log, '(' .. now, '+inf') == 0
           oldest = math.min(oldest or now, now)
+          -- By a clock that is behind.
+          following = following and math.min(following, now)
         end
       end
       if gone > 0 then

@@ -1,6 +1,7 @@
 //! Callers of one limiter share a call while another one is in flight: on a real Redis, which is
 //! stopped meanwhile.
 
+mod batch;
 mod dropped;
 mod law;
 

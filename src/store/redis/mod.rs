@@ -1,6 +1,7 @@
 //! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or
 //! Java.
 
+mod batch;
 mod builder;
 pub(crate) mod classify;
 mod health;

@@ -3,12 +3,10 @@
 use std::{
     fmt,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use super::{
-    classify::Class,
-    node,
+    batch::Batches,
     rewritten::Rewritten,
     saga::{self, OneCall},
     settle_queue::SettleQueue,
@@ -20,25 +18,20 @@ use crate::{
     clock::{Clock, millis, moment},
     decision::Decision,
     demand::{Acquire, Charge},
-    error::{Error, ErrorKind},
+    error::Error,
     labels::Warning,
     limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{
-        Calls, Decide, Listeners, Op, OpResult, TimeToLive,
-        guard::{
-            breaker::{Breakers, Signal},
-            policy,
-        },
-    },
+    store::{Calls, Decide, Listeners, Op, OpResult, TimeToLive, guard::policy},
 };
 
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
+    pub(super) batches: Arc<Batches>,
     pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
@@ -46,15 +39,12 @@ pub(crate) struct Server {
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(super) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
-    /// The breakers that keep decisions away from failing servers. Verbs and receipts pass them:
-    /// for these an operator waits, or no caller at all.
-    pub(crate) breakers: Breakers,
 }
 
 impl Decide for Server {
     /// Decides nothing but that a breaker is open.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        if let Some(error) = self.breakers.refuses(acquire) {
+        if let Some(error) = self.batches.breakers.refuses(acquire) {
             return Some(Err(error));
         }
         match wire::random_id() {
@@ -126,7 +116,7 @@ impl OneCall for Server {
             ..self.ask()?
         };
         if let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
-            let reply = self.call_for(&call, run).await?;
+            let reply = self.call_for(call, run).await?;
             if let Some(answers) = read(&reply, run, ask.now)? {
                 return Ok(self.decisions(run, &answers));
             }
@@ -149,7 +139,7 @@ impl OneCall for Server {
             ),
             once: !scripts.is_idempotent,
         };
-        let reply = self.call_for(&call, run).await?;
+        let reply = self.call_for(call, run).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
         Ok(self.decisions(run, &answers))
     }
@@ -198,40 +188,21 @@ impl Server {
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
-    async fn call_for(&self, call: &Call, run: &[Acquire]) -> Result<redis::Value, Error> {
+    async fn call_for(&self, call: Call, run: &[Acquire]) -> Result<redis::Value, Error> {
         // Made before the call: see `Receipt`.
         let receipts: List<_> = run
             .iter()
             .flat_map(Acquire::charges)
             .map(Charge::receipt)
             .collect();
-        let Some(first) = run.first() else {
-            return Err(ErrorKind::Permits.into());
-        };
-        // All limiters of one call are on one node.
-        let pass = self.breakers.enter(first.first.name(), longest_wait(run))?;
-        // If it must not be sent twice, permits of a lost reply stay in use until they expire.
-        match call.send(&self.connection).await {
-            Ok(reply) => {
-                self.breakers.traffic().replied_for(first.first.name());
-                pass.ends(Signal::Answered);
-                Ok(reply)
+        let reply = self.batches.send(call, run).await;
+        reply.map_err(|failure| {
+            if failure.unacknowledged {
+                let receipts = receipts.iter();
+                receipts.for_each(|receipt| self.settle(receipt, 0, false));
             }
-            Err(failed) => {
-                let silent = Class::of(&failed.error) == Class::Silent;
-                if silent && failed.unacknowledged {
-                    pass.ends_unanswered();
-                } else {
-                    pass.ends(node::signal(&failed, self.connection.is_cluster()));
-                }
-                if failed.unacknowledged {
-                    receipts
-                        .iter()
-                        .for_each(|receipt| self.settle(receipt, 0, false));
-                }
-                Err(wire::failure(failed))
-            }
-        }
+            failure.error
+        })
     }
 
     /// Returns the decisions. `answers` has one answer for each caller and limiter, the first
@@ -334,15 +305,6 @@ impl Server {
             );
         }
     }
-}
-
-/// Returns how long the call has waited in the queue, for callers that do not wait for permits.
-fn longest_wait(run: &[Acquire]) -> Duration {
-    let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
-    let oldest = hurried.filter_map(|acquire| acquire.asked).min();
-    oldest.map_or(Duration::ZERO, |asked| {
-        moment().saturating_duration_since(asked)
-    })
 }
 
 impl fmt::Debug for Server {

@@ -185,6 +185,7 @@ impl Settlement {
             None => AGAIN_AFTER,
         };
         let mut last = false;
+        connection.follows().await;
         loop {
             let reply = self.call.send(&connection).await;
             let arrived = reply.map_or_else(|failed| self.repeatable && replied(&failed), |_| true);

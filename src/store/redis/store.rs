@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    batch::Batches,
     rewritten::Rewritten,
     server::Server,
     settle_queue::{self, SettleQueue},
@@ -176,7 +177,7 @@ impl RedisStore {
         let connection = Arc::new(settings.connection(source, traffic));
         let shared = stack::remote(guards, about, |listeners| Server {
             settle_queue: SettleQueue::new(Arc::clone(&connection), listeners.clone()),
-            breakers,
+            batches: Arc::new(Batches::new(Arc::clone(&connection), breakers)),
             connection,
             client_id: settings
                 .client_id

@@ -14,7 +14,7 @@ use super::{
     steps::{Answer, Asked, Caller, Of, Step},
     ways::{Hint, Time},
 };
-use crate::store::redis::wire::sliding_log::VERBS;
+use crate::store::redis::wire::sliding_log::{ACQUIRE_BATCH, VERBS};
 use crate::{name::Name, receipt::PermitId, store::Op};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began
@@ -47,7 +47,7 @@ struct Places {
 
 impl<'a> Shown<'a> {
     pub(crate) fn read<'h>(histories: impl Iterator<Item = &'h History>, seen: &'a [Seen]) -> Self {
-        let mut names: HashMap<[u8; 15], Vec<Name>> = HashMap::new();
+        let mut names: HashMap<[u8; 12], Vec<Name>> = HashMap::new();
         for event in histories.flat_map(|history| &history.events) {
             if let What::Acquire(acquire, _) = &event.what {
                 for charge in acquire.charges() {
@@ -73,6 +73,8 @@ impl<'a> Shown<'a> {
             if verb.is_some_and(|verb| verb == b"available") {
                 counts.push(place);
             }
+            let script = words.get(1).filter(|_| !seen.by_script);
+            let in_batch = script.is_some_and(|script| ACQUIRE_BATCH.is_named(script));
             let mut asked = Vec::new();
             for (word, bytes) in words.iter().enumerate() {
                 let found = bytes.windows(16).filter_map(|id| id.try_into().ok());
@@ -85,7 +87,9 @@ impl<'a> Shown<'a> {
                     let of_names = of_names.or_insert_with(|| names.iter().map(places).collect());
                     let settles = verb.is_some_and(|verb| verb == b"settle");
                     if ran && !settles {
-                        asked.push(id);
+                        // In a batch each word of ids is of a limiter of its own.
+                        let call = if in_batch { word } else { 0 };
+                        asked.push((call, id));
                     }
                     for (name, places) in of_names {
                         if !seen.by_script {
@@ -107,8 +111,8 @@ impl<'a> Shown<'a> {
             }
             // One stands there once for each limiter.
             asked.dedup();
-            if !asked.is_empty() {
-                calls.push((place, asked));
+            for call in asked.chunk_by(|(one, _), (other, _)| one == other) {
+                calls.push((place, call.iter().map(|(_, id)| *id).collect()));
             }
         }
         Self {
@@ -297,9 +301,9 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// What the ids of one caller have in common: all but the first byte, which counts its calls.
-fn caller_of(id: PermitId) -> [u8; 15] {
-    let [_, rest @ ..] = id.0;
+/// What the ids of one caller have in common: all but the first four bytes, which count its calls.
+fn caller_of(id: PermitId) -> [u8; 12] {
+    let [_, _, _, _, rest @ ..] = id.0;
     rest
 }
 

@@ -92,6 +92,16 @@ fn a_grant_of_several_permits_is_credited_whole_where_value_and_log_agree_by_cha
 }
 
 #[test]
+fn by_a_clock_that_is_behind_its_own_grant_is_the_next_to_expire() {
+    let mut pair = taken(1);
+    let exactly = how(&pair, true);
+    pair.advance(1490);
+    pair.grants(1, exactly);
+    pair.advance(-100);
+    assert_eq!(pair.grants(1, exactly).next, 1000);
+}
+
+#[test]
 fn a_log_longer_than_a_page_is_dropped_at_once_when_all_has_expired() {
     for (granted, left_over) in [(100, 99), (101, 1)] {
         let mut pair = taken(0);

@@ -116,6 +116,8 @@ pub(crate) struct Pair<K = LimiterState<SlidingLog>> {
 pub(crate) enum Lone {
     /// `sliding_log/acquire.lua`
     Own,
+    /// The same among the calls of a batch
+    Batch,
     /// `sliding_log/acquire_list.lua`
     Run,
 }

@@ -338,7 +338,13 @@ fn alone_a_process_never_notices() {
 #[test]
 fn what_other_processes_do_is_noticed_within_the_cap() {
     let world = World::new();
-    check(&world, 200, true);
-    // Without this there would be nothing to see here.
-    assert!(world.late.get() > 0);
+    // Some histories in a hundred have another process act on a limiter whose refusal is cached.
+    // Without one there would be nothing to see here.
+    for _ in 0..20 {
+        check(&world, 200, true);
+        if world.late.get() > 0 {
+            return;
+        }
+    }
+    panic!("no history in 4,000 has a refusal that is cached too long");
 }

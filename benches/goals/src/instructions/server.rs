@@ -20,11 +20,12 @@ use crate::{
 };
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 4] = [
+pub(crate) const ROWS: [&str; 5] = [
     "redis-server, EVALSHA of `return 1`",
     "redis-server, lone, remaining not read",
     "redis-server, lone, log expired",
     "redis-server, 64 at once on a key",
+    "redis-server, 64 keys at once, log expired",
 ];
 
 /// How many users ask one after the other.
@@ -52,7 +53,7 @@ struct Counted {
 }
 
 /// Counts all rows, in their order. The folder is for the files of callgrind.
-pub(crate) fn count(folder: &Path) -> [f64; 4] {
+pub(crate) fn count(folder: &Path) -> [f64; 5] {
     eprintln!("counting: redis-server");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -80,7 +81,8 @@ pub(crate) fn count(folder: &Path) -> [f64; 4] {
             counted.floor().await,
             counted.lone(&spare, Duration::ZERO).await,
             counted.lone(&exact, SHORT.interval()).await,
-            counted.at_once(&hot).await,
+            counted.at_once(&hot, &vec![users(1)[0].clone(); AT_ONCE], None).await,
+            counted.at_once(&exact, &users(AT_ONCE), Some(SHORT.interval())).await,
         ]
     })
 }
@@ -195,24 +197,34 @@ impl Counted {
         self.during(LONE, all()).await
     }
 
-    /// One user asks so many times at once, again and again.
-    async fn at_once(&mut self, layer: &RateLimitLayer) -> f64 {
-        let user = users(1)[0].clone();
+    /// These users ask at once, again and again, each time so long after the last.
+    async fn at_once(
+        &mut self,
+        layer: &RateLimitLayer,
+        users: &[HeaderValue],
+        later: Option<Duration>,
+    ) -> f64 {
         let round = async || {
             let mut callers = JoinSet::new();
-            for _ in 0..AT_ONCE {
+            for user in users {
                 let (layer, user) = (layer.clone(), user.clone());
                 callers.spawn(async move { granted(&layer, &user).await });
             }
             callers.join_all().await;
+            if let Some(later) = later {
+                tokio::time::sleep(later + later / 10).await;
+            }
         };
+        // Twice, as above.
         round().await;
+        round().await;
+        let count = if later.is_some() { ROUNDS / 5 } else { ROUNDS };
         let rounds = async {
-            for _ in 0..ROUNDS {
+            for _ in 0..count {
                 round().await;
             }
         };
-        self.during(AT_ONCE * ROUNDS, rounds).await
+        self.during(users.len() * count, rounds).await
     }
 
     /// Has callgrind do something. It has done it when this returns.

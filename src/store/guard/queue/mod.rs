@@ -30,7 +30,10 @@ use std::{
     task::Waker,
 };
 
-pub(crate) use self::in_flight::{InFlight, Unsent};
+pub(crate) use self::{
+    in_flight::{InFlight, Unsent},
+    reply::while_wanted,
+};
 use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},

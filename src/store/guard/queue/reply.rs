@@ -1,9 +1,14 @@
 //! Decisions on their way to callers that share a call.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    pin::pin,
     sync::{Arc, Mutex},
+    task::Poll,
 };
+
+use tokio::sync::oneshot;
 
 use crate::{
     decision::{Decision, Grant, Source},
@@ -57,6 +62,29 @@ impl Drop for Reply {
             }
         }
     }
+}
+
+/// Waits for a call as long as one of its callers waits for a reply.
+pub(crate) async fn while_wanted<T, M, R>(
+    call: impl Future<Output = T>,
+    callers: &mut VecDeque<M>,
+    reply: fn(&mut M) -> &mut oneshot::Sender<R>,
+) -> Option<T> {
+    let mut call = pin!(call);
+    let mut left = 0;
+    poll_fn(|cx| {
+        if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+            return Poll::Ready(Some(outcome));
+        }
+        while let Some(caller) = callers.get_mut(left) {
+            if reply(caller).poll_closed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            left += 1;
+        }
+        Poll::Ready(None)
+    })
+    .await
 }
 
 /// Returns whether a grant was taken from permits at hand, by an id that its caller does not know.

@@ -7,11 +7,8 @@
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
-    future::poll_fn,
     mem,
-    pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
@@ -19,7 +16,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     Inner, Key, key,
-    reply::{GivesBack, Reply, of_each},
+    reply::{GivesBack, Reply, of_each, while_wanted},
     wait_queue::LONGEST_RUN,
 };
 use crate::{decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock};
@@ -92,8 +89,11 @@ enum Entered {
 }
 
 fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
-    let (number, now) = (queue.queues.next(), queue.in_flight.now());
-    match lock(&queue.queues.runs).entry(key.clone()) {
+    let now = queue.in_flight.now();
+    let mut runs = lock(&queue.queues.runs);
+    // With the table locked: by its number a caller finds its place.
+    let number = queue.queues.next();
+    match runs.entry(key.clone()) {
         Entry::Vacant(free) => {
             free.insert(Run {
                 call: number,
@@ -216,10 +216,14 @@ impl<S: Calls> Call<S> {
             return;
         }
         let outcome = match place {
-            Ok(_place) => match self.wanted(queue.store.acquire_run(&callers)).await {
-                Some(outcome) => outcome,
-                None => return,
-            },
+            Ok(_place) => {
+                let call = queue.store.acquire_run(&callers);
+                let reply = while_wanted(call, &mut self.members, |member| &mut member.reply);
+                let Some(outcome) = reply.await else {
+                    return;
+                };
+                outcome
+            }
             Err(overload) => Err(overload),
         };
         for outcome in of_each(outcome, callers.len()) {
@@ -250,25 +254,6 @@ impl<S: Calls> Call<S> {
         self.members = taken.unwrap_or_default();
         let members = self.members.iter();
         members.map(|member| member.acquire.clone()).collect()
-    }
-
-    /// Waits for the reply to a call, as long as one of its callers does.
-    async fn wanted<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
-        let mut call = pin!(call);
-        let mut left = 0;
-        poll_fn(|cx| {
-            if let Poll::Ready(reply) = call.as_mut().poll(cx) {
-                return Poll::Ready(Some(reply));
-            }
-            while let Some(member) = self.members.get_mut(left) {
-                if Pin::new(&mut member.reply).poll_closed(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                left += 1;
-            }
-            Poll::Ready(None)
-        })
-        .await
     }
 
     /// Puts the callers that were not tried in front of those behind.

@@ -38,14 +38,17 @@ pub(super) async fn acquire<S: Calls>(
     acquire: &Acquire,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
-    let (key, number) = (key(acquire), queue.queues.next());
+    let key = key(acquire);
     let now = queue.clock.now();
     let in_parts = !queue.store.decides_together(acquire);
     // Before it can be asked for, or room that is made then would go unnoticed.
     queue.queues.waiting.fetch_add(1, Ordering::SeqCst);
-    queue.with(&key, |waits| {
+    let number = queue.with(&key, |waits| {
         waits.in_parts = in_parts;
+        // With the queue locked: by its number a waiter finds its place.
+        let number = queue.queues.next();
         waits.enter(number, acquire, deadline, now);
+        number
     });
     let mut place = Place {
         queue,

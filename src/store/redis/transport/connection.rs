@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -39,9 +42,20 @@ pub(crate) struct Connection {
     source: Source,
     dial: Dial,
     slot: Arc<Mutex<Slot>>,
+    /// How many batches have their calls, and are not on their way yet.
+    departing: AtomicUsize,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.
     once: Option<Box<Self>>,
+}
+
+/// A batch that has its calls, and is not on its way yet.
+pub(crate) struct Departing<'a>(&'a Connection);
+
+impl Drop for Departing<'_> {
+    fn drop(&mut self) {
+        self.0.departing.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The state of the connection to Redis.
@@ -146,7 +160,27 @@ impl Connection {
             source,
             dial,
             slot: Arc::new(Mutex::new(slot)),
+            departing: AtomicUsize::new(0),
             once,
+        }
+    }
+
+    /// Records that a batch takes its calls, until that is dropped: after the first poll that sends
+    /// it.
+    pub(crate) fn departs(&self) -> Departing<'_> {
+        self.departing.fetch_add(1, Ordering::SeqCst);
+        Departing(self)
+    }
+
+    /// Waits until what a caller that has left may yet take is on its way, so that what gives it
+    /// back comes after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub(crate) async fn follows(&self) {
+        while self.departing.load(Ordering::SeqCst) > 0 {
+            tokio::task::yield_now().await;
         }
     }
 
@@ -280,6 +314,15 @@ impl Connection {
                 self.record_answer(since);
             }
         }
+    }
+
+    /// Waits until there is a connection, or none can be made.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub(crate) async fn ready(&self) {
+        let _ = self.connected().await;
     }
 
     /// The connection, made now if there is none, and when it was made.

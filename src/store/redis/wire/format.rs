@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use redis::{Cmd, RedisWrite, ToRedisArgs};
+use redis::{Arg, Cmd, RedisWrite, ToRedisArgs};
+use smallvec::SmallVec;
 
 use super::script::{Ask, Script};
 use crate::{
@@ -160,6 +161,66 @@ pub(super) fn acquire_alike(
     }
     drop(members);
     command
+}
+
+/// Returns the command that carries out these: see `lua/lib/batch.lua`. `None` for none, or one of
+/// another shape.
+pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
+    let calls: Option<Vec<_>> = commands.map(Pieces::of).collect();
+    let calls = calls?;
+    let mut rows: Vec<&Pieces<'_>> = Vec::new();
+    let numbers: Vec<_> = calls
+        .iter()
+        .map(|call| {
+            let known = rows.iter().position(|row| row.has_row_of(call));
+            known.unwrap_or_else(|| {
+                rows.push(call);
+                rows.len() - 1
+            })
+        })
+        .collect();
+    let keys = calls.iter().map(|call| call.keys().len()).sum();
+    let mut command = script.start(keys, 1 + 8 * rows.len() + 3 * calls.len());
+    command.arg(calls.iter().map(Pieces::keys).collect::<Vec<_>>());
+    command.arg(rows.len());
+    for row in rows {
+        command.arg(row.keys().len()).arg(row.row());
+    }
+    for (call, number) in calls.iter().zip(numbers) {
+        command.arg(number).arg(call.own());
+    }
+    Some(command)
+}
+
+/// The pieces of a command of `sliding_log/acquire.lua`: EVALSHA, the hash and the number of keys;
+/// the keys; seven arguments that calls may share, and two that they do not.
+struct Pieces<'a>(SmallVec<[&'a [u8]; 17]>);
+
+impl<'a> Pieces<'a> {
+    fn of(command: &'a Cmd) -> Option<Self> {
+        let pieces = command.args_iter().map(|argument| match argument {
+            Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        });
+        let pieces: Option<SmallVec<_>> = pieces.collect();
+        pieces.filter(|pieces| pieces.len() > 12).map(Self)
+    }
+
+    fn keys(&self) -> &[&'a [u8]] {
+        &self.0[3..self.0.len() - 9]
+    }
+
+    fn row(&self) -> &[&'a [u8]] {
+        &self.0[self.0.len() - 9..self.0.len() - 2]
+    }
+
+    fn own(&self) -> &[&'a [u8]] {
+        &self.0[self.0.len() - 2..]
+    }
+
+    fn has_row_of(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.row() == other.row()
+    }
 }
 
 /// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.

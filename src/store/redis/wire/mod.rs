@@ -11,9 +11,11 @@ pub(crate) mod sliding_log;
 pub(crate) mod slots;
 pub(crate) mod verbs;
 
+use std::ptr;
+
 use redis::{RedisError, ServerErrorKind};
 
-use self::script::Scripts;
+use self::script::{Call, Script, Scripts};
 pub(crate) use self::{
     format::{acquire, keys, random_id, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live},
@@ -45,11 +47,29 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
     scripts(slotted.unwrap_or(&acquire.first).name())
 }
 
+/// Returns the script that carries out several calls of this one, if there is one.
+pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
+    ptr::eq(script, &*sliding_log::ACQUIRE).then(|| &*sliding_log::ACQUIRE_BATCH)
+}
+
+/// Returns one call that carries out these: see `lua/lib/batch.lua`. `None` if they have no such
+/// script.
+pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option<Call> {
+    let script = batch_of(calls.clone().next()?.script)?;
+    Some(Call {
+        script,
+        command: format::batch(script, calls.map(|call| &call.command))?,
+        // What waits for it may be told sooner, each by a call of its own.
+        once: true,
+    })
+}
+
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static script::Script; 11] {
+pub(crate) fn all() -> [&'static Script; 12] {
     [
         &sliding_log::ACQUIRE,
+        &sliding_log::ACQUIRE_BATCH,
         &sliding_log::ACQUIRE_LIST,
         &sliding_log::ACQUIRE_SEVERAL,
         &sliding_log::VERBS,

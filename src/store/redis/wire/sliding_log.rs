@@ -26,6 +26,15 @@ pub(crate) static ACQUIRE: Loaded = lua!(
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
+/// Carries out several calls of `ACQUIRE`, each by itself.
+pub(crate) static ACQUIRE_BATCH: Loaded = lua!(
+    "lib/decide.lua",
+    "sliding_log/acquire.lua",
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "sliding_log/acquire_list.lua",
+    "lib/batch.lua"
+);
 /// Decides the usual case of one caller of several limiters, and contains `ACQUIRE_LIST`, too.
 pub(crate) static ACQUIRE_SEVERAL: Loaded = lua!(
     "sliding_log/acquire_several.lua",

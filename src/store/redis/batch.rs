@@ -1,0 +1,442 @@
+//! Calls that go together: what comes while a call is in flight is sent as one, which costs Redis
+//! and this process less.
+//!
+//! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
+//! queue of their runtime, and a task sends as many as have come: see `lua/lib/batch.lua`. Each
+//! limiter is decided as by a call of its own, and an error is that of its limiter alone: what a
+//! batch cannot answer is asked alone, once. A batch has only calls that may be sent twice, so what
+//! it may have done before does no harm.
+//!
+//! The keys of a batch are of different hash slots, so a Redis Cluster has none.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use redis::Value;
+use tokio::{
+    runtime::{Handle, Id},
+    sync::oneshot,
+};
+
+use super::{
+    classify::Class,
+    node,
+    transport::connection::Connection,
+    wire::{self, script::Call},
+};
+use crate::{
+    clock::moment,
+    demand::Acquire,
+    error::{Error, ErrorKind},
+    name::Limiter,
+    store::guard::{
+        breaker::{Breakers, Signal},
+        queue::while_wanted,
+    },
+    sync::lock,
+};
+
+/// The most calls that go together: some milliseconds of a server's time at the worst.
+const LONGEST: usize = 64;
+/// The most batches in flight. More are smaller, and cost more.
+const MOST: usize = 8;
+
+/// The calls to a server, past its breakers.
+pub(crate) struct Batches {
+    pub(super) connection: Arc<Connection>,
+    /// They keep decisions away from failing servers. Verbs and receipts pass them: for these an
+    /// operator waits, or no caller at all.
+    pub(super) breakers: Breakers,
+    /// By runtime: one that is not driven delays its own callers only.
+    queues: Mutex<HashMap<Id, Queue>>,
+    /// The number of the last that came. It is drawn with the queues locked: by it a call finds its
+    /// place.
+    last: AtomicU64,
+    /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
+    is_apart: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    in_flight: usize,
+    /// Set if a task is about to take those that stand here.
+    is_sending: bool,
+    /// In the order of arrival.
+    members: VecDeque<Member>,
+}
+
+struct Member {
+    number: u64,
+    call: Arc<Call>,
+    limiter: Arc<Limiter>,
+    /// Since when the first of its callers waits.
+    asked: Option<Instant>,
+    reply: oneshot::Sender<Result<Value, Failure>>,
+}
+
+/// A call that failed.
+#[derive(Clone)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    /// Set if it may have been carried out all the same.
+    pub(super) unacknowledged: bool,
+    /// Set if every call would fail so.
+    is_of_all: bool,
+}
+
+impl Batches {
+    pub(super) fn new(connection: Arc<Connection>, breakers: Breakers) -> Self {
+        Self {
+            connection,
+            breakers,
+            queues: Mutex::default(),
+            last: AtomicU64::new(0),
+            is_apart: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends the call of these callers, perhaps with others.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server and its connection, and that the breaker is open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the call unsent, or carried out or not.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        call: Call,
+        run: &[Acquire],
+    ) -> Result<Value, Failure> {
+        let Some(first) = run.first() else {
+            return Err(Failure::unsent(ErrorKind::Permits.into()));
+        };
+        let limiter = &first.first.limiter;
+        // Those that wait for permits have time.
+        let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
+        let asked = hurried.filter_map(|acquire| acquire.asked).min();
+        let call = Arc::new(call);
+        let mut was_sent = false;
+        let mut _in_flight = None;
+        if let Some(runtime) = self.goes_together(&call, run) {
+            let member = |number, reply| Member {
+                number,
+                call: Arc::clone(&call),
+                limiter: limiter.share(),
+                asked,
+                reply,
+            };
+            match self.enter(runtime, member) {
+                Entered::Alone(alone) => _in_flight = Some(alone),
+                Entered::Queued(mut place) => {
+                    place.run = run;
+                    if let Ok(outcome) = place.await {
+                        return outcome;
+                    }
+                    was_sent = true;
+                }
+            }
+        }
+        let outcome = self.exchange(&call, limiter, asked).await;
+        outcome.map_err(|failure| Failure {
+            unacknowledged: failure.unacknowledged || was_sent,
+            ..failure
+        })
+    }
+
+    /// Returns the runtime whose queue a call may stand in. Callers that wait for permits may give
+    /// back while their call stands there, and it would take after that.
+    fn goes_together(&self, call: &Call, run: &[Acquire]) -> Option<Handle> {
+        let together = wire::batch_of(call.script).is_some()
+            && run.iter().all(|acquire| acquire.max_wait.is_none())
+            && !self.connection.is_cluster()
+            && !self.is_apart.load(Relaxed);
+        Handle::try_current().ok().filter(|_| together)
+    }
+
+    /// Sends a call, and records what it says about the server. All limiters of a call are on one
+    /// node.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it may leave the call carried out or not.
+    async fn exchange(
+        &self,
+        call: &Call,
+        limiter: &Limiter,
+        asked: Option<Instant>,
+    ) -> Result<Value, Failure> {
+        let waited = asked.map_or(Duration::ZERO, |asked| {
+            moment().saturating_duration_since(asked)
+        });
+        let entered = self.breakers.enter(&limiter.name, waited);
+        let pass = entered.map_err(Failure::unsent)?;
+        // If it must not be sent twice, permits of a lost reply stay in use until they expire.
+        match call.send(&self.connection).await {
+            Ok(reply) => {
+                self.breakers.traffic().replied_for(&limiter.name);
+                pass.ends(Signal::Answered);
+                Ok(reply)
+            }
+            Err(failed) => {
+                let class = Class::of(&failed.error);
+                if class == Class::Silent && failed.unacknowledged {
+                    pass.ends_unanswered();
+                } else {
+                    pass.ends(node::signal(&failed, self.connection.is_cluster()));
+                }
+                Err(Failure {
+                    unacknowledged: failed.unacknowledged,
+                    is_of_all: matches!(class, Class::Unable | Class::Unwritable | Class::Silent),
+                    error: wire::failure(failed),
+                })
+            }
+        }
+    }
+
+    /// Lets a call go alone if none is in flight, or has it stand in the queue.
+    fn enter(
+        self: &Arc<Self>,
+        runtime: Handle,
+        member: impl FnOnce(u64, oneshot::Sender<Result<Value, Failure>>) -> Member,
+    ) -> Entered<'_> {
+        let id = runtime.id();
+        let (number, reply, begins) = {
+            let mut queues = lock(&self.queues);
+            let queue = queues.entry(id).or_default();
+            if queue.in_flight == 0 && !queue.is_sending {
+                queue.in_flight = 1;
+                drop(queues);
+                return Entered::Alone(self.in_flight(runtime));
+            }
+            let (sender, reply) = oneshot::channel();
+            let number = self.last.fetch_add(1, Relaxed);
+            queue.members.push_back(member(number, sender));
+            (number, reply, queue.begins())
+        };
+        if begins {
+            self.spawn(&runtime);
+        }
+        Entered::Queued(Place {
+            batches: self,
+            runtime: id,
+            number,
+            run: &[],
+            reply,
+        })
+    }
+
+    /// Has a task send those that stand in a queue.
+    fn spawn(self: &Arc<Self>, runtime: &Handle) {
+        let task = Task {
+            batches: Arc::clone(self),
+            runtime: runtime.clone(),
+            has_begun: false,
+        };
+        runtime.spawn(task.send());
+    }
+
+    fn in_flight(self: &Arc<Self>, runtime: Handle) -> InFlight {
+        InFlight {
+            batches: Arc::clone(self),
+            runtime,
+        }
+    }
+
+    /// Answers each call of a batch. Those that it does not answer go alone.
+    fn answer(&self, members: VecDeque<Member>, outcome: Result<Value, Failure>) {
+        match outcome {
+            Ok(Value::Array(replies)) if members.len() > 1 => {
+                for (member, reply) in members.into_iter().zip(replies) {
+                    // None: its decision ended in an error, which a call of its own finds, too.
+                    if reply != Value::Nil {
+                        let _ = member.reply.send(Ok(reply));
+                    }
+                }
+            }
+            Err(failure) if members.len() > 1 && !failure.is_of_all => {
+                // One forbidden key, or keys of different hash slots, has the server refuse all.
+                if failure.error.kind() == ErrorKind::OtherSlot {
+                    self.is_apart.store(true, Relaxed);
+                }
+            }
+            outcome => {
+                for member in members {
+                    let _ = member.reply.send(outcome.clone());
+                }
+            }
+        }
+    }
+
+    /// Acts on the queue of a runtime, and removes it if it is idle.
+    fn with<T>(&self, runtime: Id, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+        let mut queues = lock(&self.queues);
+        let queue = queues.get_mut(&runtime)?;
+        let acted = act(queue);
+        if queue.in_flight == 0 && !queue.is_sending {
+            queues.remove(&runtime);
+        }
+        Some(acted)
+    }
+}
+
+impl Queue {
+    /// Returns whether a task is to be spawned for those that stand here.
+    fn begins(&mut self) -> bool {
+        let begins = !self.is_sending && self.in_flight < MOST && !self.members.is_empty();
+        self.is_sending |= begins;
+        begins
+    }
+
+    /// Takes the first that stand here, for a call that is in flight from now on.
+    fn take(&mut self) -> VecDeque<Member> {
+        let count = self.members.len().min(LONGEST);
+        self.is_sending = false;
+        self.in_flight += 1;
+        self.members.drain(..count).collect()
+    }
+}
+
+impl Failure {
+    fn unsent(error: Error) -> Self {
+        Self {
+            error,
+            unacknowledged: false,
+            is_of_all: true,
+        }
+    }
+}
+
+/// Returns the call of these members, and a limiter of theirs: a lone one's own, or one for all.
+fn together(members: &VecDeque<Member>) -> Option<(Arc<Call>, Arc<Limiter>)> {
+    let first = members.front()?;
+    let call = match members.len() {
+        1 => Arc::clone(&first.call),
+        _ => Arc::new(wire::batch(members.iter().map(|member| &*member.call))?),
+    };
+    Some((call, Arc::clone(&first.limiter)))
+}
+
+enum Entered<'a> {
+    Alone(InFlight),
+    Queued(Place<'a>),
+}
+
+/// A call in flight. Dropping it lets those that came meanwhile go.
+struct InFlight {
+    batches: Arc<Batches>,
+    runtime: Handle,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let begins = self.batches.with(self.runtime.id(), |queue| {
+            queue.in_flight = queue.in_flight.saturating_sub(1);
+            queue.begins()
+        });
+        if begins == Some(true) {
+            self.batches.spawn(&self.runtime);
+        }
+    }
+}
+
+/// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
+struct Place<'a> {
+    batches: &'a Batches,
+    runtime: Id,
+    number: u64,
+    run: &'a [Acquire],
+    reply: oneshot::Receiver<Result<Value, Failure>>,
+}
+
+impl Future for Place<'_> {
+    type Output = Result<Result<Value, Failure>, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.reply).poll(cx)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.reply.is_terminated() {
+            return;
+        }
+        let left = self.batches.with(self.runtime, |queue| {
+            let members = &mut queue.members;
+            let at = members.binary_search_by_key(&self.number, |member| member.number);
+            members.remove(at.ok()?)
+        });
+        if left.flatten().is_some() {
+            for acquire in self.run {
+                let _ = acquire.unsent.set(());
+            }
+        }
+    }
+}
+
+/// A task that sends a batch. If its runtime ends before, those in the queue go alone.
+struct Task {
+    batches: Arc<Batches>,
+    runtime: Handle,
+    has_begun: bool,
+}
+
+impl Task {
+    async fn send(mut self) {
+        // Those that come in the same turn of the runtime go with it.
+        tokio::task::yield_now().await;
+        let batches = Arc::clone(&self.batches);
+        // A member that leaves from now on finds its call gone or on its way: see `departs`.
+        batches.connection.ready().await;
+        let departing = batches.connection.departs();
+        let taken = batches.with(self.runtime.id(), |queue| (queue.take(), queue.begins()));
+        self.has_begun = true;
+        let _in_flight = batches.in_flight(self.runtime.clone());
+        let Some((mut members, begins)) = taken else {
+            return;
+        };
+        if begins {
+            batches.spawn(&self.runtime);
+        }
+        let Some((call, limiter)) = together(&members) else {
+            return;
+        };
+        let asked = members.iter().filter_map(|member| member.asked).min();
+        let mut exchange = pin!(batches.exchange(&call, &limiter, asked));
+        let mut departing = Some(departing);
+        let sending = poll_fn(|cx| {
+            let outcome = exchange.as_mut().poll(cx);
+            departing = None;
+            outcome
+        });
+        let outcome = while_wanted(sending, &mut members, |member| &mut member.reply).await;
+        if let Some(outcome) = outcome {
+            batches.answer(members, outcome);
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if !self.has_begun {
+            let left = self.batches.with(self.runtime.id(), |queue| {
+                queue.is_sending = false;
+                mem::take(&mut queue.members)
+            });
+            // Not while the queues are locked: it wakes them.
+            drop(left);
+        }
+    }
+}
