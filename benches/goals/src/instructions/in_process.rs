@@ -8,7 +8,7 @@ use std::{
 };
 
 use http::{HeaderValue, Request, Response, StatusCode};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
     Algorithm, Decision, Limit, MemoryStore, RateLimitLayer, RedisStore, Source,
@@ -54,7 +54,7 @@ struct Asker {
     _server: Option<RedisServer>,
 }
 
-pub(crate) const ROWS: [Row; 11] = [
+pub(crate) const ROWS: [Row; 12] = [
     Row {
         name: "bare service",
         begin: |_| asker(nothing(), 1, StatusCode::OK),
@@ -97,7 +97,11 @@ pub(crate) const ROWS: [Row; 11] = [
     },
     Row {
         name: "admitted, Redis",
-        begin: |_| redis(),
+        begin: |_| redis(1),
+    },
+    Row {
+        name: "admitted, Redis, 50 keys at once",
+        begin: |_| redis(50),
     },
 ];
 
@@ -181,19 +185,34 @@ fn memory(limit: Limit, algorithm: Algorithm, keys: usize, fields: bool) -> Aske
     asker(layer.build().unwrap().layer(nothing()), keys, status)
 }
 
-/// Grants by a server, one at a time, each of another user: what they cost its client.
-fn redis() -> Asker {
+/// Grants by a server, so many at a time, each of another user: what they cost its client.
+fn redis(at_once: usize) -> Asker {
     let server = RedisServer::start();
     let layer = RateLimitLayer::new(&store(&server, Duration::ZERO), LEASED.by(by_user()));
     // Of its own: the one that counts is entered, and drives nothing.
     let runtime = one_thread();
     let (service, users, mut place) = (layer.layer(nothing()), users(100), 0);
+    let mut answers = Vec::new();
     Asker {
         status: StatusCode::OK,
+        // The first asks for those that follow, too.
         ask: Box::new(move || {
-            place = (place + 1) % users.len();
-            let answer = service.clone().oneshot(request(&users[place]));
-            runtime.block_on(answer).unwrap().status()
+            if at_once == 1 {
+                place = (place + 1) % users.len();
+                let answer = service.clone().oneshot(request(&users[place]));
+                return runtime.block_on(answer).unwrap().status();
+            }
+            if answers.is_empty() {
+                let mut callers = JoinSet::new();
+                for _ in 0..at_once {
+                    place = (place + 1) % users.len();
+                    let answer = service.clone().oneshot(request(&users[place]));
+                    callers.spawn_on(answer, runtime.handle());
+                }
+                let all = runtime.block_on(callers.join_all());
+                answers.extend(all.into_iter().map(|answer| answer.unwrap().status()));
+            }
+            answers.pop().unwrap()
         }),
         // Each limiter is there, and its script is known.
         before: 200,
