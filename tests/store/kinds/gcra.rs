@@ -6,10 +6,9 @@ mod receipts;
 mod state;
 
 use super::*;
-use crate::scene::{on_both_by_a_clock, on_both_stores};
+use crate::scene::on_both_stores;
 
-on_both_by_a_clock!(a_changed_limit_counts_at_once);
-on_both_stores!(a_rate_that_cannot_be_counted_is_refused, a_name_moves);
+on_both_stores!(a_rate_that_cannot_be_counted_is_refused);
 
 /// More than one permit in each microsecond is an error where the limit is known first.
 #[test]
@@ -160,43 +159,6 @@ async fn a_rules_limiter_is_read_and_deleted_in_redis() {
         let store = redis_store().prefix(&prefix).build().unwrap();
         let layer = Gcra::layer(&store, limit);
         a_rules_limiter_is_read_and_deleted(store, format!("{prefix}:{{a}}:five"), layer).await;
-    }
-}
-
-/// Permits in use when a limit is changed count by the new one from then on, also without calls for
-/// a while.
-async fn a_changed_limit_counts_at_once(store: impl Store, clock: ManualClock) {
-    let limiter = Gcra::named(&store, &unique("at-once"));
-    limiter.try_set_rate(Limit::per_second(10)).await.unwrap();
-    take(&limiter, 10).await;
-    clock.advance(millis(500));
-    let slow = Limit::new(10, secs(100));
-    assert!(limiter.update_rate(slow).await.unwrap());
-    clock.advance(secs(10));
-    assert_eq!(free(&limiter).await, 6);
-    clock.advance(secs(30));
-    assert_eq!(free(&limiter).await, 9);
-    limiter.reset_rate(slow).await.unwrap();
-    assert_eq!(free(&limiter).await, 10);
-}
-
-/// With another algorithm a name starts over: its quota is granted once more, and nothing stays
-/// behind for long.
-async fn a_name_moves(store: impl Store) {
-    for other in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
-        let limiter = Gcra::hourly(&store, 5).await;
-        let moved = limiter.clone().algorithm(other);
-        take(&moved, 4).await;
-        assert_eq!(free(&limiter).await, 5);
-        take(&limiter, 3).await;
-        assert_eq!(free(&limiter).await, 2);
-        // A limit that is changed for one is changed for the other.
-        assert!(moved.update_rate(Limit::new(6, HOUR)).await.unwrap());
-        assert_eq!(limiter.limit().await.unwrap(), Some(Limit::new(6, HOUR)));
-        take(&moved, 1).await;
-        assert_eq!(free(&limiter).await, 6);
-        take(&limiter, 6).await;
-        assert!(!limiter.try_acquire().await.unwrap().is_allowed());
     }
 }
 

@@ -148,23 +148,6 @@ async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
 }
 
 #[tokio::test]
-async fn a_limit_is_changed_with_what_is_in_use() {
-    let state = State::new::<Gcra>(5).await;
-    let limiter = &state.limiter;
-    take(limiter, 4).await;
-    assert!(limiter.update_rate(Limit::new(2, HOUR)).await.unwrap());
-    assert_eq!(free(limiter).await, 0);
-    // Two are in use since then, as by a limit of two there are never more.
-    assert!(limiter.update_rate(Limit::new(9, HOUR / 4)).await.unwrap());
-    assert_eq!(free(limiter).await, 7);
-    take(limiter, 7).await;
-    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-    assert!(limiter.reset_rate(Limit::new(3, HOUR)).await.unwrap());
-    assert!(!state.exists("value"));
-    assert_eq!(free(limiter).await, 3);
-}
-
-#[tokio::test]
 async fn the_limit_has_a_life_of_its_own() {
     let state = State::new::<Gcra>(4).await;
     let limiter = &state.limiter;
