@@ -82,14 +82,8 @@ async fn it_answers_the_same_question_only() {
 #[tokio::test]
 async fn a_refusal_made_during_a_release_is_dropped_when_it_arrives() {
     let store = patient(RedisServer::shared().url()).build().unwrap();
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
-        let limiter = RateLimiter::new(&store, &unique("back")).unwrap();
-        let limiter = limiter.algorithm(algorithm);
-        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    for way in Way::ALL {
+        let limiter = way.limiter(limited(&store, Limit::per_hour(1)).await);
         let mut refused = 0;
         for _ in 0..20 {
             let grant = granted(limiter.try_acquire().await.unwrap());

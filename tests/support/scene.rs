@@ -213,6 +213,38 @@ pub async fn wait(limiter: &RateLimiter, permits: u32) -> Option<Duration> {
     }
 }
 
+/// A way to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Log,
+    /// A log with so many slots in each interval.
+    Slots(u32),
+    Window,
+    Gcra,
+}
+
+impl Way {
+    pub const ALL: [Self; 4] = [Self::Log, Self::Slots(10), Self::Window, Self::Gcra];
+
+    pub fn limiter(self, limiter: RateLimiter) -> RateLimiter {
+        match self {
+            Self::Log => limiter,
+            Self::Slots(slots) => limiter.slots(slots).unwrap(),
+            Self::Window => limiter.algorithm(Algorithm::FixedWindow),
+            Self::Gcra => limiter.algorithm(Algorithm::Gcra),
+        }
+    }
+
+    pub fn rule(self, rule: Rule) -> Rule {
+        match self {
+            Self::Log => rule,
+            Self::Slots(slots) => rule.slots(slots),
+            Self::Window => rule.algorithm(Algorithm::FixedWindow),
+            Self::Gcra => rule.algorithm(Algorithm::Gcra),
+        }
+    }
+}
+
 /// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
 #[macro_export]
 macro_rules! on_both_stores {

@@ -48,7 +48,7 @@ fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
 /// admits the request.
 async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
     let faster = Limit::per_second(1_000_001);
-    let limiter = Gcra::named(&store, &unique("fast"));
+    let limiter = Way::Gcra.named(&store, &unique("fast"));
     for error in [
         limiter.try_set_rate(faster).await.unwrap_err(),
         limiter.set_rate(faster).await.unwrap_err(),
@@ -123,7 +123,7 @@ async fn a_rules_limiter_is_read_and_deleted(
     name: String,
     layer: RateLimitLayer,
 ) {
-    let limiter = Gcra::named(&store, &name);
+    let limiter = Way::Gcra.named(&store, &name);
     assert!(!limiter.exists().await.unwrap());
     send(&layer, "a").await;
     send(&layer, "a").await;
@@ -148,7 +148,7 @@ async fn a_rules_limiter_is_read_and_deleted(
 #[tokio::test]
 async fn a_rules_limiter_is_read_and_deleted_in_memory() {
     let store = MemoryStore::new();
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     a_rules_limiter_is_read_and_deleted(store, "memory:{a}:five".to_owned(), layer).await;
 }
 
@@ -157,7 +157,7 @@ async fn a_rules_limiter_is_read_and_deleted_in_redis() {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let prefix = unique("five");
         let store = redis_store().prefix(&prefix).build().unwrap();
-        let layer = Gcra::layer(&store, limit);
+        let layer = Way::Gcra.layer(&store, limit);
         a_rules_limiter_is_read_and_deleted(store, format!("{prefix}:{{a}}:five"), layer).await;
     }
 }
@@ -197,7 +197,7 @@ async fn refusals_are_cached_until_there_is_room() {
 async fn memory_forgets_the_idle_alone() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     assert_eq!(send(&layer, "a").await.status(), StatusCode::OK);
     clock.advance(HOUR / 5 - millis(1));
     let source = async |user| decision_of(&send(&layer, user).await).source();
@@ -205,7 +205,7 @@ async fn memory_forgets_the_idle_alone() {
     clock.advance(millis(1));
     assert_eq!(source("b").await, Source::Store);
     // A debt is kept, and lasts for an interval at most, however much is charged.
-    let limiter = Gcra::named(&store, "memory:{b}:five");
+    let limiter = Way::Gcra.named(&store, "memory:{b}:five");
     let answer = send(&layer, "b").await;
     let grant = granted(decision_of(&answer).clone());
     limiter.settle(&grant.receipts()[0], 100);

@@ -92,12 +92,8 @@ async fn a_refused_request_takes_nothing_from_a_shadow_rule(store: impl Store) {
 }
 
 async fn a_layer_tries_out_all_its_rules(store: impl Store) {
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
-        let rule = rule(&unique("alone"), 1).algorithm(algorithm);
+    for way in Way::ALL {
+        let rule = way.rule(rule(&unique("alone"), 1));
         // The other limit is not reported: it refuses nothing, not even a cost above its rate.
         let costs = rule.cost_by(|parts| if parts.uri.path() == "/all" { 2 } else { 1 });
         let layer = RateLimitLayer::builder(&store)
@@ -107,10 +103,10 @@ async fn a_layer_tries_out_all_its_rules(store: impl Store) {
         for (path, room) in [("/", true), ("/", false), ("/all", false)] {
             let request = asking(&format!("GET {path}"), &[("x-key", "a")]);
             let (status, decision) = send(&layer, request).await;
-            assert_eq!(status, 200, "{algorithm:?}");
+            assert_eq!(status, 200, "{way:?}");
             let decision = decision.unwrap();
             assert_eq!(decision.source(), Source::Store);
-            assert_eq!(states(&decision)[0].1, room, "{algorithm:?} {path}");
+            assert_eq!(states(&decision)[0].1, room, "{way:?} {path}");
         }
     }
 }

@@ -8,7 +8,7 @@ async fn a_receipt_gives_back_what_lies_ahead() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
     for (after, back) in [(0, 4), (6, 3), (7, 3), (23, 1), (24, 0), (30, 0)] {
-        let limiter = Gcra::hourly(&store, 10).await;
+        let limiter = Way::Gcra.hourly(&store, 10).await;
         let grant = take(&limiter, 4).await;
         clock.advance(secs(60 * after));
         let before = free(&limiter).await;
@@ -24,9 +24,9 @@ async fn a_receipt_gives_back_what_lies_ahead() {
 async fn memory_does_not_forget_what_a_receipt_must_know() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     let minutes = |minutes: u64| clock.advance(secs(60 * minutes));
-    let limiter = Gcra::named(&store, "memory:{a}:five");
+    let limiter = Way::Gcra.named(&store, "memory:{a}:five");
     let answers = [send(&layer, "a").await, send(&layer, "a").await];
     let grants = answers.each_ref().map(grant_of);
     limiter.give_back(&grants[0].receipts()[0]);
@@ -35,7 +35,9 @@ async fn memory_does_not_forget_what_a_receipt_must_know() {
     // A newcomer would take its place, and leave it again.
     let newcomer = send(&layer, "b").await;
     if newcomer.status().is_success() {
-        Gcra::named(&store, "memory:{b}:five").give_back(&grant_of(&newcomer).receipts()[0]);
+        Way::Gcra
+            .named(&store, "memory:{b}:five")
+            .give_back(&grant_of(&newcomer).receipts()[0]);
     }
     assert!(send(&layer, "a").await.status().is_success());
     limiter.give_back(&grants[1].receipts()[0]);

@@ -17,7 +17,7 @@ impl State {
 /// below.
 #[tokio::test]
 async fn an_old_redisson_shares_the_window() {
-    let state = State::new::<Window>(5).await;
+    let state = State::new(Way::Window, 5).await;
     state.ask("SET", "value", &["5", "PX", "3600000"]);
     state.ask("DECRBY", "value", &["3"]);
     assert_eq!(free(&state.limiter).await, 2);
@@ -31,7 +31,7 @@ async fn an_old_redisson_shares_the_window() {
 #[tokio::test]
 async fn a_window_without_an_end_gets_one() {
     for verb in ["take", "count", "release", "repair", "update"] {
-        let state = State::new::<Window>(5).await;
+        let state = State::new(Way::Window, 5).await;
         // A sliding log, whose value outlives its entries.
         let logged = RateLimiter::new(&state.store, state.limiter.name()).unwrap();
         take(&logged, 2).await;
@@ -51,7 +51,7 @@ async fn a_window_without_an_end_gets_one() {
 #[cfg(feature = "inspect")]
 #[tokio::test]
 async fn a_look_at_a_window_misses_no_log() {
-    let state = State::new::<Window>(5).await;
+    let state = State::new(Way::Window, 5).await;
     take(&state.limiter, 2).await;
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
     assert_eq!(diagnosis.algorithm, Algorithm::FixedWindow);
