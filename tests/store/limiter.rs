@@ -1,7 +1,7 @@
 //! `RateLimiter` without HTTP: every verb, and waiting in line, on both stores.
 
 use crate::scene::*;
-use tower_ratelimit::RateType;
+use tower_ratelimit::{Error, RateType};
 
 on_both_by_a_clock!(
     another_type_begins_anew,
@@ -19,8 +19,7 @@ on_both_by_a_clock!(
 );
 
 async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_minute(5)).await.unwrap();
+    let limiter = limited(&store, Limit::per_minute(5)).await;
     take(&limiter, 5).await;
     assert!(
         limiter
@@ -36,8 +35,7 @@ async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
 }
 
 async fn a_part_given_back_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(4)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(4)).await;
     let first = take(&limiter, 3).await;
     take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire_many(2));
@@ -47,8 +45,7 @@ async fn a_part_given_back_wakes_waiters(store: impl Store, clock: ManualClock) 
 }
 
 async fn a_wait_as_long_as_the_timeout_is_waited_for(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     // Exactly as long as it takes is long enough.
     let mut waiting = pin!(limiter.try_acquire_for(1, Duration::from_secs(1)));
@@ -58,8 +55,7 @@ async fn a_wait_as_long_as_the_timeout_is_waited_for(store: impl Store, clock: M
 }
 
 async fn those_ahead_count(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::new(2, secs(10))).await.unwrap();
+    let limiter = limited(&store, Limit::new(2, secs(10))).await;
     take(&limiter, 2).await;
     let mut first = pin!(limiter.acquire_many(2));
     pending(&mut first, &clock).await;
@@ -71,24 +67,38 @@ async fn those_ahead_count(store: impl Store, clock: ManualClock) {
 }
 
 async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(3)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(3)).await;
     take(&limiter, 3).await;
-    // One that asks for much is not overtaken by those behind it.
+    are_served_in_order(&clock, |permits| {
+        let limiter = limiter.clone();
+        async move { limiter.acquire_many(permits).await }
+    })
+    .await;
+}
+
+/// Waiters for some of three permits a second are served as they came: one that asks for much is
+/// not overtaken by those behind it.
+pub(crate) async fn are_served_in_order<F>(clock: &ManualClock, acquire: impl Fn(u32) -> F)
+where
+    F: Future<Output = Result<Grant, Error>> + Send + 'static,
+{
     let served = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for (place, permits) in [1, 3, 1, 1, 2, 1].into_iter().enumerate() {
-        let (task_limiter, served) = (limiter.clone(), Arc::clone(&served));
+        let (acquired, served) = (acquire(permits), Arc::clone(&served));
         tasks.push(tokio::spawn(async move {
-            task_limiter.acquire_many(permits).await.unwrap();
+            acquired.await.unwrap();
             assert_eq!(served.fetch_add(1, Ordering::SeqCst), place);
         }));
         tokio::task::yield_now().await;
     }
     let all = || served.load(Ordering::SeqCst) == 6;
+    let mut steps = 0;
     while !all() {
+        steps += 1;
+        assert!(steps < 1000, "{} are served", served.load(Ordering::SeqCst));
         // A call that was under way may serve the last of them; then none sleeps any more.
-        until("it is so", async || all() || clock.sleepers() > 0).await;
+        until("one sleeps", async || all() || clock.sleepers() > 0).await;
         clock.advance(Duration::from_millis(100));
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -100,8 +110,7 @@ async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
 }
 
 async fn a_dropped_waiter_gives_up_its_place(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(2)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(2)).await;
     take(&limiter, 2).await;
     let mut first = Box::pin(limiter.acquire_many(2));
     pending(&mut first, &clock).await;
@@ -118,8 +127,7 @@ async fn a_dropped_waiter_gives_up_its_place(store: impl Store, clock: ManualClo
 }
 
 async fn the_driver_survives_its_leader(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     let leader = tokio::spawn({
         let limiter = limiter.clone();
@@ -143,8 +151,7 @@ async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
     store: impl Store,
     clock: ManualClock,
 ) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     let mut waiting = Vec::new();
     for _ in 0..3 {
@@ -169,8 +176,7 @@ async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
 }
 
 async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(1)).await;
     take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
@@ -185,8 +191,7 @@ async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualC
 }
 
 async fn giving_back_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(1)).await;
     let grant = take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
@@ -200,8 +205,7 @@ async fn giving_back_wakes_waiters(store: impl Store, clock: ManualClock) {
 }
 
 async fn a_raised_limit_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(1)).await;
     take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
@@ -210,8 +214,7 @@ async fn a_raised_limit_wakes_waiters(store: impl Store, clock: ManualClock) {
 }
 
 async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
@@ -226,8 +229,7 @@ async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: 
 #[tokio::test]
 async fn closing_waits_for_what_is_given_back() {
     let store = shared_redis().build().unwrap();
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(9)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(9)).await;
     for round in 0..3 {
         for _ in 0..3 {
             let grant = take(&limiter, 1).await;
@@ -250,8 +252,7 @@ async fn closing_twice_waits_twice() {
         .deadline(Duration::from_secs(5))
         .build()
         .unwrap();
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(9)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(9)).await;
     let grant = take(&limiter, 3).await;
     server.stop_process();
     limiter.give_back(&grant.receipts()[0]);
@@ -340,7 +341,7 @@ fn limiter(store: &impl Store) -> RateLimiter {
 }
 
 /// Polls a waiter until its queue sleeps.
-async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
+pub(crate) async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     // Moving the clock by nothing forgets those who slept before.
     clock.advance(Duration::ZERO);
     until("it is so", async || {

@@ -3,6 +3,8 @@
 use crate::scene::*;
 use tower_ratelimit::{AllOf, Error};
 
+use crate::limiter::{are_served_in_order, pending};
+
 use super::{world::World, world::left, world::on_both, world::refused_by};
 
 on_both!(
@@ -35,23 +37,6 @@ async fn limiters<S: Store, const N: usize>(
 
 async fn taken(all: &AllOf, permits: u32) -> bool {
     all.try_acquire_many(permits).await.unwrap().is_allowed()
-}
-
-fn poll<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
-    let mut cx = Context::from_waker(Waker::noop());
-    match future.as_mut().poll(&mut cx) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
-}
-
-/// Polls until it waits for its turn by the clock.
-async fn sleeps<S, F: Future>(world: &World<S>, future: &mut Pin<&mut F>) {
-    until("it sleeps", async || {
-        assert!(poll(future).is_none());
-        world.clock.sleepers() > 0
-    })
-    .await;
 }
 
 async fn each_takes_its_own<S: Store>(world: World<S>) {
@@ -136,13 +121,13 @@ async fn a_wait_is_for_all<S: Store>(world: World<S>) {
     assert!(taken(&all, 2).await);
     assert!(limiters[1].try_acquire_many(2).await.unwrap().is_allowed());
     let mut waiting = pin!(all.acquire_many(2));
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     assert_eq!(left(&limiters).await, [0, 0]);
     world.advance(1000);
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     assert_eq!(left(&limiters).await, [2, 0], "it takes none ahead");
     world.advance(1999);
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     world.advance(1);
     assert_eq!(waiting.await.unwrap().receipts().len(), 2);
     assert_eq!(left(&limiters).await, [0, 2]);
@@ -158,46 +143,23 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>)
         assert_eq!(refused.retry_after(), Some(millis(3000)));
     }
     let mut waiting = pin!(all.try_acquire_for(1, millis(3000)));
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     assert_eq!(left(&limiters).await, [2, 0]);
     world.advance(3000);
     assert!(waiting.await.unwrap().is_allowed());
     assert_eq!(left(&limiters).await, [1, 3]);
 }
 
-/// A caller with a high cost is not overtaken by those after it, whichever of the limiters lacks
-/// room.
+/// Whichever of the limiters lacks room.
 async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
     let limiters = limiters(&world, [(3, 1000), (4, 1500)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 3).await);
-    let served = Arc::new(AtomicUsize::new(0));
-    let mut tasks = Vec::new();
-    for (place, permits) in [1, 3, 1, 1, 2, 1].into_iter().enumerate() {
-        let (all, served) = (all.clone(), Arc::clone(&served));
-        tasks.push(tokio::spawn(async move {
-            all.acquire_many(permits).await.unwrap();
-            assert_eq!(served.fetch_add(1, Ordering::SeqCst), place);
-        }));
-        tokio::task::yield_now().await;
-    }
-    let all_served = || served.load(Ordering::SeqCst) == 6;
-    let mut steps = 0;
-    while !all_served() {
-        steps += 1;
-        assert!(steps < 1000, "{} are served", served.load(Ordering::SeqCst));
-        until("somebody sleeps", async || {
-            all_served() || world.clock.sleepers() > 0
-        })
-        .await;
-        world.advance(100);
-        for _ in 0..50 {
-            tokio::task::yield_now().await;
-        }
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
+    are_served_in_order(&world.clock, |permits| {
+        let all = all.clone();
+        async move { all.acquire_many(permits).await }
+    })
+    .await;
 }
 
 async fn a_cost_above_the_rate_delays_no_other<S: Store>(world: World<S>) {
@@ -205,11 +167,11 @@ async fn a_cost_above_the_rate_delays_no_other<S: Store>(world: World<S>) {
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 3).await);
     let mut first = pin!(all.acquire());
-    sleeps(&world, &mut first).await;
+    pending(&mut first, &world.clock).await;
     let mut too_much = pin!(all.acquire_many(4));
-    assert!(poll(&mut too_much).is_none());
+    assert!(poll(&mut too_much).is_pending());
     let mut behind = pin!(all.acquire());
-    assert!(poll(&mut behind).is_none());
+    assert!(poll(&mut behind).is_pending());
     world.advance(1000);
     let (first, too_much, behind) = tokio::join!(first, too_much, behind);
     first.unwrap();
@@ -223,9 +185,9 @@ async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 2).await);
     let mut first = Box::pin(all.acquire_many(2));
-    sleeps(&world, &mut first.as_mut()).await;
+    pending(&mut first, &world.clock).await;
     let mut second = pin!(all.acquire());
-    assert!(poll(&mut second).is_none());
+    assert!(poll(&mut second).is_pending());
     drop(first);
     // It takes over, and may get its wait before or after the clock moves. The clock stands still
     // while a call is in flight; otherwise the grant expires before the reply is here.
@@ -233,7 +195,7 @@ async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
         if world.clock.sleepers() > 0 {
             world.advance(10);
         }
-        poll(&mut second).is_some_and(|granted| granted.is_ok())
+        matches!(poll(&mut second), Poll::Ready(Ok(_)))
     })
     .await;
     until("only the second took", async || {
@@ -250,10 +212,8 @@ async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
         {
             let mut call = pin!(all.try_acquire_for(2, Duration::from_secs(1)));
             for _ in 0..polls {
-                if poll(&mut call).is_some_and(|decision| {
+                if let Poll::Ready(decision) = poll(&mut call) {
                     all.give_back(&granted(decision.unwrap()));
-                    true
-                }) {
                     break;
                 }
                 tokio::task::yield_now().await;
@@ -262,12 +222,10 @@ async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
         {
             let mut call = pin!(all.try_acquire_many(2));
             for _ in 0..polls {
-                if poll(&mut call).is_some_and(|decision| {
+                if let Poll::Ready(decision) = poll(&mut call) {
                     if let Decision::Allow(grant) = decision.unwrap() {
                         all.give_back(&grant);
                     }
-                    true
-                }) {
                     break;
                 }
                 tokio::task::yield_now().await;
@@ -285,14 +243,14 @@ async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
     let all = RateLimiter::all(&limiters).unwrap();
     let granted = granted(limiters[1].try_acquire_many(2).await.unwrap());
     let mut waiting = pin!(all.acquire());
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     limiters[1].give_back(&granted.receipts()[0]);
     waiting.await.unwrap();
     assert_eq!(left(&limiters).await, [8, 1]);
 
     assert!(limiters[1].try_acquire().await.unwrap().is_allowed());
     let mut waiting = pin!(all.acquire());
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     let raised = Limit::new(3, Duration::from_secs(60));
     assert!(limiters[1].update_rate(raised).await.unwrap());
     waiting.await.unwrap();
