@@ -179,9 +179,20 @@ pub fn refused(decision: Decision) -> Refusal {
     }
 }
 
+/// Returns the error, which is of this kind.
 #[track_caller]
-pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind) {
-    assert_eq!(result.unwrap_err().kind(), kind);
+pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind) -> Error {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    error
+}
+
+/// Asserts that what was built is a mistake of this kind, whose text begins so.
+#[track_caller]
+pub fn mistake<T: Debug>(built: Result<T, ConfigError>, kind: ConfigErrorKind, said: &str) {
+    let error = built.unwrap_err();
+    assert_eq!(error.kind(), kind);
+    assert!(error.to_string().starts_with(said), "{error}");
 }
 
 /// Returns a runtime of this thread, for tests that choose when it runs.

@@ -125,8 +125,10 @@ async fn a_rename_stays_in_its_slot() {
     let tagged = limiter(&store, &format!("a{{{one}}}")).await;
     assert!(is_granted(tagged.try_acquire_many(4).await));
 
-    let error = tagged.rename(&format!("b{{{other}}}")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OtherSlot);
+    fails(
+        tagged.rename(&format!("b{{{other}}}")).await,
+        ErrorKind::OtherSlot,
+    );
     // Two slots of one master are two slots.
     let near = loop {
         let name = cluster.name_on(0);
@@ -134,8 +136,7 @@ async fn a_rename_stays_in_its_slot() {
             break name;
         }
     };
-    let error = tagged.rename(&near).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OtherSlot);
+    fails(tagged.rename(&near).await, ErrorKind::OtherSlot);
     assert_eq!(free(&tagged).await, 6);
 
     let renamed = tagged.rename(&format!("b{{{one}}}")).await.unwrap();
@@ -223,10 +224,8 @@ async fn a_slot_moves_under_traffic() {
     // The keys of limits per client do not exist here, so Redis treats each command as one whose
     // keys are half moved.
     let unavailable = async || {
-        let error = limiter.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let error = limiter.release(1).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        fails(limiter.try_acquire().await, ErrorKind::Unavailable);
+        fails(limiter.release(1).await, ErrorKind::Unavailable);
     };
     unavailable().await;
     let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);

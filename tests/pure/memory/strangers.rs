@@ -300,14 +300,15 @@ fn verbs_answer_by_the_estimate() {
     let service = world.service(rule("api", 5));
     fill(&service);
     let ann = world.limiter("ann", "api");
-    let missing = now(ann.available_permits()).unwrap_err();
-    assert_eq!(missing.kind(), ErrorKind::NotInitialized);
+    fails(now(ann.available_permits()), ErrorKind::NotInitialized);
     assert_eq!(now(ann.limit()).unwrap(), None);
     assert!(takes(&service, "ann", 3));
     assert_eq!(now(ann.available_permits()).unwrap(), 2);
     assert_eq!(now(ann.limit()).unwrap().unwrap().permits(), 5);
-    let full = now(ann.try_set_rate(Limit::new(5, INTERVAL))).unwrap_err();
-    assert_eq!(full.kind(), ErrorKind::Full);
+    fails(
+        now(ann.try_set_rate(Limit::new(5, INTERVAL))),
+        ErrorKind::Full,
+    );
     fails(now(ann.release(1)), ErrorKind::NotInitialized);
     assert!(!now(ann.delete()).unwrap());
     assert_eq!(now(ann.available_permits()).unwrap(), 2);

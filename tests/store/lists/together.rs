@@ -9,7 +9,6 @@ use super::{world::World, world::left, world::on_both, world::refused_by};
 
 on_both!(
     each_takes_its_own,
-    a_refusal_waits_for_the_longest,
     an_error_of_one_charges_none,
     what_cannot_be_asked_together,
     receipts_give_back_exactly_what_was_taken,
@@ -63,10 +62,8 @@ async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
     let [first, last] = limiters(&world, [(5, 1000), (5, 1000)]).await;
     let unset = world.limiter(&unique("unset"));
     let all = RateLimiter::all([&first, &unset, &last]).unwrap();
-    let error = all.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
-    let error = all.acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    fails(all.try_acquire().await, ErrorKind::NotInitialized);
+    fails(all.acquire().await, ErrorKind::NotInitialized);
     assert_eq!(left(&[first.clone(), last.clone()]).await, [5, 5]);
     assert!(!unset.exists().await.unwrap(), "it does not exist");
     unset.try_set_rate(Limit::per_second(1)).await.unwrap();
@@ -75,8 +72,7 @@ async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
     let above = refused(all.try_acquire_many(2).await.unwrap());
     assert_eq!(above.kind(), RefusalKind::AboveRate);
     assert_eq!(above.retry_after(), None);
-    let error = all.acquire_many(2).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AboveRate);
+    fails(all.acquire_many(2).await, ErrorKind::AboveRate);
     assert_eq!(left(&[first, last]).await, [4, 4]);
 }
 
@@ -302,27 +298,4 @@ async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
         })
         .await;
     }
-}
-
-async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(2, 700), (9, 5000), (2, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 1).await);
-    world.advance(400);
-    assert!(taken(&all, 1).await);
-    let refusal = refused(all.try_acquire_many(2).await.unwrap());
-    assert_eq!(
-        refused_by(&refusal),
-        [
-            (limiters[2].name().to_owned(), Some(1000)),
-            (limiters[0].name().to_owned(), Some(700))
-        ]
-    );
-    assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1000)));
-    for later in [699, 1, 299] {
-        world.advance(later);
-        assert!(!taken(&all, 2).await, "{later}");
-    }
-    world.advance(1);
-    assert!(taken(&all, 2).await);
 }
