@@ -9,14 +9,14 @@ use redis::Connection;
 use tokio::runtime::Builder;
 use tower_ratelimit::{Limit, RateLimiter, RedisStore, SystemClock};
 
-use calls::{Call, Figures, count, grants, watch, windows};
+use calls::{Call, Figures, count, grants, watch};
 
 use super::{
     feed::Feed,
     model::{self, Caller, Generation, Reply, State},
     oracle::{self, JavaClock, Oracle, Request},
     raw,
-    support::{RedisServer, unique},
+    support::{RedisServer, unique, windows},
     worker::Worker,
 };
 

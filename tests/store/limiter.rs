@@ -5,7 +5,6 @@ use tower_ratelimit::{Error, RateType};
 
 on_both_by_a_clock!(
     another_type_begins_anew,
-    a_part_given_back_wakes_waiters,
     a_wait_as_long_as_the_timeout_is_waited_for,
     those_ahead_count,
     waiters_are_served_in_order,
@@ -13,8 +12,7 @@ on_both_by_a_clock!(
     the_driver_survives_its_leader,
     a_waiter_that_leaves_before_it_takes_over_stops_no_other,
     room_just_made_is_found_by_a_newcomer,
-    giving_back_wakes_waiters,
-    a_raised_limit_wakes_waiters,
+    whatever_makes_room_wakes_waiters,
     no_waiter_calls_before_the_announced_instant,
 );
 
@@ -32,16 +30,6 @@ async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
         RateType::PerClient
     );
     assert_eq!(limiter.available_permits().await.unwrap(), 5);
-}
-
-async fn a_part_given_back_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limited(&store, Limit::per_second(4)).await;
-    let first = take(&limiter, 3).await;
-    take(&limiter, 1).await;
-    let mut waiting = pin!(limiter.acquire_many(2));
-    pending(&mut waiting, &clock).await;
-    limiter.settle(&first.receipts()[0], 1);
-    waiting.await.unwrap();
 }
 
 async fn a_wait_as_long_as_the_timeout_is_waited_for(store: impl Store, clock: ManualClock) {
@@ -190,27 +178,21 @@ async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualC
     waiting.await.unwrap();
 }
 
-async fn giving_back_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limited(&store, Limit::per_hour(1)).await;
-    let grant = take(&limiter, 1).await;
-    let mut waiting = pin!(limiter.acquire());
-    pending(&mut waiting, &clock).await;
-    limiter.give_back(&grant.receipts()[0]);
-    waiting.await.unwrap();
-
-    let mut waiting = pin!(limiter.acquire());
-    pending(&mut waiting, &clock).await;
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    waiting.await.unwrap();
-}
-
-async fn a_raised_limit_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limited(&store, Limit::per_hour(1)).await;
-    take(&limiter, 1).await;
-    let mut waiting = pin!(limiter.acquire());
-    pending(&mut waiting, &clock).await;
-    assert!(limiter.update_rate(Limit::per_hour(2)).await.unwrap());
-    waiting.await.unwrap();
+async fn whatever_makes_room_wakes_waiters(store: impl Store, clock: ManualClock) {
+    for how in ["settled", "given back", "released", "raised"] {
+        let limiter = limited(&store, Limit::per_hour(4)).await;
+        let grant = take(&limiter, 3).await;
+        take(&limiter, 1).await;
+        let mut waiting = pin!(limiter.acquire_many(2));
+        pending(&mut waiting, &clock).await;
+        match how {
+            "settled" => limiter.settle(&grant.receipts()[0], 1),
+            "given back" => limiter.give_back(&grant.receipts()[0]),
+            "released" => assert_eq!(limiter.release(2).await.unwrap(), 2),
+            _ => assert!(limiter.update_rate(Limit::per_hour(6)).await.unwrap()),
+        }
+        waiting.await.unwrap();
+    }
 }
 
 async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: ManualClock) {

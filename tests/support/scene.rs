@@ -195,6 +195,14 @@ pub fn mistake<T: Debug>(built: Result<T, ConfigError>, kind: ConfigErrorKind, s
     assert!(error.to_string().starts_with(said), "{error}");
 }
 
+/// Returns the processor time of this thread in nanoseconds, as Linux counts it.
+pub fn processor_time() -> u64 {
+    // Linux counts it whenever it schedules.
+    thread::yield_now();
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
+}
+
 /// Returns a runtime of this thread, for tests that choose when it runs.
 pub fn runtime() -> Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();

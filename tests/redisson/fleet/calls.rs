@@ -6,6 +6,7 @@ use std::{
     thread,
 };
 
+use crate::support::windows;
 use crate::{
     feed::{Feed, Seen},
     ours::Ask,
@@ -104,22 +105,6 @@ pub(super) fn grants(calls: &[Call]) -> Vec<Grant> {
         })
     });
     grants.collect()
-}
-
-/// The permits in the window that begins with each grant; the times in order.
-pub(super) fn windows(grants: impl Iterator<Item = (i64, i64)>, length: i64) -> Vec<i64> {
-    let grants: Vec<_> = grants.collect();
-    let (mut end, mut within) = (0, 0);
-    let mut windows = Vec::new();
-    for &(begin, permits) in &grants {
-        while let Some(&(_, more)) = grants.get(end).filter(|(at, _)| at - begin < length) {
-            within += more;
-            end += 1;
-        }
-        windows.push(within);
-        within -= permits;
-    }
-    windows
 }
 
 /// Gathers the calls on a name until a mark of that name.
