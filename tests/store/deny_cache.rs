@@ -25,8 +25,7 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     let off = store(Duration::ZERO).unwrap();
     let longest = store(secs(60)).unwrap();
     for (store, source) in [(off, Source::Store), (longest, Source::Cache)] {
-        let limiter = RateLimiter::new(&store, &unique("cap")).unwrap();
-        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+        let limiter = limited(&store, Limit::per_hour(1)).await;
         take(&limiter, 1).await;
         let first = limiter.try_acquire().await.unwrap();
         assert_eq!(first.source(), Source::Store);

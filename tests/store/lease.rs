@@ -8,8 +8,7 @@ use crate::scene::*;
 
 /// A limiter that permits are leased of, and its store.
 async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("lease")).unwrap();
-    limiter.set_rate(limit).await.unwrap();
+    let limiter = limited(store, limit).await;
     limiter.lease(lease).unwrap()
 }
 

@@ -31,7 +31,6 @@ pub use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use tokio::runtime::Runtime;
 pub use tokio::task::{JoinSet, block_in_place};
 pub use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::Error;
 #[cfg(feature = "test-util")]
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
@@ -45,6 +44,7 @@ pub use tower_ratelimit::{
     },
     limit_by,
 };
+use tower_ratelimit::{Error, IntoRules};
 #[cfg(feature = "redis")]
 pub use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 
@@ -143,6 +143,12 @@ pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 /// A service that answers with nothing.
 pub fn serve<B>(_: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
     ready(Ok(Response::new(String::new())))
+}
+
+/// Returns a layer of these rules.
+pub fn layer_of(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder(store).otherwise(rules);
+    layer.build().unwrap()
 }
 
 /// Sends a request through a layer to a service that answers with nothing.

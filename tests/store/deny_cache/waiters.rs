@@ -73,8 +73,7 @@ async fn one_that_waits_long_enough_stands_in_line() {
 async fn an_extra_charge_has_waiters_asked_for_again() {
     let (server, clock) = (RedisServer::start(), ManualClock::new());
     let store = store(&server, &clock);
-    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
-    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(2)).await;
     let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
         panic!("it is free");
     };
@@ -102,8 +101,7 @@ async fn an_extra_charge_has_waiters_asked_for_again() {
 async fn a_wait_behind_others_is_kept_for_no_caller() {
     let clock = ManualClock::new();
     let store = store(RedisServer::shared(), &clock);
-    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
-    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(2)).await;
     limiter.try_acquire_many(2).await.unwrap().assert_allowed();
     let ahead = limiter.clone();
     let ahead = tokio::spawn(async move { ahead.acquire_many(2).await });

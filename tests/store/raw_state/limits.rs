@@ -71,8 +71,7 @@ async fn nor_is_anything_granted_by_it_in_any_other_way() {
     for value in INTERVALS {
         let [limiter, in_slots, ..] = limiters(&store, "interval", value);
         for limiter in [&limiter, &in_slots] {
-            let other = RateLimiter::new(&store, &unique("other")).unwrap();
-            other.set_rate(Limit::per_second(5)).await.unwrap();
+            let other = limited(&store, Limit::per_second(5)).await;
             let all = RateLimiter::all([&other, limiter]).unwrap();
             let error = all.try_acquire().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
