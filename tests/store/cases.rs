@@ -1,5 +1,6 @@
 //! Readable cases: the files of `tests/store/cases/`, in memory and on every kind of Redis, and
-//! `tests/store/defects/cases.toml`, which looks into Redis, all with a clock that is moved.
+//! two files whose cases look into Redis, `tests/store/defects/cases.toml` and
+//! `tests/store/kinds/keys.toml`, all with a clock that is moved.
 //!
 //! A file is a list of `[[case]]`: a `name`, optionally the `limit` that is set before the first
 //! step, and `steps`. Limits are permits and milliseconds; a third number is a keep-alive time.
@@ -18,15 +19,16 @@
 //! { at = 0, release = 5, released = 3 }
 //! { at = 0, settle = [0, 2] }                          # the first grant of the case, at 2 permits
 //! { at = 0, try_set = [5, 1000], done = false, stored = [9, 1000] }    # `stored` is read then
+//! { at = 0, take = 1, slots = 10 }                     # by a caller with slots
+//! { at = 0, available = 5, algorithm = "Gcra" }        # by one that counts in another way
 //! { at = 0, take = 1, by = [5, 1000], allow = ... }    # by a layer whose rule has this limit
 //! { at = 0, take = 1, tier = "paid", allow = ... }     # by a layer with the case's `tiers`
 //! { at = 0, take = 1, shared = true, status = 503 }    # by a layer with Rule::shared
 //! ```
 //!
-//! A case with an `algorithm` is counted by it, and so is a single step of another caller, which may
-//! have `slots`, too. Fixed windows run only in memory if they have times, because in Redis they end
-//! by the server's clock. Cases of logs run once more with the maximum number of slots: if no slot is
-//! longer than a millisecond, the results are the same.
+//! A case with an `algorithm` is counted by it. Fixed windows run only in memory if a step has a
+//! time, because in Redis they end by the server's clock. Cases of logs run once more with the
+//! maximum number of slots: if no slot is longer than a millisecond, the results are the same.
 //!
 //! `client = "b"` is another store with its own client id, `user = "b"` another key of the layer's
 //! rule.

@@ -44,6 +44,7 @@ pub(super) struct Step {
     pub(super) client: String,
     #[serde(default = "first")]
     pub(super) user: String,
+    /// How the caller of this step counts, where it is not as the case does.
     pub(super) algorithm: Option<String>,
     pub(super) slots: Option<u32>,
 
@@ -56,6 +57,7 @@ pub(super) struct Step {
     pub(super) acquire: Option<u32>,
     pub(super) available: Option<u64>,
     pub(super) release: Option<u32>,
+    /// Which grant of the case, and at how many permits.
     pub(super) settle: Option<(usize, u32)>,
     pub(super) repair: Option<i64>,
     pub(super) try_set: Option<Numbers>,
