@@ -198,13 +198,13 @@ async fn an_explicit_allow_does_not_loosen_the_other_rules() {
     let open = Limit::per_hour(2)
         .by(Constant("all"))
         .named(&unique("open"));
-    let layer = RateLimitLayer::builder(&store)
-        .otherwise([
+    let layer = layer_of(
+        &store,
+        [
             open.on_failure(FailurePolicy::Allow),
             by_user(Limit::per_hour(3)),
-        ])
-        .build()
-        .unwrap();
+        ],
+    );
     let service = behind(&layer);
     by_redis(&service, 0).await;
     server.kill();

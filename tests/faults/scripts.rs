@@ -42,19 +42,15 @@ fn refused_to_load(server: &RedisServer) -> u64 {
 
 #[tokio::test]
 async fn what_is_lacked_is_loaded() {
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for way in Way::ALL {
         let server = RedisServer::start();
         let store = patient(server.url()).build().unwrap();
-        let limiter = limited(&store, LIMIT).await.algorithm(algorithm);
+        let limiter = way.limiter(limited(&store, LIMIT).await);
         for _ in 0..3 {
             server.cli(&["SCRIPT", "FLUSH"]);
             take(&limiter, 1).await;
         }
-        assert_eq!(server.calls_of("eval"), 0, "{algorithm:?}");
+        assert_eq!(server.calls_of("eval"), 0, "{way:?}");
     }
 }
 

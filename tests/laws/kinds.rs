@@ -77,18 +77,11 @@ pub(crate) fn emission(limit: Limit) -> Duration {
     Duration::from_micros((nanos(limit.interval()) / 1000).div_ceil(limit.permits()))
 }
 
-/// The most permits granted in a window of `interval` that ends with one of these grants.
-///
-/// The fullest windows end with a grant, as they begin with one.
+/// Returns the most permits granted in a window of `interval`: the fullest begins with a grant.
 pub(crate) fn fullest(grants: &[Grant], interval: Duration) -> u64 {
-    let up_to = |last: usize| {
-        let end = grants[last].at;
-        (grants[..=last].iter())
-            .filter(|grant| grant.at + interval > end)
-            .map(|grant| u64::from(grant.permits))
-            .sum()
-    };
-    (0..grants.len()).map(up_to).max().unwrap_or(0)
+    let grants = grants.iter().map(|grant| (grant.at, grant.permits.into()));
+    let fullest = crate::support::windows(grants, interval).into_iter().max();
+    fullest.unwrap_or(0).unsigned_abs()
 }
 
 /// Returns the permits granted in each fixed window. It begins with its first grant, and lasts for

@@ -136,17 +136,16 @@ impl<'a, S: Store> Shared<'a, S> {
 }
 
 /// L1, and not under without need: the first request finds all there is.
-fn never_over<S: Store>(
+fn never_over<S: Settles>(
     world: &World<S>,
     (limit, steps): (Limit, Vec<Step>),
     lease: Option<Lease<'_>>,
-    settled: impl AsyncFn(),
 ) {
     world.run(async {
         let mut shared = Shared::new(world, limit, lease).await;
         for step in &steps {
             shared.step(*step).await;
-            settled().await;
+            world.store.settled().await;
         }
         let full = fullest(&shared.granted, limit.interval());
         assert!(full <= limit.permits(), "{:?}", shared.granted);
@@ -164,15 +163,14 @@ fn never_over<S: Store>(
 fn no_interval_has_more_than_the_rate_in_memory() {
     let world = World::memory(MILLISECOND);
     check(600, &steps(), |input| {
-        never_over(&world, input, None, async || {});
+        never_over(&world, input, None);
     });
 }
 
 #[test]
 fn no_interval_has_more_than_the_rate_in_redis() {
     check_in_redis(250, &steps(), |world, input| {
-        let settled = async || world.store.close().await;
-        never_over(world, input, Some(&by_hand(world)), settled);
+        never_over(world, input, Some(&by_hand(world)));
     });
 }
 
@@ -189,17 +187,16 @@ fn probed() -> impl Strategy<Value = Probed> {
 }
 
 /// L2 and L3: refused until the announced instant, granted at it, and no refusal takes anything.
-fn exact_wait<S: Store>(
+fn exact_wait<S: Settles>(
     world: &World<S>,
     (limit, steps, permits, caller, probes): Probed,
     lease: Option<Lease<'_>>,
-    settled: impl AsyncFn(),
 ) {
     world.run(async {
         let mut shared = Shared::new(world, limit, lease).await;
         for step in steps {
             shared.step(step).await;
-            settled().await;
+            world.store.settled().await;
         }
         let limiter = shared.of(caller);
         let refused = refused_until(world, &limiter, limit.permits(), permits, &probes);
@@ -214,15 +211,14 @@ fn exact_wait<S: Store>(
 fn a_wait_is_exact_and_refusals_are_free_in_memory() {
     let world = World::memory(MILLISECOND);
     check(600, &probed(), |input| {
-        exact_wait(&world, input, None, async || {});
+        exact_wait(&world, input, None);
     });
 }
 
 #[test]
 fn a_wait_is_exact_and_refusals_are_free_in_redis() {
     check_in_redis(300, &probed(), |world, input| {
-        let settled = async || world.store.close().await;
-        exact_wait(world, input, None, settled);
+        exact_wait(world, input, None);
     });
 }
 
@@ -232,8 +228,7 @@ fn a_wait_is_exact_and_refusals_are_free_in_redis() {
 fn a_wait_is_exact_beside_what_another_process_took_ahead() {
     let world = World::redis(Guards::all()[0]);
     check(150, &probed(), |input| {
-        let settled = async || world.store.close().await;
-        exact_wait(&world, input, Some(&by_hand(&world)), settled);
+        exact_wait(&world, input, Some(&by_hand(&world)));
     });
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::feed::{Seen, bytes_of};
+use crate::support::windows;
 
 /// One grant, as it stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,16 +110,8 @@ impl Ledger {
             .filter(|entry| !entry.given_back && counts(entry))
             .collect();
         grants.sort_by_key(|entry| entry.score);
-        let (mut fullest, mut sum, mut first) = (0, 0, 0);
-        for grant in &grants {
-            sum += grant.permits;
-            while grants[first].score + interval <= grant.score {
-                sum -= grants[first].permits;
-                first += 1;
-            }
-            fullest = fullest.max(sum);
-        }
-        fullest
+        let grants = grants.iter().map(|grant| (grant.score, grant.permits));
+        windows(grants, interval).into_iter().max().unwrap_or(0)
     }
 
     /// Permits that were granted and not given back.

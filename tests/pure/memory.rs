@@ -209,8 +209,10 @@ fn a_limit_that_a_verb_set_stays_and_takes_a_place() {
             ["one", "two", "three"].map(|name| RateLimiter::new(&store, name).unwrap());
         assert!(first.try_set_rate(Limit::per_second(3)).await.unwrap());
         assert_eq!(ask(&service, "a").await, Answer::Granted);
-        let full = second.try_set_rate(Limit::per_second(3)).await.unwrap_err();
-        assert_eq!(full.kind(), ErrorKind::Full);
+        fails(
+            second.try_set_rate(Limit::per_second(3)).await,
+            ErrorKind::Full,
+        );
 
         // The idle one goes, for a verb too.
         clock.advance(millis(INTERVAL));
@@ -354,8 +356,7 @@ async fn an_expired_limiter_does_not_exist() {
         assert!(!limiter.try_acquire().await.unwrap().is_allowed());
         clock.advance(millis(1));
         if asks {
-            let error = limiter.try_acquire().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::NotInitialized);
+            fails(limiter.try_acquire().await, ErrorKind::NotInitialized);
         }
         assert!(!limiter.exists().await.unwrap());
         assert!(store.is_empty());

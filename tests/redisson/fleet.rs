@@ -1,82 +1,27 @@
 //! Processes in both languages saturate one limit, each by its own clock; what happened is read
 //! from MONITOR.
 
-use std::{
-    fmt,
-    sync::mpsc::{Receiver, channel},
-    thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+mod calls;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Connection;
 use tokio::runtime::Builder;
 use tower_ratelimit::{Limit, RateLimiter, RedisStore, SystemClock};
 
+use calls::{Call, Figures, count, grants, watch};
+
 use super::{
-    feed::{Feed, Seen},
+    feed::Feed,
     model::{self, Caller, Generation, Reply, State},
     oracle::{self, JavaClock, Oracle, Request},
-    ours::Ask,
     raw,
-    support::{RedisServer, unique},
+    support::{RedisServer, unique, windows},
     worker::Worker,
 };
 
 /// Threads of one Java process.
 const THREADS: i64 = 4;
-
-/// One call as the server executed it.
-#[derive(Debug)]
-struct Call {
-    /// Microseconds since the epoch, by the server
-    arrived: i64,
-    java: bool,
-    /// What the caller stamped it with; `None` where the server's clock counts
-    now: Option<i64>,
-    asks: Vec<Ask>,
-    /// Score and member of what was granted
-    granted: Vec<(i64, Vec<u8>)>,
-}
-
-/// Permits that were granted together.
-#[derive(Clone, Copy, Debug)]
-struct Grant {
-    arrived: i64,
-    /// The score, in microseconds
-    stamp: i64,
-    permits: i64,
-    java: bool,
-}
-
-/// What a run came to.
-#[derive(Debug, Default)]
-struct Figures {
-    calls: usize,
-    /// Grants and permits, of Java and of Rust
-    granted: [(usize, i64); 2],
-    /// Longest time from stamp to arrival, microseconds, of Java and of Rust
-    lag: [i64; 2],
-    /// Permits of the fullest window of the whole interval
-    fullest: i64,
-    /// Windows of the whole interval with more than the rate
-    over: usize,
-}
-
-impl fmt::Display for Figures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [(java, java_permits), (rust, rust_permits)] = self.granted;
-        write!(
-            f,
-            "{} calls; Java {java} grants of {java_permits}, Rust {rust} of {rust_permits}; latest arrival after its \
-             stamp: Java {:.1} ms, Rust {:.1} ms; fullest whole interval {}, {} over",
-            self.calls,
-            self.lag[0] as f64 / 1000.0,
-            self.lag[1] as f64 / 1000.0,
-            self.fullest,
-            self.over,
-        )
-    }
-}
 
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,148 +171,6 @@ fn replay(state: &mut State, calls: &[Call], generation: Generation) {
             granted, real,
             "call {number} of a fleet: the model's decisions and the server's; {call:?}"
         );
-    }
-}
-
-fn count(calls: &[Call], rate: i64, interval: i64) -> Figures {
-    let grants = grants(calls);
-    let mut figures = Figures {
-        calls: calls.len(),
-        ..Figures::default()
-    };
-    for grant in &grants {
-        let side = usize::from(!grant.java);
-        figures.granted[side].0 += 1;
-        figures.granted[side].1 += grant.permits;
-        figures.lag[side] = figures.lag[side].max(grant.arrived - grant.stamp);
-    }
-    // Where the server stamps, its own milliseconds are what an interval is counted in.
-    let by_server = calls.iter().any(|call| call.now.is_none());
-    let times = grants.iter().map(|grant| {
-        (
-            if by_server {
-                grant.stamp
-            } else {
-                grant.arrived
-            },
-            grant.permits,
-        )
-    });
-    let windows = windows(times, interval * 1000);
-    figures.fullest = windows.iter().copied().max().unwrap_or(0);
-    figures.over = windows.iter().filter(|permits| **permits > rate).count();
-    figures
-}
-
-fn grants(calls: &[Call]) -> Vec<Grant> {
-    let grants = calls.iter().flat_map(|call| {
-        call.granted.iter().map(|(score, member)| Grant {
-            arrived: call.arrived,
-            stamp: score * 1000,
-            permits: i64::from(u32::from_le_bytes(member[17..].try_into().unwrap())),
-            java: call.java,
-        })
-    });
-    grants.collect()
-}
-
-/// The permits in the window that begins with each grant; the times in order.
-fn windows(grants: impl Iterator<Item = (i64, i64)>, length: i64) -> Vec<i64> {
-    let grants: Vec<_> = grants.collect();
-    let (mut end, mut within) = (0, 0);
-    let mut windows = Vec::new();
-    for &(begin, permits) in &grants {
-        while let Some(&(_, more)) = grants.get(end).filter(|(at, _)| at - begin < length) {
-            within += more;
-            end += 1;
-        }
-        windows.push(within);
-        within -= permits;
-    }
-    windows
-}
-
-/// Gathers the calls on a name until a mark of that name.
-fn watch(mut feed: Feed, name: &str) -> Receiver<Vec<Call>> {
-    let (sender, receiver) = channel();
-    let name = name.to_owned();
-    thread::spawn(move || {
-        let mut calls: Vec<Call> = Vec::new();
-        // A call that has begun, and whether its script has run: a server that does not know it yet
-        // does nothing.
-        let mut current: Option<(Call, bool)> = None;
-        loop {
-            let seen = feed.next();
-            if seen.by_script {
-                if let Some((call, ran)) = &mut current {
-                    *ran = true;
-                    if seen.words[0].eq_ignore_ascii_case("ZADD") {
-                        grant(call, &seen);
-                    }
-                }
-                continue;
-            }
-            calls.extend(current.take().filter(|(_, ran)| *ran).map(|(call, _)| call));
-            if seen.words == ["ECHO", &name] {
-                // Fails only if the test has failed.
-                let _ = sender.send(calls);
-                return;
-            }
-            if seen.is_script() && seen.words[3] == name {
-                current = Some((call(&seen), false));
-            }
-        }
-    });
-    receiver
-}
-
-fn number(bytes: &[u8]) -> Option<i64> {
-    std::str::from_utf8(bytes).ok()?.parse().ok()
-}
-
-/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours
-/// time, exact, source, four fields of a limit, and either the permits of each caller and their
-/// members, or for each caller waits, permits, member, shadow.
-fn call(seen: &Seen) -> Call {
-    let arguments = seen.arguments();
-    let rest = &arguments[3 + number(&arguments[2]).unwrap() as usize..];
-    let java = rest.len() == 3;
-    let (now, asks) = if java {
-        let permits = number(&rest[0]).unwrap();
-        let member = [&[16], &rest[2][..], &(permits as u32).to_le_bytes()].concat();
-        (number(&rest[1]), vec![(permits, Some(member))])
-    } else if let [now, .., permits, members] = rest
-        && rest.len() == 9
-    {
-        let permits = number(permits).unwrap();
-        let asks = members
-            .chunks(21)
-            .map(|member| (permits, Some(member.to_vec())));
-        (number(now), asks.collect())
-    } else {
-        let callers = rest[7..].chunks(4);
-        let asks = callers.map(|caller| (number(&caller[1]).unwrap(), Some(caller[2].clone())));
-        (number(&rest[0]), asks.collect())
-    };
-    Call {
-        arrived: seen.micros,
-        java,
-        now,
-        asks,
-        granted: Vec::new(),
-    }
-}
-
-fn grant(call: &mut Call, seen: &Seen) {
-    // Java: key, score, member; ours has NX before the scores, and XX where it repairs.
-    let arguments = seen.arguments();
-    let flag = usize::from(number(&arguments[2]).is_none());
-    for entry in arguments[2 + flag..].chunks(2) {
-        let (score, member) = (&entry[0], &entry[1]);
-        let mut asks = call.asks.iter();
-        if asks.any(|(_, asked)| asked.as_ref() == Some(member)) {
-            call.granted.push((number(score).unwrap(), member.clone()));
-        }
     }
 }
 
@@ -523,11 +326,4 @@ fn those_that_yield_leave_java_its_share() {
             }
         }
     }
-}
-
-#[test]
-fn windows_begin_with_each_grant() {
-    let grants = [(0, 1), (5, 2), (10, 4), (11, 8)];
-    assert_eq!(windows(grants.into_iter(), 10), [3, 14, 12, 8]);
-    assert_eq!(windows(grants.into_iter(), 11), [7, 14, 12, 8]);
 }

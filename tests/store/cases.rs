@@ -1,5 +1,6 @@
 //! Readable cases: the files of `tests/store/cases/`, in memory and on every kind of Redis, and
-//! `tests/store/defects/cases.toml`, which looks into Redis, all with a clock that is moved.
+//! two files whose cases look into Redis, `tests/store/defects/cases.toml` and
+//! `tests/store/kinds/keys.toml`, all with a clock that is moved.
 //!
 //! A file is a list of `[[case]]`: a `name`, optionally the `limit` that is set before the first
 //! step, and `steps`. Limits are permits and milliseconds; a third number is a keep-alive time.
@@ -10,23 +11,29 @@
 //! { at = 0, take = 8, deny = { wait = 1000, remaining = 7, reset = 1000 } }    # in ms
 //! { at = 0, take = 3 }                                 # granted
 //! { at = 0, take = 8, wait = 1000 }                    # refused
+//! { at = 0, take = 8, refused = true }                 # for a time that is not compared
 //! { at = 0, take = 11, never = true }                  # more than the rate
+//! { at = 0, take = 8, within = 9, wait = 1000 }        # by a caller that waits so long
 //! { at = 0, take = 0, error = "Permits" }              # as of any verb
 //! { at = 0, available = 7 }
 //! { at = 0, release = 5, released = 3 }
+//! { at = 0, settle = [0, 2] }                          # the first grant of the case, at 2 permits
 //! { at = 0, try_set = [5, 1000], done = false, stored = [9, 1000] }    # `stored` is read then
+//! { at = 0, take = 1, slots = 10 }                     # by a caller with slots
+//! { at = 0, available = 5, algorithm = "Gcra" }        # by one that counts in another way
 //! { at = 0, take = 1, by = [5, 1000], allow = ... }    # by a layer whose rule has this limit
 //! { at = 0, take = 1, tier = "paid", allow = ... }     # by a layer with the case's `tiers`
 //! { at = 0, take = 1, shared = true, status = 503 }    # by a layer with Rule::shared
 //! ```
 //!
-//! A case with an `algorithm` is counted by it; fixed windows run only in memory, because in Redis
-//! they end by the server's clock. All others run once more with the maximum number of slots: if no
-//! slot is longer than a millisecond, the results are the same.
+//! A case with an `algorithm` is counted by it. Fixed windows run only in memory if a step has a
+//! time, because in Redis they end by the server's clock. Cases of logs run once more with the
+//! maximum number of slots: if no slot is longer than a millisecond, the results are the same.
 //!
 //! `client = "b"` is another store with its own client id, `user = "b"` another key of the layer's
 //! rule.
 
+mod file;
 mod world;
 
 use crate::defects::world::{Books, Keys, redis, unused};
@@ -34,149 +41,12 @@ use crate::scene::*;
 use crate::{guards, topologies};
 use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs, path::Path};
 
-use serde::Deserialize;
 use tower_ratelimit::Error;
 
 use crate::guards::Guards;
 use crate::topologies::Topology;
+use file::{Allow, Case, Deny, File, MOST_SLOTS, Numbers, Step, algorithm, limit};
 use world::{Stores, World, memory};
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    case: Vec<Case>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    algorithm: Option<String>,
-    limit: Option<Numbers>,
-    /// The rate and the interval, as a Redisson since 3.38.0 writes them.
-    java: Option<(String, String)>,
-    #[serde(default)]
-    per_client: bool,
-    #[serde(default)]
-    tiers: Vec<Tier>,
-    steps: Vec<Step>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tier {
-    name: String,
-    permits: u64,
-    interval: u64,
-}
-
-/// Permits, an interval and, where there is one, a keep-alive time.
-type Numbers = Vec<u64>;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    at: Option<u64>,
-    #[serde(default = "first")]
-    client: String,
-    #[serde(default = "first")]
-    user: String,
-
-    take: Option<u32>,
-    by: Option<Numbers>,
-    tier: Option<String>,
-    #[serde(default)]
-    shared: bool,
-    acquire: Option<u32>,
-    available: Option<u64>,
-    release: Option<u32>,
-    try_set: Option<Numbers>,
-    set: Option<Numbers>,
-    set_or_update: Option<Numbers>,
-    update: Option<Numbers>,
-    reset: Option<Numbers>,
-    expire: Option<u64>,
-    #[serde(default)]
-    delete: bool,
-    redis: Option<Vec<String>>,
-    #[serde(default)]
-    plant: Vec<(i64, u32)>,
-
-    allow: Option<Allow>,
-    deny: Option<Deny>,
-    wait: Option<u64>,
-    #[serde(default)]
-    never: bool,
-    error: Option<String>,
-    status: Option<u16>,
-    released: Option<u64>,
-    done: Option<bool>,
-    stored: Option<Numbers>,
-    #[serde(default)]
-    not_stored: bool,
-    fields: Option<String>,
-    value: Option<i64>,
-    log: Option<Vec<(i64, u32)>>,
-    #[serde(default)]
-    unused: bool,
-    lives: Option<[i64; 3]>,
-}
-
-#[derive(Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-struct Allow {
-    remaining: u64,
-    reset: u64,
-}
-
-#[derive(Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-struct Deny {
-    wait: u64,
-    remaining: u64,
-    reset: u64,
-}
-
-/// The maximum of an interval: with this many milliseconds, no slot is longer than one.
-const MOST_SLOTS: u32 = 10_000;
-
-impl Case {
-    /// The longest interval that is counted by, in milliseconds.
-    fn longest(&self) -> u64 {
-        let limits = |step: &Step| {
-            let set = [&step.try_set, &step.set, &step.set_or_update];
-            let changed = [&step.by, &step.update, &step.reset];
-            [set, changed]
-                .concat()
-                .into_iter()
-                .flatten()
-                .map(|limit| limit[1])
-                .max()
-        };
-        let steps = self.steps.iter().filter_map(limits);
-        let limits = steps.chain(self.limit.iter().map(|limit| limit[1]));
-        let tiers = self.tiers.iter().map(|tier| tier.interval);
-        limits.chain(tiers).max().unwrap_or(0)
-    }
-}
-
-fn first() -> String {
-    String::from("a")
-}
-
-/// Returns the limit that is written as numbers.
-fn limit(numbers: &Numbers, per_client: bool) -> Limit {
-    let limit = Limit::new(numbers[0], millis(numbers[1]));
-    let limit = match numbers.get(2) {
-        Some(life) => limit.keep_alive(millis(*life)).expect("a keep-alive time"),
-        None => limit,
-    };
-    if per_client {
-        limit.per_client()
-    } else {
-        limit
-    }
-}
 
 #[tokio::test]
 async fn in_memory() {
@@ -193,7 +63,7 @@ async fn in_slots() {
         stores.push(Stores::new(Topology::Tcp, guards).await);
     }
     for (file, case) in cases() {
-        if case.algorithm.is_none() && case.longest() <= MOST_SLOTS.into() {
+        if case.runs_in_slots() {
             let what = format!("{file}: {} in slots", case.name);
             let in_redis = stores.iter().map(Stores::world);
             for mut world in std::iter::once(memory()).chain(in_redis) {
@@ -211,7 +81,7 @@ async fn in_slots() {
 async fn on_one_server() {
     let stores = Stores::new(Topology::Tcp, Guards::all()[0]).await;
     for (file, case) in cases() {
-        if case.algorithm.as_deref() != Some("FixedWindow") {
+        if case.runs_in_redis() {
             let what = format!("{file}: {}", case.name);
             play(&what, &mut stores.world(), &case).await;
         }
@@ -223,7 +93,7 @@ async fn in_redis() {
     let (topologies, guards) = (Topology::all(), Guards::all());
     let mut stores = HashMap::new();
     for (number, (file, case)) in cases().into_iter().enumerate() {
-        if case.algorithm.as_deref() == Some("FixedWindow") {
+        if !case.runs_in_redis() {
             continue;
         }
         // Neither guards nor the way to Redis change a decision. Over the cases, all guards run on
@@ -246,7 +116,17 @@ async fn in_redis() {
 /// Redisson's defects: the steps write what a Redisson client leaves behind, and see the keys.
 #[tokio::test]
 async fn no_case_shows_a_defect() {
-    let file: File = toml::from_str(include_str!("defects/cases.toml")).unwrap();
+    with_a_look_at_the_keys(include_str!("defects/cases.toml")).await;
+}
+
+/// The state in Redis of the kinds that have no log.
+#[tokio::test]
+async fn what_stands_in_redis_is_as_described() {
+    with_a_look_at_the_keys(include_str!("kinds/keys.toml")).await;
+}
+
+async fn with_a_look_at_the_keys(text: &str) {
+    let file: File = toml::from_str(text).unwrap();
     for case in file.case {
         let stores = Stores::new(Topology::Tcp, Guards::all()[0]).await;
         play(&case.name, &mut stores.world(), &case).await;
@@ -272,11 +152,8 @@ fn cases() -> Vec<(String, Case)> {
 }
 
 async fn play(what: &str, world: &mut World, case: &Case) {
-    match case.algorithm.as_deref() {
-        None => {}
-        Some("FixedWindow") => world.count_by(Algorithm::FixedWindow),
-        Some("Gcra") => world.count_by(Algorithm::Gcra),
-        Some(other) => panic!("{what}: no algorithm {other}"),
+    if let Some(name) = &case.algorithm {
+        world.count_by(algorithm(name));
     }
     if let Some((rate, interval)) = &case.java {
         Keys::of(&world.name).plant_limit(rate, interval.parse().unwrap(), "0");
@@ -296,6 +173,7 @@ async fn play(what: &str, world: &mut World, case: &Case) {
         })
         .collect();
     world.build_layers(&tiers);
+    let mut receipts = Vec::new();
     for (number, step) in case.steps.iter().enumerate() {
         let what = format!("{what}: step {}, at {:?}", number + 1, step.at);
         if let Some(at) = step.at {
@@ -305,24 +183,43 @@ async fn play(what: &str, world: &mut World, case: &Case) {
             ("shared", _) | (_, false) => Keys::of(&world.name),
             (client, true) => Keys::of_client(&world.name, client),
         };
-        let limiter = world.limiter(&step.client);
+        let limiter = &of_step(world, step);
         let of_take = [
             step.allow.is_some(),
             step.deny.is_some(),
             step.wait.is_some(),
+            step.refused,
+            step.never,
+            step.status.is_some(),
         ];
-        let of_take = of_take.contains(&true) || step.never || step.status.is_some();
+        let of_take = of_take.contains(&true);
         assert!(
             step.take.is_some() || !of_take,
             "{what}: a result of no take"
         );
+        if let Some((which, keep)) = step.settle {
+            limiter.settle(&receipts[which], keep);
+            world.settled().await;
+        }
         match step.take {
-            Some(permits) => take(&what, world, step, permits).await,
+            Some(permits) => receipts.extend(take(&what, world, limiter, step, permits).await),
             None => count(&what, limiter, step).await,
         }
         change(&what, limiter, step, case.per_client).await;
         write(&keys, step);
         look(&what, limiter, &keys, step, case.per_client).await;
+    }
+}
+
+/// The limiter as the caller of a step has it.
+fn of_step(world: &World, step: &Step) -> RateLimiter {
+    let mut limiter = world.limiter(&step.client).clone();
+    if let Some(name) = &step.algorithm {
+        limiter = limiter.algorithm(algorithm(name));
+    }
+    match step.slots {
+        Some(slots) => limiter.slots(slots).expect("a number of slots"),
+        None => limiter,
     }
 }
 
@@ -333,11 +230,25 @@ fn check<T: PartialEq + Debug>(what: &str, step: &Step, result: Result<T, Error>
     assert_eq!(result, expected, "{what}");
 }
 
-async fn take(what: &str, world: &World, step: &Step, permits: u32) {
+/// Returns the receipts of what is granted.
+async fn take(
+    what: &str,
+    world: &World,
+    limiter: &RateLimiter,
+    step: &Step,
+    permits: u32,
+) -> Vec<Receipt> {
     let decision = if step.by.is_none() && step.tier.is_none() && !step.shared {
-        match world.limiter(&step.client).try_acquire_many(permits).await {
+        let taken = match step.within {
+            Some(time) => limiter.try_acquire_for(permits, millis(time)).await,
+            None => limiter.try_acquire_many(permits).await,
+        };
+        match taken {
             Ok(decision) if step.error.is_none() => decision,
-            other => return check(what, step, other.map(drop), ()),
+            other => {
+                check(what, step, other.map(drop), ());
+                return Vec::new();
+            }
         }
     } else {
         let by = step.by.as_ref().map(|numbers| limit(numbers, false));
@@ -350,13 +261,17 @@ async fn take(what: &str, world: &World, step: &Step, permits: u32) {
         };
         assert_eq!(answer.status().as_u16(), expected, "{what}");
         if expected == 503 {
-            return;
+            return Vec::new();
         }
         decision_of(&answer).clone()
     };
     let by_store = matches!(decision.source(), Source::Store | Source::Cache);
     assert!(by_store, "{what}: {decision:?}");
     assert_decision(what, &decision, step);
+    match decision {
+        Decision::Allow(grant) => grant.receipts().to_vec(),
+        Decision::Deny(_) => Vec::new(),
+    }
 }
 
 async fn count(what: &str, limiter: &RateLimiter, step: &Step) {
@@ -370,6 +285,9 @@ async fn count(what: &str, limiter: &RateLimiter, step: &Step) {
     if let Some(permits) = step.release {
         let released = limiter.release(permits).await;
         check(what, step, released, step.released.unwrap_or_default());
+    }
+    if let Some(lost) = step.repair {
+        check(what, step, limiter.repair().await, lost);
     }
 }
 
@@ -395,6 +313,13 @@ async fn change(what: &str, limiter: &RateLimiter, step: &Step, per_client: bool
     if let Some(life) = step.expire {
         check(what, step, limiter.expire(millis(life)).await, done);
     }
+    if let Some(life) = step.expire_sooner {
+        let set = limiter.expire_when(millis(life), ExpireWhen::Less).await;
+        check(what, step, set, done);
+    }
+    if step.clear_expire {
+        check(what, step, limiter.clear_expire().await, done);
+    }
     if step.delete {
         check(what, step, limiter.delete().await, done);
     }
@@ -418,6 +343,18 @@ fn write(keys: &Keys, step: &Step) {
 async fn look(what: &str, limiter: &RateLimiter, keys: &Keys, step: &Step, per_client: bool) {
     if step.not_stored {
         check(what, step, limiter.limit().await, None);
+    }
+    if let Some(exists) = step.exists {
+        check(what, step, limiter.exists().await, exists);
+    }
+    if let Some(life) = &step.life {
+        let left = limiter.time_to_live().await;
+        check(
+            what,
+            step,
+            left.map(|left| format!("{left:?}")),
+            life.clone(),
+        );
     }
     if let Some(numbers) = &step.stored {
         let stored = Some(limit(numbers, per_client));
@@ -448,7 +385,7 @@ fn assert_decision(what: &str, decision: &Decision, step: &Step) {
     assert_eq!(decision.limits().len(), 1, "{what}: {decision:?}");
     let state = decision.limits().next().unwrap();
     let reset = whole_millis(state.reset_after());
-    let over = step.deny.is_some() || step.wait.is_some();
+    let over = step.deny.is_some() || step.wait.is_some() || step.refused;
     let said = (
         step.allow.is_some() || !over && !step.never,
         over,

@@ -5,13 +5,13 @@
 //! compares Redis' state before and after with the description of the format. Its comment describes
 //! Redisson's behaviour; `#n` is a thread of redisson/redisson, the rest was measured on 4.7.0.
 //! `cases.toml` is played by `cases`. Time is a clock that is moved, except in the tests of the
-//! server's clock.
+//! server's clock. Names whose keys a Cluster would put apart are tried on a real one, in
+//! `tests/topologies/cluster.rs`.
 
 mod clients;
 mod clocks;
 mod members;
 mod monitor;
-mod names;
 mod numbers;
 mod rates;
 mod resend;

@@ -25,8 +25,7 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     let off = store(Duration::ZERO).unwrap();
     let longest = store(secs(60)).unwrap();
     for (store, source) in [(off, Source::Store), (longest, Source::Cache)] {
-        let limiter = RateLimiter::new(&store, &unique("cap")).unwrap();
-        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+        let limiter = limited(&store, Limit::per_hour(1)).await;
         take(&limiter, 1).await;
         let first = limiter.try_acquire().await.unwrap();
         assert_eq!(first.source(), Source::Store);
@@ -82,14 +81,8 @@ async fn it_answers_the_same_question_only() {
 #[tokio::test]
 async fn a_refusal_made_during_a_release_is_dropped_when_it_arrives() {
     let store = patient(RedisServer::shared().url()).build().unwrap();
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
-        let limiter = RateLimiter::new(&store, &unique("back")).unwrap();
-        let limiter = limiter.algorithm(algorithm);
-        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    for way in Way::ALL {
+        let limiter = way.limiter(limited(&store, Limit::per_hour(1)).await);
         let mut refused = 0;
         for _ in 0..20 {
             let grant = granted(limiter.try_acquire().await.unwrap());

@@ -223,8 +223,7 @@ async fn what_has_expired_is_no_drift() {
 async fn missing_keys_are_found() {
     let spoilt = Spoilt::unset("diagnose");
     spoilt.finds(&[(Kind::NotInitialized, "no limit")]).await;
-    let error = spoilt.limiter().repair().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    fails(spoilt.limiter().repair().await, ErrorKind::NotInitialized);
 
     let spoilt = Spoilt::new().await;
     let _ = spoilt.limiter().try_acquire_many(4).await.unwrap();
@@ -417,10 +416,11 @@ async fn a_log_that_moves_is_not_drift() {
 async fn other_kinds_of_keys_are_an_error() {
     let spoilt = Spoilt::unset("diagnose");
     command(&["SET", &spoilt.name, "something"]);
-    let error = spoilt.store.diagnose(&spoilt.name).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ForeignState);
-    let error = spoilt.store.diagnose("a{b").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Name);
+    fails(
+        spoilt.store.diagnose(&spoilt.name).await,
+        ErrorKind::ForeignState,
+    );
+    fails(spoilt.store.diagnose("a{b").await, ErrorKind::Name);
 }
 
 #[tokio::test]

@@ -7,82 +7,39 @@ mod window;
 
 use crate::scene::*;
 
-/// A way to count.
-trait Kind {
+impl Way {
     /// The shortest wait for the third of two permits an hour.
-    const THIRD_OF_TWO_AN_HOUR: Duration = HOUR;
-    /// Set if the value in Redis is a decimal number.
-    const IS_DECIMAL: bool = true;
+    fn third_of_two_an_hour(self) -> Duration {
+        match self {
+            Self::Gcra => HOUR / 2,
+            _ => HOUR,
+        }
+    }
 
-    fn limiter(limiter: RateLimiter) -> RateLimiter;
-    fn rule(rule: Rule) -> Rule;
-
-    fn named(store: &impl Store, name: &str) -> RateLimiter {
-        Self::limiter(RateLimiter::new(store, name).unwrap())
+    fn named(self, store: &impl Store, name: &str) -> RateLimiter {
+        self.limiter(RateLimiter::new(store, name).unwrap())
     }
 
     /// Returns a limiter of `permits` an hour that no other test uses.
-    async fn hourly(store: &impl Store, permits: u64) -> RateLimiter {
-        let limiter = Self::named(store, &unique("kind"));
-        let limit = Limit::new(permits, HOUR);
-        assert!(limiter.try_set_rate(limit).await.unwrap());
-        limiter
+    async fn hourly(self, store: &impl Store, permits: u64) -> RateLimiter {
+        self.limiter(limited(store, Limit::new(permits, HOUR)).await)
     }
 
     /// A layer of one rule, by which each key has a limiter of its own: `<prefix>:{<key>}:five`.
-    fn layer(store: &impl Store, limit: Limit) -> RateLimitLayer {
+    fn layer(self, store: &impl Store, limit: Limit) -> RateLimitLayer {
         let rule = Rule::new("five", limit, FromHeader::new("x-key"));
-        RateLimitLayer::new(store, Self::rule(rule))
+        RateLimitLayer::new(store, self.rule(rule))
     }
 }
 
-struct Log;
-/// A log with ten slots in each interval.
-struct Slots;
-struct Gcra;
-struct Window;
-
-impl Kind for Log {
-    fn limiter(limiter: RateLimiter) -> RateLimiter {
-        limiter
-    }
-
-    fn rule(rule: Rule) -> Rule {
-        rule
-    }
-}
-
-impl Kind for Slots {
-    fn limiter(limiter: RateLimiter) -> RateLimiter {
-        limiter.slots(10).unwrap()
-    }
-
-    fn rule(rule: Rule) -> Rule {
-        rule.slots(10)
-    }
-}
-
-impl Kind for Gcra {
-    const THIRD_OF_TWO_AN_HOUR: Duration = secs(1800);
-    const IS_DECIMAL: bool = false;
-
-    fn limiter(limiter: RateLimiter) -> RateLimiter {
-        limiter.algorithm(Algorithm::Gcra)
-    }
-
-    fn rule(rule: Rule) -> Rule {
-        rule.algorithm(Algorithm::Gcra)
-    }
-}
-
-impl Kind for Window {
-    fn limiter(limiter: RateLimiter) -> RateLimiter {
-        limiter.algorithm(Algorithm::FixedWindow)
-    }
-
-    fn rule(rule: Rule) -> Rule {
-        rule.algorithm(Algorithm::FixedWindow)
-    }
+/// Returns rules that have this limit when a layer is built.
+fn known(limit: Limit) -> [Rule; 3] {
+    let tiers = [("day", Limit::new(1, 24 * HOUR)), ("other", limit)];
+    [
+        Rule::from(limit),
+        Rule::new("tiers", Tiers::new(tiers, |_| "day"), Constant("all")),
+        Rule::shared("orders").or_init(limit),
+    ]
 }
 
 /// A patient store of client `7d9`.
@@ -97,9 +54,9 @@ struct State {
 }
 
 impl State {
-    async fn new<K: Kind>(permits: u64) -> Self {
+    async fn new(way: Way, permits: u64) -> Self {
         let store = redis_store().build().unwrap();
-        let limiter = K::hourly(&store, permits).await;
+        let limiter = way.hourly(&store, permits).await;
         Self { limiter, store }
     }
 

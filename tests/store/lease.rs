@@ -8,8 +8,7 @@ use crate::scene::*;
 
 /// A limiter that permits are leased of, and its store.
 async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("lease")).unwrap();
-    limiter.set_rate(limit).await.unwrap();
+    let limiter = limited(store, limit).await;
     limiter.lease(lease).unwrap()
 }
 
@@ -293,12 +292,10 @@ async fn a_lease_that_cannot_be_is_an_error() {
         (Duration::from_micros(1), Algorithm::SlidingLog),
         (millis(1), Algorithm::FixedWindow),
     ] {
-        let error = limiter(algorithm).lease(lease).unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Limit);
-        assert!(
-            error
-                .to_string()
-                .starts_with("\"hot\" cannot lease permits for ")
+        mistake(
+            limiter(algorithm).lease(lease),
+            ConfigErrorKind::Limit,
+            "\"hot\" cannot lease permits for ",
         );
     }
     limiter(Algorithm::FixedWindow)

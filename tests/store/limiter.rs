@@ -1,30 +1,23 @@
 //! `RateLimiter` without HTTP: every verb, and waiting in line, on both stores.
 
 use crate::scene::*;
-use tower_ratelimit::RateType;
+use tower_ratelimit::{Error, RateType};
 
 on_both_by_a_clock!(
     another_type_begins_anew,
-    a_grant_is_settled_at_what_was_used,
-    a_part_given_back_wakes_waiters,
-    nothing_is_done_to_what_is_not_there,
-    a_timeout_of_zero_is_one_try,
-    a_wait_beyond_the_timeout_is_refused_at_once,
+    a_wait_as_long_as_the_timeout_is_waited_for,
     those_ahead_count,
-    more_than_the_rate_is_never_waited_for,
     waiters_are_served_in_order,
     a_dropped_waiter_gives_up_its_place,
     the_driver_survives_its_leader,
     a_waiter_that_leaves_before_it_takes_over_stops_no_other,
     room_just_made_is_found_by_a_newcomer,
-    giving_back_wakes_waiters,
-    a_raised_limit_wakes_waiters,
+    whatever_makes_room_wakes_waiters,
     no_waiter_calls_before_the_announced_instant,
 );
 
 async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_minute(5)).await.unwrap();
+    let limiter = limited(&store, Limit::per_minute(5)).await;
     take(&limiter, 5).await;
     assert!(
         limiter
@@ -39,92 +32,9 @@ async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
     assert_eq!(limiter.available_permits().await.unwrap(), 5);
 }
 
-async fn a_grant_is_settled_at_what_was_used(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::new(10, secs(60))).await.unwrap();
-    let left = async |left: u64| {
-        until("it is so", async || {
-            limiter.available_permits().await.unwrap() == left
-        })
-        .await;
-    };
-    let less = take(&limiter, 5).await;
-    for _ in 0..2 {
-        limiter.settle(&less.receipts()[0], 2);
-    }
-    left(8).await;
-    let same = take(&limiter, 3).await;
-    limiter.settle(&same.receipts()[0], 3);
-    left(5).await;
-
-    clock.advance(Duration::from_secs(30));
-    let more = take(&limiter, 1).await;
-    for _ in 0..2 {
-        limiter.settle(&more.receipts()[0], 31);
-    }
-    left(0).await;
-    let wait = async || {
-        let refused = refused(limiter.try_acquire().await.unwrap());
-        refused.retry_after().unwrap().as_secs()
-    };
-    assert_eq!(wait().await, 60, "it counts from when it was settled");
-    clock.advance(Duration::from_secs(30));
-    assert_eq!(wait().await, 30, "what was taken before has expired");
-    clock.advance(Duration::from_secs(30));
-    left(10).await;
-
-    let other = self::limiter(&store);
-    limiter.settle(&take(&limiter, 1).await.receipts()[0], 4);
-    other.settle(&less.receipts()[0], 9);
-    left(6).await;
-    assert!(!other.exists().await.unwrap());
-}
-
-async fn a_part_given_back_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(4)).await.unwrap();
-    let first = take(&limiter, 3).await;
+async fn a_wait_as_long_as_the_timeout_is_waited_for(store: impl Store, clock: ManualClock) {
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
-    let mut waiting = pin!(limiter.acquire_many(2));
-    pending(&mut waiting, &clock).await;
-    limiter.settle(&first.receipts()[0], 1);
-    waiting.await.unwrap();
-}
-
-async fn nothing_is_done_to_what_is_not_there(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    let missing = ErrorKind::NotInitialized;
-    assert_eq!(limiter.try_acquire().await.unwrap_err().kind(), missing);
-    assert_eq!(limiter.acquire().await.unwrap_err().kind(), missing);
-    fails(limiter.available_permits().await, missing);
-    assert_eq!(limiter.release(1).await.unwrap_err().kind(), missing);
-    assert!(!limiter.update_rate(Limit::per_second(1)).await.unwrap());
-    assert!(!limiter.expire(Duration::from_secs(1)).await.unwrap());
-    assert!(!limiter.clear_expire().await.unwrap());
-    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Missing);
-    assert!(!limiter.exists().await.unwrap());
-}
-
-async fn a_timeout_of_zero_is_one_try(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
-    assert!(
-        limiter
-            .try_acquire_for(1, Duration::ZERO)
-            .await
-            .unwrap()
-            .is_allowed()
-    );
-    let refused = refused(limiter.try_acquire_for(1, Duration::ZERO).await.unwrap());
-    assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
-}
-
-async fn a_wait_beyond_the_timeout_is_refused_at_once(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
-    take(&limiter, 1).await;
-    let decision = limiter.try_acquire_for(1, millis(999)).await.unwrap();
-    assert_eq!(refused(decision).retry_after(), Some(secs(1)));
     // Exactly as long as it takes is long enough.
     let mut waiting = pin!(limiter.try_acquire_for(1, Duration::from_secs(1)));
     pending(&mut waiting, &clock).await;
@@ -133,8 +43,7 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once(store: impl Store, clock: 
 }
 
 async fn those_ahead_count(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::new(2, secs(10))).await.unwrap();
+    let limiter = limited(&store, Limit::new(2, secs(10))).await;
     take(&limiter, 2).await;
     let mut first = pin!(limiter.acquire_many(2));
     pending(&mut first, &clock).await;
@@ -145,33 +54,39 @@ async fn those_ahead_count(store: impl Store, clock: ManualClock) {
     first.await.unwrap();
 }
 
-async fn more_than_the_rate_is_never_waited_for(store: impl Store, _: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(2)).await.unwrap();
-    fails(limiter.acquire_many(3).await, ErrorKind::AboveRate);
-    let decision = limiter.try_acquire_for(3, secs(9)).await.unwrap();
-    assert_eq!(refused(decision).kind(), RefusalKind::AboveRate);
+async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
+    let limiter = limited(&store, Limit::per_second(3)).await;
+    take(&limiter, 3).await;
+    are_served_in_order(&clock, |permits| {
+        let limiter = limiter.clone();
+        async move { limiter.acquire_many(permits).await }
+    })
+    .await;
 }
 
-async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(3)).await.unwrap();
-    take(&limiter, 3).await;
-    // One that asks for much is not overtaken by those behind it.
+/// Waiters for some of three permits a second are served as they came: one that asks for much is
+/// not overtaken by those behind it.
+pub(crate) async fn are_served_in_order<F>(clock: &ManualClock, acquire: impl Fn(u32) -> F)
+where
+    F: Future<Output = Result<Grant, Error>> + Send + 'static,
+{
     let served = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for (place, permits) in [1, 3, 1, 1, 2, 1].into_iter().enumerate() {
-        let (task_limiter, served) = (limiter.clone(), Arc::clone(&served));
+        let (acquired, served) = (acquire(permits), Arc::clone(&served));
         tasks.push(tokio::spawn(async move {
-            task_limiter.acquire_many(permits).await.unwrap();
+            acquired.await.unwrap();
             assert_eq!(served.fetch_add(1, Ordering::SeqCst), place);
         }));
         tokio::task::yield_now().await;
     }
     let all = || served.load(Ordering::SeqCst) == 6;
+    let mut steps = 0;
     while !all() {
+        steps += 1;
+        assert!(steps < 1000, "{} are served", served.load(Ordering::SeqCst));
         // A call that was under way may serve the last of them; then none sleeps any more.
-        until("it is so", async || all() || clock.sleepers() > 0).await;
+        until("one sleeps", async || all() || clock.sleepers() > 0).await;
         clock.advance(Duration::from_millis(100));
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -183,8 +98,7 @@ async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
 }
 
 async fn a_dropped_waiter_gives_up_its_place(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(2)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(2)).await;
     take(&limiter, 2).await;
     let mut first = Box::pin(limiter.acquire_many(2));
     pending(&mut first, &clock).await;
@@ -201,8 +115,7 @@ async fn a_dropped_waiter_gives_up_its_place(store: impl Store, clock: ManualClo
 }
 
 async fn the_driver_survives_its_leader(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     let leader = tokio::spawn({
         let limiter = limiter.clone();
@@ -226,8 +139,7 @@ async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
     store: impl Store,
     clock: ManualClock,
 ) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     let mut waiting = Vec::new();
     for _ in 0..3 {
@@ -252,8 +164,7 @@ async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
 }
 
 async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(1)).await;
     take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
@@ -267,34 +178,25 @@ async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualC
     waiting.await.unwrap();
 }
 
-async fn giving_back_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
-    let grant = take(&limiter, 1).await;
-    let mut waiting = pin!(limiter.acquire());
-    pending(&mut waiting, &clock).await;
-    limiter.give_back(&grant.receipts()[0]);
-    waiting.await.unwrap();
-
-    let mut waiting = pin!(limiter.acquire());
-    pending(&mut waiting, &clock).await;
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    waiting.await.unwrap();
-}
-
-async fn a_raised_limit_wakes_waiters(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(1)).await.unwrap();
-    take(&limiter, 1).await;
-    let mut waiting = pin!(limiter.acquire());
-    pending(&mut waiting, &clock).await;
-    assert!(limiter.update_rate(Limit::per_hour(2)).await.unwrap());
-    waiting.await.unwrap();
+async fn whatever_makes_room_wakes_waiters(store: impl Store, clock: ManualClock) {
+    for how in ["settled", "given back", "released", "raised"] {
+        let limiter = limited(&store, Limit::per_hour(4)).await;
+        let grant = take(&limiter, 3).await;
+        take(&limiter, 1).await;
+        let mut waiting = pin!(limiter.acquire_many(2));
+        pending(&mut waiting, &clock).await;
+        match how {
+            "settled" => limiter.settle(&grant.receipts()[0], 1),
+            "given back" => limiter.give_back(&grant.receipts()[0]),
+            "released" => assert_eq!(limiter.release(2).await.unwrap(), 2),
+            _ => assert!(limiter.update_rate(Limit::per_hour(6)).await.unwrap()),
+        }
+        waiting.await.unwrap();
+    }
 }
 
 async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: ManualClock) {
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_second(1)).await.unwrap();
+    let limiter = limited(&store, Limit::per_second(1)).await;
     take(&limiter, 1).await;
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
@@ -309,8 +211,7 @@ async fn no_waiter_calls_before_the_announced_instant(store: impl Store, clock: 
 #[tokio::test]
 async fn closing_waits_for_what_is_given_back() {
     let store = shared_redis().build().unwrap();
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(9)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(9)).await;
     for round in 0..3 {
         for _ in 0..3 {
             let grant = take(&limiter, 1).await;
@@ -333,8 +234,7 @@ async fn closing_twice_waits_twice() {
         .deadline(Duration::from_secs(5))
         .build()
         .unwrap();
-    let limiter = limiter(&store);
-    limiter.set_rate(Limit::per_hour(9)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(9)).await;
     let grant = take(&limiter, 3).await;
     server.stop_process();
     limiter.give_back(&grant.receipts()[0]);
@@ -354,8 +254,7 @@ async fn a_vanished_limiter_makes_room() {
     for _ in 0..2 {
         assert!(limiter(&store).try_set_rate(limit).await.unwrap());
     }
-    let full = limiter(&store).try_set_rate(limit).await.unwrap_err();
-    assert_eq!(full.kind(), ErrorKind::Full);
+    fails(limiter(&store).try_set_rate(limit).await, ErrorKind::Full);
     clock.advance(Duration::from_secs(60));
     for _ in 0..2 {
         assert!(limiter(&store).try_set_rate(limit).await.unwrap());
@@ -423,7 +322,7 @@ fn limiter(store: &impl Store) -> RateLimiter {
 }
 
 /// Polls a waiter until its queue sleeps.
-async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
+pub(crate) async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     // Moving the clock by nothing forgets those who slept before.
     clock.advance(Duration::ZERO);
     until("it is so", async || {

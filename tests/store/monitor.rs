@@ -63,10 +63,7 @@ async fn a_layers_decision_is_one_command() {
     ] {
         let server = RedisServer::start();
         let mut feed = Feed::open(&server);
-        let layer = || {
-            let layer = RateLimitLayer::builder(&asking(&server)).otherwise(rules.clone());
-            layer.build().unwrap()
-        };
+        let layer = || layer_of(&asking(&server), rules.clone());
         let (first, other) = (layer(), layer());
         let mut touched = 0;
         let mut sent = || {

@@ -17,12 +17,6 @@ fn patient(server: &RedisServer) -> RedisStoreBuilder {
     store.deny_cache(Duration::ZERO)
 }
 
-async fn limiter(store: &RedisStore, limit: Limit) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("queue")).unwrap();
-    limiter.set_rate(limit).await.unwrap();
-    limiter
-}
-
 /// Lets all pending work go as far as it can.
 async fn settle() {
     for _ in 0..50 {
@@ -72,10 +66,7 @@ async fn requests_that_come_together_cost_two_scripts() {
         by(Limit::per_hour(80), "hourly"),
         by(Limit::per_minute(500), "minutely"),
     ];
-    let list = RateLimitLayer::builder(&store)
-        .otherwise(rules)
-        .build()
-        .unwrap();
+    let list = layer_of(&store, rules);
     let window = Limit::per_hour(80).by(Constant("window")).named("window");
     let window = RateLimitLayer::new(&store, window.algorithm(Algorithm::FixedWindow));
     for layer in [one, list, window] {
@@ -131,7 +122,7 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
         .client_clock(clock.clone())
         .build()
         .unwrap();
-    let limiter = limiter(&store, Limit::per_second(10)).await;
+    let limiter = limited(&store, Limit::per_second(10)).await;
     let rule = Rule::shared(limiter.name());
     let layer = RateLimitLayer::builder(&store).otherwise(rule);
     let layer = layer.count_remaining(false).build().unwrap();
@@ -176,7 +167,7 @@ async fn a_caller_that_is_no_longer_polled_delays_no_other() {
         .breaker(0)
         .build()
         .unwrap();
-    let limiter = limiter(&store, Limit::per_hour(80)).await;
+    let limiter = limited(&store, Limit::per_hour(80)).await;
     // Admitted, or answered at the deadline: which of both is up to the one that is not polled.
     let taken = |outcome: Result<Decision, Error>| match outcome {
         Ok(decision) => {
@@ -227,7 +218,7 @@ async fn a_caller_that_is_no_longer_polled_delays_no_other() {
 #[tokio::test]
 async fn a_waiter_that_is_no_longer_polled_delays_no_other() {
     let server = RedisServer::start();
-    let limiter = limiter(
+    let limiter = limited(
         &patient(&server).build().unwrap(),
         Limit::new(2, Duration::from_millis(200)),
     )
@@ -245,7 +236,7 @@ async fn a_waiter_that_is_no_longer_polled_delays_no_other() {
 #[tokio::test]
 async fn those_who_do_not_wait_are_answered_beside_those_who_do() {
     let server = RedisServer::start();
-    let limiter = limiter(&patient(&server).build().unwrap(), Limit::per_hour(2)).await;
+    let limiter = limited(&patient(&server).build().unwrap(), Limit::per_hour(2)).await;
     limiter.try_acquire().await.unwrap().assert_allowed();
     let mut waiting = pin!(limiter.acquire_many(2));
     begin(waiting.as_mut()).await;

@@ -237,17 +237,14 @@ async fn a_server_that_cannot_be_asked_is_an_error() {
     let mut server = RedisServer::start();
     let store = open(&server.url());
     server.kill();
-    let error = store.verify().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    fails(store.verify().await, ErrorKind::Unavailable);
 
     let server = RedisServer::start();
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
-    let error = open(&server.url()).verify().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected);
+    let error = fails(open(&server.url()).verify().await, ErrorKind::Rejected);
     assert!(error.to_string().contains("password"), "{error}");
     let wrong = format!("redis://:wrong@127.0.0.1:{}/", server.port());
-    let error = open(&wrong).verify().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected);
+    fails(open(&wrong).verify().await, ErrorKind::Rejected);
 }
 
 #[tokio::test(flavor = "multi_thread")]

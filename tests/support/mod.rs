@@ -60,3 +60,23 @@ pub fn permissions() -> Vec<&'static str> {
     let (rules, _) = rules.split_once("```").expect("a whole block");
     rules.split_whitespace().collect()
 }
+
+/// Returns the permits of each window of this length that begins with a grant: grants are instants
+/// and permits, in order.
+pub fn windows<T>(grants: impl Iterator<Item = (T, i64)>, length: T) -> Vec<i64>
+where
+    T: Copy + PartialOrd + std::ops::Sub<Output = T>,
+{
+    let grants: Vec<_> = grants.collect();
+    let (mut end, mut within) = (0, 0);
+    let mut windows = Vec::new();
+    for &(begin, permits) in &grants {
+        while let Some(&(_, more)) = grants.get(end).filter(|(at, _)| *at - begin < length) {
+            within += more;
+            end += 1;
+        }
+        windows.push(within);
+        within -= permits;
+    }
+    windows
+}

@@ -31,7 +31,6 @@ pub use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use tokio::runtime::Runtime;
 pub use tokio::task::{JoinSet, block_in_place};
 pub use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::Error;
 #[cfg(feature = "test-util")]
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
@@ -45,6 +44,7 @@ pub use tower_ratelimit::{
     },
     limit_by,
 };
+use tower_ratelimit::{Error, IntoRules};
 #[cfg(feature = "redis")]
 pub use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 
@@ -145,6 +145,12 @@ pub fn serve<B>(_: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
     ready(Ok(Response::new(String::new())))
 }
 
+/// Returns a layer of these rules.
+pub fn layer_of(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder(store).otherwise(rules);
+    layer.build().unwrap()
+}
+
 /// Sends a request through a layer to a service that answers with nothing.
 pub async fn send<B>(
     layer: &RateLimitLayer,
@@ -179,9 +185,28 @@ pub fn refused(decision: Decision) -> Refusal {
     }
 }
 
+/// Returns the error, which is of this kind.
 #[track_caller]
-pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind) {
-    assert_eq!(result.unwrap_err().kind(), kind);
+pub fn fails<T: Debug>(result: Result<T, Error>, kind: ErrorKind) -> Error {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    error
+}
+
+/// Asserts that what was built is a mistake of this kind, whose text begins so.
+#[track_caller]
+pub fn mistake<T: Debug>(built: Result<T, ConfigError>, kind: ConfigErrorKind, said: &str) {
+    let error = built.unwrap_err();
+    assert_eq!(error.kind(), kind);
+    assert!(error.to_string().starts_with(said), "{error}");
+}
+
+/// Returns the processor time of this thread in nanoseconds, as Linux counts it.
+pub fn processor_time() -> u64 {
+    // Linux counts it whenever it schedules.
+    thread::yield_now();
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Returns a runtime of this thread, for tests that choose when it runs.
@@ -210,6 +235,38 @@ pub async fn wait(limiter: &RateLimiter, permits: u32) -> Option<Duration> {
     match limiter.try_acquire_many(permits).await.unwrap() {
         Decision::Allow(_) => None,
         Decision::Deny(refusal) => Some(refusal.retry_after().unwrap()),
+    }
+}
+
+/// A way to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Log,
+    /// A log with so many slots in each interval.
+    Slots(u32),
+    Window,
+    Gcra,
+}
+
+impl Way {
+    pub const ALL: [Self; 4] = [Self::Log, Self::Slots(10), Self::Window, Self::Gcra];
+
+    pub fn limiter(self, limiter: RateLimiter) -> RateLimiter {
+        match self {
+            Self::Log => limiter,
+            Self::Slots(slots) => limiter.slots(slots).unwrap(),
+            Self::Window => limiter.algorithm(Algorithm::FixedWindow),
+            Self::Gcra => limiter.algorithm(Algorithm::Gcra),
+        }
+    }
+
+    pub fn rule(self, rule: Rule) -> Rule {
+        match self {
+            Self::Log => rule,
+            Self::Slots(slots) => rule.slots(slots),
+            Self::Window => rule.algorithm(Algorithm::FixedWindow),
+            Self::Gcra => rule.algorithm(Algorithm::Gcra),
+        }
     }
 }
 

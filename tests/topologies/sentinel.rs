@@ -111,8 +111,7 @@ async fn a_demoted_master_is_left() {
 async fn without_a_sentinel_the_store_is_unavailable() {
     let unused = format!("redis://127.0.0.1:{}/", free_port());
     let store = RedisStore::sentinel([unused], MASTER_NAME).build().unwrap();
-    let error = store.ping().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    fails(store.ping().await, ErrorKind::Unavailable);
 }
 
 #[test]

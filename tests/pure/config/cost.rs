@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
-use std::{fmt::Write, fs, ops::Range, thread};
+use std::{fmt::Write, ops::Range};
 
 use crate::scene::*;
 
@@ -39,14 +39,6 @@ fn together(rules: Range<usize>) -> String {
     }
     text.push_str("]\n");
     text
-}
-
-/// The processor time of this thread in nanoseconds, as Linux counts it.
-fn processor_time() -> u64 {
-    // Linux counts it whenever it schedules.
-    thread::yield_now();
-    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    stat.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// The processor time that layers of these files take, all kept until the last is made.

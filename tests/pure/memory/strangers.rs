@@ -49,18 +49,6 @@ fn fill(service: &Service) {
     }
 }
 
-/// A way to count, and what sets it.
-type Way = (&'static str, fn(Rule) -> Rule);
-
-fn ways() -> [Way; 4] {
-    [
-        ("log", |rule| rule),
-        ("slots", |rule| rule.slots(10)),
-        ("window", |rule| rule.algorithm(Algorithm::FixedWindow)),
-        ("gcra", |rule| rule.algorithm(Algorithm::Gcra)),
-    ]
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(u8, u32),
@@ -89,9 +77,9 @@ proptest! {
         limit in 3..9_u32,
         steps in steps(),
     ) {
-        let (which, counted) = ways()[way];
+        let way = Way::ALL[way];
         let world = World::of(places);
-        let service = world.service(counted(rule("api", limit.into())));
+        let service = world.service(way.rule(rule("api", limit.into())));
         let (mut time, mut estimated) = (0, 0);
         let mut taken: HashMap<u8, Vec<(u64, u32)>> = HashMap::new();
         for step in steps {
@@ -115,14 +103,14 @@ proptest! {
             for &(from, _) in own.iter().rev() {
                 let span = u32::try_from(time - from).unwrap();
                 let within = own.iter().filter(|(at, _)| *at >= from);
-                let bound = match which {
-                    "log" | "slots" => limit,
-                    "window" => 2 * limit,
-                    _ => limit + limit * span.min(800).div_ceil(800),
+                let bound = match way {
+                    Way::Log | Way::Slots(_) => limit,
+                    Way::Window => 2 * limit,
+                    Way::Gcra => limit + limit * span.min(800).div_ceil(800),
                 };
                 if span < 800 {
                     let had = cost + within.map(|(_, cost)| cost).sum::<u32>();
-                    prop_assert!(had <= bound, "{which}: {had} of {limit} for {user}: {own:?}");
+                    prop_assert!(had <= bound, "{way:?}: {had} of {limit} for {user}: {own:?}");
                 }
             }
             own.push((time, cost));
@@ -140,7 +128,7 @@ proptest! {
         way in 0..4_usize,
     ) {
         let world = World::occupied();
-        let service = world.service(ways()[way].1(rule("api", 8)));
+        let service = world.service(Way::ALL[way].rule(rule("api", 8)));
         for (cost, pause) in taken {
             let decision = ask(&service, "ann", cost);
             prop_assert_eq!(decision.source(), Source::Estimate);
@@ -226,25 +214,25 @@ fn a_spent_stranger_gains_nothing_by_a_flood() {
 
 #[test]
 fn a_stranger_that_gets_a_place_keeps_its_debt() {
-    for (which, counted) in ways() {
+    for way in Way::ALL {
         let world = World::of(1);
-        let service = world.service(counted(rule("api", 5)));
+        let service = world.service(way.rule(rule("api", 5)));
         assert!(takes(&service, "other", 5));
         world.clock.advance(INTERVAL / 2);
         assert_eq!(ask(&service, "ann", 3).source(), Source::Estimate);
         // The other one is idle now: a window is one tick later.
         world.clock.advance(INTERVAL / 2 + millis(1));
         let decision = ask(&service, "ann", 1);
-        assert!(is_from(&decision, Source::Store), "{which}");
+        assert!(is_from(&decision, Source::Store), "{way:?}");
         let left = decision.limits().next().unwrap().remaining().unwrap();
         assert!(
-            left <= if which == "gcra" { 4 } else { 1 },
-            "{which}: {left}"
+            left <= if way == Way::Gcra { 4 } else { 1 },
+            "{way:?}: {left}"
         );
-        assert!(passed(&service, "ann", 50) <= left as usize, "{which}");
+        assert!(passed(&service, "ann", 50) <= left as usize, "{way:?}");
         // And no more than its debt: the part that it was taken in may last an eighth more.
         world.clock.advance(INTERVAL + EIGHTH);
-        assert_eq!(passed(&service, "ann", 50), 5, "{which}");
+        assert_eq!(passed(&service, "ann", 50), 5, "{way:?}");
     }
 }
 
@@ -312,14 +300,15 @@ fn verbs_answer_by_the_estimate() {
     let service = world.service(rule("api", 5));
     fill(&service);
     let ann = world.limiter("ann", "api");
-    let missing = now(ann.available_permits()).unwrap_err();
-    assert_eq!(missing.kind(), ErrorKind::NotInitialized);
+    fails(now(ann.available_permits()), ErrorKind::NotInitialized);
     assert_eq!(now(ann.limit()).unwrap(), None);
     assert!(takes(&service, "ann", 3));
     assert_eq!(now(ann.available_permits()).unwrap(), 2);
     assert_eq!(now(ann.limit()).unwrap().unwrap().permits(), 5);
-    let full = now(ann.try_set_rate(Limit::new(5, INTERVAL))).unwrap_err();
-    assert_eq!(full.kind(), ErrorKind::Full);
+    fails(
+        now(ann.try_set_rate(Limit::new(5, INTERVAL))),
+        ErrorKind::Full,
+    );
     fails(now(ann.release(1)), ErrorKind::NotInitialized);
     assert!(!now(ann.delete()).unwrap());
     assert_eq!(now(ann.available_permits()).unwrap(), 2);
@@ -395,10 +384,10 @@ fn settling(world: &World, rule: Rule) -> Service {
 
 #[test]
 fn a_stranger_is_charged_more_and_given_back_nothing() {
-    for (which, counted) in ways() {
+    for way in Way::ALL {
         let world = World::of(1);
         fill(&world.service(rule("api", 5)));
-        let service = settling(&world, counted(rule("tokens", 10)));
+        let service = settling(&world, way.rule(rule("tokens", 10)));
         let left = |user: &str| world.left(user, "tokens");
         let uses = |user: &str, used: &str| {
             let mut request = request(user, 2);
@@ -408,45 +397,39 @@ fn a_stranger_is_charged_more_and_given_back_nothing() {
         };
         // Its cells may be others', too.
         assert!(uses("ann", "0").is_allowed());
-        assert_eq!(left("ann"), 8, "{which}");
+        assert_eq!(left("ann"), 8, "{way:?}");
         assert!(uses("ann", "5").is_allowed());
-        assert_eq!(left("ann"), 3, "{which}");
+        assert_eq!(left("ann"), 3, "{way:?}");
         // Debt beyond the limit, also where cells cannot count it.
         assert!(uses("bob", "1000000").is_allowed());
-        assert_eq!(left("bob"), 0, "{which}");
+        assert_eq!(left("bob"), 0, "{way:?}");
         let refused = uses("bob", "0");
         assert_eq!(
             (refused.is_allowed(), refused.source()),
             (false, Source::Estimate)
         );
         world.clock.advance(INTERVAL + EIGHTH);
-        assert!(uses("bob", "2").is_allowed(), "{which}");
+        assert!(uses("bob", "2").is_allowed(), "{way:?}");
     }
 }
 
 /// The receipt is a stranger's, and the name has a place by the time it is settled.
 #[test]
 fn a_strangers_debt_is_charged_to_its_place() {
-    for (which, counted) in ways() {
+    for way in Way::ALL {
         let world = World::of(1);
-        let service = world.service(counted(rule("api", 10)));
+        let service = world.service(way.rule(rule("api", 10)));
         assert!(takes(&service, "other", 1));
         world.clock.advance(INTERVAL / 2);
         let [grant, other] = [(); 2].map(|()| granted(ask(&service, "ann", 2)));
         world.clock.advance(INTERVAL / 2 + millis(1));
-        assert_eq!(ask(&service, "ann", 1).source(), Source::Store, "{which}");
-        let ann = world.limiter("ann", "api");
-        let ann = match which {
-            "slots" => ann.slots(10).unwrap(),
-            "window" => ann.algorithm(Algorithm::FixedWindow),
-            "gcra" => ann.algorithm(Algorithm::Gcra),
-            _ => ann,
-        };
+        assert_eq!(ask(&service, "ann", 1).source(), Source::Store, "{way:?}");
+        let ann = way.limiter(world.limiter("ann", "api"));
         let left = now(ann.available_permits()).unwrap();
         ann.settle(&grant.receipts()[0], 4);
-        assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{which}");
+        assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{way:?}");
         ann.give_back(&other.receipts()[0]);
-        assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{which}");
+        assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{way:?}");
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct World {
     began: Duration,
     limiters: HashMap<&'static str, RateLimiter>,
     layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
+    /// The stores that settle in the background.
+    redis: Vec<RedisStore>,
     pub(crate) name: String,
     algorithm: Algorithm,
     slots: Option<u32>,
@@ -58,7 +60,12 @@ impl Stores {
     }
 
     pub(crate) fn world(&self) -> World {
-        World::new(self.clock.clone(), self.stores.clone())
+        let world = World::new(self.clock.clone(), self.stores.clone());
+        let redis = self.stores.iter().map(|(_, store)| store.clone());
+        World {
+            redis: redis.collect(),
+            ..world
+        }
     }
 }
 
@@ -69,11 +76,15 @@ impl World {
             .map(|(client, store)| (*client, RateLimiter::new(store, &name).expect("a name")))
             .collect();
         let [(_, store), _] = stores;
+        // Where any slot begins.
+        let hours = clock.now().as_secs().div_ceil(3600);
+        clock.set(secs(3600 * hours));
         Self {
             began: clock.now(),
             clock,
             limiters,
             layer: Box::new(move |rule| RateLimitLayer::new(&store, rule)),
+            redis: Vec::new(),
             name,
             algorithm: Algorithm::default(),
             slots: None,
@@ -102,6 +113,12 @@ impl World {
     /// The limiter of a client; of the keys that clients share, that of the first.
     pub(crate) fn limiter(&self, client: &str) -> &RateLimiter {
         self.limiters.get(client).unwrap_or(&self.limiters["a"])
+    }
+
+    pub(crate) async fn settled(&self) {
+        for store in &self.redis {
+            store.settled().await;
+        }
     }
 
     pub(crate) fn build_layers(&mut self, tiers: &[(&str, Limit)]) {

@@ -9,8 +9,7 @@ fn layer(store: &RedisStore) -> RateLimitLayer {
     let minutely = Limit::per_minute(1_000_000).by(Constant("all"));
     // A list, so that it is one more than the simplest.
     let rules = [hourly("hourly"), minutely.named("minutely")];
-    let layer = RateLimitLayer::builder(store).otherwise(rules);
-    layer.build().unwrap()
+    layer_of(store, rules)
 }
 
 /// Requests that come at the same time; whether all were refused.

@@ -6,10 +6,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A limiter whose only permit is taken.
-async fn spent(store: &RedisStore, algorithm: Algorithm) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("waits")).unwrap();
-    let limiter = limiter.algorithm(algorithm);
-    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+async fn spent(store: &RedisStore, way: Way) -> RateLimiter {
+    let limiter = way.limiter(limited(store, Limit::per_hour(1)).await);
     limiter.try_acquire().await.unwrap().assert_allowed();
     limiter
 }
@@ -33,12 +31,8 @@ async fn waited_for(clock: &ManualClock) {
 async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
     let server = RedisServer::start();
     let store = store(&server, &ManualClock::new());
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
-        let limiter = spent(&store, algorithm).await;
+    for way in Way::ALL {
+        let limiter = spent(&store, way).await;
         let first = limiter.try_acquire_for(1, TIMEOUT).await.unwrap();
         first.assert_refused();
         assert_eq!(first.source(), Source::Store);
@@ -52,7 +46,7 @@ async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
         let refused = limiter.try_acquire().await.unwrap();
         refused.assert_refused();
         assert_eq!(refused.source(), Source::Cache);
-        assert_eq!(server.scripts_called(), before, "{algorithm:?}");
+        assert_eq!(server.scripts_called(), before, "{way:?}");
     }
 }
 
@@ -60,7 +54,7 @@ async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
 async fn one_that_waits_long_enough_stands_in_line() {
     let clock = ManualClock::new();
     let store = store(RedisServer::shared(), &clock);
-    let limiter = spent(&store, Algorithm::SlidingLog).await;
+    let limiter = spent(&store, Way::Log).await;
     limiter.try_acquire().await.unwrap().assert_refused();
     let waiter = limiter.clone();
     let waits = tokio::spawn(async move { waiter.try_acquire_for(1, HOUR).await });
@@ -79,8 +73,7 @@ async fn one_that_waits_long_enough_stands_in_line() {
 async fn an_extra_charge_has_waiters_asked_for_again() {
     let (server, clock) = (RedisServer::start(), ManualClock::new());
     let store = store(&server, &clock);
-    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
-    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(2)).await;
     let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
         panic!("it is free");
     };
@@ -108,8 +101,7 @@ async fn an_extra_charge_has_waiters_asked_for_again() {
 async fn a_wait_behind_others_is_kept_for_no_caller() {
     let clock = ManualClock::new();
     let store = store(RedisServer::shared(), &clock);
-    let limiter = RateLimiter::new(&store, &unique("waits")).unwrap();
-    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    let limiter = limited(&store, Limit::per_hour(2)).await;
     limiter.try_acquire_many(2).await.unwrap().assert_allowed();
     let ahead = limiter.clone();
     let ahead = tokio::spawn(async move { ahead.acquire_many(2).await });

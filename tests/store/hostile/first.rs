@@ -51,10 +51,7 @@ fn known<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> usize {
 }
 
 fn list(store: &RedisStore, rules: [Rule; 2]) -> RateLimitLayer {
-    RateLimitLayer::builder(store)
-        .otherwise(rules)
-        .build()
-        .unwrap()
+    layer_of(store, rules)
 }
 
 /// Of two layers only the outer one refuses: the inner one is not called.

@@ -249,8 +249,10 @@ async fn no_debug_output_shows_a_secret() {
 
     // Errors: of a password that is wrong, of addresses that cannot be read, of settings.
     let wrong = format!("redis://shop:{MARKER}-wrong@127.0.0.1:{}/", server.port());
-    let refused = RedisStore::open(wrong).unwrap().ping().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Rejected);
+    let refused = fails(
+        RedisStore::open(wrong).unwrap().ping().await,
+        ErrorKind::Rejected,
+    );
     shown.show("Error", &refused);
     shown.show("Error", &refused.to_string());
     for url in [

@@ -5,25 +5,25 @@ use super::*;
 /// Makes two tests of each law for each kind, one in memory and one in Redis.
 macro_rules! of_every_kind {
     ($($law:ident),+ $(,)?) => {
-        of_every_kind!(@ log Log, $($law),+);
-        of_every_kind!(@ slots Slots, $($law),+);
-        of_every_kind!(@ gcra Gcra, $($law),+);
-        of_every_kind!(@ window Window, $($law),+);
+        of_every_kind!(@ log crate::scene::Way::Log, $($law),+);
+        of_every_kind!(@ slots crate::scene::Way::Slots(10), $($law),+);
+        of_every_kind!(@ gcra crate::scene::Way::Gcra, $($law),+);
+        of_every_kind!(@ window crate::scene::Way::Window, $($law),+);
     };
-    (@ $module:ident $kind:ident, $($law:ident),+) => {
+    (@ $module:ident $way:expr, $($law:ident),+) => {
         mod $module {
             mod in_memory {
                 $(#[tokio::test]
                 async fn $law() {
                     let store = crate::scene::MemoryStore::new();
-                    crate::kinds::each::$law::<crate::kinds::$kind>(store).await;
+                    crate::kinds::each::$law($way, store).await;
                 })+
             }
             mod in_redis {
                 $(#[tokio::test]
                 async fn $law() {
                     let store = crate::kinds::redis_store().build().unwrap();
-                    crate::kinds::each::$law::<crate::kinds::$kind>(store).await;
+                    crate::kinds::each::$law($way, store).await;
                 })+
             }
         }
@@ -41,9 +41,9 @@ of_every_kind!(
     a_keep_alive_time_is_put_off_by_use,
 );
 
-async fn a_layer_counts<K: Kind>(store: impl Settles) {
+async fn a_layer_counts(way: Way, store: impl Settles) {
     let rule = Rule::new(&unique("rule"), Limit::new(2, HOUR), Constant("all"));
-    let layer = RateLimitLayer::new(&store, K::rule(rule));
+    let layer = RateLimitLayer::new(&store, way.rule(rule));
     for left in [Some(1), Some(0), None] {
         let answer = send(&layer, "a").await;
         let decision = decision_of(&answer);
@@ -57,7 +57,7 @@ async fn a_layer_counts<K: Kind>(store: impl Settles) {
             assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
             let seconds: u64 = retry_after.unwrap().to_str().unwrap().parse().unwrap();
             // A slot may be six minutes long.
-            let whole = K::THIRD_OF_TWO_AN_HOUR.as_secs();
+            let whole = way.third_of_two_an_hour().as_secs();
             assert!((whole - 100..=whole + 361).contains(&seconds), "{seconds}");
             continue;
         };
@@ -65,8 +65,8 @@ async fn a_layer_counts<K: Kind>(store: impl Settles) {
     }
 }
 
-async fn a_receipt_gives_back_once<K: Kind>(store: impl Settles) {
-    let limiter = K::hourly(&store, 20).await;
+async fn a_receipt_gives_back_once(way: Way, store: impl Settles) {
+    let limiter = way.hourly(&store, 20).await;
     let grant = take(&limiter, 3).await;
     take(&limiter, 10).await;
     for copy in &vec![grant.clone(); 8] {
@@ -79,8 +79,9 @@ async fn a_receipt_gives_back_once<K: Kind>(store: impl Settles) {
     limiter.give_back(&grant.receipts()[0]);
     until("it is given back", async || free(&limiter).await == 10).await;
     // Another limiter's has no effect, and stays good for its own.
-    let other = K::hourly(&store, 20).await;
+    let other = way.hourly(&store, 20).await;
     let grant = take(&other, 4).await;
+    limiter.settle(&grant.receipts()[0], 9);
     limiter.give_back(&grant.receipts()[0]);
     assert_eq!((free(&other).await, free(&limiter).await), (16, 10));
     other.give_back(&grant.receipts()[0]);
@@ -90,9 +91,9 @@ async fn a_receipt_gives_back_once<K: Kind>(store: impl Settles) {
 }
 
 /// Together with a log, which may be another call in Redis: all of them or none.
-async fn lists_take_of_all_or_of_none<K: Kind>(store: impl Settles) {
-    let limiter = K::hourly(&store, 5).await;
-    let log = Log::hourly(&store, 3).await;
+async fn lists_take_of_all_or_of_none(way: Way, store: impl Settles) {
+    let limiter = way.hourly(&store, 5).await;
+    let log = Way::Log.hourly(&store, 3).await;
     let all = RateLimiter::all([&limiter, &log]).unwrap();
     for _ in 0..3 {
         assert!(all.try_acquire().await.unwrap().is_allowed());
@@ -103,8 +104,8 @@ async fn lists_take_of_all_or_of_none<K: Kind>(store: impl Settles) {
 }
 
 /// Those who wait are served in order, as room comes.
-async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
-    let limiter = K::named(&store, &unique("line"));
+async fn waiters_are_served_as_room_comes(way: Way, store: impl Settles) {
+    let limiter = way.named(&store, &unique("line"));
     let limit = Limit::new(2, millis(200));
     limiter.try_set_rate(limit).await.unwrap();
     take(&limiter, 2).await;
@@ -121,7 +122,7 @@ async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
     }
     // In two intervals there is room for four of them, or for one more with each of its halves. By
     // another clock than that which counts, which may tell whole milliseconds.
-    let fifth = match K::THIRD_OF_TWO_AN_HOUR {
+    let fifth = match way.third_of_two_an_hour() {
         HOUR => millis(400),
         _ => millis(490),
     };
@@ -129,9 +130,9 @@ async fn waiters_are_served_as_room_comes<K: Kind>(store: impl Settles) {
 }
 
 /// A waiter that leaves while it is asked for, where another gets the answer for it, took nothing.
-async fn a_waiter_that_leaves_while_asked_for_gives_back<K: Kind>() {
+async fn a_waiter_that_leaves_while_asked_for_gives_back(way: Way) {
     let store = redis_store().build().unwrap();
-    let limiter = K::hourly(&store, 10).await;
+    let limiter = way.hourly(&store, 10).await;
     let [mut first, mut second, mut third] =
         [1, 1, 4].map(|permits| Box::pin(limiter.acquire_many(permits)));
     // The first call is for the first alone, as the others come later; the second is for both.
@@ -146,8 +147,8 @@ async fn a_waiter_that_leaves_while_asked_for_gives_back<K: Kind>() {
 }
 
 /// Its answer was not read, and what it took may be given back; what another took must not be.
-async fn a_call_that_is_dropped_takes_no_more_than_it_asked_for<K: Kind>(store: impl Settles) {
-    let limiter = K::hourly(&store, 10).await;
+async fn a_call_that_is_dropped_takes_no_more_than_it_asked_for(way: Way, store: impl Settles) {
+    let limiter = way.hourly(&store, 10).await;
     take(&limiter, 3).await;
     {
         let mut call = pin!(limiter.try_acquire_many(2));
@@ -158,8 +159,8 @@ async fn a_call_that_is_dropped_takes_no_more_than_it_asked_for<K: Kind>(store: 
     assert!(left == 5 || left == 7, "{left}");
 }
 
-async fn a_limiter_is_renamed_with_what_is_in_use<K: Kind>(store: impl Settles) {
-    let (limiter, target) = (K::hourly(&store, 5).await, K::hourly(&store, 50).await);
+async fn a_limiter_is_renamed_with_what_is_in_use(way: Way, store: impl Settles) {
+    let (limiter, target) = (way.hourly(&store, 5).await, way.hourly(&store, 50).await);
     take(&limiter, 2).await;
     take(&target, 20).await;
     let renamed = limiter.rename(target.name()).await.unwrap();
@@ -179,8 +180,8 @@ async fn lives(limiter: &RateLimiter, life: Duration) {
     assert!(is_expected, "{left:?} of {life:?}");
 }
 
-async fn a_limiter_expires_and_stays<K: Kind>(store: impl Settles) {
-    let limiter = K::hourly(&store, 5).await;
+async fn a_limiter_expires_and_stays(way: Way, store: impl Settles) {
+    let limiter = way.hourly(&store, 5).await;
     take(&limiter, 1).await;
     assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
     for (hours, when, done) in [
@@ -205,8 +206,8 @@ async fn a_limiter_expires_and_stays<K: Kind>(store: impl Settles) {
     assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Lasting);
 }
 
-async fn a_keep_alive_time_is_put_off_by_use<K: Kind>(store: impl Settles) {
-    let limiter = K::named(&store, &unique("kept"));
+async fn a_keep_alive_time_is_put_off_by_use(way: Way, store: impl Settles) {
+    let limiter = way.named(&store, &unique("kept"));
     let limit = Limit::new(5, HOUR).keep_alive(3 * HOUR).unwrap();
     assert!(limiter.try_set_rate(limit).await.unwrap());
     assert_eq!(limiter.limit().await.unwrap(), Some(limit));
@@ -216,10 +217,10 @@ async fn a_keep_alive_time_is_put_off_by_use<K: Kind>(store: impl Settles) {
 }
 
 /// A waiter that is served and dropped before it hears of it has taken nothing.
-async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
+async fn a_waiter_that_leaves_before_its_grant_gives_back(way: Way) {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
-    let limiter = K::hourly(&store, 2).await;
+    let limiter = way.hourly(&store, 2).await;
     take(&limiter, 2).await;
     let mut first = Box::pin(limiter.acquire());
     let mut second = Box::pin(limiter.acquire());
@@ -234,11 +235,11 @@ async fn a_waiter_that_leaves_before_its_grant_gives_back<K: Kind>() {
 }
 
 /// A clock that is set back costs an interval, and a tenth of it more for a log.
-async fn a_clock_that_is_set_back_costs_an_interval<K: Kind>() {
+async fn a_clock_that_is_set_back_costs_an_interval(way: Way) {
     let ten = secs(10);
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
-    let limiter = K::named(&store, "orders");
+    let limiter = way.named(&store, "orders");
     limiter.try_set_rate(Limit::new(5, ten)).await.unwrap();
     take(&limiter, 5).await;
     clock.set(clock.now() - HOUR);
@@ -255,11 +256,11 @@ async fn a_clock_that_is_set_back_costs_an_interval<K: Kind>() {
 }
 
 /// Without a runtime nothing is sent, and the receipt is spent: its permits come back in time.
-fn a_receipt_without_a_runtime_is_lost<K: Kind>() {
+fn a_receipt_without_a_runtime_is_lost(way: Way) {
     let store = redis_store().build().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (limiter, grant): (RateLimiter, _) = runtime.block_on(async {
-        let limiter = K::hourly(&store, 5).await;
+        let limiter = way.hourly(&store, 5).await;
         let grant = take(&limiter, 2).await;
         (limiter, grant)
     });
@@ -269,9 +270,9 @@ fn a_receipt_without_a_runtime_is_lost<K: Kind>() {
 }
 
 /// The server has lost its scripts: what did not run is sent again, with its text, and only that.
-async fn a_server_without_the_script_credits_once<K: Kind>(server: &RedisServer) {
+async fn a_server_without_the_script_credits_once(way: Way, server: &RedisServer) {
     let store = patient(server.url()).build().unwrap();
-    let limiter = K::hourly(&store, 20).await;
+    let limiter = way.hourly(&store, 20).await;
     let mut grants = Vec::new();
     for _ in 0..6 {
         grants.push(take(&limiter, 2).await);
@@ -284,16 +285,16 @@ async fn a_server_without_the_script_credits_once<K: Kind>(server: &RedisServer)
     assert_eq!(free(&limiter).await, 18);
 }
 
-async fn what_is_no_value_is_an_error<K: Kind>() {
-    let state = State::new::<K>(5).await;
+async fn what_is_no_value_is_an_error(way: Way) {
+    let state = State::new(way, 5).await;
     state.ask("SADD", "value", &["a set"]);
     fails(state.limiter.try_acquire().await, ErrorKind::ForeignState);
-    let unset = K::named(&state.store, &unique("unset"));
+    let unset = way.named(&state.store, &unique("unset"));
     fails(unset.try_acquire().await, ErrorKind::NotInitialized);
 }
 
-async fn limits_per_client_have_a_value_each<K: Kind>() {
-    let state = State::new::<K>(5).await;
+async fn limits_per_client_have_a_value_each(way: Way) {
+    let state = State::new(way, 5).await;
     take(&state.limiter, 1).await;
     let limit = Limit::new(5, HOUR).per_client();
     state.limiter.set_rate(limit).await.unwrap();
@@ -301,17 +302,17 @@ async fn limits_per_client_have_a_value_each<K: Kind>() {
     take(&state.limiter, 2).await;
     assert!(!state.exists("value"));
     assert!(state.exists("value:7d9"));
-    if K::IS_DECIMAL {
+    if way != Way::Gcra {
         assert_eq!(state.ask("GET", "value:7d9", &[]), "3");
     }
     let other = redis_store().client_id("8e0").build().unwrap();
-    assert_eq!(free(&K::named(&other, state.limiter.name())).await, 5);
+    assert_eq!(free(&way.named(&other, state.limiter.name())).await, 5);
     assert!(state.limiter.delete().await.unwrap());
     assert!(!state.exists("value:7d9"));
 }
 
 /// README: the smallest set of permissions.
-async fn the_permissions_of_the_readme_suffice<K: Kind>(server: &RedisServer) {
+async fn the_permissions_of_the_readme_suffice(way: Way, server: &RedisServer) {
     let readme = include_str!("../../../README.md");
     let (_, rules) = readme.split_once("ACL SETUSER limiter ").unwrap();
     let (rules, _) = rules.split_once("```").unwrap();
@@ -324,7 +325,7 @@ async fn the_permissions_of_the_readme_suffice<K: Kind>(server: &RedisServer) {
     }
     let url = server.url().replace("redis://", "redis://limiter:any@");
     let store = patient(url).prefix("all").build().unwrap();
-    let limiter = K::named(&store, "orders");
+    let limiter = way.named(&store, "orders");
     assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());
     let grant = take(&limiter, 2).await;
     limiter.give_back(&grant.receipts()[0]);
@@ -337,48 +338,46 @@ async fn the_permissions_of_the_readme_suffice<K: Kind>(server: &RedisServer) {
     limiter.set_rate(Limit::new(4, HOUR)).await.unwrap();
     assert!(limiter.expire(HOUR).await.unwrap());
     assert!(limiter.clear_expire().await.unwrap());
-    let layer = K::layer(&store, Limit::new(5, HOUR));
+    let layer = way.layer(&store, Limit::new(5, HOUR));
     assert!(send(&layer, "a").await.status().is_success());
-    let limiter = K::named(&store, "all:{a}:five");
+    let limiter = way.named(&store, "all:{a}:five");
     assert!(limiter.exists().await.unwrap());
     assert_eq!(limiter.limit().await.unwrap().unwrap().permits(), 5);
 }
 
-/// Calls a law for each kind, and says which one it is.
-macro_rules! each {
-    ($law:ident($($argument:expr),*) $(.$wait:tt)?) => {
-        each!(@ Log, $law($($argument),*) $(.$wait)?);
-        each!(@ Slots, $law($($argument),*) $(.$wait)?);
-        each!(@ Gcra, $law($($argument),*) $(.$wait)?);
-        each!(@ Window, $law($($argument),*) $(.$wait)?);
-    };
-    (@ $kind:ident, $law:ident($($argument:expr),*) $(.$wait:tt)?) => {
-        println!("{} of {}", stringify!($law), stringify!($kind));
-        $law::<$kind>($($argument),*)$(.$wait)?;
-    };
-}
-
 #[tokio::test]
 async fn what_memory_does_by_its_clock_holds_of_each() {
-    each!(a_waiter_that_leaves_before_its_grant_gives_back().await);
-    each!(a_clock_that_is_set_back_costs_an_interval().await);
+    for way in Way::ALL {
+        println!("{way:?}");
+        a_waiter_that_leaves_before_its_grant_gives_back(way).await;
+        a_clock_that_is_set_back_costs_an_interval(way).await;
+    }
 }
 
 #[test]
 fn receipts_without_a_runtime_are_lost() {
-    each!(a_receipt_without_a_runtime_is_lost());
+    for way in Way::ALL {
+        println!("{way:?}");
+        a_receipt_without_a_runtime_is_lost(way);
+    }
 }
 
 #[tokio::test]
 async fn what_a_server_lacks_costs_none_of_them_permits() {
     let server = RedisServer::start();
-    each!(a_server_without_the_script_credits_once(&server).await);
-    each!(the_permissions_of_the_readme_suffice(&server).await);
+    for way in Way::ALL {
+        println!("{way:?}");
+        a_server_without_the_script_credits_once(way, &server).await;
+        the_permissions_of_the_readme_suffice(way, &server).await;
+    }
 }
 
 #[tokio::test]
 async fn what_redis_holds_is_of_each_alike() {
-    each!(what_is_no_value_is_an_error().await);
-    each!(limits_per_client_have_a_value_each().await);
-    each!(a_waiter_that_leaves_while_asked_for_gives_back().await);
+    for way in Way::ALL {
+        println!("{way:?}");
+        what_is_no_value_is_an_error(way).await;
+        limits_per_client_have_a_value_each(way).await;
+        a_waiter_that_leaves_while_asked_for_gives_back(way).await;
+    }
 }

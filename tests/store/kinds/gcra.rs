@@ -6,10 +6,9 @@ mod receipts;
 mod state;
 
 use super::*;
-use crate::scene::{on_both_by_a_clock, on_both_stores};
+use crate::scene::on_both_stores;
 
-on_both_by_a_clock!(a_changed_limit_counts_at_once);
-on_both_stores!(a_rate_that_cannot_be_counted_is_refused, a_name_moves);
+on_both_stores!(a_rate_that_cannot_be_counted_is_refused);
 
 /// More than one permit in each microsecond is an error where the limit is known first.
 #[test]
@@ -23,24 +22,13 @@ fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
     };
     let said = "1000001 permits in 1s are more than one in each microsecond, the most that \
                 `Algorithm::Gcra` counts";
-    let rules = |limit: Limit| {
-        let tiers = Tiers::new(
-            [("slow", Limit::per_second(1)), ("fast", limit)],
-            |_| "slow",
-        );
-        [
-            Rule::from(limit),
-            Rule::new("tiers", tiers, Constant("all")),
-            Rule::shared("orders").or_init(limit),
-        ]
-    };
-    for rule in rules(faster) {
+    for rule in known(faster) {
         let error = build(rule.clone(), Algorithm::Gcra).unwrap_err();
         assert_eq!(error.kind(), ConfigErrorKind::Limit);
         assert_eq!(error.to_string(), said);
         assert_eq!(build(rule, Algorithm::FixedWindow), Ok(()));
     }
-    for rule in rules(fastest) {
+    for rule in known(fastest) {
         assert_eq!(build(rule, Algorithm::Gcra), Ok(()));
     }
 }
@@ -49,7 +37,7 @@ fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
 /// admits the request.
 async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
     let faster = Limit::per_second(1_000_001);
-    let limiter = Gcra::named(&store, &unique("fast"));
+    let limiter = Way::Gcra.named(&store, &unique("fast"));
     for error in [
         limiter.try_set_rate(faster).await.unwrap_err(),
         limiter.set_rate(faster).await.unwrap_err(),
@@ -124,7 +112,7 @@ async fn a_rules_limiter_is_read_and_deleted(
     name: String,
     layer: RateLimitLayer,
 ) {
-    let limiter = Gcra::named(&store, &name);
+    let limiter = Way::Gcra.named(&store, &name);
     assert!(!limiter.exists().await.unwrap());
     send(&layer, "a").await;
     send(&layer, "a").await;
@@ -149,7 +137,7 @@ async fn a_rules_limiter_is_read_and_deleted(
 #[tokio::test]
 async fn a_rules_limiter_is_read_and_deleted_in_memory() {
     let store = MemoryStore::new();
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     a_rules_limiter_is_read_and_deleted(store, "memory:{a}:five".to_owned(), layer).await;
 }
 
@@ -158,45 +146,8 @@ async fn a_rules_limiter_is_read_and_deleted_in_redis() {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let prefix = unique("five");
         let store = redis_store().prefix(&prefix).build().unwrap();
-        let layer = Gcra::layer(&store, limit);
+        let layer = Way::Gcra.layer(&store, limit);
         a_rules_limiter_is_read_and_deleted(store, format!("{prefix}:{{a}}:five"), layer).await;
-    }
-}
-
-/// Permits in use when a limit is changed count by the new one from then on, also without calls for
-/// a while.
-async fn a_changed_limit_counts_at_once(store: impl Store, clock: ManualClock) {
-    let limiter = Gcra::named(&store, &unique("at-once"));
-    limiter.try_set_rate(Limit::per_second(10)).await.unwrap();
-    take(&limiter, 10).await;
-    clock.advance(millis(500));
-    let slow = Limit::new(10, secs(100));
-    assert!(limiter.update_rate(slow).await.unwrap());
-    clock.advance(secs(10));
-    assert_eq!(free(&limiter).await, 6);
-    clock.advance(secs(30));
-    assert_eq!(free(&limiter).await, 9);
-    limiter.reset_rate(slow).await.unwrap();
-    assert_eq!(free(&limiter).await, 10);
-}
-
-/// With another algorithm a name starts over: its quota is granted once more, and nothing stays
-/// behind for long.
-async fn a_name_moves(store: impl Store) {
-    for other in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
-        let limiter = Gcra::hourly(&store, 5).await;
-        let moved = limiter.clone().algorithm(other);
-        take(&moved, 4).await;
-        assert_eq!(free(&limiter).await, 5);
-        take(&limiter, 3).await;
-        assert_eq!(free(&limiter).await, 2);
-        // A limit that is changed for one is changed for the other.
-        assert!(moved.update_rate(Limit::new(6, HOUR)).await.unwrap());
-        assert_eq!(limiter.limit().await.unwrap(), Some(Limit::new(6, HOUR)));
-        take(&moved, 1).await;
-        assert_eq!(free(&limiter).await, 6);
-        take(&limiter, 6).await;
-        assert!(!limiter.try_acquire().await.unwrap().is_allowed());
     }
 }
 
@@ -235,7 +186,7 @@ async fn refusals_are_cached_until_there_is_room() {
 async fn memory_forgets_the_idle_alone() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     assert_eq!(send(&layer, "a").await.status(), StatusCode::OK);
     clock.advance(HOUR / 5 - millis(1));
     let source = async |user| decision_of(&send(&layer, user).await).source();
@@ -243,7 +194,7 @@ async fn memory_forgets_the_idle_alone() {
     clock.advance(millis(1));
     assert_eq!(source("b").await, Source::Store);
     // A debt is kept, and lasts for an interval at most, however much is charged.
-    let limiter = Gcra::named(&store, "memory:{b}:five");
+    let limiter = Way::Gcra.named(&store, "memory:{b}:five");
     let answer = send(&layer, "b").await;
     let grant = granted(decision_of(&answer).clone());
     limiter.settle(&grant.receipts()[0], 100);

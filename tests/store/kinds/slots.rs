@@ -7,18 +7,11 @@ mod receipts;
 use super::*;
 use crate::scene::on_both_by_a_clock;
 
-on_both_by_a_clock!(all_count_together, a_list_is_taken_whole);
-
-/// Returns a limiter that no other test uses.
-async fn limiter(store: &impl Store, limit: Limit) -> RateLimiter {
-    let limiter = RateLimiter::new(store, &unique("slots")).unwrap();
-    assert!(limiter.try_set_rate(limit).await.unwrap());
-    limiter
-}
+on_both_by_a_clock!(a_list_is_taken_whole);
 
 /// Returns one that counts in slots.
 async fn slotted(store: &impl Store, limit: Limit, slots: u32) -> RateLimiter {
-    limiter(store, limit).await.slots(slots).unwrap()
+    limited(store, limit).await.slots(slots).unwrap()
 }
 
 /// A store on Redis, and its clock, which begins where a slot does.
@@ -42,37 +35,10 @@ fn entries(limiter: &RateLimiter) -> String {
     RedisServer::shared().cli(&["ZCARD", &log])
 }
 
-/// Callers of one limiter with slots, with other slots, and without any.
-async fn all_count_together(store: impl Settles, clock: ManualClock) {
-    let plain = limiter(&store, Limit::per_second(10)).await;
-    let name = plain.name();
-    let of = |slots| {
-        RateLimiter::new(&store, name)
-            .unwrap()
-            .slots(slots)
-            .unwrap()
-    };
-    let (few, many) = (of(10), of(100));
-    clock.advance(millis(1));
-    for limiter in [&plain, &few, &many] {
-        take(limiter, 3).await;
-    }
-    for limiter in [&plain, &few, &many] {
-        assert_eq!(free(limiter).await, 1);
-        // At 1001 the plain one's, at 1010 that of many slots, at 1100 that of few.
-        assert_eq!(wait(limiter, 2).await, 1000);
-        assert_eq!(wait(limiter, 5).await, 1009);
-        assert_eq!(wait(limiter, 8).await, 1099);
-    }
-    clock.advance(millis(1099));
-    assert_eq!(free(&plain).await, 10);
-    assert_eq!(wait(&few, 10).await, 0);
-}
-
 /// A list with some limiters in slots is taken whole or not at all, in one call.
 async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     let (a, b, c) = (
-        limiter(&store, Limit::per_second(10)).await,
+        limited(&store, Limit::per_second(10)).await,
         slotted(&store, Limit::per_second(5), 10).await,
         slotted(&store, Limit::per_second(20), 100).await,
     );
@@ -98,7 +64,7 @@ async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
     let store = redis_store().build().unwrap();
     let hour = Limit::new(10, 3600 * SECOND);
     let slotted = slotted(&store, hour, 10).await;
-    let window = limiter(&store, Limit::new(3, 3600 * SECOND)).await;
+    let window = limited(&store, Limit::new(3, 3600 * SECOND)).await;
     let window = window.algorithm(Algorithm::FixedWindow);
     let all = RateLimiter::all([&slotted, &window]).unwrap();
     assert!(all.try_acquire_many(2).await.unwrap().is_allowed());
@@ -136,7 +102,7 @@ async fn waiters_are_served_when_a_slot_has_expired() {
 #[tokio::test]
 async fn a_waiter_with_other_slots_has_its_own_queue() {
     let (store, clock) = by_a_clock();
-    let plain = limiter(&store, Limit::per_second(4)).await;
+    let plain = limited(&store, Limit::per_second(4)).await;
     let slotted = plain.clone().slots(10).unwrap();
     clock.advance(millis(1));
     take(&plain, 4).await;

@@ -22,6 +22,5 @@ async fn leased_permits_are_granted_until_the_lease_ends() {
     let decision = limiter.try_acquire().await.unwrap();
     assert_eq!(decision.source(), Source::Lease);
     clock.advance(millis(1));
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    fails(limiter.try_acquire().await, ErrorKind::Unavailable);
 }

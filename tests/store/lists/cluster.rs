@@ -96,8 +96,7 @@ async fn a_later_refusal_gives_back_the_earlier() {
     // An error of one, too.
     let unset = RateLimiter::new(&store, &unique("unset")).unwrap();
     let with_unset = RateLimiter::all([&limiters[0], &limiters[1], &unset]).unwrap();
-    let error = with_unset.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    fails(with_unset.try_acquire().await, ErrorKind::NotInitialized);
     store.close().await;
     assert_eq!(left(&limiters).await, [7, 7, 0]);
 

@@ -3,11 +3,12 @@
 use crate::scene::*;
 use tower_ratelimit::{AllOf, Error};
 
+use crate::limiter::{are_served_in_order, pending};
+
 use super::{world::World, world::left, world::on_both, world::refused_by};
 
 on_both!(
     each_takes_its_own,
-    a_refusal_waits_for_the_longest,
     an_error_of_one_charges_none,
     what_cannot_be_asked_together,
     receipts_give_back_exactly_what_was_taken,
@@ -37,23 +38,6 @@ async fn taken(all: &AllOf, permits: u32) -> bool {
     all.try_acquire_many(permits).await.unwrap().is_allowed()
 }
 
-fn poll<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
-    let mut cx = Context::from_waker(Waker::noop());
-    match future.as_mut().poll(&mut cx) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
-}
-
-/// Polls until it waits for its turn by the clock.
-async fn sleeps<S, F: Future>(world: &World<S>, future: &mut Pin<&mut F>) {
-    until("it sleeps", async || {
-        assert!(poll(future).is_none());
-        world.clock.sleepers() > 0
-    })
-    .await;
-}
-
 async fn each_takes_its_own<S: Store>(world: World<S>) {
     let limiters = limiters(&world, [(9, 1000), (5, 1000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
@@ -78,10 +62,8 @@ async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
     let [first, last] = limiters(&world, [(5, 1000), (5, 1000)]).await;
     let unset = world.limiter(&unique("unset"));
     let all = RateLimiter::all([&first, &unset, &last]).unwrap();
-    let error = all.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
-    let error = all.acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    fails(all.try_acquire().await, ErrorKind::NotInitialized);
+    fails(all.acquire().await, ErrorKind::NotInitialized);
     assert_eq!(left(&[first.clone(), last.clone()]).await, [5, 5]);
     assert!(!unset.exists().await.unwrap(), "it does not exist");
     unset.try_set_rate(Limit::per_second(1)).await.unwrap();
@@ -90,8 +72,7 @@ async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
     let above = refused(all.try_acquire_many(2).await.unwrap());
     assert_eq!(above.kind(), RefusalKind::AboveRate);
     assert_eq!(above.retry_after(), None);
-    let error = all.acquire_many(2).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AboveRate);
+    fails(all.acquire_many(2).await, ErrorKind::AboveRate);
     assert_eq!(left(&[first, last]).await, [4, 4]);
 }
 
@@ -136,13 +117,13 @@ async fn a_wait_is_for_all<S: Store>(world: World<S>) {
     assert!(taken(&all, 2).await);
     assert!(limiters[1].try_acquire_many(2).await.unwrap().is_allowed());
     let mut waiting = pin!(all.acquire_many(2));
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     assert_eq!(left(&limiters).await, [0, 0]);
     world.advance(1000);
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     assert_eq!(left(&limiters).await, [2, 0], "it takes none ahead");
     world.advance(1999);
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     world.advance(1);
     assert_eq!(waiting.await.unwrap().receipts().len(), 2);
     assert_eq!(left(&limiters).await, [0, 2]);
@@ -158,46 +139,23 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>)
         assert_eq!(refused.retry_after(), Some(millis(3000)));
     }
     let mut waiting = pin!(all.try_acquire_for(1, millis(3000)));
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     assert_eq!(left(&limiters).await, [2, 0]);
     world.advance(3000);
     assert!(waiting.await.unwrap().is_allowed());
     assert_eq!(left(&limiters).await, [1, 3]);
 }
 
-/// A caller with a high cost is not overtaken by those after it, whichever of the limiters lacks
-/// room.
+/// Whichever of the limiters lacks room.
 async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
     let limiters = limiters(&world, [(3, 1000), (4, 1500)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 3).await);
-    let served = Arc::new(AtomicUsize::new(0));
-    let mut tasks = Vec::new();
-    for (place, permits) in [1, 3, 1, 1, 2, 1].into_iter().enumerate() {
-        let (all, served) = (all.clone(), Arc::clone(&served));
-        tasks.push(tokio::spawn(async move {
-            all.acquire_many(permits).await.unwrap();
-            assert_eq!(served.fetch_add(1, Ordering::SeqCst), place);
-        }));
-        tokio::task::yield_now().await;
-    }
-    let all_served = || served.load(Ordering::SeqCst) == 6;
-    let mut steps = 0;
-    while !all_served() {
-        steps += 1;
-        assert!(steps < 1000, "{} are served", served.load(Ordering::SeqCst));
-        until("somebody sleeps", async || {
-            all_served() || world.clock.sleepers() > 0
-        })
-        .await;
-        world.advance(100);
-        for _ in 0..50 {
-            tokio::task::yield_now().await;
-        }
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
+    are_served_in_order(&world.clock, |permits| {
+        let all = all.clone();
+        async move { all.acquire_many(permits).await }
+    })
+    .await;
 }
 
 async fn a_cost_above_the_rate_delays_no_other<S: Store>(world: World<S>) {
@@ -205,11 +163,11 @@ async fn a_cost_above_the_rate_delays_no_other<S: Store>(world: World<S>) {
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 3).await);
     let mut first = pin!(all.acquire());
-    sleeps(&world, &mut first).await;
+    pending(&mut first, &world.clock).await;
     let mut too_much = pin!(all.acquire_many(4));
-    assert!(poll(&mut too_much).is_none());
+    assert!(poll(&mut too_much).is_pending());
     let mut behind = pin!(all.acquire());
-    assert!(poll(&mut behind).is_none());
+    assert!(poll(&mut behind).is_pending());
     world.advance(1000);
     let (first, too_much, behind) = tokio::join!(first, too_much, behind);
     first.unwrap();
@@ -223,9 +181,9 @@ async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 2).await);
     let mut first = Box::pin(all.acquire_many(2));
-    sleeps(&world, &mut first.as_mut()).await;
+    pending(&mut first, &world.clock).await;
     let mut second = pin!(all.acquire());
-    assert!(poll(&mut second).is_none());
+    assert!(poll(&mut second).is_pending());
     drop(first);
     // It takes over, and may get its wait before or after the clock moves. The clock stands still
     // while a call is in flight; otherwise the grant expires before the reply is here.
@@ -233,7 +191,7 @@ async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
         if world.clock.sleepers() > 0 {
             world.advance(10);
         }
-        poll(&mut second).is_some_and(|granted| granted.is_ok())
+        matches!(poll(&mut second), Poll::Ready(Ok(_)))
     })
     .await;
     until("only the second took", async || {
@@ -250,10 +208,8 @@ async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
         {
             let mut call = pin!(all.try_acquire_for(2, Duration::from_secs(1)));
             for _ in 0..polls {
-                if poll(&mut call).is_some_and(|decision| {
+                if let Poll::Ready(decision) = poll(&mut call) {
                     all.give_back(&granted(decision.unwrap()));
-                    true
-                }) {
                     break;
                 }
                 tokio::task::yield_now().await;
@@ -262,12 +218,10 @@ async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
         {
             let mut call = pin!(all.try_acquire_many(2));
             for _ in 0..polls {
-                if poll(&mut call).is_some_and(|decision| {
+                if let Poll::Ready(decision) = poll(&mut call) {
                     if let Decision::Allow(grant) = decision.unwrap() {
                         all.give_back(&grant);
                     }
-                    true
-                }) {
                     break;
                 }
                 tokio::task::yield_now().await;
@@ -285,14 +239,14 @@ async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
     let all = RateLimiter::all(&limiters).unwrap();
     let granted = granted(limiters[1].try_acquire_many(2).await.unwrap());
     let mut waiting = pin!(all.acquire());
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     limiters[1].give_back(&granted.receipts()[0]);
     waiting.await.unwrap();
     assert_eq!(left(&limiters).await, [8, 1]);
 
     assert!(limiters[1].try_acquire().await.unwrap().is_allowed());
     let mut waiting = pin!(all.acquire());
-    sleeps(&world, &mut waiting).await;
+    pending(&mut waiting, &world.clock).await;
     let raised = Limit::new(3, Duration::from_secs(60));
     assert!(limiters[1].update_rate(raised).await.unwrap());
     waiting.await.unwrap();
@@ -344,27 +298,4 @@ async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
         })
         .await;
     }
-}
-
-async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(2, 700), (9, 5000), (2, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 1).await);
-    world.advance(400);
-    assert!(taken(&all, 1).await);
-    let refusal = refused(all.try_acquire_many(2).await.unwrap());
-    assert_eq!(
-        refused_by(&refusal),
-        [
-            (limiters[2].name().to_owned(), Some(1000)),
-            (limiters[0].name().to_owned(), Some(700))
-        ]
-    );
-    assert_eq!(refusal.retry_after(), Some(Duration::from_millis(1000)));
-    for later in [699, 1, 299] {
-        world.advance(later);
-        assert!(!taken(&all, 2).await, "{later}");
-    }
-    world.advance(1);
-    assert!(taken(&all, 2).await);
 }

@@ -62,8 +62,7 @@ impl<S: Store> World<S> {
 }
 
 pub fn service(store: &impl Store, rules: impl IntoRules) -> Service {
-    let layer = RateLimitLayer::builder(store).otherwise(rules);
-    let service = layer.build().unwrap().layer(service_fn(serve));
+    let service = layer_of(store, rules).layer(service_fn(serve));
     BoxCloneSyncService::new(
         service
             .map_response(|answer| answer.map(drop))

@@ -25,7 +25,7 @@ impl World {
     async fn new() -> Self {
         let server = RedisServer::start();
         let store = patient(&server).build().unwrap();
-        let limiter = limiter(&store, Limit::per_hour(RATE)).await;
+        let limiter = limited(&store, Limit::per_hour(RATE)).await;
         let layer = RateLimitLayer::new(&store, Rule::shared(limiter.name()));
         let mut world = Self {
             server,

@@ -11,21 +11,13 @@ const INTERVALS: [&str; 12] = [
 const RATES: [&str; 6] = ["-inf", "inf", "nan", "1e300", "many", ""];
 
 /// A limiter of each kind that looks at the hash, with this in it.
-fn limiters(store: &RedisStore, field: &str, value: &str) -> Vec<RateLimiter> {
-    let new = |name: &str| RateLimiter::new(store, name).unwrap();
-    let all: [fn(RateLimiter) -> RateLimiter; 4] = [
-        |limiter| limiter,
-        |limiter| limiter.slots(10).unwrap(),
-        |limiter| limiter.algorithm(Algorithm::FixedWindow),
-        |limiter| limiter.algorithm(Algorithm::Gcra),
-    ];
-    let of_kind = |kind: &fn(RateLimiter) -> RateLimiter| {
+fn limiters(store: &RedisStore, field: &str, value: &str) -> [RateLimiter; 4] {
+    Way::ALL.map(|way| {
         let name = unique("none");
         Keys::of(&name).plant_limit("5", 1000, "0");
         RedisServer::shared().command(&["HSET", &name, field, value]);
-        kind(new(&name))
-    };
-    all.iter().map(of_kind).collect()
+        way.limiter(RateLimiter::new(store, &name).unwrap())
+    })
 }
 
 async fn is_an_error(limiter: &RateLimiter, what: &str) {
@@ -77,12 +69,9 @@ async fn a_stored_limit_that_cannot_be_counted_with_is_an_error_by_every_algorit
 async fn nor_is_anything_granted_by_it_in_any_other_way() {
     let store = shared_redis().build().unwrap();
     for value in INTERVALS {
-        let [limiter, in_slots, ..] = &limiters(&store, "interval", value)[..] else {
-            panic!("four kinds");
-        };
-        for limiter in [limiter, in_slots] {
-            let other = RateLimiter::new(&store, &unique("other")).unwrap();
-            other.set_rate(Limit::per_second(5)).await.unwrap();
+        let [limiter, in_slots, ..] = limiters(&store, "interval", value);
+        for limiter in [&limiter, &in_slots] {
+            let other = limited(&store, Limit::per_second(5)).await;
             let all = RateLimiter::all([&other, limiter]).unwrap();
             let error = all.try_acquire().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");

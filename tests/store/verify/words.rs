@@ -116,13 +116,11 @@ async fn a_server_whose_lua_is_taken_away_is_found() {
         assert_eq!(unloaded, "OK");
         let found = found(&store.verify().await.unwrap());
         check(&found, &[NO_LUA]);
-        let error = limiter.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Rejected);
+        let error = fails(limiter.try_acquire().await, ErrorKind::Rejected);
         assert!(error.to_string().contains("module `lua`"), "{error}");
     } else {
         assert!(unloaded.starts_with("(error)"), "{unloaded}");
         assert_eq!(found(&store.verify().await.unwrap()), []);
-        let error = limiter.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotInitialized);
+        fails(limiter.try_acquire().await, ErrorKind::NotInitialized);
     }
 }

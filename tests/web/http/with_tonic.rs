@@ -104,10 +104,7 @@ impl Service<Request<Body>> for Stock {
 async fn services_have_layers_of_their_own(store: impl Store) {
     let layer = |permits, name| {
         let limit = Limit::per_hour(permits).by(PeerIp).named(name);
-        RateLimitLayer::builder(&store)
-            .otherwise(limit)
-            .build()
-            .unwrap()
+        layer_of(&store, limit)
     };
     let (incoming, server) = incoming().await;
     let router = Server::builder()

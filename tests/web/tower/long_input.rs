@@ -3,7 +3,6 @@
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
 use crate::scene::*;
-use std::fs;
 
 use http::request::Parts;
 use tower_ratelimit::key::{FromParts, Key};
@@ -92,14 +91,6 @@ async fn a_grpc_caller_must_not_come_back() {
     ] {
         assert_eq!(header_of(&refused, name), Some(value));
     }
-}
-
-/// The processor time of this thread in nanoseconds, as Linux counts it.
-fn processor_time() -> u64 {
-    // Linux counts it whenever it schedules.
-    thread::yield_now();
-    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    stat.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// The least processor time of several tries in which a layer with this key decides on a request.

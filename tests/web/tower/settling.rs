@@ -200,25 +200,15 @@ async fn an_answer_without_a_body_is_settled_at_once() {
 /// An answer can last longer than an idle limiter is kept.
 #[tokio::test]
 async fn debt_brings_back_a_limiter_that_has_vanished() {
-    for (algorithm, slots, seconds) in [
-        (Algorithm::SlidingLog, None, 1),
-        (Algorithm::FixedWindow, None, 1),
-        // As long as so many permits take.
-        (Algorithm::Gcra, None, 2),
-        (Algorithm::SlidingLog, Some(1000), 1),
-    ] {
-        debt_brings_back(algorithm, slots, seconds).await;
+    for way in [Way::Log, Way::Slots(1000), Way::Window, Way::Gcra] {
+        debt_brings_back(way).await;
     }
 }
 
-async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>, seconds: u64) {
-    let rule = |limit: Limit| {
-        let rule = limit.by(FromHeader::new("x-key")).algorithm(algorithm);
-        match slots {
-            Some(slots) => rule.slots(slots),
-            None => rule,
-        }
-    };
+async fn debt_brings_back(way: Way) {
+    let rule = |limit: Limit| way.rule(limit.by(FromHeader::new("x-key")));
+    // As long as so many permits take.
+    let seconds = if way == Way::Gcra { 2 } else { 1 };
     let clock = ManualClock::new();
     let memory = MemoryStore::new().clock(clock.clone()).max_limiters(1);
     let layer = RateLimitLayer::new(&memory, rule(Limit::per_second(10)));
@@ -232,7 +222,7 @@ async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>, seconds: u64
     drop(answer);
     for expected in [429, 200] {
         let found = exchange(&service, request("a")).await;
-        assert_eq!(found, expected, "{algorithm:?} {slots:?}");
+        assert_eq!(found, expected, "{way:?}");
         // A window ends a millisecond later.
         clock.advance(Duration::from_millis(1000 * seconds + 1));
     }
@@ -244,18 +234,11 @@ async fn debt_brings_back(algorithm: Algorithm, slots: Option<u32>, seconds: u64
     let answer = service.clone().oneshot(request("a")).await.unwrap();
     assert!(answers.last().set(25));
     let limiter = RateLimiter::new(&redis, &format!("{prefix}:{{a}}:default"));
-    let limiter = limiter.unwrap().algorithm(algorithm);
+    let limiter = way.limiter(limiter.unwrap());
     assert!(limiter.delete().await.unwrap());
     drop(answer);
     redis.close().await;
-    assert_eq!(
-        exchange(&service, request("a")).await,
-        429,
-        "{algorithm:?} {slots:?}"
-    );
+    assert_eq!(exchange(&service, request("a")).await, 429, "{way:?}");
     let left = limiter.time_to_live().await.unwrap();
-    assert!(
-        matches!(left, TimeToLive::Left(_)),
-        "{algorithm:?} {slots:?}"
-    );
+    assert!(matches!(left, TimeToLive::Left(_)), "{way:?}");
 }

@@ -17,11 +17,6 @@ fn rule(name: &str, permits: u64) -> Rule {
         .named(name)
 }
 
-fn layer<const N: usize>(store: &impl Store, rules: [Rule; N]) -> RateLimitLayer {
-    let builder = RateLimitLayer::builder(store).otherwise(rules);
-    builder.build().unwrap()
-}
-
 async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, Option<Decision>) {
     let answer = answer(layer, request).await;
     (answer.status(), answer.extensions().get().cloned())
@@ -47,7 +42,7 @@ fn states(decision: &Decision) -> Vec<LimitState> {
 }
 
 async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
-    let layer = layer(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
+    let layer = layer_of(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
     let mut waits = Vec::new();
     for (status, limits, receipts) in [
         (200, [("kept", true, false, 2), ("tried", true, true, 1)], 2),
@@ -81,7 +76,7 @@ async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
 }
 
 async fn a_refused_request_takes_nothing_from_a_shadow_rule(store: impl Store) {
-    let layer = layer(&store, [rule("kept", 1), rule("tried", 9).shadow()]);
+    let layer = layer_of(&store, [rule("kept", 1), rule("tried", 9).shadow()]);
     for (status, left) in [(200, 8), (429, 8), (429, 8)] {
         let (answered, decision) = send(&layer, request("a")).await;
         assert_eq!(answered, status);
@@ -92,12 +87,8 @@ async fn a_refused_request_takes_nothing_from_a_shadow_rule(store: impl Store) {
 }
 
 async fn a_layer_tries_out_all_its_rules(store: impl Store) {
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
-        let rule = rule(&unique("alone"), 1).algorithm(algorithm);
+    for way in Way::ALL {
+        let rule = way.rule(rule(&unique("alone"), 1));
         // The other limit is not reported: it refuses nothing, not even a cost above its rate.
         let costs = rule.cost_by(|parts| if parts.uri.path() == "/all" { 2 } else { 1 });
         let layer = RateLimitLayer::builder(&store)
@@ -107,10 +98,10 @@ async fn a_layer_tries_out_all_its_rules(store: impl Store) {
         for (path, room) in [("/", true), ("/", false), ("/all", false)] {
             let request = asking(&format!("GET {path}"), &[("x-key", "a")]);
             let (status, decision) = send(&layer, request).await;
-            assert_eq!(status, 200, "{algorithm:?}");
+            assert_eq!(status, 200, "{way:?}");
             let decision = decision.unwrap();
             assert_eq!(decision.source(), Source::Store);
-            assert_eq!(states(&decision)[0].1, room, "{algorithm:?} {path}");
+            assert_eq!(states(&decision)[0].1, room, "{way:?} {path}");
         }
     }
 }
@@ -118,8 +109,8 @@ async fn a_layer_tries_out_all_its_rules(store: impl Store) {
 #[tokio::test]
 async fn callers_see_nothing_of_a_shadow_rule() {
     let store = MemoryStore::new();
-    let tried = layer(&store, [rule("tried", 1).shadow()]);
-    let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
+    let tried = layer_of(&store, [rule("tried", 1).shadow()]);
+    let both = layer_of(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
     for _ in 0..2 {
         let alone = answer(&tried, request("a")).await;
         assert!(alone.headers().is_empty(), "{alone:?}");
@@ -142,10 +133,10 @@ async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
         no_key().shadow(),
         no_key().enforce_share(99),
     ] {
-        let alone = layer(&store, [tried.clone().on_failure(FailurePolicy::Deny)]);
+        let alone = layer_of(&store, [tried.clone().on_failure(FailurePolicy::Deny)]);
         assert_eq!(send(&alone, request("a")).await.0, 200, "{tried:?}");
         let name = unique("kept");
-        let both = layer(&store, [rule(&name, 1), tried.clone()]);
+        let both = layer_of(&store, [rule(&name, 1), tried.clone()]);
         for status in [200, 429] {
             let (answered, state) = first(&both, request("a")).await;
             assert_eq!((answered.as_u16(), &state.0), (status, &name), "{tried:?}");
@@ -153,10 +144,10 @@ async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
         // With the layer gone the names are free for what refuses.
     }
     for (enforced, status) in [(unset(), 503), (no_key(), 401)] {
-        let layer = layer(&store, [enforced]);
+        let layer = layer_of(&store, [enforced]);
         assert_eq!(send(&layer, request("a")).await.0, status);
     }
-    let both = layer(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
+    let both = layer_of(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
     let of_the_one_that_refuses = send(&both, anonymous()).await.0;
     assert_eq!(of_the_one_that_refuses, 401);
 }
@@ -166,15 +157,15 @@ async fn a_failing_store_refuses_nothing_for_a_shadow_rule() {
     // No server listens there.
     let store = RedisStore::open("redis://127.0.0.1:1/").unwrap();
     let tried = || rule("tried", 1).on_failure(FailurePolicy::Deny).shadow();
-    let alone = layer(&store, [tried()]);
+    let alone = layer_of(&store, [tried()]);
     let (status, decision) = send(&alone, request("a")).await;
     assert_eq!(status, 200);
     assert_eq!(decision.unwrap().source(), Source::FailurePolicy);
     // Its policy does not count for others.
-    let both = layer(&store, [rule("kept", 1), tried()]);
+    let both = layer_of(&store, [rule("kept", 1), tried()]);
     assert_eq!(send(&both, request("a")).await.0, 200);
     let strict = rule("strict", 1).on_failure(FailurePolicy::Deny);
-    let both = layer(&store, [strict, tried()]);
+    let both = layer_of(&store, [strict, tried()]);
     assert_eq!(send(&both, request("a")).await.0, 503);
 }
 
@@ -185,7 +176,7 @@ async fn a_full_store_refuses_nothing_for_a_shadow_rule() {
     for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
         let tried = rule("tried", permits).shadow();
         let tried = tried.named(&format!("tried-{user}"));
-        let layer = layer(&store, [rule("kept", 2), tried]);
+        let layer = layer_of(&store, [rule("kept", 2), tried]);
         for status in [200, 200, 429] {
             let (answered, decision) = send(&layer, request(user)).await;
             let source = decision.unwrap().source();
@@ -199,7 +190,7 @@ async fn a_share_of_the_keys_is_enforced_and_always_the_same() {
     let stores = [MemoryStore::new(), MemoryStore::new()];
     let mut enforced = [(); 2].map(|()| Vec::new());
     for (store, enforced) in stores.iter().zip(&mut enforced) {
-        let layer = layer(store, [rule("api", 1).enforce_share(30)]);
+        let layer = layer_of(store, [rule("api", 1).enforce_share(30)]);
         for key in 0..200 {
             let key = key.to_string();
             assert_eq!(send(&layer, request(&key)).await.0, 200);
@@ -227,7 +218,7 @@ async fn a_limiter_that_is_tried_out_and_enforced_is_enforced(store: impl Store)
         [of("tried").cost(3).shadow(), of("kept")],
     ] {
         let before = limiter.available_permits().await.unwrap();
-        let layer = layer(&store, rules);
+        let layer = layer_of(&store, rules);
         let (status, state) = first(&layer, request("a")).await;
         assert_eq!((status.as_u16(), &*state.0), (200, "kept"));
         assert_eq!(limiter.available_permits().await.unwrap(), before - 1);
@@ -236,7 +227,7 @@ async fn a_limiter_that_is_tried_out_and_enforced_is_enforced(store: impl Store)
 
 /// Permits that were not taken are not settled: neither given back nor charged.
 async fn settling(store: impl Store) {
-    let layer = layer(&store, [rule("tried", 2).cost(2).shadow()]);
+    let layer = layer_of(&store, [rule("tried", 2).cost(2).shadow()]);
     let service = layer.layer(service_fn(async |request: Request<String>| {
         let says = request.headers()["x-says"].to_str().unwrap();
         let charge = request.extensions().get::<Charge>().unwrap();
@@ -259,7 +250,7 @@ async fn what_was_not_taken_is_not_settled() {
     let store = redis().build().unwrap();
     settling(store.clone()).await;
     store.close().await;
-    let layer = layer(&store, [rule("tried", 2).shadow()]);
+    let layer = layer_of(&store, [rule("tried", 2).shadow()]);
     let (_, state) = first(&layer, request("a")).await;
     assert!(!state.1, "{state:?}");
 }
@@ -269,7 +260,7 @@ async fn what_was_not_taken_is_not_settled() {
 async fn a_key_that_may_be_missing_is_skipped_as_ever() {
     let key = FromHeader::new("x-key").or_skip();
     let rule = Limit::per_hour(1).by(key).enforce_share(100);
-    let layer = layer(&MemoryStore::new(), [rule]);
+    let layer = layer_of(&MemoryStore::new(), [rule]);
     assert_eq!(send(&layer, anonymous()).await.0, 200);
     assert_eq!(send(&layer, request("a")).await.0, 200);
     assert_eq!(send(&layer, request("a")).await.0, 429);

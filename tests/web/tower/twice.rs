@@ -5,11 +5,6 @@ use tower_ratelimit::{Decisions, IntoRules};
 
 use super::{Inner, by_key, request};
 
-fn layer(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
-    let builder = RateLimitLayer::builder(store).otherwise(rules);
-    builder.build().unwrap()
-}
-
 fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);
     builder.always().build().unwrap()
@@ -30,7 +25,7 @@ async fn passed(outer: &RateLimitLayer, inner: &RateLimitLayer) -> usize {
 }
 
 async fn equal_layers_charge_once(store: impl Store) {
-    let build = |name: &str| layer(&store, by_key(3).named(name));
+    let build = |name: &str| layer_of(&store, by_key(3).named(name));
     assert_eq!(passed(&build("two"), &build("two")).await, 3);
     let (outer, inner) = (build("three"), build("three"));
     let service = build("three").layer(Inner::default());
@@ -64,10 +59,10 @@ async fn rules_that_differ_are_charged_by_each() {
         ("costly", on("costly").cost(2), on("costly").cost(2), 3),
         ("dearer", on("dearer").cost(1), on("dearer").cost(2), 2),
     ] {
-        let (outer, inner) = (layer(&store, outer), layer(&store, inner));
+        let (outer, inner) = (layer_of(&store, outer), layer_of(&store, inner));
         assert_eq!(passed(&outer, &inner).await, expected, "{limiter}");
     }
-    let limiter = |store: &MemoryStore| layer(store, on("stores"));
+    let limiter = |store: &MemoryStore| layer_of(store, on("stores"));
     let (one, other) = (MemoryStore::new(), MemoryStore::new());
     assert_eq!(passed(&limiter(&one), &limiter(&other)).await, 6);
     for store in [&one, &other] {
@@ -80,9 +75,9 @@ async fn rules_that_differ_are_charged_by_each() {
 async fn of_a_list_the_rules_that_are_new_are_charged() {
     let store = MemoryStore::new();
     let (both, more) = (by_key(9).named("both"), by_key(5).named("more"));
-    let outer = layer(&store, both.clone());
+    let outer = layer_of(&store, both.clone());
     for inner in [[both.clone(), more.clone()], [more, both]] {
-        let service = outer.layer(layer(&store, inner).layer(Inner::default()));
+        let service = outer.layer(layer_of(&store, inner).layer(Inner::default()));
         let answer = service.oneshot(request("a")).await.unwrap();
         let decision = answer.extensions().get::<Decision>().unwrap();
         let met: Vec<_> = decision.limits().map(|it| it.name().to_owned()).collect();
@@ -99,7 +94,7 @@ async fn of_a_list_the_rules_that_are_new_are_charged() {
 async fn other_callers_are_other_limiters() {
     let store = MemoryStore::new();
     let rule = || by_key(1);
-    let inner = layer(&store, rule()).layer(Inner::default());
+    let inner = layer_of(&store, rule()).layer(Inner::default());
     // Between the layers the request becomes another caller's.
     let between = service_fn(move |mut request: Request<String>| {
         let other = request.headers()["x-key"].to_str().unwrap().repeat(2);
@@ -108,7 +103,7 @@ async fn other_callers_are_other_limiters() {
             .insert("x-key", other.parse().unwrap());
         inner.clone().oneshot(request)
     });
-    let service = layer(&store, rule()).layer(between);
+    let service = layer_of(&store, rule()).layer(between);
     for (caller, expected) in [("a", 200), ("aa", 429)] {
         let answer = service.clone().oneshot(request(caller)).await.unwrap();
         assert_eq!(answer.status(), expected, "{caller}");
@@ -120,14 +115,14 @@ async fn a_layer_can_charge_always() {
     let store = MemoryStore::new();
     let rule = |name: &str| by_key(4).named(name);
     let inner = always(&store, rule("inner"));
-    assert_eq!(passed(&layer(&store, rule("inner")), &inner).await, 2);
+    assert_eq!(passed(&layer_of(&store, rule("inner")), &inner).await, 2);
     // What counts is what the inner one says.
     let outer = always(&store, rule("outer"));
-    assert_eq!(passed(&outer, &layer(&store, rule("outer"))).await, 4);
+    assert_eq!(passed(&outer, &layer_of(&store, rule("outer"))).await, 4);
     // Also of one layer and its clone.
     let both = always(&store, rule("both"));
     assert_eq!(passed(&both, &both.clone()).await, 2);
-    let once = layer(&store, rule("once"));
+    let once = layer_of(&store, rule("once"));
     assert_eq!(passed(&once, &once.clone()).await, 4);
 }
 
@@ -141,8 +136,8 @@ async fn a_charge_counts_until_its_answer_is_over() {
         *keep.lock().unwrap() = request.extensions().get::<Charge>().cloned();
         std::future::ready(Ok::<_, Infallible>(Response::new("answer".to_owned())))
     });
-    let first = layer(&store, by_key(2)).layer(inner.clone());
-    let second = layer(&store, by_key(2)).layer(inner);
+    let first = layer_of(&store, by_key(2)).layer(inner.clone());
+    let second = layer_of(&store, by_key(2)).layer(inner);
     let answer = first.oneshot(request("a")).await.unwrap();
     let again = || {
         let mut request = request("a");
@@ -164,7 +159,7 @@ async fn a_charge_counts_until_its_answer_is_over() {
 #[tokio::test]
 async fn a_handler_corrects_the_one_charge() {
     let store = MemoryStore::new();
-    let build = || layer(&store, by_key(1));
+    let build = || layer_of(&store, by_key(1));
     let inner = service_fn(async |request: Request<String>| {
         assert!(request.extensions().get::<Charge>().unwrap().refund());
         Ok::<_, Infallible>(Response::new("answer".to_owned()))
@@ -181,5 +176,8 @@ async fn a_handler_corrects_the_one_charge() {
 async fn an_outer_shadow_rule_does_not_replace_an_inner_one() {
     let store = MemoryStore::new();
     let (tried, kept) = (by_key(2).shadow(), by_key(2));
-    assert_eq!(passed(&layer(&store, tried), &layer(&store, kept)).await, 2);
+    assert_eq!(
+        passed(&layer_of(&store, tried), &layer_of(&store, kept)).await,
+        2
+    );
 }

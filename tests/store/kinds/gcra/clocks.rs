@@ -27,7 +27,7 @@ async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
         |limiter| Box::pin(async { assert_eq!(limiter.release(1).await.unwrap(), 1) }),
     ];
     for meet in meet {
-        let limiter = Gcra::named(&redis_store().build().unwrap(), &unique("fast"));
+        let limiter = Way::Gcra.named(&redis_store().build().unwrap(), &unique("fast"));
         limiter.try_set_rate(Limit::new(5, TEN)).await.unwrap();
         let value = format!("{{{}}}:value", limiter.name());
         plant(&value, 5, TEN, HOUR);
@@ -41,7 +41,7 @@ async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
 #[tokio::test]
 async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
     let prefix = unique("fast");
-    let layer = Gcra::layer(
+    let layer = Way::Gcra.layer(
         &redis_store().prefix(&prefix).build().unwrap(),
         Limit::new(5, TEN),
     );
@@ -64,7 +64,7 @@ async fn a_slow_caller_makes_no_room_for_another() {
         store.client_clock(clock.clone()).build().unwrap()
     };
     let limit = Limit::new(5, TEN);
-    let [limiter, other] = [&clock, &slow].map(|clock| Gcra::named(&store(clock), &prefix));
+    let [limiter, other] = [&clock, &slow].map(|clock| Way::Gcra.named(&store(clock), &prefix));
     limiter.try_set_rate(limit).await.unwrap();
     take(&limiter, 5).await;
     assert!(wait(&other, 1).await.unwrap() > HOUR);

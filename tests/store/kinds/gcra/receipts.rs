@@ -1,9 +1,6 @@
-//! Receipts: they give back what still lies ahead, once, and charge more as debt.
+//! Receipts: they give back what still lies ahead, once.
 
 use super::*;
-use crate::scene::on_both_stores;
-
-on_both_stores!(what_was_used_is_settled);
 
 /// With ten an hour, one permit is free every six minutes.
 #[tokio::test]
@@ -11,30 +8,13 @@ async fn a_receipt_gives_back_what_lies_ahead() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
     for (after, back) in [(0, 4), (6, 3), (7, 3), (23, 1), (24, 0), (30, 0)] {
-        let limiter = Gcra::hourly(&store, 10).await;
+        let limiter = Way::Gcra.hourly(&store, 10).await;
         let grant = take(&limiter, 4).await;
         clock.advance(secs(60 * after));
         let before = free(&limiter).await;
         limiter.give_back(&grant.receipts()[0]);
         assert_eq!(free(&limiter).await - before, back, "after {after} minutes");
     }
-    // Behind what others took, all of it lies ahead.
-    let limiter = Gcra::hourly(&store, 10).await;
-    take(&limiter, 5).await;
-    let grant = take(&limiter, 4).await;
-    clock.advance(HOUR / 2);
-    assert_eq!(free(&limiter).await, 6);
-    limiter.give_back(&grant.receipts()[0]);
-    assert_eq!(free(&limiter).await, 10);
-    // And nothing of it where another's was given back before, and so came through earlier.
-    let limiter = Gcra::hourly(&store, 10).await;
-    let first = take(&limiter, 5).await;
-    let second = take(&limiter, 5).await;
-    limiter.give_back(&first.receipts()[0]);
-    clock.advance(HOUR / 2);
-    take(&limiter, 10).await;
-    limiter.give_back(&second.receipts()[0]);
-    assert_eq!(free(&limiter).await, 0);
 }
 
 /// With five an hour, one permit is free every twelve minutes. Permits released before those of a
@@ -44,9 +24,9 @@ async fn a_receipt_gives_back_what_lies_ahead() {
 async fn memory_does_not_forget_what_a_receipt_must_know() {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone()).max_limiters(1);
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     let minutes = |minutes: u64| clock.advance(secs(60 * minutes));
-    let limiter = Gcra::named(&store, "memory:{a}:five");
+    let limiter = Way::Gcra.named(&store, "memory:{a}:five");
     let answers = [send(&layer, "a").await, send(&layer, "a").await];
     let grants = answers.each_ref().map(grant_of);
     limiter.give_back(&grants[0].receipts()[0]);
@@ -55,7 +35,9 @@ async fn memory_does_not_forget_what_a_receipt_must_know() {
     // A newcomer would take its place, and leave it again.
     let newcomer = send(&layer, "b").await;
     if newcomer.status().is_success() {
-        Gcra::named(&store, "memory:{b}:five").give_back(&grant_of(&newcomer).receipts()[0]);
+        Way::Gcra
+            .named(&store, "memory:{b}:five")
+            .give_back(&grant_of(&newcomer).receipts()[0]);
     }
     assert!(send(&layer, "a").await.status().is_success());
     limiter.give_back(&grants[1].receipts()[0]);
@@ -63,28 +45,6 @@ async fn memory_does_not_forget_what_a_receipt_must_know() {
     // No receipt matters any more, and nothing is in use.
     minutes(12);
     assert!(send(&layer, "b").await.status().is_success());
-}
-
-async fn what_was_used_is_settled(store: impl Settles) {
-    let limiter = Gcra::hourly(&store, 10).await;
-    let part = take(&limiter, 5).await;
-    limiter.settle(&part.receipts()[0], 2);
-    store.settled().await;
-    assert_eq!(free(&limiter).await, 8);
-    // Debt: up to the whole limit, so that it is over an interval later.
-    let more = take(&limiter, 1).await;
-    limiter.settle(&more.receipts()[0], 20);
-    store.settled().await;
-    assert_eq!(free(&limiter).await, 0);
-    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-    assert_eq!(limiter.release(13).await.unwrap(), 10);
-    assert_eq!(free(&limiter).await, 10);
-    // One that was reset owes what is settled afterwards, and is owed nothing.
-    let last = take(&limiter, 1).await;
-    limiter.set_rate(Limit::new(10, HOUR)).await.unwrap();
-    limiter.give_back(&last.receipts()[0]);
-    store.settled().await;
-    assert_eq!(free(&limiter).await, 10);
 }
 
 fn grant_of<B>(answer: &Response<B>) -> Grant {

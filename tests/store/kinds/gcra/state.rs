@@ -33,7 +33,7 @@ const HOUR_US: f64 = 3.6e9;
 
 #[tokio::test]
 async fn one_small_value_and_the_limit() {
-    let state = State::new::<Gcra>(4).await;
+    let state = State::new(Way::Gcra, 4).await;
     assert_eq!(free(&state.limiter).await, 4);
     assert!(!state.exists("value"), "counting makes none");
     let before = now();
@@ -67,7 +67,7 @@ async fn one_small_value_and_the_limit() {
 async fn a_rules_limiter_is_one_key_that_vanishes() {
     let prefix = unique("one");
     let store = redis_store().prefix(&prefix).build().unwrap();
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     let name = format!("{prefix}:{{a}}:five");
     send(&layer, "a").await;
     let all = format!("{prefix}:*");
@@ -87,7 +87,7 @@ async fn a_rules_limiter_is_one_key_that_vanishes() {
     assert!(left <= 2.0 * 3_600_000.0);
 
     drop(layer);
-    let short = Gcra::layer(&store, Limit::new(5, millis(20)));
+    let short = Way::Gcra.layer(&store, Limit::new(5, millis(20)));
     send(&short, "b").await;
     let vanishing = format!("{prefix}:{{b}}:five:value");
     until("it is so", async || {
@@ -98,7 +98,7 @@ async fn a_rules_limiter_is_one_key_that_vanishes() {
 
 #[tokio::test]
 async fn what_another_left_there_counts_as_none() {
-    let state = State::new::<Gcra>(4).await;
+    let state = State::new(Way::Gcra, 4).await;
     for other in ["3", "", "a text of forty bytes that is no limiter."] {
         state.ask("SET", "value", &[other]);
         assert_eq!(free(&state.limiter).await, 4);
@@ -108,7 +108,7 @@ async fn what_another_left_there_counts_as_none() {
     }
     let prefix = unique("other");
     let store = redis_store().prefix(&prefix).build().unwrap();
-    let layer = Gcra::layer(&store, Limit::new(5, HOUR));
+    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
     let value = format!("{prefix}:{{a}}:five:value");
     RedisServer::shared().command(&["SET", &value, "3"]);
     assert!(send(&layer, "a").await.status().is_success());
@@ -116,7 +116,7 @@ async fn what_another_left_there_counts_as_none() {
     // A key of another type is an error, and leaves all as it is.
     RedisServer::shared().command(&["DEL", &value]);
     RedisServer::shared().command(&["SADD", &value, "3"]);
-    let limiter = Gcra::named(&store, &format!("{prefix}:{{a}}:five"));
+    let limiter = Way::Gcra.named(&store, &format!("{prefix}:{{a}}:five"));
     for error in [
         limiter.available_permits().await.unwrap_err(),
         limiter.release(1).await.unwrap_err(),
@@ -141,32 +141,15 @@ async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
     let log = RateLimiter::new(&store, &name).unwrap();
     assert!(log.try_set_rate(limit).await.unwrap());
     take(&log, 11).await;
-    take(&Gcra::named(&store, &name), 1).await;
+    take(&Way::Gcra.named(&store, &name), 1).await;
     // Back in the log all that was taken there is in use, and no 8 are left.
     let decision = log.try_acquire_many(2).await.unwrap();
     assert!(!decision.is_allowed(), "{decision:?}");
 }
 
 #[tokio::test]
-async fn a_limit_is_changed_with_what_is_in_use() {
-    let state = State::new::<Gcra>(5).await;
-    let limiter = &state.limiter;
-    take(limiter, 4).await;
-    assert!(limiter.update_rate(Limit::new(2, HOUR)).await.unwrap());
-    assert_eq!(free(limiter).await, 0);
-    // Two are in use since then, as by a limit of two there are never more.
-    assert!(limiter.update_rate(Limit::new(9, HOUR / 4)).await.unwrap());
-    assert_eq!(free(limiter).await, 7);
-    take(limiter, 7).await;
-    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-    assert!(limiter.reset_rate(Limit::new(3, HOUR)).await.unwrap());
-    assert!(!state.exists("value"));
-    assert_eq!(free(limiter).await, 3);
-}
-
-#[tokio::test]
 async fn the_limit_has_a_life_of_its_own() {
-    let state = State::new::<Gcra>(4).await;
+    let state = State::new(Way::Gcra, 4).await;
     let limiter = &state.limiter;
     take(limiter, 1).await;
     let ends = state.numbers()[1];
@@ -193,7 +176,7 @@ async fn the_limit_has_a_life_of_its_own() {
 /// corrected.
 #[tokio::test]
 async fn repair_forgets_what_is_beyond_the_limit() {
-    let state = State::new::<Gcra>(4).await;
+    let state = State::new(Way::Gcra, 4).await;
     assert_eq!(state.limiter.repair().await.unwrap(), 0);
     take(&state.limiter, 2).await;
     state.ask("PERSIST", "value", &[]);
@@ -209,7 +192,7 @@ async fn repair_forgets_what_is_beyond_the_limit() {
 #[cfg(feature = "inspect")]
 #[tokio::test]
 async fn a_look_says_what_is_left() {
-    let state = State::new::<Gcra>(5).await;
+    let state = State::new(Way::Gcra, 5).await;
     take(&state.limiter, 2).await;
     let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
     assert_eq!(diagnosis.algorithm, Algorithm::Gcra);
@@ -227,7 +210,7 @@ async fn a_look_says_what_is_left() {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let prefix = unique("look");
         let store = redis_store().prefix(&prefix).build().unwrap();
-        send(&Gcra::layer(&store, limit), "a").await;
+        send(&Way::Gcra.layer(&store, limit), "a").await;
         let diagnosis = store
             .diagnose(&format!("{prefix}:{{a}}:five"))
             .await

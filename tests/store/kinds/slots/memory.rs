@@ -39,7 +39,7 @@ async fn a_large_limit_takes_the_memory_of_its_slots() {
     assert!(most <= 150_000, "{most}");
 
     // For comparison: an entry for each of a thousand grants is as much.
-    let plain = limiter(&store, limit).await;
+    let plain = limited(&store, limit).await;
     for _ in 0..1000 {
         take(&plain, 1).await;
     }

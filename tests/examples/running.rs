@@ -1,0 +1,132 @@
+//! Examples as processes.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        mpsc::{self, Receiver},
+    },
+    thread,
+};
+
+use super::{PATIENCE, root, support::RedisServer};
+
+/// An example that runs until this is dropped.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    lines: Receiver<String>,
+    first: Option<String>,
+    port: u16,
+}
+
+impl Running {
+    pub(crate) fn start(name: &str, redis: Option<&RedisServer>) -> Self {
+        let mut command = command(name);
+        if let Some(redis) = redis {
+            command.env("REDIS_URL", redis.url());
+        }
+        Self::spawn(&mut command)
+    }
+
+    /// A server: waits until it says where it listens.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut running = Self::launch(command);
+        let first = running.line().expect("the address it listens on");
+        let (_, address) = first.split_once("http://127.0.0.1:").expect("an address");
+        running.port = address.split(',').next().unwrap().parse().expect("a port");
+        running.first = Some(first);
+        running
+    }
+
+    pub(crate) fn launch(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        // Reading blocks; a thread of its own lets the test give up instead of hanging.
+        thread::spawn(move || {
+            stdout
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        Self {
+            child,
+            lines,
+            first: None,
+            port: 0,
+        }
+    }
+
+    /// The next line that it prints; `None` when it has ended.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("it neither prints nor ends"),
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An example's program, in an environment that chooses nothing for it.
+pub(crate) fn command(name: &str) -> Command {
+    let mut command = Command::new(built(name));
+    for choice in ["CERTIFICATES", "LIMITS", "PORT", "REDIS_URL"] {
+        command.env_remove(choice);
+    }
+    command
+}
+
+/// The path of an example's program, built from the sources as they are now.
+///
+/// `cargo test` builds the examples too, but `cargo test --test examples` does not: what lies there
+/// could be an old one.
+fn built(name: &str) -> PathBuf {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    let messages = BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        // Of the package that this test is of: some build scripts look at them, and would run anew.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                cargo.env_remove(&name);
+            }
+        }
+        let output = cargo
+            .args("build --quiet --examples --all-features --message-format json".split(' '))
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let programs = messages.split("\"executable\":\"").skip(1);
+    programs
+        .map(|rest| PathBuf::from(rest.split('"').next().unwrap()))
+        .find(|path| path.file_stem().is_some_and(|stem| stem == name))
+        .unwrap_or_else(|| panic!("cargo has built no example {name}"))
+}
