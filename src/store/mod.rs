@@ -18,10 +18,11 @@
 //! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers
 //!   that are counted by an estimate.
 //!
-//! All others are locked alone: the deny cache's, the breaker's and the connection's, the entrance
-//! of the settle queue, the names that were rewritten lately, the limits that were last seen, the
-//! rules that count in a store, and the open charges of a request. A reload of a layer's rules
-//! locks out other reloads, and takes the lock of the store's rules meanwhile.
+//! All others are locked alone: the deny cache's, the breaker's and the connection's, the calls
+//! that are to go together, the entrance of the settle queue, the names that were rewritten lately,
+//! the limits that were last seen, the rules that count in a store, and the open charges of a
+//! request. A reload of a layer's rules locks out other reloads, and takes the lock of the store's
+//! rules meanwhile.
 //!
 //! Settling may be called with a lease locked, so it never comes back to leases. There the settle
 //! queue spawns a task and wakes those that wait for the store to close; both take no lock of
@@ -42,7 +43,8 @@
 //!   there is room. A store in memory carries it out at once.
 //! - A call that finds a limit missing or differing calls the listeners before it returns.
 //! - A receipt is sent on the connection that carried its call, and so arrives after it, or is
-//!   sent once more a second later. A call that arrives later still costs one interval.
+//!   sent once more a second later. A call that arrives later still costs one interval. A receipt
+//!   waits while a batch has its calls and is not on its way.
 //!
 //! ## What may be dropped where
 //!
@@ -53,7 +55,8 @@
 //!   last. Waiters whose call takes longer than a deadline are asked for once more, by another id.
 //!   Where the runtime of a call ends, its callers send for themselves, or are asked for again.
 //! - A caller that leaves before its call is sent takes nothing: a call has its place in flight
-//!   before its callers are picked.
+//!   before its callers are picked. Then it may stand in a queue once more, to go with others: it
+//!   leaves unsent if all of its callers do.
 //! - A verb, at every await: it may be carried out or not, and listeners are called either way.
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.

@@ -2,10 +2,10 @@
 //! and this process less.
 //!
 //! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
-//! queue of their runtime, and a task sends as many as have come: see `lua/lib/batch.lua`. Each
-//! limiter is decided as by a call of its own, and an error is that of its limiter alone: what a
-//! batch cannot answer is asked alone, once. A batch has only calls that may be sent twice, so what
-//! it may have done before does no harm.
+//! queue of their runtime, and a task sends as many as have come: see
+//! `lua/sliding_log/acquire_batch.lua`. Each limiter is decided as by a call of its own, and an
+//! error is that of its limiter alone: what a batch cannot answer is asked alone, once. A batch has
+//! only calls that may be sent twice, so what it may have done before does no harm.
 //!
 //! The keys of a batch are of different hash slots, so a Redis Cluster has none.
 

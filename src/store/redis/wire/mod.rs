@@ -52,7 +52,7 @@ pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
     ptr::eq(script, &*sliding_log::ACQUIRE).then(|| &*sliding_log::ACQUIRE_BATCH)
 }
 
-/// Returns one call that carries out these: see `lua/lib/batch.lua`. `None` if they have no such
+/// Returns one call that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` if they have no such
 /// script.
 pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option<Call> {
     let script = batch_of(calls.clone().next()?.script)?;

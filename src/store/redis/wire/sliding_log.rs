@@ -33,7 +33,7 @@ pub(crate) static ACQUIRE_BATCH: Loaded = lua!(
     "lib/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua",
-    "lib/batch.lua"
+    "sliding_log/acquire_batch.lua"
 );
 /// Decides the usual case of one caller of several limiters, and contains `ACQUIRE_LIST`, too.
 pub(crate) static ACQUIRE_SEVERAL: Loaded = lua!(

@@ -1,11 +1,15 @@
--- Decides for several limiters, each as by a call of its own: an error is that of its limiter.
--- decide.lua begins a function, and the script of such a call is its body.
+-- Carries out several calls of acquire.lua, each by itself: an error is that of its limiter alone.
 --
 -- KEYS  those of each call, one after the other
 -- ARGV  1  the number of rows
 --       for each row eight: how many keys a call has; its first seven arguments
 --       for each call three: its row, counted from 0; its other two arguments
 -- Reply that of each call; nil for one that ended in an error
+--
+-- Redisson has no such operation.
+--
+--- @include lib/decide.lua
+--- @include sliding_log/acquire.lua
 
 end
 
