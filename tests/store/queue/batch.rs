@@ -19,7 +19,7 @@ const IN_FLIGHT: usize = 8;
 async fn limiters(store: &RedisStore, count: usize) -> Vec<RateLimiter> {
     let mut limiters = Vec::new();
     for _ in 0..count {
-        limiters.push(limiter(store, Limit::per_hour(80)).await);
+        limiters.push(limited(store, Limit::per_hour(80)).await);
     }
     limiters
 }
