@@ -3,7 +3,10 @@
 use redis::Value;
 
 use super::pair::{Clock, How, Key, Pair, START, Sent};
-use crate::store::redis::wire::{format::member, sliding_log::brief_answers};
+use crate::store::redis::wire::{
+    format::{self, member},
+    sliding_log::{ACQUIRE_BATCH, brief_answers},
+};
 use crate::{
     algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
@@ -89,6 +92,25 @@ fn a_grant_of_several_permits_is_credited_whole_where_value_and_log_agree_by_cha
     pair.advance(970);
     assert_eq!(pair.grants(1, exactly).remaining, 3);
     assert_eq!(pair.model.state.value, Some(3));
+}
+
+// Both begin by creating their limit, which the general script does with arguments of its own.
+#[test]
+fn a_call_of_a_batch_leaves_no_callers_to_the_next() {
+    let [mut three, mut one] = [(); 2].map(|()| Pair::new(RateType::Overall, Clock::Given(START)));
+    let how = how(&three, true);
+    let runs = [
+        three.unsent_run([1, 1, 1]).to_vec(),
+        one.unsent_run([1]).to_vec(),
+    ];
+    let calls = [(&three, &runs[0]), (&one, &runs[1])];
+    let calls = calls.map(|(pair, run)| pair.brief_command(run, how).unwrap());
+    let batch = format::batch(&ACQUIRE_BATCH, calls.iter()).unwrap();
+    three.call(&ACQUIRE_BATCH, &batch).unwrap();
+    for (pair, granted) in [(&mut three, 3), (&mut one, 1)] {
+        let log = pair.log_key();
+        assert_eq!(pair.ask::<i64>(&["ZCARD", &log]), granted);
+    }
 }
 
 #[test]
