@@ -75,10 +75,11 @@ impl Ledger {
         let permits = permits_of(member);
         let log = self.logs.entry(log.to_owned()).or_default();
         let entries = log.entry(member.to_owned()).or_default();
-        // Sent again, or delivered twice: an existing entry stays. After a release there is none.
-        let stands = entries.last().is_some_and(|last| {
-            !last.given_back && last.epoch == self.epoch && score - last.score < LONGEST
-        });
+        // Sent again, or delivered twice: an existing entry stays, also when it has expired. One
+        // that was dropped meanwhile is made anew, which does not show here.
+        let stands = entries
+            .last()
+            .is_some_and(|last| !last.given_back && last.epoch == self.epoch);
         if !stands {
             entries.push(Entry {
                 score,
@@ -125,10 +126,6 @@ impl Ledger {
         self.logs.keys().map(|log| self.kept(log)).sum()
     }
 }
-
-/// Longer than any interval here, in ms: an entry written under the same member later is another
-/// grant.
-const LONGEST: i64 = 600;
 
 /// The bytes of a member, as MONITOR escapes them.
 /// The last four bytes of a member are its permits.
@@ -183,8 +180,8 @@ mod tests {
         assert_eq!(ledger.kept("log"), 0);
         granted(&mut ledger, 9, 1, 2);
         assert_eq!(ledger.kept("log"), 2, "executed after it was given back");
-        granted(&mut ledger, 9 + LONGEST, 1, 2);
-        assert_eq!(ledger.kept("log"), 4, "and when it had expired");
+        granted(&mut ledger, 900, 1, 2);
+        assert_eq!(ledger.kept("log"), 2, "and found when it had expired");
     }
 
     #[test]
