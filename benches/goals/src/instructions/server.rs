@@ -81,8 +81,12 @@ pub(crate) fn count(folder: &Path) -> [f64; 5] {
             counted.floor().await,
             counted.lone(&spare, Duration::ZERO).await,
             counted.lone(&exact, SHORT.interval()).await,
-            counted.at_once(&hot, &vec![users(1)[0].clone(); AT_ONCE], None).await,
-            counted.at_once(&exact, &users(AT_ONCE), Some(SHORT.interval())).await,
+            counted
+                .at_once(&hot, &vec![users(1)[0].clone(); AT_ONCE], None)
+                .await,
+            counted
+                .at_once(&exact, &users(AT_ONCE), Some(SHORT.interval()))
+                .await,
         ]
     })
 }
