@@ -66,7 +66,7 @@ if usual then
     -- They are free, and dropped step by step, so that the log keeps its TTL.
 
     local stored, known, first, gone = value, true, 1, 0
-    -- The score of the first entry that has not expired, where that is known.
+    -- `following` is the score of the first entry that has not expired, where that is known.
     local page, score, following
     local entries = missing <= 0 and call('ZCARD', log)
     local agreed = entries and value + entries == rate

@@ -92,7 +92,8 @@ impl Record {
     /// Returns how many callers a script is called for.
     fn asked(&mut self, keys: &[&str], argv: &[&str], at: i64) -> usize {
         let alike = argv.len() == ALIKE;
-        // Two keys for each limiter are of the type that it does not have, unless the type is known.
+        // Two keys for each limiter are of the type that it does not have, unless the type is
+        // known.
         let typed = keys.len().is_multiple_of(3) && (alike || argv.len() == 3 + 8 * keys.len() / 3);
         let (width, log) = if typed { (3, 2) } else { (5, 3) };
         let limiters = keys.len() / width;

@@ -27,17 +27,17 @@ use crate::clock::{Clock, SteadyClock};
 /// # Bounds
 ///
 /// It holds up to 100 000 limiters by default, some 700 bytes each and 32 more for each grant of
-/// the last interval, and for older ones until later grants take their places. At the bound, a new key takes the place of a limiter that a rule made and
-/// whose permits are all free again, so that no key regains a quota by being forgotten. If none is
-/// found, the newcomer is counted by an estimate, which it shares with others. (A store for 2 048
-/// limiters or more is divided into up to 64 parts by the hash of the key, each with its share of
-/// the bound. So by default the first newcomers are estimated when some 94 000 places are taken,
-/// and a part looks for idle limiters once for several newcomers.) A newcomer is granted no more
-/// than its limit in any interval, and may be refused early if the grants to such newcomers are as
-/// many as twice the bound times the limit. Permits granted to it count an eighth of the interval
-/// longer, and permits it gives back are ignored. The estimate takes 144 to 288 bytes for each
-/// limiter of the bound, for each of at most four intervals: 19 MB each by default, while newcomers
-/// come.
+/// the last interval, and for older ones until later grants take their places. At the bound, a new
+/// key takes the place of a limiter that a rule made and whose permits are all free again, so that
+/// no key regains a quota by being forgotten. If none is found, the newcomer is counted by an
+/// estimate, which it shares with others. (A store for 2 048 limiters or more is divided into up to
+/// 64 parts by the hash of the key, each with its share of the bound. So by default the first
+/// newcomers are estimated when some 94 000 places are taken, and a part looks for idle limiters
+/// once for several newcomers.) A newcomer is granted no more than its limit in any interval, and
+/// may be refused early if the grants to such newcomers are as many as twice the bound times the
+/// limit. Permits granted to it count an eighth of the interval longer, and permits it gives back
+/// are ignored. The estimate takes 144 to 288 bytes for each limiter of the bound, for each of at
+/// most four intervals: 19 MB each by default, while newcomers come.
 ///
 /// If no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
 /// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its

@@ -16,7 +16,10 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -62,6 +65,8 @@ pub(crate) struct Batches {
     /// The number of the last that came. It is drawn with the queues locked: by it a call finds its
     /// place.
     last: AtomicU64,
+    /// How many batches have their calls, and are not on their way yet.
+    departing: AtomicUsize,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
     is_apart: AtomicBool,
 }
@@ -101,7 +106,20 @@ impl Batches {
             breakers,
             queues: Mutex::default(),
             last: AtomicU64::new(0),
+            departing: AtomicUsize::new(0),
             is_apart: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits until all that a caller who has left may yet take is on its way, so that what gives it
+    /// back comes after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub(super) async fn departed(&self) {
+        while self.departing.load(SeqCst) > 0 {
+            tokio::task::yield_now().await;
         }
     }
 
@@ -137,10 +155,9 @@ impl Batches {
                 asked,
                 reply,
             };
-            match self.enter(runtime, member) {
+            match self.enter(runtime, run, member) {
                 Entered::Alone(alone) => _in_flight = Some(alone),
-                Entered::Queued(mut place) => {
-                    place.run = run;
+                Entered::Queued(place) => {
                     if let Ok(outcome) = place.await {
                         return outcome;
                     }
@@ -206,11 +223,12 @@ impl Batches {
     }
 
     /// Lets a call go alone if none is in flight, or has it stand in the queue.
-    fn enter(
-        self: &Arc<Self>,
+    fn enter<'a>(
+        self: &'a Arc<Self>,
         runtime: Handle,
+        run: &'a [Acquire],
         member: impl FnOnce(u64, oneshot::Sender<Result<Value, Failure>>) -> Member,
-    ) -> Entered<'_> {
+    ) -> Entered<'a> {
         let id = runtime.id();
         let (number, reply, begins) = {
             let mut queues = lock(&self.queues);
@@ -232,7 +250,7 @@ impl Batches {
             batches: self,
             runtime: id,
             number,
-            run: &[],
+            run,
             reply,
         })
     }
@@ -351,6 +369,22 @@ impl Drop for InFlight {
     }
 }
 
+/// A batch that has its calls, until the first poll that sends it is over.
+struct Departing<'a>(&'a Batches);
+
+impl<'a> Departing<'a> {
+    fn new(batches: &'a Batches) -> Self {
+        batches.departing.fetch_add(1, SeqCst);
+        Self(batches)
+    }
+}
+
+impl Drop for Departing<'_> {
+    fn drop(&mut self) {
+        self.0.departing.fetch_sub(1, SeqCst);
+    }
+}
+
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
 struct Place<'a> {
     batches: &'a Batches,
@@ -398,9 +432,8 @@ impl Task {
         // Those that come in the same turn of the runtime go with it.
         tokio::task::yield_now().await;
         let batches = Arc::clone(&self.batches);
-        // A member that leaves from now on finds its call gone or on its way: see `departs`.
         batches.connection.ready().await;
-        let departing = batches.connection.departs();
+        let departing = Departing::new(&batches);
         let taken = batches.with(self.runtime.id(), |queue| (queue.take(), queue.begins()));
         self.has_begun = true;
         let _in_flight = batches.in_flight(self.runtime.clone());

@@ -11,6 +11,7 @@ use std::{
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
+    batch::Batches,
     classify::Class,
     transport::connection::{Connection, Failed},
     wire::script::Call,
@@ -34,7 +35,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Settles in the background, each receipt in a task of its own: all of them share the connection,
 /// which writes what is waiting at once.
 pub(super) struct SettleQueue {
-    connection: Arc<Connection>,
+    batches: Arc<Batches>,
     listeners: Listeners,
     counts: Arc<Counts>,
     /// The runtime of the last receipt, for those that are dropped outside of any.
@@ -87,9 +88,9 @@ struct Settlement {
 }
 
 impl SettleQueue {
-    pub(crate) fn new(connection: Arc<Connection>, listeners: Listeners) -> Self {
+    pub(crate) fn new(batches: Arc<Batches>, listeners: Listeners) -> Self {
         Self {
-            connection,
+            batches,
             listeners,
             counts: Arc::default(),
             runtime: Mutex::default(),
@@ -135,8 +136,8 @@ impl SettleQueue {
             charges_until: charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR)),
             counted,
         };
-        let (connection, listeners) = (Arc::clone(&self.connection), self.listeners.clone());
-        drop(runtime.spawn(settlement.run(connection, listeners)));
+        let (batches, listeners) = (Arc::clone(&self.batches), self.listeners.clone());
+        drop(runtime.spawn(settlement.run(batches, listeners)));
     }
 
     /// Returns how many releases were lost. Each costs its permits for one interval.
@@ -178,21 +179,22 @@ impl Settlement {
     /// # Cancel safety
     ///
     /// Dropping it counts the receipt as lost, unless it has arrived.
-    async fn run(mut self, connection: Arc<Connection>, listeners: Listeners) {
+    async fn run(mut self, batches: Arc<Batches>, listeners: Listeners) {
+        let connection = &batches.connection;
         // The first attempt of a charge was a single one.
         let mut pause = match self.charges_until {
             Some(_) => Duration::ZERO,
             None => AGAIN_AFTER,
         };
         let mut last = false;
-        connection.follows().await;
+        batches.departed().await;
         loop {
-            let reply = self.call.send(&connection).await;
+            let reply = self.call.send(connection).await;
             let arrived = reply.map_or_else(|failed| self.repeatable && replied(&failed), |_| true);
             if arrived {
                 self.counted.arrived = true;
                 listeners.room(&self.name, self.undone);
-                if last || !self.is_sent_again(&connection) {
+                if last || !self.is_sent_again(connection) {
                     return;
                 }
             } else if !self.repeatable {

@@ -175,9 +175,10 @@ impl RedisStore {
             rule_names: RuleNames::default(),
         };
         let connection = Arc::new(settings.connection(source, traffic));
+        let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners| Server {
-            settle_queue: SettleQueue::new(Arc::clone(&connection), listeners.clone()),
-            batches: Arc::new(Batches::new(Arc::clone(&connection), breakers)),
+            settle_queue: SettleQueue::new(Arc::clone(&batches), listeners.clone()),
+            batches,
             connection,
             client_id: settings
                 .client_id

@@ -54,22 +54,27 @@ fn is_allowed(answer: &Result<Decision, Error>) -> bool {
     answer.as_ref().is_ok_and(Decision::is_allowed)
 }
 
+/// Has a crowd of limiters asked again and again, by so many scripts from the second round on.
+async fn are_granted_in_rounds(server: &mut RedisServer, scripts: u64) {
+    let store = patient(server).build().unwrap();
+    let limiters = limiters(&store, CROWD).await;
+    for round in 1..4 {
+        let (answers, called) = ask_all(server, &limiters).await;
+        assert!(answers.iter().all(is_allowed), "{answers:?}");
+        if round > 1 {
+            assert_eq!(called, scripts);
+        }
+        for limiter in &limiters {
+            assert_eq!(in_use(server, limiter), round);
+        }
+    }
+}
+
 #[tokio::test]
 async fn limiters_that_are_asked_together_share_a_call() {
     let mut server = RedisServer::start();
-    let store = patient(&server).build().unwrap();
-    let limiters = limiters(&store, CROWD).await;
-    for round in 1..4 {
-        let (answers, scripts) = ask_all(&mut server, &limiters).await;
-        assert!(answers.iter().all(is_allowed), "{answers:?}");
-        // In the first round the server learns the scripts.
-        if round > 1 {
-            assert_eq!(scripts, IN_FLIGHT as u64 + 1);
-        }
-        for limiter in &limiters {
-            assert_eq!(in_use(&server, limiter), round);
-        }
-    }
+    // In the first round the server learns the scripts.
+    are_granted_in_rounds(&mut server, IN_FLIGHT as u64 + 1).await;
 }
 
 #[tokio::test]
@@ -150,19 +155,8 @@ async fn where_hash_slots_do_not_mix_each_limiter_is_asked_alone() {
             .cli(&["CLUSTER", "INFO"])
             .contains("cluster_state:ok")
     });
-    let store = patient(&server).build().unwrap();
-    let limiters = limiters(&store, CROWD).await;
-    for round in 1..4 {
-        let (answers, scripts) = ask_all(&mut server, &limiters).await;
-        assert!(answers.iter().all(is_allowed), "{answers:?}");
-        // Once refused, no batch is sent any more.
-        if round > 1 {
-            assert_eq!(scripts, CROWD as u64);
-        }
-        for limiter in &limiters {
-            assert_eq!(in_use(&server, limiter), round);
-        }
-    }
+    // Once refused, in the first round, no batch is sent any more.
+    are_granted_in_rounds(&mut server, CROWD as u64).await;
 }
 
 /// A `RateLimiter` gives back what its caller did not learn of; nothing else is in use.

@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -42,20 +39,9 @@ pub(crate) struct Connection {
     source: Source,
     dial: Dial,
     slot: Arc<Mutex<Slot>>,
-    /// How many batches have their calls, and are not on their way yet.
-    departing: AtomicUsize,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.
     once: Option<Box<Self>>,
-}
-
-/// A batch that has its calls, and is not on its way yet.
-pub(crate) struct Departing<'a>(&'a Connection);
-
-impl Drop for Departing<'_> {
-    fn drop(&mut self) {
-        self.0.departing.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// The state of the connection to Redis.
@@ -160,27 +146,7 @@ impl Connection {
             source,
             dial,
             slot: Arc::new(Mutex::new(slot)),
-            departing: AtomicUsize::new(0),
             once,
-        }
-    }
-
-    /// Records that a batch takes its calls, until that is dropped: after the first poll that sends
-    /// it.
-    pub(crate) fn departs(&self) -> Departing<'_> {
-        self.departing.fetch_add(1, Ordering::SeqCst);
-        Departing(self)
-    }
-
-    /// Waits until what a caller that has left may yet take is on its way, so that what gives it
-    /// back comes after it.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future has no effect.
-    pub(crate) async fn follows(&self) {
-        while self.departing.load(Ordering::SeqCst) > 0 {
-            tokio::task::yield_now().await;
         }
     }
 

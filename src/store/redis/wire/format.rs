@@ -163,8 +163,8 @@ pub(super) fn acquire_alike(
     command
 }
 
-/// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for none, or one of
-/// another shape.
+/// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for
+/// one of another shape.
 pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
     let calls: Option<Vec<_>> = commands.map(Pieces::of).collect();
     let calls = calls?;

@@ -52,14 +52,14 @@ pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
     ptr::eq(script, &*sliding_log::ACQUIRE).then(|| &*sliding_log::ACQUIRE_BATCH)
 }
 
-/// Returns one call that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` if they have no such
-/// script.
+/// Returns one call that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` if they
+/// have no such script.
 pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option<Call> {
     let script = batch_of(calls.clone().next()?.script)?;
     Some(Call {
         script,
         command: format::batch(script, calls.map(|call| &call.command))?,
-        // What waits for it may be told sooner, each by a call of its own.
+        // A caller may have left and given back: if it is lost, those that still wait go alone.
         once: true,
     })
 }
