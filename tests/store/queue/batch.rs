@@ -157,6 +157,11 @@ async fn where_hash_slots_do_not_mix_each_limiter_is_asked_alone() {
     });
     // Once refused, in the first round, no batch is sent any more.
     are_granted_in_rounds(&mut server, CROWD as u64).await;
+    let refused = server.cli(&["INFO", "errorstats"]);
+    assert!(
+        refused.contains("errorstat_CROSSSLOT:count=1\r"),
+        "{refused}"
+    );
 }
 
 /// A `RateLimiter` gives back what its caller did not learn of; nothing else is in use.
