@@ -7,6 +7,8 @@ target=${CARGO_TARGET_DIR:-target}
 goals=(--quiet --release ${CI:+--locked} --manifest-path benches/goals/Cargo.toml
     --target-dir "$target/goals")
 if [[ ${1:-} != --instructions ]]; then
+    # All programs: one that counts allocations stands beside the one that measures.
+    cargo build "${goals[@]}"
     exec cargo run "${goals[@]}" -- "$@"
 fi
 shift

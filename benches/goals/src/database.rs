@@ -93,12 +93,12 @@ impl Database {
         scripts
     }
 
-    /// Microseconds of a script call, on average of those that a turn makes.
-    pub(crate) fn cost(&self, turn: impl FnOnce()) -> f64 {
+    /// Microseconds of scripts for each of the decisions of a turn, several of which may share a
+    /// call.
+    pub(crate) fn cost(&self, decisions: usize, turn: impl FnOnce()) -> f64 {
         let before = self.scripts();
         turn();
-        let scripts = self.scripts() - before;
-        scripts.cost as f64 / scripts.calls as f64
+        (self.scripts() - before).cost as f64 / decisions as f64
     }
 
     /// Processor time that the server has used.

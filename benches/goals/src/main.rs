@@ -4,6 +4,11 @@ mod arguments;
 mod contenders;
 mod database;
 mod http;
+#[allow(
+    dead_code,
+    reason = "shared with what counts instructions, which uses all of it"
+)]
+mod in_process;
 mod machine;
 mod peers;
 mod requests;
@@ -15,7 +20,10 @@ mod table;
 
 use std::process::ExitCode;
 
-use self::arguments::{Arguments, Order};
+use self::{
+    arguments::{Arguments, Order},
+    peers::governor,
+};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::read() {

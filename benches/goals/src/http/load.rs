@@ -31,7 +31,7 @@ const DIGITS: std::ops::Range<usize> = 46..53;
 #[derive(Debug)]
 pub(crate) struct Load {
     runtime: Runtime,
-    keys: u64,
+    pub(crate) keys: u64,
 }
 
 /// How long it asks.

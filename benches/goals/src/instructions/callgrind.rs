@@ -27,7 +27,7 @@ pub(crate) type Counts = Vec<(&'static str, f64)>;
 pub(crate) fn count_all() -> Result<Counts, String> {
     let folder = Folder::make()?;
     // The last rows take longest, so they go first.
-    let places = (0..=in_process::ROWS.len()).rev();
+    let places = (0..=in_process::SCENES.len()).rev();
     let left = Mutex::new(places);
     let found = Mutex::new(Vec::new());
     let work = || {
@@ -35,8 +35,8 @@ pub(crate) fn count_all() -> Result<Counts, String> {
             let Some(place) = left.lock().unwrap().next() else {
                 return;
             };
-            let counts = match in_process::ROWS.get(place) {
-                Some(row) => count_row(row.name, &folder.0.join(place.to_string())),
+            let counts = match in_process::SCENES.get(place) {
+                Some(scene) => count_row(scene.name, &folder.0.join(place.to_string())),
                 None => Ok(server::ROWS
                     .into_iter()
                     .zip(server::count(&folder.0))

@@ -2,12 +2,14 @@
 
 mod book;
 mod callgrind;
-mod in_process;
 mod server;
 
 #[path = "../peers/governor.rs"]
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod governor;
+#[path = "../in_process.rs"]
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+mod in_process;
 #[path = "../requests.rs"]
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod requests;
@@ -40,8 +42,8 @@ fn main() -> ExitCode {
             Ok(true)
         }
         [callgrind::COUNT, name] => {
-            let row = in_process::ROWS.iter().find(|row| row.name == name);
-            in_process::count(row.expect("a row"));
+            let scene = in_process::SCENES.iter().find(|scene| scene.name == name);
+            in_process::count(scene.expect("a scene"));
             Ok(true)
         }
         _ => {

@@ -80,7 +80,7 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
             counted: pace.pick(41, 5),
         },
         figures: vec![Figure {
-            name: "µs of Redis per EVALSHA",
+            name: "µs of Redis per decision",
             goal: RatioAtMost(kind.goal),
         }],
         begin: Box::new(move || Box::new(Decisions::begin(kind))),
@@ -155,7 +155,10 @@ impl Contest for Decisions {
             let (layer, users) = (layer.clone(), Arc::clone(&users));
             async move { assert_eq!(passes(&layer, &users[key]).await, expected) }
         });
-        vec![self.database.cost(|| self.runtime.block_on(turn))]
+        vec![
+            self.database
+                .cost(KEYS * TIMES, || self.runtime.block_on(turn)),
+        ]
     }
 
     fn theirs(&mut self) -> Vec<Option<f64>> {
@@ -165,7 +168,9 @@ impl Contest for Decisions {
             let (script, names) = (script.clone(), Arc::clone(&names));
             async move { assert_eq!(script.try_acquire(&names[key]).await, expected) }
         });
-        let cost = self.database.cost(|| self.runtime.block_on(turn));
+        let cost = self
+            .database
+            .cost(KEYS * TIMES, || self.runtime.block_on(turn));
         vec![Some(cost)]
     }
 }

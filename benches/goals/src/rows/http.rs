@@ -28,7 +28,10 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
             turn.as_millis(),
             run_in(turn).as_millis()
         ),
-        beside: "the same axum without the layer",
+        beside: match scene.beside {
+            BARE => "the same axum without the layer",
+            _ => "the same with one limit",
+        },
         needs: &[Contender::Redis],
         rounds: Rounds {
             warm_up: 1,
@@ -49,7 +52,7 @@ struct Servers {
     turn: Duration,
     load: Load,
     database: Database,
-    bare: Server,
+    beside: Server,
     limited: Server,
     /// When its users began to ask first
     warmed: Instant,
@@ -61,20 +64,20 @@ impl Servers {
         let load = Load::of(scene.keys);
         let warmed = Instant::now();
         Self {
-            limited: Self::warm(scene, &database, &load),
+            limited: Self::warm(scene.name, &database, &load),
+            beside: Self::warm(scene.beside, &database, &load),
             warmed,
             scene,
             turn,
             load,
-            bare: Server::start(BARE, &database.url()),
             database,
         }
     }
 
     /// A server that each user has asked twice: where one is refused, that is known.
-    fn warm(scene: Scene, database: &Database, load: &Load) -> Server {
-        let server = Server::start(scene.name, &database.url());
-        load.run(server.address, Until::Requests(2 * scene.keys as u64));
+    fn warm(scene: &str, database: &Database, load: &Load) -> Server {
+        let server = Server::start(scene, &database.url());
+        load.run(server.address, Until::Requests(2 * load.keys));
         server
     }
 
@@ -84,19 +87,20 @@ impl Servers {
         let is_old = |cap| self.warmed.elapsed() > cap / 2;
         if self.scene.cap.is_some_and(is_old) {
             self.warmed = Instant::now();
-            self.limited = Self::warm(self.scene, &self.database, &self.load);
+            self.limited = Self::warm(self.scene.name, &self.database, &self.load);
         }
     }
 
     /// The answers, the scripts called, and the processor time of each answer in microseconds: of
-    /// those who answer, and of the one who asks.
-    fn ask(&self, server: &Server) -> (Answers, f64, [f64; 2]) {
+    /// the service, of Redis, and of the one who asks.
+    fn ask(&self, server: &Server) -> (Answers, f64, [f64; 3]) {
         self.load
             .run(server.address, Until::Time(run_in(self.turn)));
         let scripts = self.database.scripts();
         let busy = || {
             [
-                server.busy() + self.database.busy(),
+                server.busy(),
+                self.database.busy(),
                 database::busy(process::id()),
             ]
         };
@@ -104,7 +108,7 @@ impl Servers {
         let answers = self.load.run(server.address, Until::Time(self.turn));
         let after = busy();
         let scripts = self.database.scripts() - scripts;
-        let each = [0, 1].map(|side| {
+        let each = [0, 1, 2].map(|side| {
             let busy: Duration = after[side] - before[side];
             busy.as_secs_f64() * 1e6 / answers.count() as f64
         });
@@ -127,13 +131,14 @@ impl Contest for Servers {
         } else {
             answers.count() as f64
         };
-        vec![answers.a_second(), scripts / of, busy[0], busy[1]]
+        [vec![answers.a_second(), scripts / of], busy.into()].concat()
     }
 
     fn theirs(&mut self) -> Vec<Option<f64>> {
-        let (answers, _, busy) = self.ask(&self.bare);
+        let (answers, _, busy) = self.ask(&self.beside);
         assert_eq!(answers.refused, 0);
-        vec![Some(answers.a_second()), None, Some(busy[0]), Some(busy[1])]
+        let [service, redis, client] = busy.map(Some);
+        vec![Some(answers.a_second()), None, service, redis, client]
     }
 }
 

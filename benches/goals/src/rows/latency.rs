@@ -35,11 +35,11 @@ pub(super) fn row(pace: Pace) -> Row {
         figures: vec![
             Figure {
                 name: "µs, p50",
-                goal: RatioAtMost(1.15),
+                goal: RatioAtMost(1.7),
             },
             Figure {
                 name: "µs, p99",
-                goal: RatioAtMost(1.3),
+                goal: RatioAtMost(2.0),
             },
         ],
         begin: Box::new(move || Box::new(Line::begin(calls))),

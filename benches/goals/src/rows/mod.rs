@@ -5,8 +5,9 @@ mod cost;
 mod expiry;
 mod floor;
 mod http;
+mod in_process;
 mod latency;
-mod memory;
+
 mod throughput;
 mod weight;
 
@@ -22,7 +23,7 @@ pub(crate) fn all(quick: bool) -> Vec<Row> {
     rows.extend(http::rows(pace));
     rows.push(throughput::row(pace));
     rows.push(latency::row(pace));
-    rows.extend(memory::rows(pace));
+    rows.extend(in_process::rows(pace));
     rows.extend(allocations::rows());
     rows
 }

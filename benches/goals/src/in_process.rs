@@ -1,17 +1,20 @@
-//! The rows of one process: a request through the whole layer, and the yardsticks beside it.
+//! Scenes of one process: a request through the whole layer, and the yardsticks beside it.
 
 use std::{
     convert::Infallible,
+    hint::black_box,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::{runtime::Runtime, task::JoinSet};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, Limit, MemoryStore, RateLimitLayer, RedisStore, Source,
+    Algorithm, Decision, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
+    Source,
 };
 
 use crate::{
@@ -22,7 +25,7 @@ use crate::{
 
 /// How many requests are counted.
 pub(crate) const REQUESTS: usize = 2000;
-const MANY: usize = 100_000;
+pub(crate) const MANY: usize = 100_000;
 /// Shares no divisor with the number of keys: the requests come to different ones, and no two
 /// neighbours do.
 const STRIDE: usize = 61_803;
@@ -38,78 +41,82 @@ const LEASED: Limit = Limit::per_hour(1 << 30);
 /// Longer than anything takes here, where every instruction is counted.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A row, and how its requests are made.
-pub(crate) struct Row {
+/// A scene, and how its requests are made.
+pub(crate) struct Scene {
     pub(crate) name: &'static str,
-    begin: fn(&Runtime) -> Asker,
+    /// Takes how many requests will be made.
+    pub(crate) begin: fn(&Runtime, usize) -> Asker,
 }
 
-/// The requests of a row, with the server that must outlive them.
-struct Asker {
-    status: StatusCode,
+/// The requests of a scene, with the server that must outlive them.
+pub(crate) struct Asker {
+    pub(crate) status: StatusCode,
     /// Makes one request, and drops its answer.
-    ask: Box<dyn FnMut() -> StatusCode>,
+    pub(crate) ask: Box<dyn FnMut() -> StatusCode>,
     /// How many requests come before those that are counted.
-    before: usize,
+    pub(crate) before: usize,
     _server: Option<RedisServer>,
 }
 
-pub(crate) const ROWS: [Row; 12] = [
-    Row {
-        name: "bare service",
-        begin: |_| asker(nothing(), 1, StatusCode::OK),
-    },
-    Row {
-        name: "governor, admitted",
-        begin: |_| governor(u32::MAX, Duration::from_nanos(1), StatusCode::OK),
-    },
-    Row {
-        name: "governor, refused",
-        begin: |_| governor(1, Duration::from_secs(3600), StatusCode::TOO_MANY_REQUESTS),
-    },
-    Row {
-        name: "admitted, GCRA",
-        begin: |_| memory(FASTEST, Algorithm::Gcra, 1, true),
-    },
-    Row {
-        name: "admitted, GCRA, 100,000 keys",
-        begin: |_| memory(FASTEST, Algorithm::Gcra, MANY, true),
-    },
-    Row {
-        name: "admitted, sliding log",
-        begin: |_| memory(AMPLE, Algorithm::SlidingLog, 1, true),
-    },
-    Row {
-        name: "refused, GCRA, without fields",
-        begin: |_| memory(HOURLY, Algorithm::Gcra, 1, false),
-    },
-    Row {
-        name: "refused, GCRA",
-        begin: |_| memory(HOURLY, Algorithm::Gcra, 1, true),
-    },
-    Row {
-        name: "refused, deny cache",
-        begin: deny_cache,
-    },
-    Row {
-        name: "admitted, lease",
-        begin: lease,
-    },
-    Row {
-        name: "admitted, Redis",
-        begin: |_| redis(1),
-    },
-    Row {
-        name: "admitted, Redis, 50 keys at once",
-        begin: |_| redis(50),
-    },
+const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene {
+    Scene { name, begin }
+}
+
+pub(crate) const SCENES: [Scene; 21] = [
+    scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
+    scene("by hand, extensions and fields", |_, _| by_hand()),
+    scene("governor, admitted", |_, _| {
+        governor(u32::MAX, Duration::from_nanos(1), StatusCode::OK)
+    }),
+    scene("governor, refused", |_, _| {
+        governor(1, Duration::from_secs(3600), StatusCode::TOO_MANY_REQUESTS)
+    }),
+    scene("admitted, GCRA", |_, _| {
+        memory(FASTEST, Algorithm::Gcra, 1, |layer| layer)
+    }),
+    scene("admitted, GCRA, without extensions", |_, _| {
+        memory(FASTEST, Algorithm::Gcra, 1, |layer| layer.extensions(false))
+    }),
+    scene("admitted, GCRA, without extensions and fields", |_, _| {
+        memory(FASTEST, Algorithm::Gcra, 1, |layer| {
+            layer.extensions(false).headers([])
+        })
+    }),
+    scene("admitted, GCRA, 100,000 keys", |_, _| {
+        memory(FASTEST, Algorithm::Gcra, MANY, |layer| layer)
+    }),
+    scene("admitted, fixed window", |_, _| {
+        memory(AMPLE, Algorithm::FixedWindow, 1, |layer| layer)
+    }),
+    scene("admitted, sliding log", |_, _| {
+        memory(AMPLE, Algorithm::SlidingLog, 1, |layer| layer)
+    }),
+    scene("admitted, list of three limits", |_, _| three_limits()),
+    scene("admitted, sliding log, 100,000 keys", |_, _| {
+        memory(AMPLE, Algorithm::SlidingLog, MANY, |layer| layer)
+    }),
+    scene("refused, GCRA, decided alone", |_, _| decided_alone()),
+    scene("refused, GCRA, without fields", |_, _| {
+        memory(HOURLY, Algorithm::Gcra, 1, |layer| layer.headers([]))
+    }),
+    scene("refused, GCRA", |_, _| {
+        memory(HOURLY, Algorithm::Gcra, 1, |layer| layer)
+    }),
+    scene("refused, GCRA, 100,000 keys", |_, _| {
+        memory(HOURLY, Algorithm::Gcra, MANY, |layer| layer)
+    }),
+    scene("refused, deny cache", |runtime, _| deny_cache(runtime)),
+    scene("admitted, lease", lease),
+    scene("admitted, Redis", |_, _| redis(100, 1)),
+    scene("admitted, Redis, 50 keys at once", |_, _| redis(100, 50)),
+    scene("admitted, Redis, 50 at once on a key", |_, _| redis(1, 50)),
 ];
 
-/// Counts a row: this process runs under callgrind, which collects in [`counted_requests`] alone.
-pub(crate) fn count(row: &Row) {
+/// Counts a scene: this process runs under callgrind, which collects in [`counted_requests`] alone.
+pub(crate) fn count(scene: &Scene) {
     // Everything happens on this thread, which does nothing else while it counts.
     let runtime = one_thread();
-    let mut asker = (row.begin)(&runtime);
+    let mut asker = (scene.begin)(&runtime, REQUESTS);
     let _inside = runtime.enter();
     for _ in 0..asker.before {
         (asker.ask)();
@@ -118,7 +125,7 @@ pub(crate) fn count(row: &Row) {
     assert_eq!(unexpected, 0, "answers other than {}", asker.status);
 }
 
-fn one_thread() -> Runtime {
+pub(crate) fn one_thread() -> Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().unwrap()
 }
@@ -130,7 +137,7 @@ fn counted_requests(ask: &mut dyn FnMut() -> StatusCode, status: StatusCode) -> 
 }
 
 /// Asks for each of so many keys in turn.
-fn asker<S, B>(mut service: S, keys: usize, status: StatusCode) -> Asker
+pub(crate) fn asker<S, B>(mut service: S, keys: usize, status: StatusCode) -> Asker
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,
 {
@@ -168,15 +175,17 @@ fn governor(burst: u32, refill: Duration, status: StatusCode) -> Asker {
     asker(Direct::new(nothing(), burst, refill), 1, status)
 }
 
-fn memory(limit: Limit, algorithm: Algorithm, keys: usize, fields: bool) -> Asker {
+fn memory(
+    limit: Limit,
+    algorithm: Algorithm,
+    keys: usize,
+    set: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder,
+) -> Asker {
     let store = MemoryStore::new().max_limiters(2 * keys);
     // No limiter is forgotten, however slow the machine is.
     let kept = limit.keep_alive(Duration::from_secs(86_400)).unwrap();
-    let mut layer =
-        RateLimitLayer::builder(&store).otherwise(kept.by(by_user()).algorithm(algorithm));
-    if !fields {
-        layer = layer.headers([]);
-    }
+    let rule = kept.by(by_user()).algorithm(algorithm);
+    let layer = set(RateLimitLayer::builder(&store).otherwise(rule));
     let status = if limit == HOURLY {
         StatusCode::TOO_MANY_REQUESTS
     } else {
@@ -185,13 +194,73 @@ fn memory(limit: Limit, algorithm: Algorithm, keys: usize, fields: bool) -> Aske
     asker(layer.build().unwrap().layer(nothing()), keys, status)
 }
 
-/// Grants by a server, so many at a time, each of another user: what they cost its client.
-fn redis(at_once: usize) -> Asker {
+/// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision of
+/// the same size is in the extensions of the request and of the response, a charge in those of the
+/// request; a field is copied, and one is shared.
+fn by_hand() -> Asker {
+    #[derive(Clone)]
+    struct Decision(Arc<[u64; 41]>, [u64; 15]);
+    #[derive(Clone)]
+    struct Charge(Arc<[u64; 41]>, [u64; 6]);
+    let mut inner = nothing();
+    let policy = HeaderValue::from_bytes(b"\"default\";q=60000000;w=60").unwrap();
+    let service = service_fn(move |mut request: Request<()>| {
+        let grant = Arc::new(black_box([1; 41]));
+        let (left, policy) = (black_box(b"\"default\";r=59999999;t=1"), policy.clone());
+        let extensions = request.extensions_mut();
+        extensions.insert(Decision(Arc::clone(&grant), [2; 15]));
+        extensions.insert(Charge(Arc::clone(&grant), [3; 6]));
+        let response = inner.call(request);
+        async move {
+            let mut response = response.await?;
+            let headers = response.headers_mut();
+            headers.append("ratelimit", HeaderValue::from_bytes(left).unwrap());
+            headers.append("ratelimit-policy", policy);
+            response.extensions_mut().insert(Decision(grant, [4; 15]));
+            Ok(response)
+        }
+    });
+    asker(service, 1, StatusCode::OK)
+}
+
+/// A refusal whose future is not polled, so that no answer is made.
+fn decided_alone() -> Asker {
+    let layer = RateLimitLayer::builder(&MemoryStore::new());
+    let rule = HOURLY.by(by_user()).algorithm(Algorithm::Gcra);
+    let mut service = layer.otherwise(rule).build().unwrap().layer(nothing());
+    let user = users(1)[0].clone();
+    let mut context = Context::from_waker(Waker::noop());
+    let first = pin!(service.call(request(&user))).poll(&mut context);
+    assert!(first.is_ready());
+    Asker {
+        status: StatusCode::TOO_MANY_REQUESTS,
+        ask: Box::new(move || {
+            drop(service.call(request(&user)));
+            StatusCode::TOO_MANY_REQUESTS
+        }),
+        before: 64,
+        _server: None,
+    }
+}
+
+/// Three limits that each request is charged for, together or not at all.
+fn three_limits() -> Asker {
+    let rule = |name| {
+        let kept = FASTEST.keep_alive(Duration::from_secs(86_400)).unwrap();
+        kept.by(by_user()).algorithm(Algorithm::Gcra).named(name)
+    };
+    let layer = RateLimitLayer::builder(&MemoryStore::new());
+    let layer = layer.otherwise(["a", "b", "c"].map(rule));
+    asker(layer.build().unwrap().layer(nothing()), 1, StatusCode::OK)
+}
+
+/// Grants by a server to so many users in turn, so many at a time: what they cost its client.
+fn redis(keys: usize, at_once: usize) -> Asker {
     let server = RedisServer::start();
     let layer = RateLimitLayer::new(&store(&server, Duration::ZERO), LEASED.by(by_user()));
     // Of its own: the one that counts is entered, and drives nothing.
     let runtime = one_thread();
-    let (service, users, mut place) = (layer.layer(nothing()), users(100), 0);
+    let (service, users, mut place) = (layer.layer(nothing()), users(keys), 0);
     let mut answers = Vec::new();
     Asker {
         status: StatusCode::OK,
@@ -230,7 +299,7 @@ fn deny_cache(runtime: &Runtime) -> Asker {
 }
 
 /// Grants out of a lease that has just begun, and is large enough for all requests.
-fn lease(runtime: &Runtime) -> Asker {
+fn lease(runtime: &Runtime, requests: usize) -> Asker {
     let server = RedisServer::start();
     let store = store(&server, Duration::ZERO);
     let rule = LEASED.by(by_user()).lease(LEASED.interval() / 10);
@@ -238,7 +307,7 @@ fn lease(runtime: &Runtime) -> Asker {
     runtime.block_on(async {
         let mut granted = 0;
         // One that is used up is followed by a larger one.
-        while granted < 2 * REQUESTS {
+        while granted < 2 * requests {
             granted = 0;
             while source(&layer).await == Source::Lease {
                 granted += 1;
