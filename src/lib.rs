@@ -36,8 +36,9 @@ pub use clock::ManualClock;
 pub use deadpool_redis;
 #[cfg(feature = "inspect")]
 pub use inspect::{
-    diagnose::{Diagnosis, Finding, FindingKind, OtherClient, RedissonReleases},
-    verify::{ServerFinding, ServerFindingKind, Severity, Verification, VerifiedServer},
+    Finding, FindingKind, Severity,
+    diagnose::{Diagnosis, OtherClient, RedissonReleases},
+    verify::{Verification, VerifiedServer},
 };
 #[cfg(feature = "redis")]
 pub use redis;

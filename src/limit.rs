@@ -345,33 +345,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_no_score_can_lead_by_is_named() {
-        let check = |millis, algorithm, limit: Option<&Limit>| {
-            let lease = Duration::from_millis(millis);
-            check_lease("hot", lease, algorithm, false, limit)
-        };
-        let second = Limit::per_second(5);
-        assert_eq!(check(100, Algorithm::SlidingLog, Some(&second)), Ok(()));
-        assert_eq!(check(101, Algorithm::SlidingLog, None), Ok(()));
-        assert_eq!(check(0, Algorithm::FixedWindow, Some(&second)), Ok(()));
-        let log = Algorithm::SlidingLog;
-        let ms = Duration::from_millis;
-        for (lease, algorithm, in_slots, limit) in [
-            (ms(101), log, false, Some(second)),
-            (Duration::from_micros(1500), log, false, None),
-            (ms(1), log, true, None),
-            (ms(1), Algorithm::FixedWindow, false, None),
-            (ms(1), Algorithm::Gcra, false, None),
-            // A tenth of it is less than a millisecond.
-            (ms(1), log, false, Some(Limit::new(1, ms(9)))),
-        ] {
-            let error = check_lease("hot", lease, algorithm, in_slots, limit.as_ref()).unwrap_err();
-            assert!(error.to_string().contains("\"hot\""), "{error}");
-            assert!(error.to_string().contains(&format!("{lease:?}")), "{error}");
-        }
-    }
-
-    #[test]
     fn a_stored_limit_reads_back() {
         let limit = Limit::per_hour(7)
             .per_client()

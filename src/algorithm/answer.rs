@@ -162,7 +162,7 @@ impl Acquire {
             refused |= answer.verdict == Verdict::Refused;
             wait = answer.now.until(answer.wait).max(wait);
         }
-        let mut limits = List::new();
+        let mut limits = List::with_capacity(answers.len());
         for (charge, answer) in answered() {
             let counted = self.remaining || answer.verdict == Verdict::Refused;
             limits.push(answer.state(charge, counted && !above_rate));
@@ -173,9 +173,11 @@ impl Acquire {
         let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
-            let receipts =
-                taken.map(|(charge, answer)| answer.receipt(charge, charge.limiter.share()));
-            return Decision::Allow(Grant::new(limits, receipts.collect(), source));
+            let mut receipts = List::with_capacity(answers.len());
+            receipts.extend(
+                taken.map(|(charge, answer)| answer.receipt(charge, charge.limiter.share())),
+            );
+            return Decision::Allow(Grant::new(limits, receipts, source));
         }
         let wait = (!above_rate).then_some(wait);
         Decision::Deny(Refusal::by_limits(limits, wait, source))

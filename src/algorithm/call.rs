@@ -26,14 +26,15 @@ pub(crate) fn acquire<'a>(
 ) -> Result<List<Answer>, ErrorKind> {
     let first = run.iter().flat_map(Acquire::charges);
     let exact = run.iter().any(|caller| caller.remaining);
-    let mut txns = limiters
-        .zip(first)
-        .map(|((limiter, terms), first)| Txn::new(limiter, first, terms, exact, now))
-        .collect::<Result<List<_>, _>>()?;
+    let mut txns = List::with_capacity(run.first().map_or(0, |caller| 1 + caller.rest.len()));
+    for ((limiter, terms), first) in limiters.zip(first) {
+        txns.push(Txn::new(limiter, first, terms, exact, now)?);
+    }
     let each = run
         .iter()
         .flat_map(|caller| caller.charges().zip(txns.iter()));
-    let mut answers: List<_> = each.map(|(charge, txn)| txn.first_answer(charge)).collect();
+    let mut answers = List::with_capacity(run.len() * txns.len());
+    answers.extend(each.map(|(charge, txn)| txn.first_answer(charge)));
     let hopeless = run.iter().map(|caller| is_hopeless(caller, &txns));
     let hopeless: List<bool> = hopeless.collect();
     if hopeless.iter().all(|hopeless| *hopeless) && txns.iter().all(|txn| !txn.has_changed()) {

@@ -1,11 +1,14 @@
 //! Checks of servers and limiters in Redis, for an operator and never for a request.
 
 pub(crate) mod diagnose;
+mod finding;
 pub(crate) mod verify;
 
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
+
+pub use self::finding::{Finding, FindingKind, Severity};
 
 use crate::{
     clock::within,

@@ -154,19 +154,3 @@ pub(crate) fn emission(rate: i64, interval: i64) -> Option<i64> {
         .contains(&rate)
         .then(|| (micros - 1) / rate + 1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_gcra_counts_no_faster_than_microseconds() {
-        assert_eq!(Algorithm::Gcra.check(3000, 3), Ok(()));
-        let too_fast = Algorithm::Gcra.check(3001, 3).unwrap_err();
-        assert_eq!(too_fast.kind(), crate::ConfigErrorKind::Limit);
-        assert!(too_fast.reason().starts_with("3001 permits in 3ms are"));
-        for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
-            assert_eq!(algorithm.check(3001, 3), Ok(()));
-        }
-    }
-}

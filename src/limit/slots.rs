@@ -58,22 +58,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn slots_that_an_interval_cannot_have_are_named() {
-        let slots = |slots, interval| {
-            let interval = Duration::from_millis(interval);
-            Slots::try_new(slots, "feed", std::iter::once(interval)).map(Slots::count)
-        };
-        for (count, interval) in [(10, 10), (1000, 1000), (10_000, 60_000)] {
-            assert_eq!(slots(count, interval), Ok(count));
-        }
-        for (count, interval) in [(0, 1000), (9, 1000), (10_001, 60_000), (1000, 999)] {
-            let error = slots(count, interval).unwrap_err();
-            let said = format!("\"feed\" cannot have {count} slots: ");
-            assert!(error.to_string().starts_with(&said), "{error:?}");
-        }
-    }
-
     proptest! {
         // So that every process expects the slot's score, and its entries are few.
         #[test]

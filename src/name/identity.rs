@@ -5,9 +5,16 @@ use std::{
     str,
 };
 
-use percent_encoding::percent_encode_byte;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use super::{LONGEST_IDENTITY, Short, push_hex};
+
+/// The bytes of a component that are encoded.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'-');
 
 /// The identity of a caller: one or more components, encoded.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -90,13 +97,9 @@ impl Identity {
     }
 
     fn encode(&mut self, component: &[u8]) {
-        let mut rest = component;
-        while let Some(special) = rest.iter().position(|byte| !is_plain(*byte)) {
-            self.0.push(&rest[..special]);
-            self.0.push(percent_encode_byte(rest[special]).as_bytes());
-            rest = &rest[special + 1..];
+        for piece in percent_encode(component, ENCODED) {
+            self.0.push(piece.as_bytes());
         }
-        self.0.push(rest);
     }
 
     fn separate(&mut self) {
@@ -114,21 +117,6 @@ impl Write for Encoding<'_> {
         self.0.encode(text.as_bytes());
         Ok(())
     }
-}
-
-fn is_plain(byte: u8) -> bool {
-    // A table, because it is read for each byte of each request's key.
-    const PLAIN: [bool; 256] = {
-        let mut plain = [false; 256];
-        let mut byte = 0;
-        while byte < plain.len() {
-            plain[byte] = (byte as u8).is_ascii_alphanumeric()
-                || matches!(byte as u8, b'.' | b'_' | b'~' | b'-');
-            byte += 1;
-        }
-        plain
-    };
-    PLAIN[usize::from(byte)]
 }
 
 /// Returns `!`, with which no encoding begins, and the first 128 bits of SHA-256 in hexadecimal.

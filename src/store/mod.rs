@@ -354,14 +354,15 @@ pub enum ExpireWhen {
 }
 
 /// When a limiter vanishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimeToLive {
     /// There is none
+    #[default]
     Missing,
-    /// Never
-    Lasting,
     /// After this time
     Left(Duration),
+    /// Never
+    Lasting,
 }
 
 /// The result of a verb. Each verb has its own variant.

@@ -226,6 +226,8 @@ pub(crate) struct Settling {
     judges: Judges,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
+    /// Set if the response has the grant in its extensions.
+    pub(crate) extensions: bool,
     /// The status of a response whose gRPC status comes in the trailers.
     awaits: Option<StatusCode>,
 }
@@ -258,6 +260,7 @@ impl Settling {
             store: Arc::clone(store),
             judges,
             fields,
+            extensions: true,
             awaits: None,
         }
     }

@@ -92,8 +92,12 @@ impl LayerState {
         log_shadow_refusals(&grant);
         let fields = fields.of_response_to(request);
         let extensions = request.extensions_mut();
-        insert_decision(extensions, Decision::Allow(grant.clone()), false);
-        Settling::new(self.id, &self.store, grant, judges, fields, extensions)
+        if self.extensions {
+            insert_decision(extensions, Decision::Allow(grant.clone()), false);
+        }
+        let mut settling = Settling::new(self.id, &self.store, grant, judges, fields, extensions);
+        settling.extensions = self.extensions;
+        settling
     }
 }
 
@@ -109,7 +113,9 @@ where
         let (headers, extensions) = (&mut head.headers, &mut head.extensions);
         fields.write(grant.states(), DecisionKind::Granted, headers, extensions);
     }
-    insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
+    if settling.extensions {
+        insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
+    }
     Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
 }
 
@@ -213,7 +219,9 @@ fn response_to_refused<B>(
     let mut extensions = request.extensions;
     extensions.clear();
     extensions.extend(head.extensions);
-    insert_decision(&mut extensions, Decision::Deny(refusal), false);
+    if shared.extensions {
+        insert_decision(&mut extensions, Decision::Deny(refusal), false);
+    }
     head.extensions = extensions;
     Response::from_parts(head, RateLimitBody::refusal(body))
 }

@@ -4,18 +4,14 @@
 mod releases;
 mod report;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::LazyLock,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
 
 use redis::{Cmd, Value};
 
 use self::report::Keys;
 pub use self::{
     releases::RedissonReleases,
-    report::{Diagnosis, Finding, FindingKind, OtherClient},
+    report::{Diagnosis, OtherClient},
 };
 use super::{Look, exact, parsed};
 use crate::{
@@ -186,11 +182,7 @@ impl Look<'_> {
         let (mut ids, mut cursor, mut complete) = (BTreeSet::new(), 0, false);
         for _ in 0..SCANS {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor)
-                .arg("MATCH")
-                .arg(&pattern)
-                .arg("COUNT")
-                .arg(SCAN_COUNT);
+            scan.arg((cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT));
             let found: Vec<Vec<u8>>;
             (cursor, found) = parsed(self.reply(&scan).await?)?;
             ids.extend(found.iter().filter_map(|key| ids_in(key)));
@@ -203,18 +195,19 @@ impl Look<'_> {
         let mut clients = Vec::new();
         for id in ids.into_iter().take(MOST_CLIENTS) {
             let keys = [value, log].map(|companion| format!("{companion}:{id}"));
-            let mut lives = [TimeToLive::Missing; 2];
-            for (life, key) in lives.iter_mut().zip(&keys) {
-                *life = wire::time_to_live(&self.reply(redis::cmd("PTTL").arg(key)).await?)?;
+            let mut time_to_live = TimeToLive::Missing;
+            for key in &keys {
+                let left = self.reply(redis::cmd("PTTL").arg(key)).await?;
+                time_to_live = time_to_live.max(wire::time_to_live(&left)?);
             }
             let after = format!("({}", now.saturating_sub(report.interval()));
             let mut zcount = redis::cmd("ZCOUNT");
-            zcount.arg(&keys[1]).arg(after).arg("+inf");
+            zcount.arg((&keys[1], after, "+inf"));
             let live = wire::count(&self.reply(&zcount).await?)?;
             clients.push(OtherClient {
                 id,
                 live_entries: at_least_zero(live),
-                time_to_live: longest(lives),
+                time_to_live,
             });
         }
         Ok((clients, complete))
@@ -223,32 +216,16 @@ impl Look<'_> {
     /// Returns the releases whose acquire script the server knows.
     async fn loaded(&self, table: &[RedissonReleases]) -> Result<Vec<RedissonReleases>, Error> {
         let mut exists = redis::cmd("SCRIPT");
-        exists.arg("EXISTS");
-        for releases in table {
-            exists.arg(releases.sha1);
-        }
+        let hashes: Vec<_> = table.iter().map(|releases| releases.sha1).collect();
+        exists.arg("EXISTS").arg(hashes);
         let known: Vec<bool> = parsed(self.reply(&exists).await?)?;
-        Ok(table
-            .iter()
-            .zip(known)
-            .filter_map(|(releases, known)| known.then_some(*releases))
-            .collect())
+        let known = table.iter().zip(known).filter(|(_, known)| *known);
+        Ok(known.map(|(releases, _)| *releases).collect())
     }
 
     async fn reply(&self, command: &Cmd) -> Result<Value, Error> {
         self.ask(None, command).await?.map_err(wire::failure)
     }
-}
-
-/// Returns the later of two expiries.
-fn longest(lives: [TimeToLive; 2]) -> TimeToLive {
-    let rank = |life: &TimeToLive| match life {
-        TimeToLive::Missing => None,
-        TimeToLive::Left(left) => Some(*left),
-        TimeToLive::Lasting => Some(Duration::MAX),
-    };
-    let later = lives.into_iter().max_by_key(rank);
-    later.unwrap_or(TimeToLive::Missing)
 }
 
 /// Returns the text as a pattern that matches nothing else.
@@ -281,7 +258,7 @@ impl Diagnosis {
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();
         let stored = names.zip(fields);
-        let mut time_to_live = [TimeToLive::Missing; 5];
+        let mut time_to_live = [TimeToLive::default(); 5];
         for (life, left) in time_to_live.iter_mut().zip(lives) {
             *life = wire::time_to_live(&Value::Int(*left))?;
         }
@@ -291,20 +268,11 @@ impl Diagnosis {
             fields: stored
                 .filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))))
                 .collect(),
-            algorithm: Algorithm::SlidingLog,
             time_to_live,
             value: value.as_ref().map(text),
             settled: true,
             entries: *entries,
-            entries_by_size: BTreeMap::new(),
-            expired_entries: 0,
-            live_permits: 0,
-            drift: None,
-            entries_ahead: 0,
-            furthest_ahead: Duration::ZERO,
-            other_clients: None,
-            scanned_all: false,
-            redisson: None,
+            ..Self::default()
         })
     }
 
@@ -407,14 +375,5 @@ mod tests {
     #[test]
     fn a_pattern_matches_the_name_alone() {
         assert_eq!(escaped(r"{a*[b]?\c^-}:"), r"{a\*\[b\]\?\\c^-}:");
-    }
-
-    #[test]
-    fn the_longer_life_counts() {
-        let [short, long] = [1, 2].map(|secs| TimeToLive::Left(Duration::from_secs(secs)));
-        assert_eq!(longest([short, long]), long);
-        assert_eq!(longest([long, short]), long);
-        assert_eq!(longest([long, TimeToLive::Lasting]), TimeToLive::Lasting);
-        assert_eq!(longest([TimeToLive::Missing, short]), short);
     }
 }

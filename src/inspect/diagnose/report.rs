@@ -1,9 +1,10 @@
 //! The report on a limiter, with a remedy for each finding.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use super::RedissonReleases;
 use crate::{
+    inspect::finding::{Finding, finding, write_findings},
     limit::Algorithm,
     store::{TimeToLive, redis::wire},
 };
@@ -13,7 +14,7 @@ use crate::{
 /// `Display` prints it on one page, which ends with the findings and their remedies. That page has
 /// the limiter's name and so its caller's identity: it is for an operator. `Debug` leaves the name
 /// out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Diagnosis {
     pub(crate) keys: Keys,
@@ -65,7 +66,7 @@ pub struct Diagnosis {
 
 /// The five keys, in the order in which every script takes them; the first is the limiter's name.
 /// They contain an identity, which logs must not.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Keys(pub(crate) [String; 5]);
 
 impl fmt::Debug for Keys {
@@ -95,83 +96,6 @@ impl OtherClient {
     }
 }
 
-/// A problem with a limiter. `Display` has the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    kind: FindingKind,
-    text: Cow<'static, str>,
-}
-
-impl Finding {
-    /// Returns its kind.
-    pub fn kind(&self) -> FindingKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// The kinds of [`Finding`]. The numbers are in the [`Diagnosis`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// No limit is stored under the name, and nothing is counted
-    NotInitialized,
-    /// The limit or a part of it is missing, but permits are counted
-    LimitMissing,
-    /// The stored limit is invalid: not a number, or out of range
-    LimitUnreadable,
-    /// Permits are lost or, if [`Diagnosis::drift`] is below zero, counted twice
-    Drift,
-    /// There are grants, but the number of permits left is missing
-    ValueMissing,
-    /// Permits are in use, but their grants are missing
-    LogMissing,
-    /// Entries were written by no Redisson
-    ForeignEntries,
-    /// Entries were written by releases before 3.17.0
-    OldEntries,
-    /// Entries have scores ahead of the server's clock
-    ScoresAhead,
-    /// The limit expires though it has no keep-alive time
-    LimitVanishes,
-    /// The limit expires, but not the counts
-    CountOutlives,
-    /// There are keys of the other rate type
-    OtherRateType,
-    /// Other clients seem to have left keys behind
-    LeftBehind,
-    /// A Redisson before 3.17.0 has used this server
-    OldRedisson,
-    /// The limiter moved while it was read
-    Moved,
-    /// The search for other clients was not complete
-    ScanIncomplete,
-    /// The user may not search for other clients, or for scripts
-    NotPermitted,
-}
-
-/// The findings of one report, as they are found.
-#[derive(Default)]
-struct Findings(Vec<Finding>);
-
-impl Findings {
-    fn push(&mut self, kind: FindingKind, text: impl Into<Cow<'static, str>>) {
-        self.push_if(true, kind, text);
-    }
-
-    fn push_if(&mut self, is_so: bool, kind: FindingKind, text: impl Into<Cow<'static, str>>) {
-        if is_so {
-            let text = text.into();
-            self.0.push(Finding { kind, text });
-        }
-    }
-}
-
 impl Diagnosis {
     /// Returns the limiter's name in Redis.
     pub fn name(&self) -> &str {
@@ -186,110 +110,91 @@ impl Diagnosis {
 
     /// Returns the findings, the worst first. Empty if there are none.
     pub fn findings(&self) -> Vec<Finding> {
-        let mut findings = Findings::default();
-        self.look_at_the_limit(&mut findings);
-        self.look_at_the_counts(&mut findings);
-        self.look_at_the_log(&mut findings);
-        self.look_at_lives(&mut findings);
-        self.look_at_the_neighbours(&mut findings);
-        findings.0
+        let mut found = Vec::new();
+        found.extend(self.look_at_the_limit());
+        found.extend(self.look_at_the_counts());
+        self.look_at_the_log(&mut found);
+        self.look_at_lives(&mut found);
+        self.look_at_the_neighbours(&mut found);
+        found.sort_by_key(|finding| Reverse(finding.severity()));
+        found
     }
 
-    fn look_at_the_limit(&self, findings: &mut Findings) {
+    fn look_at_the_limit(&self) -> Option<Finding> {
         let is_missing = |field: &&str| self.field(field).is_none();
         let is_invalid = |field: &&str| self.number(field).is_none_or(|number| number < 1);
-        let is_counted = self.value.is_some() || self.entries > 0;
         if ["rate", "interval", "type"].iter().any(is_missing) {
-            findings.push_if(
-                is_counted,
-                FindingKind::LimitMissing,
-                "no limit is set, but permits are counted, as after Redisson's rename and \
-                 unlink: call `try_set_rate`, or `delete` if it is not needed",
-            );
-            findings.push_if(
-                !is_counted,
-                FindingKind::NotInitialized,
-                "no limit is set: call `try_set_rate`",
-            );
-        } else {
-            findings.push_if(
-                ["rate", "interval"].iter().any(is_invalid)
-                    || !matches!(self.field("type"), Some("0" | "1")),
-                FindingKind::LimitUnreadable,
-                "the stored limit is invalid: call `set_rate`, and find out who wrote it",
-            );
+            let is_counted = self.value.is_some() || self.entries > 0;
+            return Some(if is_counted {
+                finding!(Error LimitMissing: "no limit is set, but permits are counted, as after \
+                    Redisson's rename and unlink: call `try_set_rate`, or `delete` if it is not \
+                    needed")
+            } else {
+                finding!(Note NotInitialized: "no limit is set: call `try_set_rate`")
+            });
         }
+        let is_unreadable = ["rate", "interval"].iter().any(is_invalid)
+            || !matches!(self.field("type"), Some("0" | "1"));
+        is_unreadable.then(|| {
+            finding!(Error LimitUnreadable: "the stored limit is invalid: call `set_rate`, and \
+                find out who wrote it")
+        })
     }
 
-    fn look_at_the_counts(&self, findings: &mut Findings) {
-        let foreign = self.foreign_entries();
-        findings.push_if(
-            foreign > 0,
-            FindingKind::ForeignEntries,
-            format!(
-                "{foreign} entries of the log were written by no Redisson, so calls fail: find \
-                 out who writes them, and remove them with ZREM"
-            ),
-        );
+    fn look_at_the_counts(&self) -> Option<Finding> {
         match self.drift {
-            None if self.entries > 0 && self.permits_left().is_none() => findings.push(
-                FindingKind::ValueMissing,
-                "the number of permits left is missing: call `repair` before a Java peer grants a \
-                 whole new quota",
+            None if self.entries > 0 && self.permits_left().is_none() => Some(
+                finding!(Warning ValueMissing: "the number of permits left is missing: call \
+                    `repair` before a Java peer grants a whole new quota"),
             ),
-            None | Some(0) => {}
-            Some(lost) if lost > 0 && self.entries == 0 => findings.push(
-                FindingKind::LogMissing,
-                format!(
-                    "{lost} permits are in use, but their grants are missing, and a Java peer \
-                     throws when it has to refuse: call `repair` to free them now; otherwise the \
-                     next call from here frees them after an interval"
-                ),
+            None | Some(0) => None,
+            Some(lost @ 1..) if self.entries == 0 => Some(
+                finding!(Warning LogMissing: "{lost} permits are in use, but their grants \
+                    are missing, and a Java peer throws when it has to refuse: call `repair` to \
+                    free them now; otherwise the next call from here frees them after an interval"),
             ),
-            Some(lost) if lost > 0 => findings.push(
-                FindingKind::Drift,
-                format!(
-                    "{lost} permits are lost, as by Redisson's resent calls or a manual change of \
-                     the keys: call `repair`"
-                ),
-            ),
-            Some(lost) => findings.push(
-                FindingKind::Drift,
-                format!(
-                    "{} permits are counted twice, as by Redisson's `release`: call `repair`",
-                    lost.unsigned_abs()
-                ),
+            Some(lost @ 1..) => Some(finding!(Warning Drift: "{lost} permits are lost, as by \
+                Redisson's resent calls or a manual change of the keys: call `repair`")),
+            Some(twice) => Some(
+                finding!(Warning Drift: "{} permits are counted twice, as by \
+                Redisson's `release`: call `repair`", twice.unsigned_abs()),
             ),
         }
     }
 
-    fn look_at_the_log(&self, findings: &mut Findings) {
+    fn look_at_the_log(&self, found: &mut Vec<Finding>) {
+        let foreign = self.foreign_entries();
+        if foreign > 0 {
+            found.push(
+                finding!(Error ForeignEntries: "{foreign} entries of the log were written \
+                by no Redisson, so calls fail: find out who writes them, and remove them with \
+                ZREM"),
+            );
+        }
         let old = self.entries_of(|size| matches!(size, 8 | 20));
-        findings.push_if(
-            old > 0,
-            FindingKind::OldEntries,
-            format!(
-                "{old} entries were written by Redisson before 3.17.0: stop those processes, \
-                 because they cannot read newer entries, nor newer Redisson theirs"
-            ),
-        );
-        findings.push_if(
-            self.entries_ahead > 0,
-            FindingKind::ScoresAhead,
-            format!(
-                "{} entries are ahead of the server's clock, up to {:?}: run NTP on the machines \
-                 where Java or a `client_clock` counts",
-                self.entries_ahead, self.furthest_ahead
-            ),
-        );
-        findings.push_if(
-            !self.settled,
-            FindingKind::Moved,
-            "it moved while it was read, so drift is unknown: try again, or when it is quiet",
-        );
+        if old > 0 {
+            found.push(
+                finding!(Warning OldEntries: "{old} entries were written by Redisson \
+                before 3.17.0: stop those processes, because they cannot read newer entries, nor \
+                newer Redisson theirs"),
+            );
+        }
+        if self.entries_ahead > 0 {
+            found.push(
+                finding!(Warning ScoresAhead: "{} entries are ahead of the server's clock, \
+                up to {:?}: run NTP on the machines where Java or a `client_clock` counts",
+                self.entries_ahead, self.furthest_ahead),
+            );
+        }
+        if !self.settled {
+            found.push(
+                finding!(Note Moved: "it moved while it was read, so drift is unknown: try \
+                again, or when it is quiet"),
+            );
+        }
     }
 
-    fn look_at_lives(&self, findings: &mut Findings) {
+    fn look_at_lives(&self, found: &mut Vec<Finding>) {
         let [limit, value, client_value, log, client_log] = self.time_to_live;
         let (counted, others) = if self.per_client {
             ([client_value, client_log], [value, log])
@@ -297,60 +202,59 @@ impl Diagnosis {
             ([value, log], [client_value, client_log])
         };
         if let TimeToLive::Left(left) = limit {
-            findings.push_if(
-                self.number("keepAliveTime").unwrap_or(0) == 0,
-                FindingKind::LimitVanishes,
-                format!(
-                    "the limit expires in {left:?} and has no keep-alive time: call \
-                     `clear_expire` unless this is intended; Redisson's `setRate` leaves an old \
-                     time to live in place"
-                ),
-            );
-            findings.push_if(
-                counted.contains(&TimeToLive::Lasting),
-                FindingKind::CountOutlives,
-                "the limit expires but its counts do not, as after Redisson's \
-                 `availablePermits`: the next acquire corrects it, or call `clear_expire`",
+            if self.number("keepAliveTime").unwrap_or(0) == 0 {
+                found.push(
+                    finding!(Warning LimitVanishes: "the limit expires in {left:?} and has \
+                    no keep-alive time: call `clear_expire` unless this is intended; Redisson's \
+                    `setRate` leaves an old time to live in place"),
+                );
+            }
+            if counted.contains(&TimeToLive::Lasting) {
+                found.push(
+                    finding!(Note CountOutlives: "the limit expires but its counts do not, \
+                    as after Redisson's `availablePermits`: the next acquire corrects it, or call \
+                    `clear_expire`"),
+                );
+            }
+        }
+        if limit != TimeToLive::Missing && others != [TimeToLive::Missing; 2] {
+            found.push(
+                finding!(Note OtherRateType: "there are unused keys of the other rate \
+                type: the limit was changed, or deleted by another client; remove them with \
+                UNLINK"),
             );
         }
-        findings.push_if(
-            limit != TimeToLive::Missing && others != [TimeToLive::Missing; 2],
-            FindingKind::OtherRateType,
-            "there are unused keys of the other rate type: the limit was changed, or deleted by \
-             another client; remove them with UNLINK",
-        );
     }
 
-    fn look_at_the_neighbours(&self, findings: &mut Findings) {
+    fn look_at_the_neighbours(&self, found: &mut Vec<Finding>) {
         let mut releases = self.redisson.iter().flatten();
-        findings.push_if(
-            releases.any(|releases| !releases.reads_our_entries),
-            FindingKind::OldRedisson,
-            "a Redisson before 3.17.0 has used this server: stop it if it shares limits, because \
-             it cannot read newer entries",
-        );
+        if releases.any(|releases| !releases.reads_our_entries) {
+            found.push(
+                finding!(Warning OldRedisson: "a Redisson before 3.17.0 has used this \
+                server: stop it if it shares limits, because it cannot read newer entries"),
+            );
+        }
         let clients = self.other_clients.iter().flatten();
         let left_behind = clients.filter(|client| client.is_left_behind()).count();
-        findings.push_if(
-            left_behind > 0,
-            FindingKind::LeftBehind,
-            format!(
-                "{left_behind} other clients have keys without a time to live and nothing in use: \
-                 remove the keys of those that have ended with UNLINK, and give the limit a \
-                 keep-alive time"
-            ),
-        );
-        findings.push_if(
-            self.other_clients.is_some() && !self.scanned_all,
-            FindingKind::ScanIncomplete,
-            "not all keys were searched for other clients: there may be more of them",
-        );
-        findings.push_if(
-            self.other_clients.is_none() || self.redisson.is_none(),
-            FindingKind::NotPermitted,
-            "other clients or Redisson's releases are unknown: the user may not call SCAN, ZCOUNT \
-             or SCRIPT EXISTS",
-        );
+        if left_behind > 0 {
+            found.push(
+                finding!(Note LeftBehind: "{left_behind} other clients have keys without a \
+                time to live and nothing in use: remove the keys of those that have ended with \
+                UNLINK, and give the limit a keep-alive time"),
+            );
+        }
+        if self.other_clients.is_some() && !self.scanned_all {
+            found.push(
+                finding!(Note ScanIncomplete: "not all keys were searched for other \
+                clients: there may be more of them"),
+            );
+        }
+        if self.other_clients.is_none() || self.redisson.is_none() {
+            found.push(
+                finding!(Note NotPermitted: "other clients or Redisson's releases are \
+                unknown: the user may not call SCAN, ZCOUNT or SCRIPT EXISTS"),
+            );
+        }
     }
 
     pub(super) fn field(&self, name: &str) -> Option<&str> {
@@ -463,10 +367,7 @@ impl fmt::Display for Diagnosis {
             return f.write_str("\nNothing looks wrong.");
         }
         f.write_str("\nWhat looks wrong:")?;
-        for finding in findings {
-            write!(f, "\n- {finding}")?;
-        }
-        Ok(())
+        write_findings(f, &findings)
     }
 }
 

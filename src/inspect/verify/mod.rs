@@ -8,13 +8,17 @@ use std::{collections::BTreeMap, ops::RangeInclusive, sync::LazyLock, time::Dura
 
 use redis::{Cmd, RedisError, Value};
 
-pub use self::report::{ServerFinding, ServerFindingKind, Severity, Verification, VerifiedServer};
+pub use self::report::{Verification, VerifiedServer};
 use self::report::{command_refused, node_of_cluster, not_understood, replica};
-use super::{Look, exact, parsed};
+use super::{
+    Look, exact,
+    finding::{Finding, FindingKind, Severity, finding},
+    parsed,
+};
 use crate::{
     clock::{SystemClock, check_timer, moment},
     error::{Error, ErrorKind},
-    name::Name,
+    name::{Name, push_hex},
     store::redis::{
         RedisStore,
         classify::{self, Class},
@@ -42,7 +46,7 @@ impl RedisStore {
     /// It checks the version, whether every script can be compiled and called, each command that
     /// the scripts call, the keys that the user may access under the
     /// [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role and the clocks; on a
-    /// Cluster, each master, and whether every hash slot has one. Each [`ServerFinding`] has a
+    /// Cluster, each master, and whether every hash slot has one. Each [`Finding`] has a
     /// severity and a remedy. Limiters with exact names have keys of their own:
     /// [`diagnose`](Self::diagnose) is refused if the user may not access them.
     ///
@@ -53,7 +57,7 @@ impl RedisStore {
     ///
     /// Besides the permissions of the store it needs `+info` for the version, eviction and the
     /// role, and on a Cluster `+config|get`; without them it leaves that part out and reports it.
-    /// It sends some fifty commands, one after the other, each for at most the timeouts of
+    /// It sends some twenty commands, one after the other, each for at most the timeouts of
     /// connecting and of a response together.
     ///
     /// # Errors
@@ -97,13 +101,9 @@ impl RedisStore {
             let covered: usize = masters.iter().map(Master::slots).sum();
             if covered < SLOTS {
                 let missing = SLOTS - covered;
-                verification.findings.push(ServerFinding::error(
-                    ServerFindingKind::SlotsWithoutMaster,
-                    format!(
-                        "{missing} hash slots of the Cluster have no master: see `CLUSTER INFO`, \
-                         and assign one"
-                    ),
-                ));
+                let unserved = finding!(Error SlotsWithoutMaster: "{missing} hash slots of the \
+                    Cluster have no master: see `CLUSTER INFO`, and assign one");
+                verification.findings.push(unserved);
             }
             for master in &masters {
                 // The other masters are reported all the same.
@@ -150,11 +150,8 @@ impl Look<'_> {
         self.clocks(to, &mut seen).await?;
         match self.attempt(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
-            Err(_) => seen.findings.push(ServerFinding::note(
-                ServerFindingKind::NotPermitted,
-                "version, eviction and role are unknown: check with another user, or allow `INFO` \
-                 for once",
-            )),
+            Err(_) => seen.add(finding!(Note NotPermitted: "version, eviction and role \
+                are unknown: check with another user, or allow `INFO` for once")),
         }
         if master.is_some() {
             self.coverage(to, &mut seen).await?;
@@ -176,7 +173,7 @@ impl Look<'_> {
             Err(refused) => {
                 // A refusal is found again by the scripts, which need TIME too.
                 if classify::meaning(&refused).class == Class::Other {
-                    seen.findings.push(self.refused("TIME", &refused));
+                    seen.add(self.refused("TIME", &refused));
                 }
                 return Ok(());
             }
@@ -201,11 +198,10 @@ impl Look<'_> {
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            seen.findings.push(ServerFinding::new(
-                ServerFindingKind::ClocksApart,
-                severity,
-                format!("its clock is {apart:.1?} {direction} the one of this process, and {then}"),
-            ));
+            let text =
+                format!("its clock is {apart:.1?} {direction} the one of this process, and {then}");
+            let apart = Finding::new(severity, FindingKind::ClocksApart, text);
+            seen.add(apart);
         }
         Ok(())
     }
@@ -217,19 +213,13 @@ impl Look<'_> {
             Ok(reply) => {
                 let settings: BTreeMap<String, String> = parsed(reply)?;
                 if settings.values().any(|value| value == "yes") {
-                    seen.findings.push(ServerFinding::new(
-                        ServerFindingKind::WantsFullCoverage,
-                        Severity::Warning,
-                        "if one master is down, all hash slots are refused: set \
-                         `cluster-require-full-coverage no`, so that the limits in other hash \
-                         slots go on",
-                    ));
+                    seen.add(finding!(Warning WantsFullCoverage: "if one master is \
+                        down, all hash slots are refused: set `cluster-require-full-coverage no`, \
+                        so that the limits in other hash slots go on"));
                 }
             }
-            Err(_) => seen.findings.push(ServerFinding::note(
-                ServerFindingKind::NotPermitted,
-                "a setting is unknown: check with another user, or allow `CONFIG GET` for once",
-            )),
+            Err(_) => seen.add(finding!(Note NotPermitted: "a setting is unknown: check \
+                with another user, or allow `CONFIG GET` for once")),
         }
         Ok(())
     }
@@ -245,79 +235,76 @@ impl Look<'_> {
             let mut command = VERIFY.start(keys.len(), 2);
             command.arg(&keys).arg(first).take()
         };
+        // Like any other script: by its text, where it cannot be loaded.
+        let load = self.attempt(to, &VERIFY.load()).await?;
+        let how = match &load {
+            Ok(_) => "EVALSHA",
+            Err(load) if Class::of(load) == Class::Refused => "SCRIPT|LOAD",
+            Err(_) => "EVAL",
+        };
+        let sent = |by_hash: &Cmd| match load {
+            Ok(_) => by_hash.clone(),
+            Err(_) => VERIFY.whole(by_hash),
+        };
         let tries = call("1");
-        let tried = match self.run(to, &tries).await? {
+        let tried = match self.attempt(to, &sent(&tries)).await? {
             Ok(tried) => tried,
-            Err((command, refused)) => {
-                seen.add(self.refused(command, &refused));
+            Err(refused) => {
+                seen.add(self.refused(how, &refused));
                 return Ok(());
             }
         };
         findings_of(tried, seen)?;
         // The server has the script by now.
         if let Err(refused) = self.attempt(to, &tries).await? {
-            seen.findings.push(self.refused("EVALSHA", &refused));
+            seen.add(self.refused("EVALSHA", &refused));
         }
         for script in wire::all() {
-            match self.run(to, call("").arg(script.text())).await? {
+            let compiles = sent(call("").arg(script.text()));
+            match self.attempt(to, &compiles).await? {
                 Ok(reply) => {
                     let (_, compiled): Verified = parsed(reply)?;
                     for fault in compiled.iter().filter(|fault| !fault.is_empty()) {
-                        seen.findings.push(ServerFinding::error(
-                            ServerFindingKind::ScriptUnreadable,
-                            format!(
-                                "a script cannot be compiled, {}: use Redis or Valkey, because \
-                                 this server has another Lua",
-                                fault.escape_debug()
-                            ),
-                        ));
+                        let fault = fault.escape_debug();
+                        seen.add(finding!(Error ScriptUnreadable: "a script cannot be \
+                            compiled, {fault}: use Redis or Valkey, because this server has \
+                            another Lua"));
                     }
                 }
-                Err((command, refused)) => {
-                    seen.findings.push(self.refused(command, &refused));
-                }
+                Err(refused) => seen.add(self.refused(how, &refused)),
             }
         }
         Ok(())
     }
 
     /// Returns the meaning of a script that could not be called.
-    fn refused(&self, command: &'static str, refused: &RedisError) -> ServerFinding {
+    fn refused(&self, command: &'static str, refused: &RedisError) -> Finding {
         let detail = refused.detail().unwrap_or_default();
         let meaning = classify::meaning(refused);
         match meaning.kind {
-            ErrorKind::OtherSlot => ServerFinding::error(
-                ServerFindingKind::KeysInSeveralSlots,
-                "the keys of one limiter are in several hash slots: Redis never does this, so \
-                 look for a proxy in between",
-            ),
+            ErrorKind::OtherSlot => finding!(Error KeysInSeveralSlots: "the keys of one limiter \
+                are in several hash slots: Redis never does this, so look for a proxy in between"),
             _ if meaning.class == Class::Moving => node_of_cluster(),
-            _ if meaning == classify::NO_LUA => ServerFinding::error(
-                ServerFindingKind::NoLua,
-                "it runs no Lua, so no limit works: load its module `lua`, or use a server with \
-                 Lua",
-            ),
+            _ if meaning == classify::NO_LUA => finding!(Error NoLua: "it runs no Lua, so no \
+                limit works: load its module `lua`, or use a server with Lua"),
             _ if meaning.class == Class::Other => {
                 let said = format!("{} {detail}", refused.code().unwrap_or_default());
                 not_understood(command, &said)
             }
             // "access one of the keys", "access the '..' key"; commands are run.
-            _ if detail.contains("access") => ServerFinding::error(
-                ServerFindingKind::KeysForbidden,
-                format!(
-                    "the user may not access the keys under {0}: allow them with `ACL SETUSER .. \
-                     ~{0}:*`",
-                    self.store.settings.prefix.escape_debug()
-                ),
-            ),
+            _ if detail.contains("access") => {
+                let prefix = self.store.settings.prefix.escape_debug();
+                finding!(Error KeysForbidden: "the user may not access the keys under {prefix}: \
+                    allow them with `ACL SETUSER .. ~{prefix}:*`")
+            }
             _ => command_refused(command),
         }
     }
 
     /// Returns an unused name under the prefix, of a limiter on that master.
     fn name_on(&self, master: Option<&Master>) -> Result<Name, Error> {
-        let id = random_id()?.0;
-        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut id = String::new();
+        push_hex(&mut id, &random_id()?.0);
         // A master has at least one of 16384 hash slots; this many random names find it.
         for number in 0..100 * SLOTS {
             let tag = format!("verify.{id}.{number}");
@@ -352,20 +339,6 @@ impl Look<'_> {
             .collect())
     }
 
-    /// Runs the script that tries commands like any other: after SCRIPT LOAD or, if that is
-    /// refused, by its text. A refusal is returned with the command that it is of.
-    async fn run(&self, to: Option<u16>, by_hash: &Cmd) -> Result<Ran, Error> {
-        let (command, reply) = match self.attempt(to, &VERIFY.load()).await? {
-            Ok(_) => ("EVALSHA", self.attempt(to, by_hash).await?),
-            Err(load) => {
-                let refused = Class::of(&load) == Class::Refused;
-                let command = if refused { "SCRIPT|LOAD" } else { "EVAL" };
-                (command, self.attempt(to, &VERIFY.whole(by_hash)).await?)
-            }
-        };
-        Ok(reply.map_err(|refused| (command, refused)))
-    }
-
     /// Sends a command, whose refusal to this user is no error.
     async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Reply, Error> {
         match self.ask(to, command).await? {
@@ -382,8 +355,6 @@ impl Look<'_> {
     }
 }
 
-/// A reply to that script, or the command that was refused.
-type Ran = Result<Value, (&'static str, RedisError)>;
 /// A reply of `verify.lua`.
 type Verified = (Vec<(String, String)>, Vec<String>);
 
@@ -407,14 +378,11 @@ fn findings_of(reply: Value, seen: &mut VerifiedServer) -> Result<(), Error> {
         let meaning = classify::meaning_of_text(refused);
         seen.add(match meaning.class {
             Class::Refused | Class::RefusedWithin => command_refused(command),
-            Class::Unwritable => ServerFinding::new(
-                ServerFindingKind::CannotWrite,
-                Severity::Warning,
-                format!(
-                    "it cannot write at present, so it grants no permits: {}",
-                    meaning.remedy.unwrap_or_default()
-                ),
-            ),
+            Class::Unwritable => {
+                let remedy = meaning.remedy.unwrap_or_default();
+                finding!(Warning CannotWrite: "it cannot write at present, so it grants no \
+                    permits: {remedy}")
+            }
             Class::ReadOnly => replica(),
             _ => not_understood(command, refused),
         });

@@ -1,8 +1,11 @@
 //! The report of a check of servers, with a remedy for each finding.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{cmp::Reverse, fmt, time::Duration};
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    inspect::finding::{Finding, FindingKind, Severity, finding, write_findings},
+};
 
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,15 +14,15 @@ pub struct Verification {
     /// The server, or the masters of a Cluster
     pub servers: Vec<VerifiedServer>,
     /// Findings that belong to no single server
-    pub findings: Vec<ServerFinding>,
+    pub findings: Vec<Finding>,
 }
 
 impl Verification {
     /// Returns all findings, the worst first, those of several servers included.
-    pub fn findings(&self) -> Vec<&ServerFinding> {
+    pub fn findings(&self) -> Vec<&Finding> {
         let of_servers = self.servers.iter().flat_map(|server| &server.findings);
         let mut findings: Vec<_> = self.findings.iter().chain(of_servers).collect();
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
+        findings.sort_by_key(|finding| Reverse(finding.severity()));
         findings
     }
 
@@ -44,180 +47,60 @@ pub struct VerifiedServer {
     /// The round trip of that query: the distance is exact to half of it
     pub round_trip: Duration,
     /// The findings about this server
-    pub findings: Vec<ServerFinding>,
+    pub findings: Vec<Finding>,
 }
 
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Severity {
-    /// Good to know
-    Note,
-    /// It works now, and may fail when it matters
-    Warning,
-    /// Limits do not work, or only in part
-    Error,
-}
-
-/// A problem with a server. `Display` has the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerFinding {
-    kind: ServerFindingKind,
-    severity: Severity,
-    text: Cow<'static, str>,
-}
-
-impl ServerFinding {
-    /// Returns its kind.
-    pub fn kind(&self) -> ServerFindingKind {
-        self.kind
-    }
-
-    /// Returns how severe it is.
-    pub fn severity(&self) -> Severity {
-        self.severity
-    }
-
-    pub(super) fn new(
-        kind: ServerFindingKind,
-        severity: Severity,
-        text: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        let text = text.into();
-        Self {
-            kind,
-            severity,
-            text,
-        }
-    }
-
-    pub(super) fn error(kind: ServerFindingKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(kind, Severity::Error, text)
-    }
-
-    pub(super) fn note(kind: ServerFindingKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(kind, Severity::Note, text)
-    }
-}
-
-impl fmt::Display for ServerFinding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// The kinds of [`ServerFinding`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ServerFindingKind {
-    /// A version on which scripts cannot work
-    TooOld,
-    /// A version that works but is not the best
-    Old,
-    /// A version whose scripts have known security holes
-    Holes,
-    /// A command that the user may not call, or that the server lacks
-    CommandRefused,
-    /// A reply to a command that this version does not know
-    NotUnderstood,
-    /// The server runs no scripts: its Lua is a module, which is not loaded
-    NoLua,
-    /// The user may not access the keys under the prefix
-    KeysForbidden,
-    /// The keys of one limiter are in several hash slots
-    KeysInSeveralSlots,
-    /// A script that the server cannot compile
-    ScriptUnreadable,
-    /// The server cannot write
-    CannotWrite,
-    /// It evicts keys when its memory is used up, or would if it had a `maxmemory`
-    Evicts,
-    /// It is a replica
-    Replica,
-    /// It is a node of a Cluster, but the store is built for a single server
-    NodeOfCluster,
-    /// Hash slots of the Cluster have no master
-    SlotsWithoutMaster,
-    /// All hash slots are refused when one has no master
-    WantsFullCoverage,
-    /// Its clock and this process's differ: see [`VerifiedServer::clock`]
-    ClocksApart,
-    /// This was not checked: the user may not call the command
-    NotPermitted,
-    /// A master of a Cluster could not be queried
-    Unasked,
-}
-
-pub(super) fn command_refused(command: &str) -> ServerFinding {
+pub(super) fn command_refused(command: &str) -> Finding {
     let allowed = command.to_lowercase();
     let verb = match command {
         "DEL" => "delete",
         "RENAME" => "rename",
         _ => {
-            return ServerFinding::error(
-                ServerFindingKind::CommandRefused,
-                format!(
-                    "{command} is refused: allow it with `ACL SETUSER .. +{allowed}`, and do not \
-                     rename it; the README has all commands"
-                ),
-            );
+            return finding!(Error CommandRefused: "{command} is refused: allow it with \
+                `ACL SETUSER .. +{allowed}`, and do not rename it; the README has all commands");
         }
     };
-    ServerFinding::note(
-        ServerFindingKind::CommandRefused,
-        format!(
-            "the user may not call {command}, which `RateLimiter::{verb}` needs: if you use that, \
-             allow it with `ACL SETUSER .. +{allowed}`"
-        ),
-    )
+    finding!(Note CommandRefused: "the user may not call {command}, which `RateLimiter::{verb}` \
+        needs: if you use that, allow it with `ACL SETUSER .. +{allowed}`")
 }
 
-pub(super) fn not_understood(command: &str, said: &str) -> ServerFinding {
+pub(super) fn not_understood(command: &str, said: &str) -> Finding {
     // It may still work: only the check sends such arguments.
     let severity = if command.starts_with("EVAL") {
         Severity::Error
     } else {
         Severity::Warning
     };
-    ServerFinding::new(
-        ServerFindingKind::NotUnderstood,
-        severity,
-        format!(
-            "the reply to {command} is `{}`, which this version does not know: ask the server's \
-             operator whether it may be called, and report it",
-            said.trim_end().escape_debug()
-        ),
-    )
+    let text = format!(
+        "the reply to {command} is `{}`, which this version does not know: ask the server's \
+         operator whether it may be called, and report it",
+        said.trim_end().escape_debug()
+    );
+    Finding::new(severity, FindingKind::NotUnderstood, text)
 }
 
-pub(super) fn replica() -> ServerFinding {
-    ServerFinding::error(
-        ServerFindingKind::Replica,
-        "it is a replica, which grants nothing: use the master's address, or \
-         `RedisStore::sentinel`",
-    )
+pub(super) fn replica() -> Finding {
+    finding!(Error Replica: "it is a replica, which grants nothing: use the master's address, or \
+        `RedisStore::sentinel`")
 }
 
-pub(super) fn node_of_cluster() -> ServerFinding {
-    ServerFinding::error(
-        ServerFindingKind::NodeOfCluster,
-        "it is a node of a Cluster, which refuses other nodes' hash slots: use \
-         `RedisStore::cluster`",
-    )
+pub(super) fn node_of_cluster() -> Finding {
+    finding!(Error NodeOfCluster: "it is a node of a Cluster, which refuses other nodes' hash \
+        slots: use `RedisStore::cluster`")
 }
 
 impl VerifiedServer {
     pub(super) fn unasked(error: &Error) -> Self {
-        let mut server = Self::default();
-        server.add(ServerFinding::error(
-            ServerFindingKind::Unasked,
-            format!("it could not be queried, {error}: see whether it runs"),
-        ));
-        server
+        let unasked =
+            finding!(Error Unasked: "it could not be queried, {error}: see whether it runs");
+        Self {
+            findings: vec![unasked],
+            ..Self::default()
+        }
     }
 
     /// Adds a finding, if another part of the check has not found it.
-    pub(super) fn add(&mut self, finding: ServerFinding) {
+    pub(super) fn add(&mut self, finding: Finding) {
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
         }
@@ -251,15 +134,13 @@ impl VerifiedServer {
                 None | Some("0") => (Severity::Note, "would evict keys, if it had a `maxmemory`,"),
                 Some(_) => (Severity::Warning, "evicts keys"),
             };
-            self.findings.push(ServerFinding::new(
-                ServerFindingKind::Evicts,
-                severity,
-                format!(
-                    "it {when} when its memory is used up, by {}, and limits start over: use a \
-                     server with `maxmemory-policy noeviction` for the limiters",
-                    policy.escape_debug()
-                ),
-            ));
+            let policy = policy.escape_debug();
+            let text = format!(
+                "it {when} when its memory is used up, by {policy}, and limits start over: use a \
+                 server with `maxmemory-policy noeviction` for the limiters"
+            );
+            let evicts = Finding::new(severity, FindingKind::Evicts, text);
+            self.findings.push(evicts);
         }
     }
 }
@@ -277,7 +158,7 @@ const FIXED: &[(&str, [u32; 3])] = &[
     ("Valkey", [8, 1, 4]),
 ];
 
-fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFinding> {
+fn look_at_version(product: &str, version: &str, full: &str) -> Vec<Finding> {
     let mut numbers = version.split('.').map(|number| number.parse().ok());
     let numbers = [(); 3].map(|()| numbers.next().flatten());
     let [Some(major), Some(minor), Some(patch)] = numbers else {
@@ -285,20 +166,16 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFindin
     };
     let version: [u32; 3] = [major, minor, patch];
     let full = full.escape_debug();
-    let mut findings = Vec::new();
-    if version < [6, 2, 0] {
-        findings.push(ServerFinding::error(
-            ServerFindingKind::TooOld,
-            format!("{full} is too old: use Redis 6.2 or newer, or Valkey"),
-        ));
+    let by_age = if version < [6, 2, 0] {
+        Some(finding!(Error TooOld: "{full} is too old: use Redis 6.2 or newer, or Valkey"))
     } else if version < [7, 0, 0] {
-        findings.push(ServerFinding::note(
-            ServerFindingKind::Old,
-            format!(
-                "{full} works, but Redis 7 or newer reports the errors of scripts in more detail"
-            ),
-        ));
-    }
+        Some(
+            finding!(Note Old: "{full} works, but Redis 7 or newer reports the errors of scripts \
+            in more detail"),
+        )
+    } else {
+        None
+    };
     let lines = FIXED.iter().filter(|(of, _)| *of == product);
     let fixed = lines.map(|(_, fixed)| *fixed).collect::<Vec<_>>();
     let own_line = fixed.iter().find(|fixed| fixed[..2] == version[..2]);
@@ -307,29 +184,13 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<ServerFindin
         // A later line started with the fix; one between two others never had it.
         None => fixed.iter().all(|fixed| version > *fixed),
     };
-    if !is_fixed {
-        findings.push(ServerFinding::new(
-            ServerFindingKind::Holes,
-            Severity::Warning,
-            format!(
-                "{full} by its number has security holes in Lua, CVE-2025-49844 among them, for \
-                 every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2, \
-                 Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a distribution \
-                 has fixed it under the old number"
-            ),
-        ));
-    }
-    findings
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
-    }
+    let holes = (!is_fixed).then(|| {
+        finding!(Warning Holes: "{full} by its number has security holes in Lua, CVE-2025-49844 \
+            among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
+            8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a \
+            distribution has fixed it under the old number")
+    });
+    by_age.into_iter().chain(holes).collect()
 }
 
 impl fmt::Display for VerifiedServer {
@@ -351,13 +212,6 @@ impl fmt::Display for VerifiedServer {
     }
 }
 
-fn write_findings(f: &mut fmt::Formatter<'_>, findings: &[ServerFinding]) -> fmt::Result {
-    for finding in findings {
-        write!(f, "\n- {}: {finding}", finding.severity())?;
-    }
-    Ok(())
-}
-
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (server, place) in self.servers.iter().zip(0..) {
@@ -377,7 +231,7 @@ mod tests {
 
     #[test]
     fn each_version_has_its_findings() {
-        use ServerFindingKind::{Holes, Old, TooOld};
+        use FindingKind::{Holes, Old, TooOld};
         for (product, version, expected) in [
             ("Redis", "5.0.14", &[TooOld, Holes][..]),
             ("Redis", "6.2.19", &[Old, Holes]),
@@ -397,10 +251,10 @@ mod tests {
             ("Valkey", "9.0.0", &[]),
         ] {
             let found = look_at_version(product, version, "It \u{1b}");
-            let kinds: Vec<_> = found.iter().map(ServerFinding::kind).collect();
+            let kinds: Vec<_> = found.iter().map(Finding::kind).collect();
             assert_eq!(kinds, expected, "{product} {version}");
             // The server wrote its version: it must not steer a terminal.
-            let is_shown = |it: &ServerFinding| it.to_string().starts_with(r"It \u{1b} ");
+            let is_shown = |it: &Finding| it.to_string().starts_with(r"It \u{1b} ");
             assert!(found.iter().all(is_shown), "{found:?}");
         }
     }
@@ -422,7 +276,7 @@ mod tests {
         assert_eq!([first, second], [&replica(), &node_of_cluster()]);
         assert_eq!(
             (evicts.kind(), evicts.severity()),
-            (ServerFindingKind::Evicts, Severity::Warning)
+            (FindingKind::Evicts, Severity::Warning)
         );
         assert!(evicts.to_string().contains("by volatile-ttl,"), "{evicts}");
     }

@@ -15,10 +15,11 @@ use std::{
     time::Duration,
 };
 
-use quick_cache::{UnitWeighter, sync::Cache};
-
 use self::generations::{Generations, Seen};
-use super::clock::{StoreClock, StoreInstant};
+use super::{
+    Cache, cache,
+    clock::{StoreClock, StoreInstant},
+};
 use crate::{
     clock::{Clock, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
@@ -43,7 +44,7 @@ pub(crate) struct Refusals {
     /// Saves the look-up while nothing was ever refused: permits in hand lie behind it.
     any: AtomicBool,
     /// By the hash of what was asked. None where nothing is repeated.
-    kept: Option<Cache<u64, Arc<KnownRefusal>, UnitWeighter, BuildSpread>>,
+    kept: Option<Cache<u64, Arc<KnownRefusal>>>,
     cap: Duration,
     generations: Generations,
     /// The clock of the logs.
@@ -63,15 +64,7 @@ impl Refusals {
     }
 
     fn keeping(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
-        let kept = (!cap.is_zero()).then(|| {
-            Cache::with(
-                most,
-                most as u64,
-                UnitWeighter,
-                BuildSpread::new(),
-                Default::default(),
-            )
-        });
+        let kept = (!cap.is_zero()).then(|| cache(most, most));
         Self {
             any: AtomicBool::new(false),
             kept,

@@ -160,15 +160,10 @@ impl<L: StandIn> Locals<L> {
             charges.push(charge.clone().by(limit));
         }
         let mut charges = charges.into_iter();
+        // Without a policy: errors come back to this guard.
         Some(Acquire {
-            first: charges.next()?,
-            rest: charges.collect(),
-            // Errors come back to this guard.
-            on_failure: None,
             remaining: acquire.remaining,
-            max_wait: None,
-            asked: None,
-            unsent: OnceLock::new(),
+            ..Acquire::new(charges.next()?, charges.collect(), None)
         })
     }
 

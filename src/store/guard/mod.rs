@@ -42,3 +42,18 @@ pub(crate) mod queue;
 #[cfg(test)]
 #[cfg(feature = "redis")]
 pub(crate) mod scripted;
+
+#[cfg(feature = "redis")]
+use crate::name::BuildSpread;
+
+/// What is known of many names. Beyond its size, what is used least is forgotten.
+#[cfg(feature = "redis")]
+pub(crate) type Cache<K, V> =
+    quick_cache::sync::Cache<K, V, quick_cache::UnitWeighter, BuildSpread>;
+
+/// Makes a cache of at most `most` entries, with room for the first of them.
+#[cfg(feature = "redis")]
+pub(crate) fn cache<K: Eq + std::hash::Hash, V: Clone>(first: usize, most: usize) -> Cache<K, V> {
+    let (spread, weigher) = (BuildSpread::new(), quick_cache::UnitWeighter);
+    Cache::with(first, most as u64, weigher, spread, Default::default())
+}

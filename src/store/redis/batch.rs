@@ -144,32 +144,31 @@ impl Batches {
         // Those that wait for permits have time.
         let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked = hurried.filter_map(|acquire| acquire.asked).min();
-        let call = Arc::new(call);
-        let mut was_sent = false;
         let mut _in_flight = None;
         if let Some(runtime) = self.goes_together(&call, run) {
-            let member = |number, reply| Member {
-                number,
-                call: Arc::clone(&call),
-                limiter: limiter.share(),
-                asked,
-                reply,
-            };
-            match self.enter(runtime, run, member) {
-                Entered::Alone(alone) => _in_flight = Some(alone),
-                Entered::Queued(place) => {
-                    if let Ok(outcome) = place.await {
-                        return outcome;
-                    }
-                    was_sent = true;
+            _in_flight = self.goes_first(&runtime);
+            if _in_flight.is_none() {
+                let call = Arc::new(call);
+                let member = |number, reply| Member {
+                    number,
+                    call: Arc::clone(&call),
+                    limiter: limiter.share(),
+                    asked,
+                    reply,
+                };
+                if let Ok(outcome) = self.stand(&runtime, run, member).await {
+                    return outcome;
                 }
+                let outcome = Box::pin(self.exchange(&call, limiter, asked)).await;
+                // The batch may have been sent.
+                return outcome.map_err(|failure| Failure {
+                    unacknowledged: true,
+                    ..failure
+                });
             }
         }
-        let outcome = self.exchange(&call, limiter, asked).await;
-        outcome.map_err(|failure| Failure {
-            unacknowledged: failure.unacknowledged || was_sent,
-            ..failure
-        })
+        // Boxed, so that callers whose call goes with others have no room for it in their futures.
+        Box::pin(self.exchange(&call, limiter, asked)).await
     }
 
     /// Returns the runtime whose queue a call may stand in. Callers that wait for permits may give
@@ -222,37 +221,43 @@ impl Batches {
         }
     }
 
-    /// Lets a call go alone if none is in flight, or has it stand in the queue.
-    fn enter<'a>(
+    /// Lets a call go alone if none is in flight.
+    fn goes_first(self: &Arc<Self>, runtime: &Handle) -> Option<InFlight> {
+        let mut queues = lock(&self.queues);
+        let queue = queues.entry(runtime.id()).or_default();
+        if queue.in_flight > 0 || queue.is_sending {
+            return None;
+        }
+        queue.in_flight = 1;
+        Some(self.in_flight(runtime.clone()))
+    }
+
+    /// Has a call stand in the queue.
+    fn stand<'a>(
         self: &'a Arc<Self>,
-        runtime: Handle,
+        runtime: &Handle,
         run: &'a [Acquire],
         member: impl FnOnce(u64, oneshot::Sender<Result<Value, Failure>>) -> Member,
-    ) -> Entered<'a> {
+    ) -> Place<'a> {
         let id = runtime.id();
-        let (number, reply, begins) = {
+        let (sender, reply) = oneshot::channel();
+        let (number, begins) = {
             let mut queues = lock(&self.queues);
             let queue = queues.entry(id).or_default();
-            if queue.in_flight == 0 && !queue.is_sending {
-                queue.in_flight = 1;
-                drop(queues);
-                return Entered::Alone(self.in_flight(runtime));
-            }
-            let (sender, reply) = oneshot::channel();
             let number = self.last.fetch_add(1, Relaxed);
             queue.members.push_back(member(number, sender));
-            (number, reply, queue.begins())
+            (number, queue.begins())
         };
         if begins {
-            self.spawn(&runtime);
+            self.spawn(runtime);
         }
-        Entered::Queued(Place {
+        Place {
             batches: self,
             runtime: id,
             number,
             run,
             reply,
-        })
+        }
     }
 
     /// Has a task send those that stand in a queue.
@@ -344,11 +349,6 @@ fn together(members: &VecDeque<Member>) -> Option<(Arc<Call>, Arc<Limiter>)> {
         _ => Arc::new(wire::batch(members.iter().map(|member| &*member.call))?),
     };
     Some((call, Arc::clone(&first.limiter)))
-}
-
-enum Entered<'a> {
-    Alone(InFlight),
-    Queued(Place<'a>),
 }
 
 /// A call in flight. Dropping it lets those that came meanwhile go.

@@ -227,97 +227,52 @@ const FORBIDDEN_WITHIN: Meaning = Meaning {
 const OTHER_SLOT: Meaning = row(Class::Refused).kind(ErrorKind::OtherSlot);
 
 /// Messages of servers: the code, a part of the rest, and the meaning. The first match counts.
+#[rustfmt::skip]
 const MESSAGES: &[(&str, &str, Meaning)] = &[
     // Before all others of its code, as it quotes what was sent.
     ("ERR", "unknown command", LACKING),
     ("NOSCRIPT", "", row(Class::UnknownScript)),
-    (
-        "READONLY",
-        "",
-        row(Class::ReadOnly)
-            .remedy("it is a replica: unless a failover is under way, give the master's address"),
-    ),
+    ("READONLY", "", row(Class::ReadOnly)
+        .remedy("it is a replica: unless a failover is under way, give the master's address")),
     ("MOVED", "", MOVED),
     ("ASK", "", MOVED),
     ("TRYAGAIN", "", row(Class::Moving)),
     ("LOADING", "", row(Class::Unable)),
-    (
-        "BUSY",
-        "FUNCTION KILL",
-        row(Class::Unable)
-            .remedy("a function does not end: `FUNCTION KILL` stops one that has not written"),
-    ),
-    (
-        "BUSY",
-        "",
-        row(Class::Unable)
-            .remedy("a script does not end: `SCRIPT KILL` stops one that has not written"),
-    ),
+    ("BUSY", "FUNCTION KILL", row(Class::Unable)
+        .remedy("a function does not end: `FUNCTION KILL` stops one that has not written")),
+    ("BUSY", "", row(Class::Unable)
+        .remedy("a script does not end: `SCRIPT KILL` stops one that has not written")),
     ("MASTERDOWN", "", row(Class::Unable)),
-    (
-        "CLUSTERDOWN",
-        "",
-        row(Class::Unable).remedy("slots of the Cluster have no master: see `CLUSTER INFO`"),
-    ),
-    (
-        "OOM",
-        "",
-        row(Class::Unwritable)
-            .remedy("the memory is used up: raise `maxmemory`, or find what fills it"),
-    ),
-    (
-        "MISCONF",
-        "",
-        row(Class::Unwritable).remedy("Redis cannot save to its disk: see its log"),
-    ),
-    (
-        "NOREPLICAS",
-        "",
-        row(Class::Unwritable).remedy("fewer replicas follow than `min-replicas-to-write` wants"),
-    ),
+    ("CLUSTERDOWN", "", row(Class::Unable)
+        .remedy("slots of the Cluster have no master: see `CLUSTER INFO`")),
+    ("OOM", "", row(Class::Unwritable)
+        .remedy("the memory is used up: raise `maxmemory`, or find what fills it")),
+    ("MISCONF", "", row(Class::Unwritable).remedy("Redis cannot save to its disk: see its log")),
+    ("NOREPLICAS", "", row(Class::Unwritable)
+        .remedy("fewer replicas follow than `min-replicas-to-write` wants")),
     ("NOPERM", "ACL failure in script", FORBIDDEN_WITHIN),
     ("NOPERM", "", FORBIDDEN),
     // Valkey, and Redis 8.
     ("ERR", "ACL failure in script", FORBIDDEN_WITHIN),
-    (
-        "ERR",
-        "The user executing the script can't",
-        FORBIDDEN_WITHIN,
-    ),
+    ("ERR", "The user executing the script can't", FORBIDDEN_WITHIN),
     ("NOAUTH", "", row(Class::Refused).remedy(NO_PASSWORD)),
     // To a command that is longer than it reads before authentication; then it hangs up.
-    (
-        "ERR",
-        "Protocol error: unauthenticated",
-        row(Class::Credentials).remedy(NO_PASSWORD),
-    ),
+    ("ERR", "Protocol error: unauthenticated", row(Class::Credentials).remedy(NO_PASSWORD)),
     ("WRONGPASS", "", CREDENTIALS),
     ("WRONGTYPE", "", row(Class::Foreign)),
-    (
-        "ERR",
-        "DB index is out of range",
-        row(Class::Credentials).remedy(
-            "the server has no database of this number: compare the address with \
-             `CONFIG GET databases`",
-        ),
-    ),
+    ("ERR", "DB index is out of range", row(Class::Credentials)
+        .remedy("the server has no database of this number: compare the address with \
+            `CONFIG GET databases`")),
     ("CROSSSLOT", "", OTHER_SLOT),
     ("ERR", "do not hash to the same slot", OTHER_SLOT),
-    (
-        "ERR",
-        "undeclared key",
-        row(Class::RefusedWithin)
-            .remedy("the server wants all keys declared, and a script has not: please report it"),
-    ),
+    ("ERR", "undeclared key", row(Class::RefusedWithin)
+        .remedy("the server wants all keys declared, and a script has not: please report it")),
     // "Unknown Redis command called from script", "from Lua script"; Valkey leaves "Redis" out.
     ("ERR", "command called from", LACKING_WITHIN),
     ("ERR", "Could not find scripting engine", NO_LUA),
     // Then it hangs up.
-    (
-        "ERR",
-        "max number of clients reached",
-        row(Class::Unreachable).remedy("the server takes no more clients: raise `maxclients`"),
-    ),
+    ("ERR", "max number of clients reached", row(Class::Unreachable)
+        .remedy("the server takes no more clients: raise `maxclients`")),
     // Only a script that has not written can be killed.
     ("ERR", "Script killed by user", row(Class::Unable)),
 ];

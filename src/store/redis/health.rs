@@ -27,8 +27,8 @@ impl RedisStore {
     /// let store = RedisStore::open("redis://127.0.0.1/")?;
     /// let health = store.health();
     /// // No request has been made yet.
-    /// assert_eq!(health.connection(), ConnectionState::Idle);
-    /// assert!(health.nodes().iter().all(|node| node.breaker() == BreakerState::Closed));
+    /// assert_eq!(health.connection, ConnectionState::Idle);
+    /// assert!(health.nodes.iter().all(|node| node.breaker == BreakerState::Closed));
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn health(&self) -> Health {
@@ -67,23 +67,16 @@ impl Settings {
 
 /// The state of Redis, as one [`RedisStore`] sees it: see [`RedisStore::health`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Health {
-    connection: ConnectionState,
-    nodes: Vec<NodeHealth>,
+    /// The state of the connection
+    pub connection: ConnectionState,
+    /// The breakers: one, or one for each 512 hash slots of a Cluster, in their order. None if
+    /// [`breaker`](super::RedisStoreBuilder::breaker) is zero
+    pub nodes: Vec<NodeHealth>,
 }
 
 impl Health {
-    /// Returns the state of the connection.
-    pub fn connection(&self) -> ConnectionState {
-        self.connection
-    }
-
-    /// Returns the breakers: one, or one for each 512 hash slots of a Cluster, in their order. None
-    /// if [`breaker`](super::RedisStoreBuilder::breaker) is zero.
-    pub fn nodes(&self) -> &[NodeHealth] {
-        &self.nodes
-    }
-
     /// Returns whether nothing is known to be wrong: no breaker is open, and the last attempt to
     /// connect did not fail.
     pub fn is_well(&self) -> bool {
@@ -94,35 +87,18 @@ impl Health {
 
 /// The state of a server, or of the servers of some hash slots of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeHealth {
-    slots: Option<RangeInclusive<u16>>,
-    breaker: BreakerState,
-    lasts: Duration,
-    failures: u32,
-}
-
-impl NodeHealth {
-    /// Returns its hash slots in a Cluster; `None` on a single server.
-    pub fn slots(&self) -> Option<RangeInclusive<u16>> {
-        self.slots.clone()
-    }
-
-    /// Returns the state of the breaker.
-    pub fn breaker(&self) -> BreakerState {
-        self.breaker
-    }
-
-    /// Returns for how long it has been closed, or not closed: since it opened, since it closed
-    /// again, or since the store was built.
-    pub fn lasts(&self) -> Duration {
-        self.lasts
-    }
-
-    /// Returns how many of the last calls failed: as many as
-    /// [`breaker`](super::RedisStoreBuilder::breaker) says open it. Zero while it is not closed.
-    pub fn failures(&self) -> u32 {
-        self.failures
-    }
+    /// Its hash slots in a Cluster; `None` on a single server
+    pub slots: Option<RangeInclusive<u16>>,
+    /// The state of the breaker
+    pub breaker: BreakerState,
+    /// For how long it has been closed, or not closed: since it opened, since it closed again, or
+    /// since the store was built
+    pub lasts: Duration,
+    /// How many of the last calls failed: as many as
+    /// [`breaker`](super::RedisStoreBuilder::breaker) says open it. Zero while it is not closed
+    pub failures: u32,
 }
 
 #[cfg(test)]
@@ -135,8 +111,8 @@ mod tests {
             let store = RedisStore::builder("redis://127.0.0.1/").breaker(failures);
             store.build()
         };
-        assert_eq!(store(32).unwrap().health().nodes().len(), 1);
-        assert_eq!(store(0).unwrap().health().nodes().len(), 0);
+        assert_eq!(store(32).unwrap().health().nodes.len(), 1);
+        assert_eq!(store(0).unwrap().health().nodes.len(), 0);
         assert!(store(5).unwrap().health().is_well());
     }
 }

@@ -6,30 +6,22 @@
 
 use std::time::{Duration, Instant};
 
-use quick_cache::{UnitWeighter, sync::Cache};
-
 use crate::{
     clock::moment,
-    name::{BuildSpread, Name, Text},
+    name::{Name, Text},
+    store::guard::{Cache, cache},
 };
 
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(60);
 /// The maximum number of names. One that is forgotten is only rewritten once more.
-const PLACES: u64 = 1024;
+const PLACES: usize = 1024;
 
-pub(super) struct Rewritten(Cache<Text, Instant, UnitWeighter, BuildSpread>);
+pub(super) struct Rewritten(Cache<Text, Instant>);
 
 impl Rewritten {
     pub(super) fn new() -> Self {
-        let hasher = BuildSpread::new();
         // Rewriting is rare: it grows when needed.
-        Self(Cache::with(
-            1,
-            PLACES,
-            UnitWeighter,
-            hasher,
-            Default::default(),
-        ))
+        Self(cache(1, PLACES))
     }
 
     /// Returns whether the name was rewritten within the last minute.

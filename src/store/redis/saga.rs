@@ -62,14 +62,8 @@ pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<
         match decision {
             None => {}
             Some(Decision::Allow(grant)) => {
-                grant
-                    .states()
-                    .iter()
-                    .for_each(|limit| taken.limits.push(limit.clone()));
-                grant
-                    .receipts()
-                    .iter()
-                    .for_each(|receipt| taken.receipts.push(receipt.clone()));
+                taken.limits.extend(grant.states().iter().cloned());
+                taken.receipts.extend(grant.receipts().iter().cloned());
             }
             Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
         }

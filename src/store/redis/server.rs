@@ -23,7 +23,7 @@ use crate::{
     limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
-    name::Name,
+    name::{Name, push_hex},
     receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listeners, Op, OpResult, TimeToLive, guard::policy},
 };
@@ -162,44 +162,44 @@ impl Server {
         }
     }
 
-    /// Decides for callers of the same limiters, in one call or one after the other.
+    /// Decides for callers of the same limiters. What is rare is boxed, so that the futures of
+    /// others have no room for it.
     async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        let error = match self.try_acquire_all(run).await {
+            Ok(decisions) => return Ok(decisions),
+            Err(error) => error,
+        };
+        match policy::without_shadows(run, &error) {
+            Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
+            None => Err(error),
+        }
+    }
+
+    /// Decides in one call or one after the other.
+    async fn try_acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
-        let decisions = match first.check() {
-            Ok(()) if self.decides_together(first) => self.acquire_part(first, run).await,
-            // One at a time: each caller gets its decision at once, and holds nothing while others
-            // are decided. Boxed, as is what follows, so that callers without have no room for it
-            // in their futures.
-            Ok(()) => {
-                let saga = Box::pin(saga::acquire(self, first));
-                saga.await.map(|it| List::from([it]))
-            }
-            Err(error) => Err(error),
-        };
-        match decisions {
-            Err(error) => match policy::without_shadows(run, &error) {
-                Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
-                None => Err(error),
-            },
-            decisions => decisions,
+        first.check()?;
+        if self.decides_together(first) {
+            return self.acquire_part(first, run).await;
         }
+        // One at a time: each caller gets its decision at once, and holds nothing while others are
+        // decided.
+        let decision = Box::pin(saga::acquire(self, first)).await?;
+        Ok(List::from([decision]))
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
     async fn call_for(&self, call: Call, run: &[Acquire]) -> Result<redis::Value, Error> {
-        // Made before the call: see `Receipt`.
-        let receipts: List<_> = run
-            .iter()
-            .flat_map(Acquire::charges)
-            .map(Charge::receipt)
-            .collect();
+        // As old as the call: see `Receipt`.
+        let made = moment();
         let reply = self.batches.send(call, run).await;
         reply.map_err(|failure| {
             if failure.unacknowledged {
-                let receipts = receipts.iter();
-                receipts.for_each(|receipt| self.settle(receipt, 0, false));
+                for charge in run.iter().flat_map(Acquire::charges) {
+                    self.settle(&charge.receipt_made(Some(made)), 0, false);
+                }
             }
             failure.error
         })
@@ -320,11 +320,9 @@ fn uuid(PermitId(mut bytes): PermitId) -> String {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
+    push_hex(&mut text, &bytes);
+    for end in [8, 13, 18, 23] {
+        text.insert(end, '-');
     }
     text
 }

@@ -1,6 +1,6 @@
 //! The client's address behind proxies as the key.
 
-use std::{any::TypeId, fmt, net::IpAddr, ops::RangeInclusive, sync::Arc};
+use std::{any::TypeId, fmt, net::IpAddr, sync::Arc};
 
 use http::{
     HeaderMap, HeaderName,
@@ -13,7 +13,7 @@ use super::{
     Key, KeyExtractor, KeyTraits, NoKey, PeerIp,
     forwarded::{self, ForwardedHeader},
     header::no_header_name,
-    ip::{Prefixes, is_near, peer},
+    ip::{IPV6_PREFIX, is_near, peer, spell},
     mistakes::Mistakes,
 };
 use crate::error::{ConfigError, config_error};
@@ -73,7 +73,7 @@ pub struct ClientIp {
     header: ForwardedHeader,
     /// `None` if HTTP does not allow the name.
     name: Option<HeaderName>,
-    prefixes: Prefixes,
+    ipv6_prefix: u8,
     peer: Option<PeerBy>,
     /// The first mistake, returned when a layer is built.
     mistake: Option<ConfigError>,
@@ -166,26 +166,12 @@ impl ClientIp {
     /// together; more bits give one customer more limits, with all 128 as many as its network has
     /// addresses.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.check_bits("IPv6", 32..=128, bits);
-        self.prefixes.v6 = bits;
-        self
-    }
-
-    fn check_bits(&mut self, version: &str, allowed: RangeInclusive<u8>, bits: u8) {
-        if !allowed.contains(&bits) {
-            let (least, most) = allowed.into_inner();
-            let refused = config_error!(Key: "{least} to {most} bits of an {version} address can \
-                count, not {bits}");
+        if !(32..=128).contains(&bits) {
+            let refused =
+                config_error!(Key: "32 to 128 bits of an IPv6 address can count, not {bits}");
             self.mistake.get_or_insert(refused);
         }
-    }
-
-    /// Sets how many bits of an IPv4 address count, 8 to 32. Default: 32, all of them.
-    ///
-    /// Other values are a [`ConfigError`] when the layer is built.
-    pub fn ipv4_prefix(mut self, bits: u8) -> Self {
-        self.check_bits("IPv4", 8..=32, bits);
-        self.prefixes.v4 = bits;
+        self.ipv6_prefix = bits;
         self
     }
 
@@ -228,7 +214,7 @@ impl ClientIp {
             trust,
             header: ForwardedHeader::XForwardedFor,
             name: Some(X_FORWARDED_FOR),
-            prefixes: Prefixes::default(),
+            ipv6_prefix: IPV6_PREFIX,
             peer: None,
             mistake,
         }
@@ -314,7 +300,7 @@ impl ClientIp {
 impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let client = self.address(parts, key)?;
-        key.identity.push_display(self.prefixes.spell(client));
+        key.identity.push_display(spell(client, self.ipv6_prefix));
         Ok(())
     }
 
@@ -329,7 +315,7 @@ impl fmt::Debug for ClientIp {
         f.debug_struct("ClientIp")
             .field("trust", &self.trust)
             .field("header", &self.header)
-            .field("prefixes", &self.prefixes)
+            .field("ipv6_prefix", &self.ipv6_prefix)
             .field("peer", &self.peer.as_ref().map(|PeerBy(by, _)| by))
             .finish()
     }
@@ -365,76 +351,4 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
         _ => network,
     };
     Ok(network)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NEAR: &str = "10.0.0.9";
-    const FAR: &str = "203.0.113.9";
-
-    /// Returns the mistakes that a request from this peer, with these headers, shows.
-    fn mistakes(client: &ClientIp, peer: &str, headers: &[&str]) -> Mistakes {
-        let peer: IpAddr = peer.parse().unwrap();
-        let mut request = http::Request::builder();
-        for name in headers {
-            request = request.header(*name, "for=192.0.2.1");
-        }
-        let (parts, ()) = request.body(()).unwrap().into_parts();
-        let mut key = Key::default();
-        let client = client.clone().peer(move |_| Some(peer));
-        client.address(&parts, &mut key).unwrap();
-        key.mistakes
-    }
-
-    #[test]
-    fn an_untrusted_peer_that_forwards_is_recorded_as_a_mistake() {
-        let xff = ["x-forwarded-for"];
-        let untrusted = Mistakes::UNTRUSTED_PEER;
-        let nothing = Mistakes::default();
-        let behind = ClientIp::behind(["192.0.2.0/24"]);
-        for headers in [xff, ["forwarded"]] {
-            assert_eq!(mistakes(&behind, FAR, &headers), untrusted);
-            // If no proxy is expected, clients write what they like, but neighbours do not.
-            for none in [ClientIp::behind([""; 0]), ClientIp::none()] {
-                assert_eq!(mistakes(&none, FAR, &headers), nothing);
-                assert_eq!(mistakes(&none, NEAR, &headers), untrusted);
-                assert_eq!(mistakes(&none, NEAR, &["host"]), nothing);
-            }
-        }
-        assert_eq!(mistakes(&behind, FAR, &["host"]), nothing);
-        assert!(ClientIp::hops(1).expects_proxies());
-        assert!(!ClientIp::none().expects_proxies());
-    }
-
-    #[test]
-    fn forwarded_beside_the_header_that_is_read_is_recorded() {
-        let single = ForwardedHeader::Single("x-real-ip");
-        let client = ClientIp::hops(1);
-        let beside = Mistakes::FORWARDED_BESIDE;
-        for client in [client.clone(), client.clone().header(single)] {
-            assert_eq!(mistakes(&client, FAR, &["forwarded"]), beside);
-            assert_eq!(mistakes(&client, FAR, &["host"]), Mistakes::default());
-        }
-        let forwarded = client.header(ForwardedHeader::Forwarded);
-        assert_eq!(
-            mistakes(&forwarded, FAR, &["forwarded"]),
-            Mistakes::default()
-        );
-    }
-
-    /// `tests/pure/client_ip/peers.toml` has the mistakes that others made.
-    #[test]
-    fn what_is_no_network_is_not_trusted() {
-        for text in [
-            "10.0.0.0/33",
-            "10.0.0/8",
-            "10.0.0.0/8 ",
-            "::ffff:0:0/95",
-            "fe80::%eth0/64",
-        ] {
-            assert!(trusted_network_of(text).is_err(), "{text}");
-        }
-    }
 }

@@ -47,7 +47,7 @@ impl KeyExtractor for PeerIp {
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
             key.record(Mistakes::UNTRUSTED_PEER);
         }
-        key.identity.push_display(Prefixes::default().spell(peer));
+        key.identity.push_display(spell(peer, IPV6_PREFIX));
         Ok(())
     }
 
@@ -108,31 +108,18 @@ pub(crate) fn is_near(address: IpAddr) -> bool {
     }
 }
 
-/// The number of bits of an address that count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Prefixes {
-    pub(crate) v4: u8,
-    pub(crate) v6: u8,
-}
+/// The number of bits of an IPv6 address that count. A customer usually has a whole part of the
+/// network that a provider assigns (RFC 6177, RIPE-690).
+pub(crate) const IPV6_PREFIX: u8 = 56;
 
-impl Default for Prefixes {
-    fn default() -> Self {
-        // A customer usually has a whole part of the IPv6 network that a provider assigns (RFC
-        // 6177, RIPE-690).
-        Self { v4: 32, v6: 56 }
-    }
-}
-
-impl Prefixes {
-    /// Returns the text under which an address counts: fixed, because another one would reset every
-    /// limit.
-    pub(crate) fn spell(self, address: IpAddr) -> Spelled {
-        let address = address.to_canonical();
-        let bits = if address.is_ipv4() { self.v4 } else { self.v6 };
-        // Checked when the layer was built: an address has as many bits.
-        let network = IpNet::new(address, bits);
-        Spelled(network.map_or(address.into(), |network| network.trunc()))
-    }
+/// Returns the text under which an address counts: fixed, because another one would reset every
+/// limit.
+pub(crate) fn spell(address: IpAddr, ipv6_prefix: u8) -> Spelled {
+    let address = address.to_canonical();
+    let bits = if address.is_ipv4() { 32 } else { ipv6_prefix };
+    // Checked when the layer was built: an address has as many bits.
+    let network = IpNet::new(address, bits);
+    Spelled(network.map_or(address.into(), |network| network.trunc()))
 }
 
 /// The text of an address, or of its network. A whole IPv4 address has no length.

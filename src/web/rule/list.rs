@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
-use http::{Method, request::Parts};
+use http::request::Parts;
 use ipnet::IpNet;
 
 use super::{Plan, index::Index, pattern::Pattern};
@@ -41,7 +41,6 @@ pub struct Requests(Result<Matcher, ConfigError>);
 enum Matcher {
     Networks(ClientIp, Networks),
     Key(Arc<dyn KeyExtractor>, HashSet<Identity>),
-    Method(Method),
     Pattern(Arc<Index>),
 }
 
@@ -88,11 +87,6 @@ impl Requests {
         Self(Ok(Matcher::Key(Arc::new(key), identities)))
     }
 
-    /// Matches requests with this method only: `GET` does not include `HEAD` here.
-    pub fn method(method: Method) -> Self {
-        Self(Ok(Matcher::Method(method)))
-    }
-
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
     pub fn on(pattern: &str) -> Self {
         Self(Pattern::route(pattern).map(Matcher::pattern))
@@ -119,7 +113,7 @@ impl Requests {
         match &matcher {
             Matcher::Networks(address, _) => address.check()?,
             Matcher::Key(key, _) => key.check()?,
-            Matcher::Method(_) | Matcher::Pattern(_) => KeyTraits::default(),
+            Matcher::Pattern(_) => KeyTraits::default(),
         };
         Ok(matcher)
     }
@@ -156,7 +150,7 @@ impl Lists {
         let (deny, allow) = (checked(deny)?, checked(allow)?);
         for matcher in &allow {
             if let Matcher::Networks(_, networks) = matcher
-                && let Some(network) = networks.every_address
+                && let Some(network) = networks.0.iter().find(|it| is_every_address(it))
             {
                 return Err(refused(&network.to_string(), EVERY_ADDRESS));
             }
@@ -191,7 +185,6 @@ impl Lists {
         let mut key = Key::default();
         let has = match matcher {
             Matcher::Pattern(index) => index.find(parts).is_some(),
-            Matcher::Method(method) => parts.method == *method,
             Matcher::Networks(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
                 Err(NoKey::Missing(missing)) => {
@@ -217,11 +210,7 @@ impl Lists {
 
 /// Networks that do not overlap, sorted for a binary search.
 #[derive(Clone)]
-struct Networks {
-    sorted: Vec<IpNet>,
-    /// The first network that contains every address of its version
-    every_address: Option<IpNet>,
-}
+struct Networks(Vec<IpNet>);
 
 /// The reason for refusing such a network in the list of requests that pass.
 pub(crate) const EVERY_ADDRESS: &str = "it contains every address, so nothing would be limited: \
@@ -236,16 +225,12 @@ impl Networks {
     fn new(networks: &Vec<IpNet>) -> Self {
         let mut sorted = IpNet::aggregate(networks);
         sorted.sort_unstable();
-        let every_address = networks.iter().copied().find(is_every_address);
-        Self {
-            sorted,
-            every_address,
-        }
+        Self(sorted)
     }
 
     fn contain(&self, address: IpAddr) -> bool {
-        let behind = (self.sorted).partition_point(|network| network.network() <= address);
-        let network = behind.checked_sub(1).and_then(|at| self.sorted.get(at));
+        let behind = (self.0).partition_point(|network| network.network() <= address);
+        let network = behind.checked_sub(1).and_then(|at| self.0.get(at));
         network.is_some_and(|network| network.contains(&address))
     }
 }
@@ -270,7 +255,7 @@ mod tests {
         ];
         let networks: Vec<_> = texts.iter().map(|it| network_of(it).unwrap()).collect();
         let list = Networks::new(&networks);
-        assert!(list.sorted.len() < texts.len());
+        assert!(list.0.len() < texts.len());
         for address in [
             "9.255.255.255",
             "10.0.0.0",

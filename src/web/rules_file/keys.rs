@@ -8,7 +8,8 @@ use toml::Spanned;
 use super::{
     RulesFile,
     reader::{
-        ByName, Fail, Mistake, Table, Texts, given, in_order, need, no_such, one_or_more, span,
+        ByName, Fail, Mistake, Table, Texts, given, in_order, need, no_such, one_or_more,
+        only_with, span,
     },
 };
 use crate::{
@@ -31,7 +32,6 @@ pub(super) struct Definition {
     trusted: Option<Spanned<Texts>>,
     hops: Option<Spanned<usize>>,
     header: Option<Spanned<String>>,
-    ipv4_prefix: Option<Spanned<u8>>,
     ipv6_prefix: Option<Spanned<u8>>,
     services: Option<Spanned<Texts>>,
     plain: Option<Spanned<bool>>,
@@ -197,28 +197,20 @@ impl Keys {
 impl Definition {
     /// Checks that each field belongs to the source of the key.
     fn check_owners(&self, source: &str) -> Result<(), Mistake> {
-        let client_ip = [
+        let proxies = [
             span(&self.trusted),
             span(&self.hops),
             span(&self.header),
-            span(&self.ipv4_prefix),
             span(&self.ipv6_prefix),
         ];
+        only_with(source == "client-ip", "`from = \"client-ip\"`", proxies)?;
+        only_with(
+            source == "route",
+            "`from = \"route\"`",
+            [span(&self.services)],
+        )?;
         let is_header = source.starts_with("header:");
-        for (owner, is_source, field) in [
-            (
-                "client-ip",
-                source == "client-ip",
-                client_ip.into_iter().flatten().next(),
-            ),
-            ("route", source == "route", span(&self.services)),
-            ("header:NAME", is_header, span(&self.plain)),
-        ] {
-            if let (Some(field), false) = (field, is_source) {
-                return Err(field.fail(format!("it belongs to `from = \"{owner}\"`")));
-            }
-        }
-        Ok(())
+        only_with(is_header, "`from = \"header:NAME\"`", [span(&self.plain)])
     }
 }
 
@@ -257,10 +249,6 @@ fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
             _ => ForwardedHeader::Single(intern(name)),
         });
         check(header, &client)?;
-    }
-    if let Some(bits) = &fields.ipv4_prefix {
-        client = client.ipv4_prefix(*bits.get_ref());
-        check(bits, &client)?;
     }
     if let Some(bits) = &fields.ipv6_prefix {
         client = client.ipv6_prefix(*bits.get_ref());

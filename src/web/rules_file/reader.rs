@@ -76,6 +76,18 @@ pub(super) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
     field.as_ref().map(Spanned::span)
 }
 
+/// Refuses fields of an `owner` that is not there.
+pub(super) fn only_with<const N: usize>(
+    is_there: bool,
+    owner: &str,
+    fields: [Option<Range<usize>>; N],
+) -> Result<(), Mistake> {
+    match fields.into_iter().flatten().next() {
+        Some(field) if !is_there => Err(field.fail(format!("it belongs to {owner}"))),
+        _ => Ok(()),
+    }
+}
+
 /// Reads a text, which must not begin with a byte order mark.
 pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
     let table = DeTable::parse(text)?;
@@ -195,10 +207,6 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for ValueVisito
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-        S::deserialize(number.into_deserializer()).map(Value::Scalar)
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
         S::deserialize(number.into_deserializer()).map(Value::Scalar)
     }
 

@@ -11,7 +11,7 @@ use super::{
     keys::Keys,
     reader::{
         ByName, Fail, Mistake, Table, Texts, Value, given, in_order, line_at, need, no_such,
-        one_of, span,
+        one_of, only_with, span,
     },
     values::{Rate, Time},
 };
@@ -198,24 +198,22 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
 fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
-    for (field, owner, has_owner) in [
-        (span(&fields.tier_by), "tiers", tiers.is_some()),
-        (span(&fields.init), "shared", shared.is_some()),
-        (
-            span(&fields.keep_alive),
-            "init",
-            shared.is_none() || fields.init.is_some(),
-        ),
-        (
-            span(&fields.per_client),
-            "init",
-            shared.is_none() || fields.init.is_some(),
-        ),
-    ] {
-        if let (Some(field), false) = (field, has_owner) {
-            return Err(field.fail(format!("it belongs to `{owner}`, which is missing")));
-        }
-    }
+    let is_missing = |owner: &str| format!("`{owner}`, which is missing");
+    only_with(
+        tiers.is_some(),
+        &is_missing("tiers"),
+        [span(&fields.tier_by)],
+    )?;
+    only_with(
+        shared.is_some(),
+        &is_missing("shared"),
+        [span(&fields.init)],
+    )?;
+    only_with(
+        shared.is_none() || fields.init.is_some(),
+        &is_missing("init"),
+        [span(&fields.keep_alive), span(&fields.per_client)],
+    )?;
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {

@@ -103,44 +103,11 @@ mod tests {
             assert_eq!(limit.permits(), permits, "{text}");
             assert_eq!(limit.interval(), Duration::from_millis(millis), "{text}");
         }
-        for text in [
-            "",
-            "/",
-            "5",
-            "5/",
-            "/s",
-            "5/x",
-            "5/1",
-            "5/s/s",
-            "-5/s",
-            "+5/s",
-            "5/-1s",
-            "5/1.5s",
-            "5/ 1 s",
-            "5.0/s",
-            "_5/s",
-            "5_/s",
-            "5/1M",
-            "5 per s",
-            "0/s",
-            "5/0s",
-            "5/36526d",
-            "9007199254740992/s",
-            "18446744073709551616/s",
-            "5/18446744073709551615d",
-            "5/é",
-            "٥/s",
-        ] {
-            assert!(rate(text).is_err(), "{text}");
-        }
     }
 
     #[test]
     fn times_are_read() {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for text in ["", "s", "90", "90 s", "-1s", "1.5s", "1s500ms", "1é"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
     }
 }

@@ -10,7 +10,7 @@ const FIRST: u32 = 4;
 const SHARE: u64 = 8;
 
 /// The permits asked for lately, and those that were left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct DemandEstimate {
     calls: u64,
     permits: u64,
@@ -19,15 +19,6 @@ pub(crate) struct DemandEstimate {
 }
 
 impl DemandEstimate {
-    pub(crate) fn new() -> Self {
-        Self {
-            calls: 0,
-            permits: 0,
-            most: 0,
-            left: 0,
-        }
-    }
-
     /// Records a caller that asks for `permits`.
     pub(crate) fn record(&mut self, permits: u32) {
         self.calls = self.calls.saturating_add(1);
@@ -91,7 +82,7 @@ mod tests {
 
     /// After so many calls within the lead, each for so many permits, with so many left.
     fn estimate(calls: u32, permits: u32, left: u64) -> DemandEstimate {
-        let mut estimate = DemandEstimate::new();
+        let mut estimate = DemandEstimate::default();
         (0..calls).for_each(|_| estimate.record(permits));
         estimate.record_left(left);
         estimate

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use quick_cache::{UnitWeighter, sync::Cache};
 use tokio::task::AbortHandle;
 
 use super::{balance::Balance, estimate::DemandEstimate};
@@ -15,9 +14,12 @@ use crate::{
     demand::Acquire,
     limit::LimitSource,
     list::List,
-    name::{BuildSpread, Name, Text},
+    name::{Name, Text},
     receipt::{PermitId, Receipt},
-    store::guard::clock::{StoreClock, StoreInstant},
+    store::guard::{
+        Cache, cache,
+        clock::{StoreClock, StoreInstant},
+    },
     sync::lock,
 };
 
@@ -26,7 +28,7 @@ use crate::{
 const MOST_LIMITERS: usize = 1 << 16;
 
 pub(crate) struct LeaseTable {
-    entries: Cache<Text, Arc<Entry>, UnitWeighter, BuildSpread>,
+    entries: Cache<Text, Arc<Entry>>,
     clock: StoreClock,
 }
 
@@ -85,13 +87,7 @@ impl LeaseTable {
     }
 
     pub(crate) fn knowing(most: usize, clock: StoreClock) -> Self {
-        let entries = Cache::with(
-            most,
-            most as u64,
-            UnitWeighter,
-            BuildSpread::new(),
-            Default::default(),
-        );
+        let entries = cache(most, most);
         Self { entries, clock }
     }
 
@@ -116,36 +112,34 @@ impl LeaseTable {
         reserved: bool,
     ) -> LeasePlan {
         let name = first.first.name().text();
-        let Some(entry) = self.entries.get(name) else {
-            // One call does not tell how often there are calls.
+        let known = self.entries.get(name);
+        let is_known = known.is_some();
+        let entry = known.unwrap_or_else(|| {
             let entry = Arc::new(Entry::new(self.clock.now()));
             self.entries.insert(name.clone(), Arc::clone(&entry));
-            return LeasePlan {
-                ahead: 0,
-                lead,
-                changes: 0,
-                entry,
-            };
-        };
+            entry
+        });
         let mut plan = LeasePlan {
             ahead: 0,
             lead,
             changes: 0,
-            entry: Arc::clone(&entry),
+            entry,
         };
-        // Dropped when the lock is released.
-        let _worn = lock(&entry.0).plan(&mut plan, run, reserved, &self.clock);
+        // One call does not tell how often there are calls.
+        if is_known {
+            let entry = Arc::clone(&plan.entry);
+            entry.end_if(|state| state.plan(&mut plan, run, reserved, &self.clock));
+        }
         plan
     }
 
     /// Ends the lease of a limiter that is changed.
     pub(crate) fn changed(&self, name: &Name) {
         if let Some(entry) = self.entries.get(name.text()) {
-            let mut state = lock(&entry.0);
-            state.changes += 1;
-            let ended = state.lease.take();
-            drop(state);
-            drop(ended);
+            entry.end_if(|state| {
+                state.changes += 1;
+                state.lease.take()
+            });
         }
     }
 
@@ -188,27 +182,32 @@ impl Entry {
             lease: None,
             asking: false,
             changes: 0,
-            estimate: DemandEstimate::new(),
+            estimate: DemandEstimate::default(),
             since,
             interval: None,
         }))
     }
 
+    /// Ends the lease that this takes out of the state. Its permits are given back after the lock
+    /// is released.
+    fn end_if(&self, take: impl FnOnce(&mut State) -> Option<Lease>) {
+        let ended = take(&mut lock(&self.0));
+        drop(ended);
+    }
+
     /// Records how a call left the limiter. Ends a lease by another limit than the one in force,
     /// and one whose permits a waiter `lacks`.
     pub(crate) fn record(&self, limit: &LimitState, lacks: bool) {
-        let mut state = lock(&self.0);
-        state.interval = Some(limit.interval);
-        if let Some(left) = limit.remaining {
-            state.estimate.record_left(left);
-        }
-        let ends = |lease: &mut Lease| {
-            let of = &lease.state;
-            lacks || of.permits != limit.permits || of.interval != limit.interval
-        };
-        let ended = state.lease.take_if(ends);
-        drop(state);
-        drop(ended);
+        self.end_if(|state| {
+            state.interval = Some(limit.interval);
+            if let Some(left) = limit.remaining {
+                state.estimate.record_left(left);
+            }
+            state.lease.take_if(|lease| {
+                let of = &lease.state;
+                lacks || of.permits != limit.permits || of.interval != limit.interval
+            })
+        });
     }
 
     /// Records that there was no room for so many permits.
@@ -237,13 +236,7 @@ impl Entry {
     /// Ends this lease, if it is still in hand.
     pub(crate) fn end(&self, balance: &Weak<Balance>) {
         let is_it = |lease: &mut Lease| Arc::as_ptr(&lease.balance) == balance.as_ptr();
-        let mut state = lock(&self.0);
-        let ended = state.lease.take_if(is_it);
-        if let Some(Lease { balance, .. }) = &ended {
-            state.estimate.ended(balance.taken(), balance.used());
-        }
-        drop(state);
-        drop(ended);
+        self.end_if(|state| state.used_up(is_it));
     }
 }
 
@@ -262,6 +255,14 @@ impl State {
         Some(lease.grant(acquire, id, left, elapsed))
     }
 
+    /// Takes out a lease that `ends`, and learns from its use.
+    fn used_up(&mut self, ends: impl FnOnce(&mut Lease) -> bool) -> Option<Lease> {
+        let ended = self.lease.take_if(ends)?;
+        self.estimate
+            .ended(ended.balance.taken(), ended.balance.used());
+        Some(ended)
+    }
+
     /// Returns a lease that has nothing left to hand out.
     fn plan(
         &mut self,
@@ -273,12 +274,9 @@ impl State {
         plan.changes = self.changes;
         run.iter()
             .for_each(|acquire| self.estimate.record(acquire.first.permits));
-        let worn = self.lease.take_if(|lease| {
+        let worn = self.used_up(|lease| {
             reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_worn()
         });
-        if let Some(Lease { balance, .. }) = &worn {
-            self.estimate.ended(balance.taken(), balance.used());
-        }
         // The longest that a score may lead: the script goes no farther.
         plan.lead = plan.lead.min(self.interval.map_or(plan.lead, longest));
         let over = clock.elapsed(&self.since);

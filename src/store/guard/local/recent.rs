@@ -6,12 +6,11 @@ use std::{
     time::Duration,
 };
 
-use quick_cache::{UnitWeighter, sync::Cache};
-
 use crate::{
     decision::LimitState,
     limit::Limit,
-    name::{BuildSpread, Name, Text},
+    name::{Name, Text},
+    store::guard::{Cache, cache},
     sync::lock,
 };
 
@@ -21,7 +20,7 @@ const MOST_KEYS: usize = 1 << 16;
 /// The parts of an interval. A grant leaves the interval one part too late at most.
 const PARTS: usize = 8;
 
-pub(crate) struct Recent(Cache<Text, Arc<Mutex<Granted>>, UnitWeighter, BuildSpread>);
+pub(crate) struct Recent(Cache<Text, Arc<Mutex<Granted>>>);
 
 /// The grants of one limiter, the last part of the interval first. There is one more part than an
 /// interval has, because the first and the last are cut.
@@ -36,13 +35,7 @@ struct Granted {
 
 impl Recent {
     pub(crate) fn new() -> Self {
-        Self(Cache::with(
-            MOST_KEYS,
-            MOST_KEYS as u64,
-            UnitWeighter,
-            BuildSpread::new(),
-            Default::default(),
-        ))
+        Self(cache(MOST_KEYS, MOST_KEYS))
     }
 
     /// Records a grant of so many permits, and the limit that it was made by.

@@ -214,15 +214,16 @@ impl<S: Calls> Queued<S> {
     /// for a caller that waits for permits is given back; for one that does not, the caller of this
     /// method decides, by the receipts that it can make.
     pub(crate) async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        // What is rare is boxed, so that the futures of others have no room for it.
         let Some(max_wait) = acquire.max_wait else {
             if !self.0.store.decides_together(acquire) {
                 // One after the other, callers would wait for nothing.
-                return self.0.call_alone(acquire, false).await;
+                return Box::pin(self.0.call_alone(acquire, false)).await;
             }
             return runs::acquire(&self.0, acquire).await;
         };
         if !self.0.clock.can_sleep() {
-            return self.0.acquire_unwaiting(acquire).await;
+            return Box::pin(self.0.acquire_unwaiting(acquire)).await;
         }
         let now = self.0.clock.now();
         let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));

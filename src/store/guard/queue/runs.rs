@@ -8,6 +8,7 @@
 use std::{
     collections::{VecDeque, hash_map::Entry},
     mem,
+    ops::ControlFlow,
     sync::Arc,
     time::Duration,
 };
@@ -15,7 +16,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    Inner, Key, key,
+    Inner, Key, in_flight, key,
     reply::{GivesBack, Reply, of_each, while_wanted},
     wait_queue::LONGEST_RUN,
 };
@@ -45,9 +46,22 @@ pub(super) async fn acquire<S: Calls>(
     queue: &Arc<Inner<S>>,
     acquire: &Acquire,
 ) -> Result<Decision, Error> {
+    let (_held, _place) = match turn(queue, acquire).await? {
+        ControlFlow::Break(decision) => return Ok(decision),
+        ControlFlow::Continue(turn) => turn,
+    };
+    queue.store.acquire(acquire).await
+}
+
+/// Waits for the caller's turn to send its own call, or for the decision by another's.
+async fn turn<S: Calls>(
+    queue: &Arc<Inner<S>>,
+    acquire: &Acquire,
+) -> Result<ControlFlow<Decision, (Held<S>, in_flight::Place)>, Error> {
     let Ok(runtime) = Handle::try_current() else {
         // There is nothing that could send for it.
-        return queue.call_alone(acquire, false).await;
+        let alone = Box::pin(queue.call_alone(acquire, false));
+        return alone.await.map(ControlFlow::Break);
     };
     let key = key(acquire);
     loop {
@@ -59,10 +73,10 @@ pub(super) async fn acquire<S: Calls>(
                     call,
                 };
                 let place = queue.enter(acquire, false).await?;
+                let begin = |run: &mut Run| run.since = queue.in_flight.now();
                 // Another call may have been sent while this one waited, unpolled.
-                let begins = || held.run(|run| run.since = queue.in_flight.now()).is_some();
-                if !place.has_waited || begins() {
-                    return queue.store.acquire(acquire).await;
+                if !place.has_waited || held.run(begin).is_some() {
+                    return Ok(ControlFlow::Continue((held, place)));
                 }
             }
             Entered::Behind(number, reply) => {
@@ -73,11 +87,12 @@ pub(super) async fn acquire<S: Calls>(
                     number,
                     reply,
                 };
-                return match (&mut place.reply).await {
+                let decision = match (&mut place.reply).await {
                     Ok(reply) => reply.read(),
                     // The runtime of the call is gone, or the call has panicked.
-                    Err(_) => queue.call_alone(acquire, true).await,
+                    Err(_) => Box::pin(queue.call_alone(acquire, true)).await,
                 };
+                return decision.map(ControlFlow::Break);
             }
         }
     }
