@@ -206,7 +206,7 @@ fn a_decision_without_a_hanging_server_allocates_only_its_result() {
         let deny = rule.clone().on_failure(FailurePolicy::Deny);
         server.stop_process();
         let mut asked = RateLimitLayer::new(&store, deny.clone()).layer(Inner::default());
-        while store.health().nodes()[0].breaker() == BreakerState::Closed {
+        while store.health().nodes[0].breaker == BreakerState::Closed {
             asked.call(request()).await.unwrap();
         }
         // One of them may be the call that finds out, and is not the least.

@@ -147,14 +147,28 @@ async fn forwarding_headers_are_warned_about_once() {
     let twice = ["198.51.100.1", "198.51.100.2"].map(|address| ("x-real-ip", address));
     expect(real_ip, near, &twice, unreadable).await;
     expect(ClientIp::hops(1), far, &[XFF], "").await;
+    // `Forwarded` beside what is read, whatever that is.
+    expect(ClientIp::hops(1), far, &[FORWARDED], beside).await;
+    let real_ip = || ClientIp::hops(1).header(ForwardedHeader::Single("x-real-ip"));
+    expect(real_ip(), far, &[FORWARDED], beside).await;
+    expect(real_ip(), far, &[], "").await;
+    let forwarded = ClientIp::hops(1).header(ForwardedHeader::Forwarded);
+    expect(forwarded, far, &[FORWARDED], "").await;
+    // If no proxy is expected, clients write what they like, but neighbours do not.
+    let none = || ClientIp::behind([""; 0]);
+    for sent in [XFF, FORWARDED] {
+        expect(none(), far, &[sent], "").await;
+        expect(none(), near, &[sent], untrusted).await;
+        expect(PeerIp.ipv6_prefix(64), far, &[sent], "").await;
+        expect(PeerIp.ipv6_prefix(64), near, &[sent], untrusted).await;
+    }
+    expect(none(), near, &[], "").await;
     // A peer in a private network that forwards is an unnamed proxy; one from outside makes it
     // up.
     expect(PeerIp, near, &[XFF], untrusted).await;
     expect(PeerIp, Some("::1"), &[FORWARDED], untrusted).await;
     expect(PeerIp, far, &[XFF], "").await;
     expect(PeerIp, near, &[], "").await;
-    expect(PeerIp.ipv6_prefix(64), near, &[XFF], untrusted).await;
-    expect(PeerIp.ipv6_prefix(64), far, &[XFF], "").await;
     // However it is wrapped.
     let nested = (PeerIp, FromHeader::new("host")).or(PeerIp);
     expect(nested, near, &[XFF], untrusted).await;

@@ -13,7 +13,7 @@ const FAILURES: u32 = 5;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
 fn state(store: &RedisStore) -> BreakerState {
-    store.health().nodes()[0].breaker()
+    store.health().nodes[0].breaker
 }
 
 /// Calls until the breaker is open. Returns how many calls lost their time.
@@ -54,7 +54,7 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     assert!((1..=FAILURES).contains(&open(&store, deny).await));
     let opened = Instant::now();
     assert!(!store.health().is_well());
-    assert_eq!(store.health().connection(), ConnectionState::Connected);
+    assert_eq!(store.health().connection, ConnectionState::Connected);
     // Whatever answers, a handler finds which server it is about.
     let place = format!("127.0.0.1:{}", server.port());
     until("the open breaker's error names its server", || async {
@@ -187,7 +187,7 @@ async fn a_server_that_is_down_does_not_open_it() {
         assert_eq!(state(&store), BreakerState::Closed);
     }
     let health = store.health();
-    assert_eq!(health.connection(), ConnectionState::Failing);
+    assert_eq!(health.connection, ConnectionState::Failing);
     assert!(!health.is_well());
     server.restart();
     heals(&store, &services).await;
@@ -205,8 +205,8 @@ async fn callers_that_hang_up_do_not_open_it() {
         begin(request.as_mut()).await;
     }
     let health = store.health();
-    assert_eq!(health.nodes()[0].breaker(), BreakerState::Closed);
-    assert_eq!(health.nodes()[0].failures(), 0);
+    assert_eq!(health.nodes[0].breaker, BreakerState::Closed);
+    assert_eq!(health.nodes[0].failures, 0);
 }
 
 /// A server's reply about a limiter is an answer.

@@ -90,8 +90,8 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
         // The rule has no policy of its own.
         assert_eq!(ask(&service).await.1, Source::Local);
         let health = store.health();
-        let node = &health.nodes()[0];
-        node.breaker() != BreakerState::Closed && node.lasts() > SECOND
+        let node = &health.nodes[0];
+        node.breaker != BreakerState::Closed && node.lasts > SECOND
     })
     .await;
     is_last(&lines_with(&log, "breaker"), 1, "WARN");
@@ -140,7 +140,7 @@ async fn a_breaker_that_keeps_opening_is_reported_once_a_minute() {
             proxy.delay_every_reply(millis(delay));
             until(&format!("it is {state:?}"), async || {
                 ask(&service).await;
-                store.health().nodes()[0].breaker() == state
+                store.health().nodes[0].breaker == state
             })
             .await;
         }

@@ -213,7 +213,7 @@ async fn a_missing_password_is_rejected() {
         is_rejected(limiter.try_acquire().await.unwrap_err());
     }
     let health = store.health();
-    assert_eq!(health.nodes()[0].breaker(), BreakerState::Closed);
+    assert_eq!(health.nodes[0].breaker, BreakerState::Closed);
 
     // As soon as there is none to give, or it is given, it works.
     let open = ["CONFIG", "SET", "requirepass", ""];

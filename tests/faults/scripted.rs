@@ -69,7 +69,7 @@ async fn each_error_is_met_as_the_page_says() {
             row.remedy.is_none_or(|remedy| message.contains(remedy)),
             "{row:?}: {message}"
         );
-        let opened = store.health().nodes()[0].breaker() != BreakerState::Closed;
+        let opened = store.health().nodes[0].breaker != BreakerState::Closed;
         assert_eq!(opened, row.is_failure, "{row:?}");
         // A command is sent once more over another connection where this one is of no more use.
         let connections = 1 + usize::from(row.is_replaced);

@@ -2,7 +2,7 @@
 //! `tests/web/http/who.rs` uses real servers.
 //!
 //! A file is a list of `[[case]]`. A case has the configuration of `ClientIp` (`behind` or `hops`,
-//! and optionally `header`, `ipv6_prefix`, `ipv4_prefix`), the `peer`, its `headers`, and the
+//! and optionally `header`, `ipv6_prefix`), the `peer`, its `headers`, and the
 //! outcome:
 //!
 //! ```toml
@@ -36,7 +36,6 @@ struct Case {
     hops: Option<usize>,
     header: Option<String>,
     ipv6_prefix: Option<u8>,
-    ipv4_prefix: Option<u8>,
 
     peer: Option<IpAddr>,
     #[serde(default)]
@@ -73,9 +72,6 @@ impl Case {
         }
         if let Some(bits) = self.ipv6_prefix {
             client = client.ipv6_prefix(bits);
-        }
-        if let Some(bits) = self.ipv4_prefix {
-            client = client.ipv4_prefix(bits);
         }
         client
     }
@@ -196,7 +192,7 @@ fn the_guide_says_what_is_tried_for_each_proxy() {
 #[test]
 fn every_case_has_a_name_of_its_own() {
     let cases = cases();
-    assert!(cases.len() >= 150, "only {} cases were found", cases.len());
+    assert!(cases.len() >= 147, "only {} cases were found", cases.len());
     let mut names: Vec<_> = cases.iter().map(|(_, case)| &case.name).collect();
     names.sort();
     names.dedup();
@@ -276,7 +272,6 @@ fn clients_found_otherwise_are_other_keys() {
     assert!(!builds(client(), ClientIp::behind(["10.0.0.0/9"])));
     assert!(!builds(client(), ClientIp::hops(1)));
     assert!(!builds(client(), client().ipv6_prefix(64)));
-    assert!(!builds(client(), client().ipv4_prefix(24)));
     assert!(!builds(
         client(),
         client().header(ForwardedHeader::Forwarded)

@@ -1,6 +1,9 @@
 //! A look at limiters that other hands have spoilt, and their repair.
 
 use crate::scene::*;
+use std::collections::HashMap;
+
+use serde::Deserialize;
 use tower_ratelimit::{Diagnosis, FindingKind as Kind};
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
@@ -45,7 +48,14 @@ impl Spoilt {
         assert_eq!(before, self.raw(), "diagnose has changed something");
         let page = diagnosis.to_string();
         for finding in diagnosis.findings() {
-            assert!(page.contains(&format!("\n- {finding}")), "{page}");
+            let line = format!("\n- {}: {finding}", finding.severity());
+            assert!(page.contains(&line), "{page}");
+            if let (Kind::LimitVanishes, TimeToLive::Left(left)) =
+                (finding.kind(), diagnosis.time_to_live[0])
+            {
+                let said = finding.to_string();
+                assert!(said.contains(&format!("expires in {left:?}")), "{said}");
+            }
         }
         let debug = format!("{diagnosis:?}");
         assert!(!debug.contains(&self.name), "{debug}");
@@ -161,127 +171,138 @@ async fn a_limiter_in_order_has_nothing_wrong() {
     assert_eq!(spoilt.raw(), before);
 }
 
-#[tokio::test]
-async fn lost_permits_are_found_and_repaired() {
-    let spoilt = Spoilt::new().await;
-    let _ = spoilt.limiter().try_acquire_many(2).await.unwrap();
-    // As a resent acquire of Redisson leaves it: decremented twice, one member.
-    spoilt.set_value("6");
-    let log = spoilt.log();
-    spoilt.finds(&[(Kind::Drift, "2 permits are lost")]).await;
-    // No call of ours could know.
-    assert_eq!(free(&spoilt.limiter()).await, 6);
+/// A step of `spoilt.toml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Step {
+    take: Option<u32>,
+    redis: Option<Vec<String>>,
+    /// Size, permits and age of entries, and how many of them
+    plant: Option<(usize, u32, i64, usize)>,
+    clear_expire: bool,
+    /// The kinds of what is found, and how their texts begin
+    finds: Option<Vec<(String, String)>>,
+    seen: Option<Seen>,
+    repair: Option<i64>,
+    cannot_repair: Option<String>,
+    value: Option<String>,
+    log_is_empty: bool,
+    free: Option<u64>,
+}
 
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 2);
-    assert_eq!((spoilt.value().as_str(), spoilt.log()), ("8", log));
-    spoilt.finds(&[]).await;
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+/// Figures of a report.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+struct Seen {
+    entries: u64,
+    expired: u64,
+    foreign: u64,
+    live: u64,
+    drift: Option<i64>,
+    sizes: Vec<(usize, u64)>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    /// The rate, by the hour
+    rate: Option<u64>,
+    keep_alive: Option<u64>,
+    steps: Vec<Step>,
 }
 
 #[tokio::test]
-async fn permits_that_javas_release_counts_twice_are_found_and_repaired() {
-    let spoilt = Spoilt::new().await;
-    let _ = spoilt.limiter().try_acquire_many(10).await.unwrap();
-    // Redisson's release(10) credits and leaves the log; then an acquire, by another client, of 7.
-    spoilt.set_value("3");
-    spoilt.plant("permits", 21, 7, 0);
-    let log = spoilt.log();
-    spoilt
-        .finds(&[(Kind::Drift, "10 permits are counted twice")])
-        .await;
-
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), -10);
-    assert_eq!((spoilt.value().as_str(), spoilt.log()), ("-7", log));
-    assert_eq!(free(&spoilt.limiter()).await, 0);
-    spoilt.finds(&[]).await;
-}
-
-#[tokio::test]
-async fn what_has_expired_is_no_drift() {
-    let spoilt = Spoilt::new().await;
-    spoilt.plant("permits", 21, 3, INTERVAL + 1000);
-    spoilt.plant("permits", 21, 2, 1000);
-    spoilt.set_value("5");
-    let diagnosis = spoilt.diagnose().await;
-    assert_eq!(diagnosis.findings(), []);
-    assert_eq!((diagnosis.entries, diagnosis.expired_entries), (2, 1));
-    assert_eq!((diagnosis.live_permits, diagnosis.drift), (2, Some(0)));
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
-    assert_eq!(spoilt.value(), "8");
-    assert_eq!(spoilt.diagnose().await.entries, 1);
-
-    // All of it expired, and lost permits besides.
-    let spoilt = Spoilt::new().await;
-    spoilt.plant("permits", 21, 3, INTERVAL + 1000);
-    spoilt.set_value("5");
-    spoilt.finds(&[(Kind::Drift, "2 permits are lost")]).await;
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 2);
-    assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
-}
-
-#[tokio::test]
-async fn missing_keys_are_found() {
-    let spoilt = Spoilt::unset("diagnose");
-    spoilt.finds(&[(Kind::NotInitialized, "no limit")]).await;
-    fails(spoilt.limiter().repair().await, ErrorKind::NotInitialized);
-
-    let spoilt = Spoilt::new().await;
-    let _ = spoilt.limiter().try_acquire_many(4).await.unwrap();
-    command(&["DEL", &spoilt.key("value")]);
-    spoilt.finds(&[(Kind::ValueMissing, "the number")]).await;
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
-    assert_eq!(spoilt.value(), "6");
-
-    command(&["DEL", &spoilt.key("permits")]);
-    spoilt.finds(&[(Kind::LogMissing, "4 permits")]).await;
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 4);
-    assert_eq!((spoilt.value().as_str(), spoilt.log().as_str()), ("10", ""));
-    spoilt.finds(&[]).await;
-
-    let _ = spoilt.limiter().try_acquire().await.unwrap();
-    command(&["HDEL", &spoilt.name, "interval"]);
-    spoilt.finds(&[(Kind::LimitMissing, "no limit")]).await;
-    command(&["HSET", &spoilt.name, "interval", "soon"]);
-    spoilt.finds(&[(Kind::LimitUnreadable, "the stored")]).await;
-    fails(spoilt.limiter().repair().await, ErrorKind::ForeignState);
-}
-
-#[tokio::test]
-async fn foreign_and_old_entries_are_recognized_by_size() {
-    let spoilt = Spoilt::new().await;
-    for size in [8, 8, 13, 20, 21] {
-        spoilt.plant("permits", size, 1, 10);
+async fn what_is_spoilt_is_found_and_repaired() {
+    let mut cases: HashMap<String, Vec<Case>> =
+        toml::from_str(include_str!("spoilt.toml")).unwrap();
+    for case in cases.remove("case").unwrap() {
+        let spoilt = match (case.rate, case.keep_alive) {
+            (None, _) => Spoilt::unset("diagnose"),
+            (Some(rate), None) => Spoilt::with(Limit::new(rate, HOUR), "diagnose").await,
+            (Some(rate), Some(life)) => {
+                let limit = Limit::new(rate, HOUR).keep_alive(millis(life));
+                Spoilt::with(limit.unwrap(), "diagnose").await
+            }
+        };
+        for (place, step) in case.steps.iter().enumerate() {
+            spoilt
+                .step(&format!("{}, step {place}", case.name), step)
+                .await;
+        }
     }
-    spoilt.set_value("5");
-    let diagnosis = spoilt.diagnose().await;
-    check(&diagnosis, &[(Kind::OldEntries, "3 entries")]);
-    assert_eq!(
-        diagnosis.entries_by_size,
-        [(8, 2), (13, 1), (20, 1), (21, 1)].into()
-    );
-    assert_eq!((diagnosis.live_permits, diagnosis.drift), (5, Some(0)));
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
+}
 
-    // The other Rust port's text, and one that is shorter than a count.
-    spoilt.plant("permits", 34, 1, 10);
-    let key = spoilt.key("permits");
-    command(&["ZADD", &key, &spoilt.now().to_string(), "x:1"]);
-    let diagnosis = spoilt.diagnose().await;
-    let foreign = (Kind::ForeignEntries, "2 entries");
-    check(&diagnosis, &[foreign, (Kind::OldEntries, "3 entries")]);
-    assert_eq!((diagnosis.foreign_entries(), diagnosis.drift), (2, None));
-    let before = spoilt.raw();
-    fails(spoilt.limiter().repair().await, ErrorKind::ForeignState);
-    assert_eq!(spoilt.raw(), before);
-
-    // Expired, they go with the rest.
-    let spoilt = Spoilt::new().await;
-    spoilt.plant("permits", 34, 1, INTERVAL + 10);
-    spoilt.plant("permits", 21, 1, 10);
-    spoilt.set_value("9");
-    spoilt.finds(&[(Kind::ForeignEntries, "1 entries")]).await;
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
-    spoilt.finds(&[]).await;
+impl Spoilt {
+    async fn step(&self, what: &str, step: &Step) {
+        let limiter = self.limiter();
+        if let Some(permits) = step.take {
+            take(&limiter, permits).await;
+        }
+        if let Some(words) = &step.redis {
+            let (value, log) = (self.key("value"), self.key("permits"));
+            let words = words.iter().map(|word| match &**word {
+                "{hash}" => &self.name,
+                "{value}" => &value,
+                "{log}" => &log,
+                word => word,
+            });
+            command(&words.collect::<Vec<_>>());
+        }
+        if let Some((size, permits, age, count)) = step.plant {
+            (0..count).for_each(|_| self.plant("permits", size, permits, age));
+        }
+        if step.clear_expire {
+            assert!(limiter.clear_expire().await.unwrap(), "{what}");
+        }
+        if let Some(finds) = &step.finds {
+            let findings = self.diagnose().await.findings();
+            let kinds: Vec<_> = findings
+                .iter()
+                .map(|it| format!("{:?}", it.kind()))
+                .collect();
+            let expected: Vec<_> = finds.iter().map(|(kind, _)| kind.clone()).collect();
+            assert_eq!(kinds, expected, "{what}");
+            for (finding, (_, begin)) in findings.iter().zip(finds) {
+                assert!(finding.to_string().starts_with(begin), "{what}: {finding}");
+            }
+        }
+        if let Some(seen) = &step.seen {
+            let diagnosis = self.diagnose().await;
+            let sizes = diagnosis.entries_by_size.iter();
+            let found = Seen {
+                entries: diagnosis.entries,
+                expired: diagnosis.expired_entries,
+                foreign: diagnosis.foreign_entries(),
+                live: diagnosis.live_permits,
+                drift: diagnosis.drift,
+                sizes: sizes.map(|(size, count)| (*size, *count)).collect(),
+            };
+            assert!(diagnosis.settled, "{what}");
+            assert_eq!(found, *seen, "{what}");
+        }
+        let (before, log) = (self.raw(), self.log());
+        if let Some(lost) = step.repair {
+            assert_eq!(limiter.repair().await.unwrap(), lost, "{what}");
+        }
+        if let Some(kind) = &step.cannot_repair {
+            let error = limiter.repair().await.unwrap_err();
+            assert_eq!(format!("{:?}", error.kind()), *kind, "{what}");
+            assert_eq!(self.raw(), before, "{what}");
+        }
+        if let Some(value) = &step.value {
+            assert_eq!(self.value(), *value, "{what}");
+            let left = if step.log_is_empty {
+                String::new()
+            } else {
+                log
+            };
+            assert_eq!(self.log(), left, "{what}");
+        }
+        if let Some(permits) = step.free {
+            assert_eq!(free(&limiter).await, permits, "{what}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -303,35 +324,6 @@ async fn scores_from_the_future_are_found() {
     );
     let text = format!("2 entries are ahead of the server's clock, up to {furthest:?}");
     check(&diagnosis, &[(Kind::ScoresAhead, &text)]);
-}
-
-#[tokio::test]
-async fn lives_that_do_not_fit_are_found() {
-    let spoilt = Spoilt::new().await;
-    let _ = spoilt.limiter().try_acquire().await.unwrap();
-    // As Redisson's setRate without a keep-alive time leaves it after one with.
-    command(&["PEXPIRE", &spoilt.name, "3600000"]);
-    let diagnosis = spoilt.diagnose().await;
-    let TimeToLive::Left(left) = diagnosis.time_to_live[0] else {
-        panic!("{diagnosis}");
-    };
-    let vanishes = format!("the limit expires in {left:?}");
-    let outlives = (Kind::CountOutlives, "the limit");
-    check(&diagnosis, &[(Kind::LimitVanishes, &vanishes), outlives]);
-    // Repair sees to value, and to lives no more than any call does: the hash's is passed on.
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
-    let vanishes = (Kind::LimitVanishes, "the limit expires in");
-    spoilt.finds(&[vanishes]).await;
-    assert!(spoilt.limiter().clear_expire().await.unwrap());
-    spoilt.finds(&[]).await;
-
-    let limit = Limit::per_minute(10).keep_alive(HOUR).unwrap();
-    let spoilt = Spoilt::with(limit, "diagnose").await;
-    let _ = spoilt.limiter().try_acquire().await.unwrap();
-    spoilt.finds(&[]).await;
-    // As Redisson's availablePermits leaves it.
-    command(&["PERSIST", &spoilt.key("value")]);
-    spoilt.finds(&[(Kind::CountOutlives, "the limit")]).await;
 }
 
 #[tokio::test]
@@ -372,21 +364,6 @@ async fn what_other_clients_left_is_found() {
     // Of another rate type.
     spoilt.set_value("10");
     spoilt.finds(&[(Kind::OtherRateType, "there are")]).await;
-}
-
-#[tokio::test]
-async fn a_log_of_several_pages_is_counted_whole() {
-    let spoilt = Spoilt::with(Limit::new(5000, HOUR), "diagnose").await;
-    for _ in 0..2500 {
-        spoilt.plant("permits", 21, 1, 10);
-    }
-    spoilt.set_value("2400");
-    let diagnosis = spoilt.diagnose().await;
-    assert!(diagnosis.settled);
-    assert_eq!((diagnosis.entries, diagnosis.live_permits), (2500, 2500));
-    check(&diagnosis, &[(Kind::Drift, "100 permits are lost")]);
-    assert_eq!(spoilt.limiter().repair().await.unwrap(), 100);
-    assert_eq!(spoilt.value(), "2500");
 }
 
 #[tokio::test]
@@ -452,15 +429,4 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
     let diagnosis = store.diagnose("orders").await.unwrap();
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(diagnosis.redisson, Some(vec![]));
-}
-
-#[tokio::test]
-async fn a_repair_in_memory_finds_nothing() {
-    let orders = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
-    fails(orders.repair().await, ErrorKind::NotInitialized);
-    orders.try_set_rate(Limit::per_minute(5)).await.unwrap();
-    assert_eq!(orders.repair().await.unwrap(), 0);
-    let _ = orders.try_acquire_many(2).await.unwrap();
-    assert_eq!(orders.repair().await.unwrap(), 0);
-    assert_eq!(free(&orders).await, 3);
 }

@@ -32,16 +32,6 @@ impl Way {
     }
 }
 
-/// Returns rules that have this limit when a layer is built.
-fn known(limit: Limit) -> [Rule; 3] {
-    let tiers = [("day", Limit::new(1, 24 * HOUR)), ("other", limit)];
-    [
-        Rule::from(limit),
-        Rule::new("tiers", Tiers::new(tiers, |_| "day"), Constant("all")),
-        Rule::shared("orders").or_init(limit),
-    ]
-}
-
 /// A patient store of client `7d9`.
 fn redis_store() -> RedisStoreBuilder {
     shared_redis().client_id("7d9")

@@ -283,27 +283,6 @@ async fn waiters_are_served_before_anything_is_taken_ahead() {
 }
 
 #[tokio::test]
-async fn a_lease_that_cannot_be_is_an_error() {
-    let limiter = |algorithm| {
-        let limiter = RateLimiter::new(&MemoryStore::new(), "hot").unwrap();
-        limiter.algorithm(algorithm)
-    };
-    for (lease, algorithm) in [
-        (Duration::from_micros(1), Algorithm::SlidingLog),
-        (millis(1), Algorithm::FixedWindow),
-    ] {
-        mistake(
-            limiter(algorithm).lease(lease),
-            ConfigErrorKind::Limit,
-            "\"hot\" cannot lease permits for ",
-        );
-    }
-    limiter(Algorithm::FixedWindow)
-        .lease(Duration::ZERO)
-        .unwrap();
-}
-
-#[tokio::test]
 async fn in_memory_there_is_nothing_to_save() {
     let limiter = RateLimiter::new(&MemoryStore::new(), "hot").unwrap();
     let limiter = limiter.lease(millis(10)).unwrap();

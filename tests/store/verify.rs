@@ -5,7 +5,7 @@ mod words;
 use crate::scene::*;
 use crate::support;
 
-use tower_ratelimit::{ServerFinding, ServerFindingKind as Kind, Severity, Verification};
+use tower_ratelimit::{Finding, FindingKind as Kind, Severity, Verification};
 
 fn open(url: &str) -> RedisStore {
     patient(RedisStore::builder(url))
@@ -20,7 +20,7 @@ async fn verify(server: &RedisServer) -> Verification {
 }
 
 /// Returns the findings, except those about the version, which is the machine's.
-fn found(verification: &Verification) -> Vec<ServerFinding> {
+fn found(verification: &Verification) -> Vec<Finding> {
     let findings = verification.findings().into_iter().cloned();
     findings
         .filter(|it| !matches!(it.kind(), Kind::Old | Kind::Holes))
@@ -29,7 +29,7 @@ fn found(verification: &Verification) -> Vec<ServerFinding> {
 
 /// Compares kinds and severities, and what the texts have in them.
 #[track_caller]
-fn check(found: &[ServerFinding], expected: &[(Kind, Severity, &str)]) {
+fn check(found: &[Finding], expected: &[(Kind, Severity, &str)]) {
     let is_expected = found.len() == expected.len()
         && found
             .iter()
@@ -140,7 +140,7 @@ async fn forbidden_keys_are_reported() {
 
     let store = patient(as_user(&server).prefix("shop"));
     let verification = store.verify().await.unwrap();
-    let of_keys = |it: &ServerFinding| it.kind() == Kind::KeysForbidden;
+    let of_keys = |it: &Finding| it.kind() == Kind::KeysForbidden;
     let forbidden = found(&verification).into_iter().find(of_keys).unwrap();
     let text =
         "the user may not access the keys under shop: allow them with `ACL SETUSER .. ~shop:*`";
@@ -285,7 +285,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
 
     // Taken for all of Redis.
     let verification = verify(third).await;
-    let is_node = |it: &ServerFinding| it.kind() == Kind::NodeOfCluster;
+    let is_node = |it: &Finding| it.kind() == Kind::NodeOfCluster;
     assert!(found(&verification).iter().any(is_node), "{verification}");
     assert_eq!(verification.worst(), Some(Severity::Error));
 

@@ -353,13 +353,13 @@ async fn a_silent_master_opens_the_breaker_of_its_slots() {
         .map(|limiter| u16::try_from(cluster.slot(limiter.name())).unwrap())
         .collect();
     let health = store.health();
-    assert_eq!(health.nodes().len(), 32);
+    assert_eq!(health.nodes.len(), 32);
     assert!(health.is_well());
     let breaker = |slot: u16| {
         let health = store.health();
-        let mut nodes = health.nodes().iter();
-        let node = nodes.find(|node| node.slots().unwrap().contains(&slot));
-        node.unwrap().breaker()
+        let mut nodes = health.nodes.iter();
+        let node = nodes.find(|node| node.slots.as_ref().unwrap().contains(&slot));
+        node.unwrap().breaker
     };
 
     cluster.nodes[2].stop_process();
@@ -376,8 +376,8 @@ async fn a_silent_master_opens_the_breaker_of_its_slots() {
         assert_eq!(breaker(*slot), BreakerState::Closed);
     }
     let health = store.health();
-    let open = health.nodes().iter();
-    let open = open.filter(|node| node.breaker() != BreakerState::Closed);
+    let open = health.nodes.iter();
+    let open = open.filter(|node| node.breaker != BreakerState::Closed);
     assert_eq!(open.count(), 1, "{health:?}");
     // A list of both is not asked for in part: nothing is taken that would have to be given back.
     let both = RateLimiter::all([&limiters[0], &limiters[2]]).unwrap();

@@ -224,8 +224,8 @@ impl Recording {
     /// How what is told now without waiting comes.
     fn comes_at_once(&self) -> Came {
         let health = self.store.health();
-        let mut nodes = health.nodes().iter();
-        match nodes.all(|node| node.breaker() == BreakerState::Closed) {
+        let mut nodes = health.nodes.iter();
+        match nodes.all(|node| node.breaker == BreakerState::Closed) {
             true => Came::AtOnce,
             false => Came::LeftAlone,
         }

@@ -12,7 +12,7 @@ use crate::store::redis::wire::{
     sliding_log::{SCRIPTS, VERBS},
 };
 use crate::{
-    algorithm::answer::{Changed, Verdict},
+    algorithm::answer::Verdict,
     error::ErrorKind,
     limit::{LimitSource, RateType},
 };
@@ -33,95 +33,6 @@ fn code(pair: &Pair, rate: u64, interval: u64) -> How {
         limit: LimitSource::Code(pair.limit(rate, interval)),
         rewrite: true,
         exact: false,
-    }
-}
-
-#[test]
-fn a_deficit_of_many_small_grants_is_paid_by_one_call() {
-    for exact in [false, true] {
-        let mut pair = with_limit(200, 1000);
-        for _ in 0..180 {
-            pair.acquire(1, How::EXACT).unwrap();
-        }
-        pair.advance(500);
-        pair.acquire(1, How::EXACT).unwrap();
-        let lower = code(&pair, 5, 1000);
-        assert_eq!(pair.acquire(1, lower).unwrap().remaining, -176);
-        pair.advance(500);
-        let how = How {
-            exact,
-            ..How::EXACT
-        };
-        pair.grants(4, how);
-        assert_eq!(pair.acquire(1, how).unwrap().wait, 500);
-    }
-}
-
-#[test]
-fn a_swept_log_is_longer_than_a_page() {
-    for exact in [false, true] {
-        let how = How {
-            exact,
-            ..How::EXACT
-        };
-        let mut pair = with_limit(1000, 1000);
-        for _ in 0..350 {
-            pair.acquire(2, how).unwrap();
-        }
-        pair.advance(500);
-        pair.acquire(1, how).unwrap();
-        pair.acquire(299, how).unwrap();
-        // The walk goes over several pages, then the sweep does, with its budget.
-        for permits in [1, 200, 450, 700, 701, 1000] {
-            pair.refuses(permits, how);
-        }
-        pair.advance(500);
-        for permits in [1, 3, 250, 150] {
-            pair.grants(permits, how);
-        }
-        assert_eq!(pair.available(), Ok(296));
-    }
-}
-
-#[test]
-fn members_without_permits_are_passed_over() {
-    // Java's tryAcquire(0) leaves one.
-    for exact in [false, true] {
-        let how = How {
-            exact,
-            ..How::EXACT
-        };
-        let mut pair = with_limit(3, 1000);
-        for _ in 0..130 {
-            pair.plant(Generation::Bytes21, START, 0);
-        }
-        pair.advance(1);
-        for _ in 0..3 {
-            pair.acquire(1, how).unwrap();
-        }
-        assert_eq!(pair.acquire(2, how).unwrap().wait, 1000);
-        pair.advance(999);
-        pair.refuses(2, how);
-        pair.advance(1);
-        pair.grants(2, how);
-    }
-}
-
-#[test]
-fn every_generation_is_counted() {
-    for generation in [
-        Generation::Bytes8,
-        Generation::Bytes13,
-        Generation::Bytes20,
-        Generation::Bytes21,
-    ] {
-        let mut pair = with_limit(5, 1000);
-        // Missing, so that it is counted from the log.
-        pair.plant(generation, START, 4);
-        assert_eq!(pair.available(), Ok(1), "{generation:?}");
-        assert_eq!(pair.acquire(2, How::EXACT).unwrap().wait, 1000);
-        pair.advance(1000);
-        pair.grants(5, How::EXACT);
     }
 }
 
@@ -152,69 +63,6 @@ fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
 }
 
 #[test]
-fn an_acquire_that_was_granted_is_granted_again_whatever_the_limit_is_now() {
-    let mut pair = with_limit(10, 1000);
-    pair.acquire(8, How::EXACT).unwrap();
-    let sent = pair.sent[0];
-    let lower = code(&pair, 5, 1000);
-    let answer = pair.acquire(1, lower).unwrap();
-    assert_eq!(
-        (answer.verdict, answer.changed),
-        (Verdict::Refused, Changed::Rewritten)
-    );
-
-    // A duplicate that arrives late: the first one's caller was told that it has its permits.
-    let again = pair.send(sent, How::EXACT).unwrap();
-    assert_eq!((again.verdict, again.remaining), (Verdict::Granted, -3));
-    let other = pair.unsent(8);
-    assert_eq!(
-        pair.send(other, How::EXACT).unwrap().verdict,
-        Verdict::AboveRate
-    );
-
-    // And where it is the duplicate that changes the limit.
-    let lower = code(&pair, 4, 1000);
-    assert_eq!(pair.send(sent, lower).unwrap().verdict, Verdict::Granted);
-    let lower = code(&pair, 3, 1000);
-    assert_eq!(pair.send(other, lower).unwrap().verdict, Verdict::AboveRate);
-}
-
-#[test]
-fn nothing_is_credited_where_nothing_is_counted() {
-    let mut pair = with_limit(10, 1000);
-    pair.acquire(3, How::EXACT).unwrap();
-    pair.acquire(4, How::EXACT).unwrap();
-    let sent = pair.sent[0];
-    pair.lose(Key::Limit);
-    pair.lose(Key::Value);
-    assert!(pair.give_back(sent));
-    let lower = code(&pair, 5, 1000);
-    pair.refuses(2, lower);
-    pair.grants(1, lower);
-}
-
-#[test]
-fn a_limit_that_is_no_number_is_an_error_that_changes_nothing() {
-    for (field, text) in [("rate", "many"), ("interval", ""), ("rate", "1,5")] {
-        let mut pair = with_limit(5, 1000);
-        pair.acquire(2, How::EXACT).unwrap();
-        let key = pair.keys[0].clone();
-        pair.command(&["HSET", &key, field, text]);
-        cannot_acquire(&mut pair, How::EXACT);
-        cannot_count(&mut pair);
-
-        // Half a limit that is not one either: nothing is written to complete it.
-        let other = if field == "rate" { "interval" } else { "rate" };
-        pair.command(&["HDEL", &key, other]);
-        let init = How {
-            limit: LimitSource::StoreOrInit(pair.limit(5, 1000)),
-            ..How::EXACT
-        };
-        cannot_acquire(&mut pair, init);
-    }
-}
-
-#[test]
 fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
     let missing_value = |pair: &mut Pair| pair.lose(Key::Value);
     let value_above_rate = |pair: &mut Pair| pair.set_value(50);
@@ -241,20 +89,6 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
             }
         }
     }
-}
-
-#[test]
-fn a_foreign_member_among_expired_ones_is_an_error() {
-    let mut pair = with_limit(5, 1000);
-    pair.acquire(4, How::EXACT).unwrap();
-    let (log, score) = (pair.log_key(), (START + 1).to_string());
-    pair.command(&["ZADD", &log, &score, "x"]);
-    pair.advance(500);
-    pair.plant(Generation::Bytes21, START + 500, 1);
-    pair.set_value(0);
-    pair.advance(600);
-    cannot_acquire(&mut pair, How::EXACT);
-    cannot_count(&mut pair);
 }
 
 #[test]
@@ -296,18 +130,6 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
             let key = pair.keys[other].clone();
             assert_eq!(pair.ask::<i64>(&["EXISTS", &key]), 0, "{key}");
         }
-    }
-}
-
-#[test]
-fn a_value_that_is_no_number_is_counted_anew() {
-    for text in ["lots", "nan"] {
-        let mut pair = with_limit(5, 1000);
-        pair.acquire(2, How::EXACT).unwrap();
-        let value = pair.value_key();
-        pair.command(&["SET", &value, text]);
-        pair.model.state.value = None;
-        assert_eq!(pair.acquire(4, How::EXACT).unwrap().remaining, 3);
     }
 }
 
@@ -355,7 +177,7 @@ fn who_comes_again_for_more_than_the_rate_closes_no_line() {
 }
 
 /// An acquire that must fail with [`ErrorKind::ForeignState`], and leave the keys as they are.
-fn cannot_acquire(pair: &mut Pair, how: How) {
+pub(crate) fn cannot_acquire(pair: &mut Pair, how: How) {
     let sent = pair.unsent(1);
     for (script, command) in pair.commands(sent, how) {
         changes_nothing(pair, script, &command);
@@ -363,7 +185,7 @@ fn cannot_acquire(pair: &mut Pair, how: How) {
 }
 
 /// The same for the count of free permits.
-fn cannot_count(pair: &mut Pair) {
+pub(crate) fn cannot_count(pair: &mut Pair) {
     let (id, now) = (pair.new_id(), pair.now().cast_unsigned());
     let command = pair.count_command(id, Some(now));
     changes_nothing(pair, &VERBS, &command);

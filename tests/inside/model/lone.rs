@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::pair::{Clock, How, Key, Pair, START, Sent};
+use super::pair::{Clock, How, Pair, START, Sent};
 use crate::store::redis::wire::{
     format::{self, member},
     sliding_log::{ACQUIRE_BATCH, brief_answers},
@@ -45,55 +45,6 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     (reply, answers[0])
 }
 
-#[test]
-fn what_has_expired_is_not_looked_at_while_enough_is_left() {
-    let mut pair = taken(2);
-    pair.advance(1000);
-    let hasty = how(&pair, false);
-    assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
-    assert_eq!(pair.model.state.log.entries().count(), 3);
-    // But it is where that is wanted exactly, and where more is asked for.
-    let mut other = taken(2);
-    other.advance(1000);
-    let exactly = how(&other, true);
-    assert_eq!(other.acquire(1, exactly).unwrap().remaining, 4);
-    pair.grants(3, hasty);
-    assert_eq!(pair.model.state.log.entries().count(), 2);
-}
-
-#[test]
-fn what_has_expired_is_counted_free_and_dropped_step_by_step() {
-    let mut pair = taken(4);
-    let exactly = how(&pair, true);
-    let entries = |pair: &Pair| pair.model.state.log.entries().count();
-    // Two of four have expired, and the next one does in 10 ms.
-    pair.advance(970);
-    let answer = pair.grants(1, exactly);
-    assert_eq!((answer.remaining, answer.next, answer.reset), (2, 10, 1000));
-    assert_eq!(entries(&pair), 3);
-    // All have, and not all are dropped.
-    pair.advance(2000);
-    let answer = pair.grants(1, exactly);
-    assert_eq!((answer.remaining, answer.next), (4, 1000));
-    assert_eq!((entries(&pair), pair.model.state.value), (2, Some(3)));
-    assert_eq!(pair.available(), Ok(4));
-}
-
-// A value that was lost, and that Java began anew: what was granted before is not all it lacks.
-#[test]
-fn a_grant_of_several_permits_is_credited_whole_where_value_and_log_agree_by_chance() {
-    let mut pair = taken(0);
-    let exactly = how(&pair, true);
-    for permits in [2, 1, 1] {
-        pair.grants(permits, exactly);
-        pair.advance(10);
-    }
-    pair.set_value(2);
-    pair.advance(970);
-    assert_eq!(pair.grants(1, exactly).remaining, 3);
-    assert_eq!(pair.model.state.value, Some(3));
-}
-
 // Both begin by creating their limit, which the general script does with arguments of its own.
 #[test]
 fn a_call_of_a_batch_leaves_no_callers_to_the_next() {
@@ -111,60 +62,6 @@ fn a_call_of_a_batch_leaves_no_callers_to_the_next() {
         let log = pair.log_key();
         assert_eq!(pair.ask::<i64>(&["ZCARD", &log]), granted);
     }
-}
-
-#[test]
-fn by_a_clock_that_is_behind_its_own_grant_is_the_next_to_expire() {
-    let mut pair = taken(1);
-    let exactly = how(&pair, true);
-    pair.advance(1490);
-    pair.grants(1, exactly);
-    pair.advance(-100);
-    assert_eq!(pair.grants(1, exactly).next, 1000);
-}
-
-#[test]
-fn a_log_longer_than_a_page_is_dropped_at_once_when_all_has_expired() {
-    for (granted, left_over) in [(100, 99), (101, 1)] {
-        let mut pair = taken(0);
-        pair.set_rate(pair.limit(200, 1000), false, false);
-        for _ in 0..granted {
-            pair.grants(1, How::STORED);
-        }
-        pair.advance(1000);
-        assert_eq!(pair.grants(1, How::EXACT).remaining, 199);
-        assert_eq!(pair.model.state.log.entries().count(), left_over);
-    }
-}
-
-// The same call again takes nothing more, and what it took before is over.
-#[test]
-fn a_grant_that_comes_again_when_it_has_expired_leaves_all_free() {
-    let mut pair = taken(1);
-    pair.advance(1000);
-    let (sent, exactly) = (pair.sent[0], how(&pair, true));
-    let answer = pair.send(sent, exactly).unwrap();
-    assert_eq!((answer.remaining, answer.reset, answer.next), (5, 0, 0));
-}
-
-#[test]
-fn a_drift_ends_with_an_idle_interval_although_enough_is_left() {
-    let mut pair = taken(2);
-    pair.set_value(1);
-    pair.advance(1000);
-    let hasty = how(&pair, false);
-    assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 4);
-}
-
-#[test]
-fn a_log_that_was_lost_is_noticed_although_enough_is_left() {
-    let mut pair = taken(2);
-    pair.lose(Key::Log);
-    let hasty = how(&pair, false);
-    assert_eq!(pair.acquire(1, hasty).unwrap().remaining, 2);
-    // What was granted before is in use for one more interval.
-    let permits = pair.model.state.log.entries().map(|entry| entry.permits);
-    assert_eq!(permits.collect::<Vec<_>>().iter().sum::<u32>(), 3);
 }
 
 #[test]

@@ -54,6 +54,30 @@ fn each_mistake_is_named_with_its_line() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A whole file, see `files.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    text: String,
+    says: Option<String>,
+}
+
+#[test]
+fn each_file_is_taken_or_refused_in_its_words() {
+    let mut files: HashMap<String, Vec<Whole>> =
+        toml::from_str(include_str!("files.toml")).unwrap();
+    for Whole { text, says } in files.remove("file").unwrap() {
+        match (file().parse(&text), says) {
+            (Ok(_), None) => {}
+            (Err(error), Some(says)) => {
+                let error = error.to_string();
+                assert!(error.starts_with(&says), "{text}{error}");
+            }
+            (read, says) => panic!("{text}{read:?} and not {says:?}"),
+        }
+    }
+}
+
 fn pieces() -> impl Strategy<Value = String> {
     let words: Vec<&str> = GOOD
         .split_inclusive(['\n', ' ', '"', '=', '[', ']', '.', '/', ','])

@@ -1,9 +1,13 @@
 //! The fields that tell how much is left.
 
 use crate::scene::*;
-use std::{time::SystemTime, time::UNIX_EPOCH};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use proptest::prelude::*;
+use serde::Deserialize;
 use sfv::{BareItem, ListEntry, Parser};
 use tower_ratelimit::{HeaderStyle, ResetUnit};
 
@@ -49,70 +53,32 @@ fn names(lines: &[&str]) -> Vec<String> {
     items(lines).into_iter().map(name).collect()
 }
 
-/// One limit of two permits, and the fields of the first request, the last, and one too many half
-/// an interval later.
+/// What the styles say of one limit of two permits, see `styles.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    styles: Vec<String>,
+    interval: u64,
+    says: [String; 3],
+}
+
+/// The fields of the first request, the last, and one too many half an interval later.
 #[tokio::test]
 async fn each_style_says_the_same_in_its_own_words() {
-    let minute = Limit::new(2, Duration::from_secs(60));
-    let odd = Limit::new(2, Duration::from_millis(2500));
-    let table: [(Limit, &[HeaderStyle], [&str; 3]); 6] = [
-        (
-            minute,
-            &[DRAFT11],
-            [
-                r#"ratelimit "api";r=1;t=60, ratelimit-policy "api";q=2;w=60"#,
-                r#"ratelimit "api";r=0;t=60, ratelimit-policy "api";q=2;w=60"#,
-                r#"ratelimit "api";r=0;t=30, ratelimit-policy "api";q=2;w=60, retry-after 30"#,
-            ],
-        ),
-        (
-            odd,
-            &[DRAFT11],
-            [
-                r#"ratelimit "api";r=1;t=3, ratelimit-policy "api";q=2"#,
-                r#"ratelimit "api";r=0;t=3, ratelimit-policy "api";q=2"#,
-                r#"ratelimit "api";r=0;t=2, ratelimit-policy "api";q=2, retry-after 2"#,
-            ],
-        ),
-        (
-            minute,
-            &[DRAFT6],
-            [
-                "ratelimit-limit 2, ratelimit-policy 2;w=60, ratelimit-remaining 1, \
-                 ratelimit-reset 60",
-                "ratelimit-limit 2, ratelimit-policy 2;w=60, ratelimit-remaining 0, \
-                 ratelimit-reset 60",
-                "ratelimit-limit 2, ratelimit-policy 2;w=60, ratelimit-remaining 0, \
-                 ratelimit-reset 30, retry-after 30",
-            ],
-        ),
-        (
-            odd,
-            &[DRAFT6],
-            [
-                "ratelimit-limit 2, ratelimit-remaining 1, ratelimit-reset 3",
-                "ratelimit-limit 2, ratelimit-remaining 0, ratelimit-reset 3",
-                "ratelimit-limit 2, ratelimit-remaining 0, ratelimit-reset 2, retry-after 2",
-            ],
-        ),
-        (
-            minute,
-            &[DELTA, DRAFT11, DRAFT11],
-            [
-                "ratelimit \"api\";r=1;t=60, ratelimit-policy \"api\";q=2;w=60, \
-                 x-ratelimit-limit 2, x-ratelimit-remaining 1, x-ratelimit-reset 60",
-                "ratelimit \"api\";r=0;t=60, ratelimit-policy \"api\";q=2;w=60, \
-                 x-ratelimit-limit 2, x-ratelimit-remaining 0, x-ratelimit-reset 60",
-                "ratelimit \"api\";r=0;t=30, ratelimit-policy \"api\";q=2;w=60, retry-after 30, \
-                 x-ratelimit-limit 2, x-ratelimit-remaining 0, x-ratelimit-reset 30",
-            ],
-        ),
-        (minute, &[], ["", "", "retry-after 30"]),
-    ];
-    for (limit, styles, all_expected) in table {
+    let style = |name: &String| match &**name {
+        "draft-11" => DRAFT11,
+        "draft-6" => DRAFT6,
+        "legacy-delta" => DELTA,
+        other => panic!("no style {other}"),
+    };
+    let mut table: BTreeMap<String, Vec<Said>> =
+        toml::from_str(include_str!("styles.toml")).unwrap();
+    for said in table.remove("said").unwrap() {
+        let styles: Vec<_> = said.styles.iter().map(style).collect();
+        let limit = Limit::new(2, millis(said.interval));
         let (store, clock) = still();
-        let layer = layer(&store, by_key(limit).named("api"), styles);
-        for (nth, expected) in all_expected.iter().enumerate() {
+        let layer = layer(&store, by_key(limit).named("api"), &styles);
+        for (nth, expected) in said.says.iter().enumerate() {
             if nth == 2 {
                 clock.advance(limit.interval() / 2);
             }
@@ -399,7 +365,7 @@ async fn jitter_moves_all_fields_alike_and_only_later() {
     };
     let granted = ask(&layer, get(&[])).await;
     assert_eq!(granted.one("ratelimit"), r#""default";r=0;t=60"#);
-    let mut waits = [(); 2].map(|()| std::collections::BTreeSet::new());
+    let mut waits = [(); 2].map(|()| BTreeSet::new());
     for _ in 0..50 {
         let refused = ask(&layer, get(&[])).await;
         let wait = refused.one("retry-after");

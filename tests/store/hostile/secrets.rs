@@ -154,7 +154,7 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
         shown.show("Diagnosis", &diagnosis);
         shown.show("Finding", &diagnosis.findings());
         shown.show("Health", &store.health());
-        shown.show("NodeHealth", &store.health().nodes()[0]);
+        shown.show("NodeHealth", &store.health().nodes[0]);
         // None of these is a limiter: the errors are.
         let error = RateLimiter::new(&store, &format!("{MARKER}:none"))
             .unwrap()
@@ -245,7 +245,7 @@ async fn no_debug_output_shows_a_secret() {
     shown.show("Verification", &verification);
     shown.show("Verification", &verification.to_string());
     shown.show("VerifiedServer", &verification.servers[0]);
-    shown.show("ServerFinding", &verification.findings());
+    shown.show("Finding", &verification.findings());
 
     // Errors: of a password that is wrong, of addresses that cannot be read, of settings.
     let wrong = format!("redis://shop:{MARKER}-wrong@127.0.0.1:{}/", server.port());
@@ -295,7 +295,6 @@ async fn no_debug_output_shows_a_secret() {
         "OtherClient",
         "Outcome",
         "RedissonReleases",
-        "ServerFindingKind",
         "Severity",
     ];
     let mut missing = Vec::new();

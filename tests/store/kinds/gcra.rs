@@ -10,29 +10,6 @@ use crate::scene::on_both_stores;
 
 on_both_stores!(a_rate_that_cannot_be_counted_is_refused);
 
-/// More than one permit in each microsecond is an error where the limit is known first.
-#[test]
-fn a_rate_above_one_in_a_microsecond_is_an_error_when_it_is_built() {
-    let store = MemoryStore::new();
-    let fastest = Limit::per_second(1_000_000);
-    let faster = Limit::per_second(1_000_001);
-    let build = |rule: Rule, algorithm| {
-        let layer = RateLimitLayer::builder(&store).otherwise(rule.algorithm(algorithm));
-        layer.build().map(drop)
-    };
-    let said = "1000001 permits in 1s are more than one in each microsecond, the most that \
-                `Algorithm::Gcra` counts";
-    for rule in known(faster) {
-        let error = build(rule.clone(), Algorithm::Gcra).unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Limit);
-        assert_eq!(error.to_string(), said);
-        assert_eq!(build(rule, Algorithm::FixedWindow), Ok(()));
-    }
-    for rule in known(fastest) {
-        assert_eq!(build(rule, Algorithm::Gcra), Ok(()));
-    }
-}
-
 /// If the limit comes with a request or a verb, there is a typed error then: no failure policy
 /// admits the request.
 async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {

@@ -110,7 +110,8 @@ async fn a_waiter_with_other_slots_has_its_own_queue() {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
     });
-    until("they wait", async || clock.sleepers() >= 2).await;
+    // Both of each queue: a call on its way when the clock moves would announce a second more.
+    until("they wait", async || clock.sleepers() >= 4).await;
     clock.advance(SECOND);
     let mut receipts = Vec::new();
     for waiter in waiting {

@@ -124,31 +124,3 @@ async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     let limiter = RateLimiter::new(&store, &name).unwrap();
     assert_eq!(free(&limiter).await, 970);
 }
-
-#[tokio::test]
-async fn a_lease_is_checked_where_the_limit_is_known() {
-    let build = |rule: Rule| {
-        let builder = RateLimitLayer::builder(&MemoryStore::new());
-        builder.otherwise([rule.named("hot")]).build().map(drop)
-    };
-    let of = |limit: Limit| limit.by(Constant("all"));
-    let too_long = millis(101);
-    build(of(Limit::per_second(9)).lease(LEASE)).unwrap();
-    build(Rule::shared("hot").lease(too_long)).unwrap();
-    let tiers = [("one", Limit::per_minute(1)), ("two", Limit::per_second(1))];
-    let tiers = Tiers::new(tiers, |_| "one");
-    for rule in [
-        of(Limit::per_second(9)).lease(too_long),
-        of(Limit::per_second(9)).lease(Duration::from_nanos(1)),
-        Rule::new("hot", tiers, Constant("all")).lease(too_long),
-        Rule::shared("hot")
-            .or_init(Limit::per_second(9))
-            .lease(too_long),
-        of(Limit::per_second(9))
-            .lease(LEASE)
-            .algorithm(Algorithm::FixedWindow),
-    ] {
-        let said = "\"hot\" cannot lease permits for ";
-        mistake(build(rule), ConfigErrorKind::Limit, said);
-    }
-}

@@ -3,7 +3,7 @@
 use crate::scene::*;
 use std::fmt::Write;
 
-use tower_ratelimit::{ServerFinding, ServerFindingKind as Kind, Severity};
+use tower_ratelimit::{Finding, FindingKind as Kind, Severity};
 
 use super::{NO_INFO, check, found, open};
 use crate::support::scripted::ScriptedServer;
@@ -42,7 +42,7 @@ fn server(to_scripts: &str) -> ScriptedServer {
 }
 
 /// Returns the findings, except those about the clock, which is not this machine's.
-async fn findings(to_scripts: &str) -> Vec<ServerFinding> {
+async fn findings(to_scripts: &str) -> Vec<Finding> {
     let verification = open(&server(to_scripts).url()).verify().await.unwrap();
     println!("{verification}");
     let mut findings = found(&verification);

@@ -1,7 +1,10 @@
 //! Mistakes in a configuration: found when a layer is built, and named.
 
 use crate::scene::*;
+use std::collections::BTreeMap;
+
 use http::request::Parts;
+use serde::Deserialize;
 use tower::Service;
 use tower_ratelimit::{IntoRules, RateLimit, Rules, key::FromParts};
 
@@ -19,25 +22,40 @@ fn assert_duplicate(built: Result<RateLimitLayer, ConfigError>, name: &str) {
     mistake(built, ConfigErrorKind::Duplicate, &said);
 }
 
-/// Every mistake has its kind, and what is shown holds the value at fault.
+/// The kind and the text of a mistake, see `mistakes.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    kind: String,
+    says: String,
+}
+
+/// Every mistake has its kind, and what is shown holds the value at fault. Each is in the table.
 #[track_caller]
-fn assert_mistake<T: std::fmt::Debug>(
-    found: Result<T, ConfigError>,
-    kind: ConfigErrorKind,
-    said: &str,
+pub(super) fn are_named<'a>(
+    table: &str,
+    mistakes: impl IntoIterator<Item = (&'a str, Option<ConfigError>)>,
 ) {
-    let found = found.expect_err(said);
-    assert_eq!(found.to_string(), said);
-    assert_eq!((found.kind(), found.reason()), (kind, said));
-    assert_eq!(found.place(), None, "only files have lines");
-    // `main` prints the same words first, then the kind.
-    assert_eq!(format!("{found:?}"), format!("{said} ({kind:?})"));
+    let text = include_str!("mistakes.toml");
+    let mut tables: BTreeMap<String, BTreeMap<String, Said>> = toml::from_str(text).unwrap();
+    let mut table = tables.remove(table).unwrap();
+    for (what, found) in mistakes {
+        let Said { kind, says } = table.remove(what).expect(what);
+        let found = found.expect(what);
+        assert_eq!(found.to_string(), says, "{what}");
+        assert_eq!(
+            (format!("{:?}", found.kind()), found.reason()),
+            (kind, &*says)
+        );
+        assert_eq!(found.place(), None, "only files have lines");
+        // `main` prints the same words first, then the kind.
+        assert_eq!(format!("{found:?}"), format!("{says} ({:?})", found.kind()));
+    }
+    assert!(table.is_empty(), "not made: {:?}", table.keys());
 }
 
 #[test]
 fn every_mistake_of_a_rule_is_named() {
-    use ConfigErrorKind as Kind;
-
     let hour = Limit::per_hour(1);
     let tiers = |names: &[&'static str]| {
         let tiers = names.iter().map(|name| (*name, hour));
@@ -48,228 +66,183 @@ fn every_mistake_of_a_rule_is_named() {
         Rule::new("api", found, Constant("k")).cost(cost)
     };
     let export = || by_key(5).named("export");
-    let no_tiers = "rule \"api\" has no tiers, or two with one name";
-    for (rule, kind, said) in [
+    let bad_header = Constant("k").or((PeerIp, FromHeader::new("x key").or_skip()));
+    let big = Rule::from(Limit::per_hour(1_000_000_000_000_000));
+    let mistakes = [
+        ("a name with a blank", by_key(1).named("log in")),
+        ("a tier with a blank", tiers(&["a b"])),
+        ("no tiers", tiers(&[])),
+        ("a tier twice", tiers(&["a", "a"])),
+        ("an empty shared name", Rule::shared("")),
+        ("a header's name with a blank", hour.by(bad_header)),
         (
-            by_key(1).named("log in"),
-            Kind::Name,
-            "a rule's name has one or more of A-Z a-z 0-9 . _ -, not \"log in\"",
-        ),
-        (
-            tiers(&["a b"]),
-            Kind::Name,
-            "a rule's name has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
-        ),
-        (tiers(&[]), Kind::Rule, no_tiers),
-        (tiers(&["a", "a"]), Kind::Rule, no_tiers),
-        (
-            Rule::shared(""),
-            Kind::Name,
-            "\"\" cannot name a limiter: it is empty",
-        ),
-        (
-            hour.by(Constant("k").or((PeerIp, FromHeader::new("x key").or_skip()))),
-            Kind::Key,
-            "\"x key\" is not a header's name",
-        ),
-        (
+            "a credential",
             hour.by((PeerIp, FromHeader::credential("x-session"))),
-            Kind::Key,
-            "the header \"x-session\" holds a credential, which would be visible in Redis: \
-             add `.digest(&secret)`, or `.plain()` if it may be visible",
         ),
+        ("more permits than fields can carry", big.named("big")),
+        ("no network", hour.by(ClientIp::behind(["10/8"]))),
+        ("too many hops", hour.by(ClientIp::hops(65))),
+        ("too short a prefix", hour.by(PeerIp.ipv6_prefix(1))),
         (
-            Rule::from(Limit::per_hour(1_000_000_000_000_000)).named("big"),
-            Kind::Rule,
-            "rule \"big\" has 1000000000000000 permits, and response fields can carry at most \
-             999999999999999: add `.hide_headers()`, or turn the fields off",
-        ),
-        (
-            hour.by(ClientIp::behind(["10/8"])),
-            Kind::Network,
-            "\"10/8\" cannot be a network of trusted proxies: it is neither an address \
-             nor a network such as `10.0.0.0/8`",
-        ),
-        (
-            hour.by(ClientIp::hops(65)),
-            Kind::Network,
-            "1 to 64 proxies can be trusted, not 65: without a proxy count by `PeerIp`, \
-             in a file by `peer`",
-        ),
-        (
-            hour.by(PeerIp.ipv6_prefix(1)),
-            Kind::Key,
-            "32 to 128 bits of an IPv6 address can count, not 1",
-        ),
-        (
+            "a shared name without its key",
             Rule::shared("user:<key>").named("users"),
-            Kind::Key,
-            "rule \"users\" has no key: add `.by(..)`",
         ),
         (
+            "a key that the shared name lacks",
             Rule::shared("orders").by(PeerIp),
-            Kind::Key,
-            "rule \"orders\" has a key, but no `<key>` in its shared name",
         ),
+        ("a cost above the limit", export().cost(6)),
+        ("a cost of nothing", export().cost(0)),
+        ("a cost above that of a tier", tiers(&["a"]).cost(2)),
+        ("a cost of nothing of a limit that is found", found(0)),
         (
-            export().cost(6),
-            Kind::Rule,
-            "rule \"export\" costs 6 permits: the cost must be between 1 and the limit",
-        ),
-        (
-            export().cost(0),
-            Kind::Rule,
-            "rule \"export\" costs 0 permits: the cost must be between 1 and the limit",
-        ),
-        (
-            tiers(&["a"]).cost(2),
-            Kind::Rule,
-            "rule \"api\" costs 2 permits: the cost must be between 1 and the limit",
-        ),
-        (
-            found(0),
-            Kind::Rule,
-            "rule \"api\" costs 0 permits: the cost must be between 1 and the limit",
-        ),
-        (
+            "a cost above the limit that is set",
             Rule::shared("api").or_init(hour).cost(2),
-            Kind::Rule,
-            "rule \"api\" costs 2 permits: the cost must be between 1 and the limit",
         ),
+        ("more than all keys", export().enforce_share(101)),
         (
-            export().enforce_share(101),
-            Kind::Rule,
-            "rule \"export\" is enforced for 0 to 100 percent of its keys, not 101",
-        ),
-        (
+            "more than all of a limit",
             export().on_failure(FailurePolicy::local(1.5)),
-            Kind::Rule,
-            "the rule \"export\" decides by 1.5 of its limit when the store fails: it \
-             must be above 0 and 1 at most, one divided by the number of instances",
         ),
-    ] {
-        assert_mistake(otherwise(rule), kind, said);
-    }
+        (
+            "a limit for one that is not shared",
+            by_key(1).named("mine").or_init(hour),
+        ),
+        ("a queue of none", by_key(1).wait(SECOND).queue(0)),
+    ];
+    let found_at = |(what, rule)| (what, otherwise(rule).err());
+    are_named("rule", mistakes.map(found_at));
     // A limit that is not known yet can be any.
     for rule in [found(2), Rule::shared("api").cost(2)] {
         assert!(otherwise(rule).is_ok());
     }
-    for (rule, said) in [
-        (
-            by_key(1).named("mine").or_init(hour),
-            "rule \"mine\" is not shared: ",
-        ),
-        (
-            by_key(1).wait(SECOND).queue(0),
-            "rule \"default\" has a queue of 0 requests: ",
-        ),
-    ] {
-        let error = otherwise(rule).expect_err(said);
-        assert_eq!(error.kind(), Kind::Rule);
-        assert!(error.to_string().starts_with(said), "{error}");
-    }
-    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
-    let error = layer.queue(0).build().unwrap_err();
-    let said = "rule \"default\" has a queue of 0 requests: ";
-    assert!(error.to_string().starts_with(said), "{error}");
 }
 
 #[test]
 fn every_other_mistake_is_named() {
-    use ConfigErrorKind as Kind;
-
     const MS: Duration = Duration::from_millis(1);
     let memory = MemoryStore::new();
     let redis = || RedisStore::builder("redis://127.0.0.1/");
-    for (limit, said) in [
-        (
-            Limit::try_new(0, MS),
-            "a limit takes 1 to 2^53 - 1 permits, not 0",
-        ),
-        (
-            Limit::try_new(1, MS / 2),
-            "an interval is of whole milliseconds, at least one and at most a century, \
-             not 500µs",
-        ),
-        (
-            Limit::per_second(1).keep_alive(MS),
-            "a keep-alive time of 1ms is shorter than the interval of 1s",
-        ),
-    ] {
-        assert_mistake(limit, Kind::Limit, said);
+    let layer = || RateLimitLayer::builder(&memory);
+    let twice = layer().on("/a", by_key(1)).otherwise(by_key(2));
+    let no_queue = layer().otherwise(by_key(1)).queue(0);
+    let limiter = || RateLimiter::new(&memory, "hot").unwrap();
+    let window = || limiter().algorithm(Algorithm::FixedWindow);
+    assert!(window().lease(Duration::ZERO).is_ok());
+    are_named(
+        "other",
+        [
+            ("no permits", Limit::try_new(0, MS).err()),
+            ("half a millisecond", Limit::try_new(1, MS / 2).err()),
+            (
+                "a short keep-alive time",
+                Limit::per_second(1).keep_alive(MS).err(),
+            ),
+            (
+                "a secret's id with a blank",
+                Secret::new("k 1", [0; 32]).err(),
+            ),
+            ("a short secret", Secret::new("k1", [0; 31]).err()),
+            // What is shown must not be it.
+            (
+                "a secret the other way round",
+                Secret::new("hunter2", b"k1").err(),
+            ),
+            (
+                "a prefix with a blank",
+                redis().prefix("my shop").build().err(),
+            ),
+            (
+                "a client id with a blank",
+                redis().client_id("a b").build().err(),
+            ),
+            ("a breaker of too many", redis().breaker(33).build().err()),
+            (
+                "no address of Redis",
+                RedisStore::open("ftp://127.0.0.1/").err(),
+            ),
+            ("no path", layer().on("login", by_key(1)).build().err()),
+            (
+                "no gRPC method",
+                layer().on_grpc("/a.B/C", by_key(1)).build().err(),
+            ),
+            ("a name in two entries", twice.build().err()),
+            (
+                "a name twice in one",
+                layer().on("/a", [by_key(1), by_key(2)]).build().err(),
+            ),
+            ("a layer's queue of none", no_queue.build().err()),
+            ("an open brace", RateLimiter::new(&memory, "{orders").err()),
+            ("a limiter's slots", limiter().slots(9).err()),
+            (
+                "a limiter's lease",
+                limiter().lease(Duration::from_micros(1)).err(),
+            ),
+            ("a lease of a window", window().lease(MS).err()),
+        ],
+    );
+}
+
+/// Rules that know this limit: their own, that of a tier, or one to be set.
+fn known(limit: Limit) -> [Rule; 3] {
+    let tiers = Tiers::new([("day", Limit::per_day(9)), ("other", limit)], |_| "day");
+    let shared = Rule::shared("api").or_init(limit);
+    let own = limit.by(Constant("all")).named("api");
+    [own, Rule::new("api", tiers, Constant("all")), shared]
+}
+
+/// Settings of a rule whose limit is known, see `known.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    /// Permits, and an interval in ms
+    limit: (u64, u64),
+    /// In ns
+    lease: Option<u64>,
+    slots: Option<u32>,
+    algorithm: Option<String>,
+    /// How the error begins
+    says: Option<String>,
+}
+
+impl Known {
+    fn set(&self, mut rule: Rule) -> Rule {
+        rule = rule.lease(Duration::from_nanos(self.lease.unwrap_or(0)));
+        if let Some(slots) = self.slots {
+            rule = rule.slots(slots);
+        }
+        match self.algorithm.as_deref() {
+            None => rule,
+            Some("FixedWindow") => rule.algorithm(Algorithm::FixedWindow),
+            Some("Gcra") => rule.algorithm(Algorithm::Gcra),
+            Some(other) => panic!("{other}"),
+        }
     }
-    for (secret, said) in [
-        (
-            Secret::new("k 1", [0; 32]),
-            "a secret's key id has 1 to 16 of A-Z a-z 0-9 . _ -",
-        ),
-        (
-            Secret::new("k1", [0; 31]),
-            "a secret of a key needs at least 32 bytes, not 31",
-        ),
-        (
-            // The other way round: what is shown must not be it.
-            Secret::new("hunter2", b"k1"),
-            "a secret of a key needs at least 32 bytes, not 2",
-        ),
-    ] {
-        assert_mistake(secret, Kind::Secret, said);
+}
+
+#[test]
+fn what_a_known_limit_cannot_have_is_named() {
+    let text = include_str!("known.toml");
+    let mut rows: BTreeMap<String, Vec<Known>> = toml::from_str(text).unwrap();
+    for row in rows.remove("known").unwrap() {
+        let limit = Limit::new(row.limit.0, millis(row.limit.1));
+        for rule in known(limit).map(|rule| row.set(rule)) {
+            match (&row.says, otherwise(rule)) {
+                (Some(said), built) => mistake(built, ConfigErrorKind::Limit, said),
+                (None, built) => drop(built.unwrap()),
+            }
+        }
     }
-    for (store, kind, said) in [
-        (
-            redis().prefix("my shop").build(),
-            Kind::Name,
-            "a prefix has one or more of A-Z a-z 0-9 . _ -, not \"my shop\"",
-        ),
-        (
-            redis().client_id("a b").build(),
-            Kind::Name,
-            "a client id has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
-        ),
-        (
-            redis().breaker(33).build(),
-            Kind::Store,
-            "a breaker opens after 32 failures at most, not after 33: 0 switches it off",
-        ),
-        (
-            RedisStore::open("ftp://127.0.0.1/"),
-            Kind::Store,
-            "the address of Redis cannot be read: the scheme is not `redis`, `rediss` \
-             or `redis+unix`; write `redis://[user:password@]host[:port][/db]`",
-        ),
+    // Elsewhere it is not known.
+    let short = limit_by(|_| Limit::new(5, millis(999)));
+    let (found, shared) = (Rule::new("api", short, PeerIp), || Rule::shared("api"));
+    for rule in [
+        found.slots(1000),
+        shared().slots(10_000),
+        shared().lease(HOUR),
     ] {
-        assert_mistake(store, kind, said);
+        assert!(otherwise(rule).is_ok());
     }
-    let builder = || RateLimitLayer::builder(&memory);
-    let duplicate =
-        "two rules are named \"default\" and differ in limit or key: rename one of them";
-    for (layer, kind, said) in [
-        (
-            builder().on("login", by_key(1)),
-            Kind::Pattern,
-            "\"login\" is not `/path` or `METHOD /path`: the path does not begin with `/`",
-        ),
-        (
-            builder().on_grpc("/a.B/C", by_key(1)),
-            Kind::Pattern,
-            "\"/a.B/C\" is not `/path` or `METHOD /path`: a gRPC method is \
-             written `package.Service/Method`",
-        ),
-        (
-            builder().on("/a", by_key(1)).otherwise(by_key(2)),
-            Kind::Duplicate,
-            duplicate,
-        ),
-        (
-            builder().on("/a", [by_key(1), by_key(2)]),
-            Kind::Duplicate,
-            duplicate,
-        ),
-    ] {
-        assert_mistake(layer.build(), kind, said);
-    }
-    let named = "\"{orders\" cannot name a limiter: it has a `{` that is not closed";
-    assert_mistake(RateLimiter::new(&memory, "{orders"), Kind::Name, named);
 }
 
 #[test]

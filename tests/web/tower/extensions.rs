@@ -3,7 +3,7 @@
 use crate::scene::*;
 use http::Extensions;
 use tower::Service;
-use tower_ratelimit::{Decisions, Requests, Rules};
+use tower_ratelimit::{Charge, Decisions, Requests, Rules};
 
 use super::{Inner, anonymous, asking, by_key, redis, request, status};
 
@@ -66,6 +66,28 @@ async fn a_decision_is_in_the_request_and_in_the_response() {
         let refused = service.clone().oneshot(request("a")).await.unwrap();
         assert_eq!(last(refused.extensions()), ("default".to_owned(), false));
     }
+}
+
+#[tokio::test]
+async fn without_extensions_a_decision_is_left_nowhere_and_a_charge_is_known_within() {
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(2));
+    let layer = layer.extensions(false).build().unwrap();
+    let (seen, inner) = watched();
+    // Around itself: by the charge it knows that it has met the request.
+    let service = layer.layer(layer.layer(inner));
+    for left in ["1", "0"] {
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        let within = seen.lock().unwrap().clone();
+        for extensions in [&within, answer.extensions()] {
+            assert!(extensions.get::<Decision>().is_none());
+        }
+        assert!(within.get::<Charge>().is_some());
+        let field = answer.headers()["ratelimit"].to_str().unwrap();
+        assert!(field.contains(&format!(";r={left}")), "{field}");
+    }
+    let refused = service.clone().oneshot(request("a")).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.extensions().get::<Decision>().is_none());
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Lists that decide before any rule and any store.
 
 use crate::scene::*;
-use http::Method;
 use tower_ratelimit::{RateLimitLayerBuilder, Requests, Rules, key::FromParts};
 
-use super::{Inner, answer, asking, by_key, code, header_of, problem, refusal, request};
+use super::{
+    Inner, answer, asking, by_key, code, config::are_named, header_of, problem, refusal, request,
+};
 
 /// Rules that refuse whatever their lists do not let pass.
 fn strict() -> Rules {
@@ -110,8 +111,6 @@ async fn keys_are_listed_as_they_are() {
 async fn methods_and_paths_are_listed() {
     let long = Requests::on_request(|parts| parts.uri.path().len() > 3);
     for (listed, line, expected) in [
-        (Requests::method(Method::GET), "GET /any", true),
-        (Requests::method(Method::GET), "HEAD /any", false),
         (Requests::on("GET /health"), "GET /health", true),
         (Requests::on("GET /health"), "HEAD /health", true),
         (Requests::on("GET /health"), "POST /health", false),
@@ -186,47 +185,24 @@ async fn a_denied_request_is_answered_in_its_protocol() {
 
 #[test]
 fn mistakes_in_lists_are_named() {
-    const UNREADABLE: &str = "it is neither an address nor a network such as `10.0.0.0/8`";
     let networks = |network: &str| Requests::from_networks(PeerIp, ["192.0.2.1", network]);
-    let of_network =
-        |network: &str, reason| format!("{network:?} cannot be in a list of networks: {reason}");
-    for (listed, kind, said) in [
+    let listed = [
+        ("no network", networks("10/8")),
+        ("an empty network", networks("")),
+        ("bits beyond a prefix", networks("10.0.0.1/8")),
         (
-            networks("10/8"),
-            ConfigErrorKind::Network,
-            of_network("10/8", UNREADABLE),
-        ),
-        (
-            networks(""),
-            ConfigErrorKind::Network,
-            of_network("", UNREADABLE),
-        ),
-        (
-            networks("10.0.0.1/8"),
-            ConfigErrorKind::Network,
-            of_network("10.0.0.1/8", "it has bits beyond its prefix"),
-        ),
-        (
+            "no header",
             Requests::with_key(FromHeader::new("x key"), ["a"]),
-            ConfigErrorKind::Key,
-            "\"x key\" is not a header's name".to_owned(),
         ),
-        (
-            Requests::on("health"),
-            ConfigErrorKind::Pattern,
-            "\"health\" is not `/path` or `METHOD /path`: ".to_owned(),
-        ),
-        (
-            Requests::on_grpc("/a"),
-            ConfigErrorKind::Pattern,
-            "\"/a\" is not `/path` or `METHOD /path`: ".to_owned(),
-        ),
-    ] {
-        for rules in [strict().deny(listed.clone()), strict().allow(listed)] {
-            let error = builder(rules).build().expect_err(&said);
-            assert_eq!(error.kind(), kind, "{error}");
-            assert!(error.to_string().starts_with(&said), "{error}");
-        }
+        ("no path", Requests::on("health")),
+        ("no gRPC method", Requests::on_grpc("/a")),
+    ];
+    for add in [Rules::deny, Rules::allow] {
+        let built = listed.clone().map(|(what, listed)| {
+            let layer = builder(add(strict(), listed)).build();
+            (what, layer.err())
+        });
+        are_named("list", built);
     }
     // The identities in a list are not shown.
     let listed = Requests::with_key(FromParts(|_: &_| Some("ann")), ["ann"]);

@@ -158,10 +158,11 @@ async fn entries_meet_it_by_its_own_method() {
 async fn lists_go_before() {
     let rules = || Rules::new().otherwise(once(PeerIp));
     let layer = || of(once(PeerIp));
-    let allowed = rules().allow(Requests::method(Method::OPTIONS));
+    let preflights = || Requests::on_request(|parts| parts.method == Method::OPTIONS);
+    let allowed = rules().allow(preflights());
     assert_eq!(three(layer().rules(allowed)).await, [200; 3]);
     for layer in [layer(), layer().skip_preflight()] {
-        let denied = rules().deny(Requests::method(Method::OPTIONS));
+        let denied = rules().deny(preflights());
         assert_eq!(three(layer.rules(denied)).await, [403; 3]);
     }
 }

@@ -1,55 +1,9 @@
-//! Invalid settings are refused when a limiter is built.
+//! Limiters and rules that are built: `tests/web/tower/config.rs` has what is refused then.
 
 use super::*;
 
-fn built(rule: Rule) -> Result<(), ConfigError> {
-    let store = MemoryStore::new();
-    let layer = RateLimitLayer::builder(&store).otherwise(rule).build();
-    layer.map(drop)
-}
-
 fn per_minute() -> Rule {
     Limit::per_minute(100_000).by(Constant("all")).named("feed")
-}
-
-/// The number in the error, and that it names whose it is.
-#[track_caller]
-fn refused(rule: Rule) -> u32 {
-    let error = built(rule).unwrap_err();
-    assert_eq!(error.kind(), ConfigErrorKind::Limit);
-    let slots = error.reason().strip_prefix("\"feed\" cannot have ");
-    let slots = slots.and_then(|rest| rest.split_once(" slots: "));
-    slots.expect("the rule and the number").0.parse().unwrap()
-}
-
-#[test]
-fn slots_that_no_interval_has_are_refused() {
-    for slots in [0, 1, 9, 10_001, u32::MAX] {
-        assert_eq!(refused(per_minute().slots(slots)), slots);
-        let limiter = RateLimiter::new(&MemoryStore::new(), "feed").unwrap();
-        let error = limiter.slots(slots).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("\"feed\" cannot have {slots} slots"))
-        );
-    }
-    for slots in [10, 10_000] {
-        built(per_minute().slots(slots)).unwrap();
-    }
-}
-
-#[test]
-fn slots_shorter_than_a_millisecond_are_refused_where_the_interval_is_known() {
-    let short = Limit::new(5, millis(999));
-    for rule in known(short) {
-        let rule = rule.named("feed");
-        assert_eq!(refused(rule.clone().slots(1000)), 1000);
-        built(rule.slots(999)).unwrap();
-    }
-    // Elsewhere it is not known: there is a slot for each millisecond then.
-    built(Rule::new("feed", limit_by(move |_| short), Constant("all")).slots(1000)).unwrap();
-    built(Rule::shared("feed").slots(10_000)).unwrap();
 }
 
 #[tokio::test]
@@ -67,13 +21,6 @@ async fn a_stored_interval_may_be_as_short() {
         clock.advance(millis(interval));
         assert_eq!(wait(&limiter, 5).await, 0);
     }
-}
-
-#[test]
-fn only_a_log_has_slots() {
-    let windowed = || per_minute().algorithm(Algorithm::FixedWindow);
-    assert_eq!(refused(windowed().slots(100)), 100);
-    built(windowed()).unwrap();
 }
 
 /// They are of who notes, and not of the limiter.

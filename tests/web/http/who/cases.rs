@@ -61,7 +61,7 @@ impl Case {
             "one hop real-ip" => ClientIp::hops(1).header(real_ip),
             "forwarded" => local().header(ForwardedHeader::Forwarded),
             "real-ip" => local().header(real_ip),
-            "prefixes" => local().ipv6_prefix(64).ipv4_prefix(24),
+            "prefixes" => local().ipv6_prefix(64),
             "known peer" => local().peer(|_| Some([127, 0, 0, 1].into())),
             "edge" => ClientIp::behind(["198.51.100.1", "2001:db8:1::/48"])
                 .header(ForwardedHeader::Single("cf-connecting-ip")),
