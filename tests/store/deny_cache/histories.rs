@@ -194,11 +194,6 @@ impl World {
                                         a.model.give_back(receipt);
                                         b.model.give_back(receipt);
                                     }
-                                    // What it found expired is gone, and would count again for a
-                                    // longer interval where Redis was not asked.
-                                    for limiter in [&a.model, &b.model, &a.others, &b.others] {
-                                        free(limiter).await;
-                                    }
                                 }
                                 _ => {}
                             }
@@ -257,6 +252,11 @@ impl World {
                         other,
                     } => {
                         let limiter = one(is_a);
+                        // What one side alone was asked about, it alone has cleared of what
+                        // expired. What is left of that counts again for a longer interval.
+                        for limiter in [&limiter.others, &limiter.model] {
+                            free(limiter).await;
+                        }
                         let by = limiter.by(other);
                         for limiter in [by, &limiter.model] {
                             match how {
