@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use crate::name::BuildSpread;
+use crate::{
+    name::BuildSpread,
+    observe::{Kept, Observers},
+};
 
 /// The name of a limit in responses and logs: made once per rule, and shared by all its decisions.
 pub(crate) struct Labels {
@@ -28,6 +31,9 @@ pub(crate) struct Labels {
     pub(crate) answer_hash: u64,
     /// The policy field for its limit.
     pub(crate) policy: PolicyField,
+    /// Those of its layer and its store.
+    pub(crate) observers: Observers,
+    pub(crate) kept: Kept,
     /// The warnings that were logged, each a bit.
     warned: AtomicU8,
 }
@@ -64,8 +70,24 @@ impl Labels {
             fixed_cost,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
             policy: PolicyField::default(),
+            observers: Observers::default(),
+            kept: Kept::default(),
             warned: AtomicU8::new(0),
         })
+    }
+
+    /// Returns the same, watched by `observers`.
+    pub(crate) fn observed(mut self: Arc<Self>, observers: &Observers) -> Arc<Self> {
+        // Not shared yet.
+        if let Some(labels) = Arc::get_mut(&mut self) {
+            labels.observers = observers.clone();
+        }
+        self
+    }
+
+    /// Returns the name of the rule; `None` if there is none.
+    pub(crate) fn rule(&self) -> Option<&str> {
+        self.is_rule.then_some(&self.name)
     }
 
     /// Returns whether responses name and show both alike.

@@ -23,6 +23,7 @@ mod limiter;
 mod list;
 mod macros;
 mod name;
+pub mod observe;
 mod receipt;
 mod store;
 mod sync;

@@ -14,6 +14,7 @@ use crate::{
     limit::LimitSource,
     list::List,
     name::{Limiter, Name},
+    observe::StateChange,
     sync::lock,
 };
 
@@ -169,6 +170,15 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
+    /// Tells the observers that it is settled at so many permits.
+    pub(crate) fn report(&self, charged: u32) {
+        self.labels.observers.changed(&StateChange::Settled {
+            rule: self.labels.rule(),
+            taken: self.permits,
+            charged,
+        });
+    }
+
     pub(crate) fn name(&self) -> &Name {
         &self.limiter.name
     }

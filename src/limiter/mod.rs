@@ -64,10 +64,11 @@ impl RateLimiter {
     /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would
     /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
+        let store = store.handle().0;
         Ok(Self {
-            store: store.handle().0,
             limiter: stored(Name::exact(name)?),
-            labels: Labels::unnamed(name),
+            labels: Labels::unnamed(name).observed(&store.about().observers),
+            store,
             lease: None,
             yields: false,
         })
@@ -291,9 +292,7 @@ impl RateLimiter {
     /// an [`Algorithm::FixedWindow`] that has ended, or of a slot that has expired. With
     /// [`Algorithm::Gcra`], what still lies ahead is given back.
     pub fn give_back(&self, receipt: &Receipt) {
-        if receipt.name() == self.key() {
-            self.store.settle(receipt.clone(), 0);
-        }
+        self.settle(receipt, 0);
     }
 
     /// Settles a grant at what was really used: `permits` in all, whatever it took.
@@ -330,6 +329,7 @@ impl RateLimiter {
     /// ```
     pub fn settle(&self, receipt: &Receipt, permits: u32) {
         if receipt.name() == self.key() {
+            receipt.report(permits);
             self.store.settle(receipt.clone(), permits);
         }
     }

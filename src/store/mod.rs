@@ -65,6 +65,7 @@ pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod report;
 pub(crate) mod rule_names;
 pub(crate) mod stack;
 
@@ -88,6 +89,7 @@ use crate::{
     limit::StoredLimit,
     list::List,
     name::Name,
+    observe::Observers,
     receipt::Receipt,
 };
 
@@ -161,6 +163,7 @@ pub(crate) struct About {
     /// One call reaches only limiters of one identity: a Redis Cluster.
     pub(crate) is_cluster: bool,
     pub(crate) rule_names: RuleNames,
+    pub(crate) observers: Observers,
 }
 
 /// Takes permits, all of them or none, at once or later.

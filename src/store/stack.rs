@@ -13,6 +13,7 @@ use super::{
         policy,
         queue::{InFlight, Queued, Queues},
     },
+    report::{self, Undecided},
 };
 #[cfg(feature = "redis")]
 use super::{
@@ -30,6 +31,7 @@ use crate::{
     demand::Acquire,
     error::Error,
     name::Name,
+    observe::Observers,
     receipt::Receipt,
 };
 
@@ -95,6 +97,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 /// Puts the queue around a store in memory, which is made with its listeners.
 pub(crate) fn memory<S: Decide>(
     clock: Arc<dyn Clock>,
+    observers: Observers,
     store: impl FnOnce(Listeners) -> S,
 ) -> (Arc<S>, Arc<dyn AnyStore>) {
     let queues = Arc::new(Queues::default());
@@ -102,6 +105,7 @@ pub(crate) fn memory<S: Decide>(
     let store = Arc::new(store(listeners.clone()));
     let about = About {
         prefix: "memory".into(),
+        observers,
         ..About::default()
     };
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
@@ -115,18 +119,25 @@ pub(crate) fn memory<S: Decide>(
 
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let decision = self.store.decide_at_once(acquire);
-        match &decision {
-            Some(Err(error)) => Some(self.exit.fails(acquire, error.clone())),
-            // A decision is large: it is moved only to be changed.
-            _ => decision,
+        let mut decision = self.store.decide_at_once(acquire);
+        // A decision is large: it is moved only to be changed.
+        if let Some(Err(error)) = &decision {
+            decision = Some(self.exit.fails(acquire, error.clone()));
         }
+        if let Some(decision) = &decision {
+            report::at_once(acquire, decision);
+        }
+        decision
     }
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        let mut undecided = Undecided::new(acquire);
         Deciding::Pending(Box::pin(async move {
-            let decision = self.queue.acquire(&acquire).await;
-            decision.or_else(|error| self.exit.fails(&acquire, error))
+            let acquire = &undecided.acquire;
+            let decision = self.queue.acquire(acquire).await;
+            let decision = decision.or_else(|error| self.exit.fails(acquire, error));
+            undecided.decided(&decision);
+            decision
         }))
     }
 
@@ -221,8 +232,9 @@ pub(crate) fn remote<S: Decide>(
 /// A demand that can be decided at once passes the queue by, also to take from a lease: where a
 /// caller waits there is none.
 #[cfg(feature = "redis")]
-impl<S: Decide> AnyStore for Remote<S> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+impl<S: Decide> Remote<S> {
+    /// Takes permits, if that can be decided without a call.
+    fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         // It says nothing of the store, and was recorded when it was kept.
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
@@ -240,18 +252,33 @@ impl<S: Decide> AnyStore for Remote<S> {
         }
         decision
     }
+}
+
+#[cfg(feature = "redis")]
+impl<S: Decide> AnyStore for Remote<S> {
+    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let decision = self.decide_unsent(acquire);
+        if let Some(decision) = &decision {
+            report::at_once(acquire, decision);
+        }
+        decision
+    }
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
+        let mut undecided = Undecided::new(acquire);
         Deciding::Pending(Box::pin(async move {
-            let asked = self.refusals.ask(&acquire);
-            let call = || self.queue.acquire(&acquire);
-            let decision = self.deadline.within(&acquire, call).await;
+            let acquire = &undecided.acquire;
+            let asked = self.refusals.ask(acquire);
+            let call = || self.queue.acquire(acquire);
+            let decision = self.deadline.within(acquire, call).await;
             if let Ok(decision) = &decision {
-                self.refusals.decided(&acquire, asked, decision);
+                self.refusals.decided(acquire, asked, decision);
             }
             let give_back = |receipt| self.queue.settle(receipt, 0);
-            let decision = self.fallback.answer(&acquire, decision, give_back);
-            decision.or_else(|error| self.exit.fails(&acquire, error))
+            let decision = self.fallback.answer(acquire, decision, give_back);
+            let decision = decision.or_else(|error| self.exit.fails(acquire, error));
+            undecided.decided(&decision);
+            decision
         }))
     }
 

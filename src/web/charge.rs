@@ -319,6 +319,7 @@ impl Drop for Settling {
         };
         for (receipt, (_, permits)) in grant.receipts().iter().zip(corrections) {
             if permits != receipt.permits {
+                receipt.report(permits);
                 store.settle(receipt.clone(), permits);
             }
         }

@@ -11,7 +11,10 @@ use super::{
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
+    decision::Source,
     error::ConfigError,
+    labels::Labels,
+    observe::{Decided, DecidedRule, Observer, Observers, RequestResult, RuleResult},
     store::{AnyStore, Store},
     sync::lock,
 };
@@ -60,6 +63,8 @@ pub(crate) struct LayerState {
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
     pub(crate) extensions: bool,
+    /// Those of the layer and of the store.
+    pub(crate) observers: Observers,
     /// Lets one reload run at a time.
     replacing: Mutex<()>,
 }
@@ -81,6 +86,31 @@ impl Replaceable {
 
     pub(crate) fn load(&self) -> &CompiledRules {
         &self.0
+    }
+}
+
+impl LayerState {
+    /// Tells the observers of a request that was decided without the store, by this rule if by one.
+    pub(super) fn decided(&self, result: RequestResult, rule: Option<&Labels>) {
+        if self.observers.is_empty() {
+            return;
+        }
+        let rule = rule.map(|labels| DecidedRule {
+            rule: labels.rule(),
+            result: RuleResult::MissingKey,
+            permits: 0,
+            limit: None,
+            remaining: None,
+            key_hash: 0,
+            kept: &labels.kept,
+        });
+        self.observers.decided(&Decided {
+            result,
+            source: Source::Layer,
+            error: None,
+            waited: None,
+            rules: rule.as_slice(),
+        });
     }
 }
 
@@ -460,14 +490,28 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Adds an observer, which is told of each request that reaches the layer. Default: those of
+    /// the store, which are told in any case. They are called in the order in which they were
+    /// added, those of the store last.
+    ///
+    /// # Example
+    ///
+    /// See [`Observer`].
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.defaults.observers = self.defaults.observers.and(observer);
+        self
+    }
+
     /// Builds the layer.
     ///
     /// # Errors
     ///
     /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
+        let observers = self.defaults.observers.and_all(&self.store.about().observers);
         let defaults = Defaults {
             fields: Fields::new(&self.headers)?,
+            observers: observers.clone(),
             ..self.defaults
         };
         let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
@@ -481,6 +525,7 @@ impl RateLimitLayerBuilder {
                 decide_first: self.decide_first,
                 always: self.always,
                 extensions: self.extensions,
+                observers,
                 replacing: Mutex::new(()),
             }),
         })

@@ -15,7 +15,10 @@ use super::{
     sealed::{Handle, Sealed},
     stack,
 };
-use crate::clock::{Clock, SteadyClock};
+use crate::{
+    clock::{Clock, SteadyClock},
+    observe::{Observer, Observers},
+};
 
 /// Keeps limiters in this process.
 ///
@@ -61,7 +64,8 @@ impl MemoryStore {
     /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(MOST_LIMITERS, Arc::new(SteadyClock::new()))
+        let clock = Arc::new(SteadyClock::new());
+        Self::build(MOST_LIMITERS, clock, Observers::default())
     }
 
     /// Sets the maximum number of limiters. Default: 100 000. At least 1. Beyond it, limiters are
@@ -70,7 +74,7 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn max_limiters(self, max: usize) -> Self {
-        Self::build(max.max(1), Arc::clone(&self.shared.clock))
+        Self::build(max.max(1), Arc::clone(&self.shared.clock), self.observers())
     }
 
     /// Sets the clock that it counts by. Default: the system's, steadied.
@@ -78,7 +82,20 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self::build(self.shared.max, Arc::new(clock))
+        Self::build(self.shared.max, Arc::new(clock), self.observers())
+    }
+
+    /// Adds an observer, which is told of all that the store is asked. Default: none.
+    ///
+    /// Returns a new, empty store.
+    ///
+    /// # Example
+    ///
+    /// See [`Observer`].
+    #[must_use]
+    pub fn observe(self, observer: Arc<dyn Observer>) -> Self {
+        let observers = self.observers().and(observer);
+        Self::build(self.shared.max, Arc::clone(&self.shared.clock), observers)
     }
 
     /// Returns how many limiters it holds.
@@ -99,8 +116,12 @@ impl MemoryStore {
         self.shared.strangers.decided()
     }
 
-    fn build(max: usize, clock: Arc<dyn Clock>) -> Self {
-        let (shared, stack) = stack::memory(Arc::clone(&clock), |listeners| {
+    fn observers(&self) -> Observers {
+        self.stack.about().observers.clone()
+    }
+
+    fn build(max: usize, clock: Arc<dyn Clock>, observers: Observers) -> Self {
+        let (shared, stack) = stack::memory(Arc::clone(&clock), observers, |listeners| {
             Shared::new(max, clock, listeners)
         });
         Self { shared, stack }

@@ -14,6 +14,7 @@ use crate::{
     clock::Clock,
     error::{ConfigError, bail},
     name::{check_prefix, check_word},
+    observe::{Observer, Observers},
     store::guard::breaker::MOST_FAILURES,
 };
 
@@ -61,6 +62,7 @@ impl RedisStoreBuilder {
                 deadline: DEFAULT_DEADLINE,
                 deny_cache: DEFAULT_DENY_CACHE,
                 breaker: DEFAULT_FAILURES,
+                observers: Observers::default(),
                 connect_timeout: CONNECT_TIMEOUT,
                 response_timeout: RESPONSE_TIMEOUT,
                 #[cfg(feature = "tls")]
@@ -161,6 +163,13 @@ impl RedisStoreBuilder {
     /// ```
     pub fn breaker(mut self, failures: u32) -> Self {
         self.settings.breaker = failures;
+        self
+    }
+
+    /// Adds an observer, which is told of all that the store is asked, of its calls to Redis and of
+    /// its changes. Default: none. They are called in the order in which they were added.
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.settings.observers = self.settings.observers.and(observer);
         self
     }
 

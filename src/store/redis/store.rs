@@ -20,6 +20,7 @@ use super::{
 use crate::{
     clock::{self, Clock},
     error::{Error, ErrorKind},
+    observe::Observers,
     store::{
         About,
         guard::breaker::Traffic,
@@ -96,6 +97,7 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     pub(crate) deny_cache: Duration,
     pub(crate) breaker: u32,
+    pub(crate) observers: Observers,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     #[cfg(feature = "tls")]
@@ -173,6 +175,7 @@ impl RedisStore {
             address: address.clone(),
             is_cluster: source.is_cluster,
             rule_names: RuleNames::default(),
+            observers: settings.observers.clone(),
         };
         let connection = Arc::new(settings.connection(source, traffic));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));

@@ -19,6 +19,7 @@ use crate::{
     limit::{Limit, LimitSource, Slots, check_lease},
     macros::warning,
     name::{Counting, Naming, check_rule_name},
+    observe::Observers,
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
@@ -45,6 +46,8 @@ pub(crate) struct Defaults {
     pub(crate) queue: Option<usize>,
     /// Lets CORS preflights pass uncounted.
     pub(crate) skip_preflight: bool,
+    /// Those of the layer and of its store.
+    pub(crate) observers: Observers,
 }
 
 /// One rule, checked, with the parts of its limiters' names prepared.
@@ -52,6 +55,8 @@ pub(super) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
     limits: Vec<NamedLimit>,
+    /// The rule's own; those of its limit unless it has tiers.
+    pub(super) labels: Arc<Labels>,
     /// Set if callers cannot make up keys of this rule.
     bounded: bool,
     /// The longest wait, and the length of the queue.
@@ -87,7 +92,7 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(&store.about().prefix)?;
+        let limits = rule.named_limits(&store.about().prefix, &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -123,8 +128,15 @@ impl CompiledRule {
             rule.share = Share::NONE;
         }
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
+        let labels = match (&rule.limit, limits.first()) {
+            (LimitOf::Fixed(_) | LimitOf::Shared(_) | LimitOf::Parts(_), Some(only)) => {
+                Arc::clone(&only.labels)
+            }
+            _ => Labels::new(rule.label(), rule.hide_headers, None).observed(&defaults.observers),
+        };
         Ok(Self {
             limits,
+            labels,
             bounded: traits.is_some_and(|key| key.is_bounded),
             wait: wait.map(|wait| (wait, queue)),
             warned: Warned::default(),
@@ -368,7 +380,11 @@ impl Rule {
     }
 
     /// Returns its limits with the names under which they count.
-    fn named_limits(&self, prefix: &str) -> Result<Vec<NamedLimit>, ConfigError> {
+    fn named_limits(
+        &self,
+        prefix: &str,
+        observers: &Observers,
+    ) -> Result<Vec<NamedLimit>, ConfigError> {
         let counting = Counting {
             algorithm: self.algorithm,
             slots: self.checked_slots()?,
@@ -378,7 +394,7 @@ impl Rule {
             CostOf::Parts(_) => None,
         };
         let named = |label: &str, naming: Naming, limit| NamedLimit {
-            labels: Labels::new(label, self.hide_headers, fixed_cost),
+            labels: Labels::new(label, self.hide_headers, fixed_cost).observed(observers),
             naming: naming.counted(counting),
             limit,
         };

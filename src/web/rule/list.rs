@@ -12,6 +12,7 @@ use crate::{
     error::{ConfigError, config_error},
     macros::warning,
     name::Identity,
+    observe::RequestResult,
     web::{
         key::{ClientIp, Key, KeyExtractor, KeyTraits, Mistakes, NoKey, Warned, network_of},
         request::is_preflight,
@@ -168,15 +169,18 @@ impl Lists {
         for matcher in &self.deny {
             match self.has(matcher, parts) {
                 Ok(false) => {}
-                Ok(true) => return Some(Plan::Refuse(Refusal::blocked())),
+                Ok(true) => return Some(Plan::Refuse(Refusal::blocked(), None)),
                 // It is unknown whether the request is on the list. That is the server's fault, but
                 // no reason to let it pass.
-                Err(missing) => return Some(Plan::Refuse(Refusal::missing_key(missing))),
+                Err(missing) => return Some(Plan::Refuse(Refusal::missing_key(missing), None)),
             }
         }
         let allowed = |matcher: &Matcher| self.has(matcher, parts).unwrap_or(false);
-        let passes = (self.skip_preflight && is_preflight(parts)) || self.allow.iter().any(allowed);
-        passes.then_some(Plan::Pass)
+        if self.skip_preflight && is_preflight(parts) {
+            return Some(Plan::Pass(RequestResult::Preflight));
+        }
+        let passes = self.allow.iter().any(allowed);
+        passes.then_some(Plan::Pass(RequestResult::AllowedByList))
     }
 
     /// Returns whether the request is one of these; an error if that needs the peer's address and

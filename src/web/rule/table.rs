@@ -22,6 +22,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
+    observe::RequestResult,
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
@@ -375,7 +376,7 @@ impl CompiledRules {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
                 Err(missing) => match rule.refuse(missing, parts) {
-                    Some(refusal) => return Plan::Refuse(refusal),
+                    Some(refusal) => return Plan::Refuse(refusal, Some(Arc::clone(&rule.labels))),
                     None => continue,
                 },
             };
@@ -394,7 +395,7 @@ impl CompiledRules {
             add(charge, &mut first, &mut rest);
         }
         let Some(first) = first else {
-            return Plan::Pass;
+            return Plan::Pass(RequestResult::NoRule);
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let enforced = !(first.shadow && rest.iter().all(|charge| charge.shadow));

@@ -1,0 +1,153 @@
+//! Decisions of a store, told to the observers of whoever asked.
+
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock,
+    decision::{Decision, LimitState, RefusalKind, Source},
+    demand::{Acquire, Charge},
+    error::{Error, ErrorKind},
+    observe::{Decided, DecidedRule, RequestResult, RuleResult},
+};
+
+/// An acquire that is being decided. If it is dropped before, its caller has left.
+pub(super) struct Undecided {
+    pub(super) acquire: Acquire,
+    /// Since when it may wait for permits; `None` for one that does not wait.
+    since: Option<Instant>,
+    is_decided: bool,
+}
+
+impl Undecided {
+    pub(super) fn new(acquire: Acquire) -> Self {
+        let waits = acquire.max_wait.is_some() && is_observed(&acquire);
+        Self {
+            since: waits.then(clock::moment),
+            acquire,
+            is_decided: false,
+        }
+    }
+
+    fn waited(&self) -> Option<Duration> {
+        self.since.map(|since| clock::moment() - since)
+    }
+
+    pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
+        self.is_decided = true;
+        if is_observed(&self.acquire) {
+            report(&self.acquire, &Seen::of(decision), self.waited());
+        }
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        if !self.is_decided && is_observed(&self.acquire) {
+            let seen = Seen {
+                result: RequestResult::Cancelled,
+                source: Source::Layer,
+                error: None,
+                limits: &[],
+            };
+            report(&self.acquire, &seen, self.waited());
+        }
+    }
+}
+
+/// Tells the observers of an acquire that it was decided at once.
+#[inline]
+pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
+    if is_observed(acquire) {
+        report(acquire, &Seen::of(decision), None);
+    }
+}
+
+fn is_observed(acquire: &Acquire) -> bool {
+    !acquire.first.labels.observers.is_empty()
+}
+
+/// What is seen of a decision.
+struct Seen<'a> {
+    result: RequestResult,
+    source: Source,
+    error: Option<ErrorKind>,
+    limits: &'a [LimitState],
+}
+
+impl<'a> Seen<'a> {
+    fn of(decision: &'a Result<Decision, Error>) -> Self {
+        let (result, error) = match decision {
+            Ok(Decision::Allow(_)) => (RequestResult::Allow, None),
+            Ok(Decision::Deny(refusal)) => (
+                refusal.kind().into(),
+                refusal.error().map(Error::kind),
+            ),
+            Err(error) if error.kind() == ErrorKind::AboveRate => (RequestResult::AboveRate, None),
+            Err(error) => (RequestResult::Unavailable, Some(error.kind())),
+        };
+        let decision = decision.as_ref().ok();
+        Self {
+            result,
+            source: decision.map_or(Source::Layer, Decision::source),
+            error,
+            limits: decision.map_or(&[], Decision::states),
+        }
+    }
+
+    fn rule(&self, charge: &Charge, limit: Option<&LimitState>) -> RuleResult {
+        let is_refused = limit.is_some_and(|limit| limit.refused);
+        match self.result {
+            RequestResult::Cancelled => RuleResult::Cancelled,
+            RequestResult::Unavailable => RuleResult::Unavailable,
+            // The failure policy let it pass, or left a shadow rule out.
+            RequestResult::Allow if limit.is_none() => RuleResult::Unavailable,
+            _ if charge.shadow && is_refused => RuleResult::ShadowDeny,
+            RequestResult::Allow => RuleResult::Taken,
+            RequestResult::QueueFull if !charge.shadow => RuleResult::QueueFull,
+            _ if !is_refused => RuleResult::NotTaken,
+            _ if limit.is_some_and(|limit| limit.retry_after.is_none()) => RuleResult::AboveRate,
+            _ => RuleResult::Deny,
+        }
+    }
+}
+
+impl From<RefusalKind> for RequestResult {
+    fn from(kind: RefusalKind) -> Self {
+        match kind {
+            RefusalKind::OverLimit => Self::Deny,
+            RefusalKind::AboveRate => Self::AboveRate,
+            RefusalKind::MissingKey | RefusalKind::KeyTooLong => Self::MissingKey,
+            RefusalKind::Blocked => Self::DeniedByList,
+            RefusalKind::QueueFull => Self::QueueFull,
+            RefusalKind::Unavailable => Self::Unavailable,
+        }
+    }
+}
+
+fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>) {
+    let rules: SmallVec<[DecidedRule<'_>; 4]> = acquire
+        .charges()
+        .map(|charge| {
+            let is_same = |limit: &&LimitState| limit.labels.name == charge.labels.name;
+            let limit = seen.limits.iter().find(is_same);
+            DecidedRule {
+                rule: charge.labels.rule(),
+                result: seen.rule(charge, limit),
+                permits: charge.permits,
+                limit: limit.map(|limit| (limit.permits, limit.interval)),
+                remaining: limit.and_then(|limit| limit.remaining),
+                key_hash: charge.name().text().seeded_hash(),
+                kept: &charge.labels.kept,
+            }
+        })
+        .collect();
+    acquire.first.labels.observers.decided(&Decided {
+        result: seen.result,
+        source: seen.source,
+        error: seen.error,
+        waited,
+        rules: &rules,
+    });
+}
