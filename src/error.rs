@@ -64,6 +64,27 @@ pub enum ErrorKind {
     Limit,
 }
 
+impl ErrorKind {
+    /// Returns the name that metrics and logs have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotInitialized => "not_initialized",
+            Self::RateTypeDiffers => "rate_type_differs",
+            Self::ForeignState => "foreign_state",
+            Self::Permits => "permits",
+            Self::AboveRate => "above_rate",
+            Self::Name => "name",
+            Self::OtherSlot => "other_slot",
+            Self::Timeout => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Rejected => "rejected",
+            Self::Tls => "tls",
+            Self::Full => "full",
+            Self::Limit => "limit",
+        }
+    }
+}
+
 impl Error {
     /// Returns the kind of error.
     pub fn kind(&self) -> ErrorKind {

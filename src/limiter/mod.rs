@@ -67,7 +67,7 @@ impl RateLimiter {
         let store = store.handle().0;
         Ok(Self {
             limiter: stored(Name::exact(name)?),
-            labels: Labels::unnamed(name).observed(&store.about().observers),
+            labels: Labels::unnamed(name).observed(&store.about().observers, None),
             store,
             lease: None,
             yields: false,

@@ -3,6 +3,9 @@
 //! Observers only report: nothing that the crate does depends on them. They learn of each decision
 //! once, whoever made it: a store, a guard in front of it, a failure policy, a list of the layer.
 
+#[cfg(feature = "metrics")]
+mod metrics;
+
 use std::{
     any::Any,
     fmt::Debug,
@@ -15,8 +18,11 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub use self::metrics::Metrics;
 use crate::{
-    decision::Source,
+    decision::source::Source,
     error::{ConfigError, ErrorKind},
     macros::warning,
 };
@@ -220,10 +226,10 @@ impl RuleResult {
 #[non_exhaustive]
 pub struct StoreCall<'a> {
     /// The script or command.
-    pub operation: &'a str,
+    pub operation: &'static str,
     /// The server, without user and password, if it is known.
     pub node: Option<&'a str>,
-    /// The number of requests that share the call.
+    /// The number of requests that share the call; 0 if it takes no permits.
     pub callers: usize,
     /// From sending to the reply, or to giving up.
     pub duration: Duration,
@@ -274,6 +280,8 @@ pub enum StateChange<'a> {
         /// Set if permits remain in use that should be free; else a charge is missing
         receipt: bool,
     },
+    /// As many calls were in flight as may be, so that a request met its failure policy
+    Overload,
     /// A request begins to wait for permits, or has ended waiting
     #[non_exhaustive]
     Waiting {
@@ -293,6 +301,8 @@ pub enum StateChange<'a> {
 /// What observers keep for a rule, so that they need not look it up.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
+    /// The permits of a limit that is fixed in code or file, and the seconds of its interval.
+    pub(crate) limit: Option<(u64, f64)>,
     /// The counters of a rule: see `metrics`.
     pub(crate) counters: OnceLock<Box<dyn Any + Send + Sync>>,
 }

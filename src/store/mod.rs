@@ -334,6 +334,25 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// Returns the name that metrics and logs have for it.
+    pub(crate) fn verb(&self) -> &'static str {
+        match self {
+            Self::TrySetRate(_) => "try_set_rate",
+            Self::SetRate { keep: true, .. } => "update_rate",
+            Self::SetRate { existing: true, .. } => "reset_rate",
+            Self::SetRate { .. } => "set_rate",
+            Self::Release(_) => "release",
+            Self::Expire(..) => "expire",
+            Self::ClearExpire => "clear_expire",
+            Self::TimeToLive => "time_to_live",
+            Self::Delete => "delete",
+            Self::Inspect => "limit",
+            Self::Available => "available_permits",
+            Self::Rename(_) => "rename",
+            Self::Repair => "repair",
+        }
+    }
+
     /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
         matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)

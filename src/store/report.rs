@@ -9,7 +9,7 @@ use crate::{
     decision::{Decision, LimitState, RefusalKind, Source},
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
-    observe::{Decided, DecidedRule, RequestResult, RuleResult},
+    observe::{Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
 
 /// An acquire that is being decided. If it is dropped before, its caller has left.
@@ -23,6 +23,9 @@ pub(super) struct Undecided {
 impl Undecided {
     pub(super) fn new(acquire: Acquire) -> Self {
         let waits = acquire.max_wait.is_some() && is_observed(&acquire);
+        if waits {
+            tell_of_wait(&acquire, None);
+        }
         Self {
             since: waits.then(clock::moment),
             acquire,
@@ -30,28 +33,33 @@ impl Undecided {
         }
     }
 
-    fn waited(&self) -> Option<Duration> {
-        self.since.map(|since| clock::moment() - since)
+    /// Tells the observers that it has ended.
+    fn ends(&self, seen: &Seen<'_>) {
+        if !is_observed(&self.acquire) {
+            return;
+        }
+        let waited = self.since.map(|since| clock::moment() - since);
+        if waited.is_some() {
+            tell_of_wait(&self.acquire, waited);
+        }
+        report(&self.acquire, seen, waited);
     }
 
     pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
         self.is_decided = true;
-        if is_observed(&self.acquire) {
-            report(&self.acquire, &Seen::of(decision), self.waited());
-        }
+        self.ends(&Seen::of(decision));
     }
 }
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        if !self.is_decided && is_observed(&self.acquire) {
-            let seen = Seen {
+        if !self.is_decided {
+            self.ends(&Seen {
                 result: RequestResult::Cancelled,
                 source: Source::Layer,
                 error: None,
                 limits: &[],
-            };
-            report(&self.acquire, &seen, self.waited());
+            });
         }
     }
 }
@@ -60,8 +68,21 @@ impl Drop for Undecided {
 #[inline]
 pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
     if is_observed(acquire) {
-        report(acquire, &Seen::of(decision), None);
+        at_once_observed(acquire, decision);
     }
+}
+
+#[inline(never)]
+fn at_once_observed(acquire: &Acquire, decision: &Result<Decision, Error>) {
+    report(acquire, &Seen::of(decision), None);
+}
+
+fn tell_of_wait(acquire: &Acquire, ended: Option<Duration>) {
+    let labels = &acquire.first.labels;
+    let rule = labels.rule();
+    labels
+        .observers
+        .changed(&StateChange::Waiting { rule, ended });
 }
 
 fn is_observed(acquire: &Acquire) -> bool {
@@ -80,10 +101,9 @@ impl<'a> Seen<'a> {
     fn of(decision: &'a Result<Decision, Error>) -> Self {
         let (result, error) = match decision {
             Ok(Decision::Allow(_)) => (RequestResult::Allow, None),
-            Ok(Decision::Deny(refusal)) => (
-                refusal.kind().into(),
-                refusal.error().map(Error::kind),
-            ),
+            Ok(Decision::Deny(refusal)) => {
+                (refusal.kind().into(), refusal.error().map(Error::kind))
+            }
             Err(error) if error.kind() == ErrorKind::AboveRate => (RequestResult::AboveRate, None),
             Err(error) => (RequestResult::Unavailable, Some(error.kind())),
         };
@@ -126,6 +146,7 @@ impl From<RefusalKind> for RequestResult {
     }
 }
 
+#[inline(never)]
 fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>) {
     let rules: SmallVec<[DecidedRule<'_>; 4]> = acquire
         .charges()

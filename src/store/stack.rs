@@ -8,10 +8,10 @@ use std::sync::Weak;
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op,
+    About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op, OpResult,
     guard::{
         policy,
-        queue::{InFlight, Queued, Queues},
+        queue::{InFlight, Queued, Queues, Unsent},
     },
     report::{self, Undecided},
 };
@@ -31,7 +31,7 @@ use crate::{
     demand::Acquire,
     error::Error,
     name::Name,
-    observe::Observers,
+    observe::{Observers, StateChange},
     receipt::Receipt,
 };
 
@@ -54,6 +54,15 @@ impl Exit {
     }
 
     /// Calls the listeners when it is dropped. Not made for what only reads.
+    /// Returns the result of a verb, of which the observers know now.
+    fn managed(&self, op: &Op, result: Result<OpResult, Error>) -> Result<OpResult, Error> {
+        if result.is_ok() && !op.only_reads() {
+            let verb = op.verb();
+            self.about.observers.changed(&StateChange::Managed { verb });
+        }
+        result.map_err(|error| self.named(error))
+    }
+
     pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> Option<Changing<'a>> {
         (!op.only_reads()).then(|| Changing {
             listeners: &self.listeners,
@@ -119,13 +128,16 @@ pub(crate) fn memory<S: Decide>(
 
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let mut decision = self.store.decide_at_once(acquire);
+        let decision = self.store.decide_at_once(acquire);
         // A decision is large: it is moved only to be changed.
-        if let Some(Err(error)) = &decision {
-            decision = Some(self.exit.fails(acquire, error.clone()));
-        }
-        if let Some(decision) = &decision {
-            report::at_once(acquire, decision);
+        match &decision {
+            None => {}
+            Some(Err(error)) => {
+                let instead = self.exit.fails(acquire, error.clone());
+                report::at_once(acquire, &instead);
+                return Some(instead);
+            }
+            Some(decided) => report::at_once(acquire, decided),
         }
         decision
     }
@@ -145,7 +157,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
         Box::pin(async move {
             let _changing = self.exit.changing(&name, &op);
             let managed = self.store.manage(&name, &op).await;
-            managed.map_err(|error| self.exit.named(error))
+            self.exit.managed(&op, managed)
         })
     }
 
@@ -271,8 +283,16 @@ impl<S: Decide> AnyStore for Remote<S> {
             let asked = self.refusals.ask(acquire);
             let call = || self.queue.acquire(acquire);
             let decision = self.deadline.within(acquire, call).await;
-            if let Ok(decision) = &decision {
-                self.refusals.decided(acquire, asked, decision);
+            match &decision {
+                Ok(decision) => self.refusals.decided(acquire, asked, decision),
+                Err(error) if Unsent::is_why(error) => {
+                    acquire
+                        .first
+                        .labels
+                        .observers
+                        .changed(&StateChange::Overload);
+                }
+                Err(_) => {}
             }
             let give_back = |receipt| self.queue.settle(receipt, 0);
             let decision = self.fallback.answer(acquire, decision, give_back);
@@ -296,7 +316,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                 }
                 Err(error) => Err(error),
             };
-            managed.map_err(|error| self.exit.named(error))
+            self.exit.managed(&op, managed)
         })
     }
 

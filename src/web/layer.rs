@@ -11,10 +11,8 @@ use super::{
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
-    decision::Source,
     error::ConfigError,
-    labels::Labels,
-    observe::{Decided, DecidedRule, Observer, Observers, RequestResult, RuleResult},
+    observe::Observer,
     store::{AnyStore, Store},
     sync::lock,
 };
@@ -63,8 +61,6 @@ pub(crate) struct LayerState {
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
     pub(crate) extensions: bool,
-    /// Those of the layer and of the store.
-    pub(crate) observers: Observers,
     /// Lets one reload run at a time.
     replacing: Mutex<()>,
 }
@@ -89,39 +85,22 @@ impl Replaceable {
     }
 }
 
-impl LayerState {
-    /// Tells the observers of a request that was decided without the store, by this rule if by one.
-    pub(super) fn decided(&self, result: RequestResult, rule: Option<&Labels>) {
-        if self.observers.is_empty() {
-            return;
-        }
-        let rule = rule.map(|labels| DecidedRule {
-            rule: labels.rule(),
-            result: RuleResult::MissingKey,
-            permits: 0,
-            limit: None,
-            remaining: None,
-            key_hash: 0,
-            kept: &labels.kept,
-        });
-        self.observers.decided(&Decided {
-            result,
-            source: Source::Layer,
-            error: None,
-            waited: None,
-            rules: rule.as_slice(),
-        });
-    }
-}
-
 #[cfg(feature = "config")]
 impl LayerState {
     /// Implements [`RateLimitLayer::reload`].
     pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
-        let _alone = lock(&self.replacing);
-        let rules = self.rules.load().successor(rules, &*self.store)?;
-        self.rules.store(Arc::new(rules));
-        Ok(())
+        let replaced = {
+            let _alone = lock(&self.replacing);
+            let rules = self.rules.load().successor(rules, &*self.store);
+            rules.map(|rules| self.rules.store(Arc::new(rules)))
+        };
+        self.reloaded(replaced.as_ref().err());
+        replaced
+    }
+
+    /// Tells the observers of rules that are in force now, or were refused.
+    pub(super) fn reloaded(&self, refused: Option<&ConfigError>) {
+        self.rules.load().tell_of_reload(refused);
     }
 }
 
@@ -508,10 +487,10 @@ impl RateLimitLayerBuilder {
     ///
     /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        let observers = self.defaults.observers.and_all(&self.store.about().observers);
+        let of_store = &self.store.about().observers;
         let defaults = Defaults {
             fields: Fields::new(&self.headers)?,
-            observers: observers.clone(),
+            observers: self.defaults.observers.and_all(of_store),
             ..self.defaults
         };
         let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
@@ -525,7 +504,6 @@ impl RateLimitLayerBuilder {
                 decide_first: self.decide_first,
                 always: self.always,
                 extensions: self.extensions,
-                observers,
                 replacing: Mutex::new(()),
             }),
         })

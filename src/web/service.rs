@@ -98,14 +98,8 @@ where
             (rules.plan(&parts, store), rules.fields)
         };
         match plan {
-            Plan::Pass(result) => {
-                self.shared.decided(result, None);
-                self.forward(Request::from_parts(parts, body), None)
-            }
-            Plan::Refuse(refusal, rule) => {
-                self.shared.decided(refusal.kind().into(), rule.as_deref());
-                self.refuse(refusal, parts, fields)
-            }
+            Plan::Pass => self.forward(Request::from_parts(parts, body), None),
+            Plan::Refuse(refusal) => self.refuse(refusal, parts, fields),
             Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body, fields),
         }
     }

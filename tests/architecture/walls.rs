@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::{File, Names, Source};
 
 /// Plain values, which import nothing but each other.
-const VALUES: [&str; 12] = [
+const VALUES: [&str; 13] = [
     "clock",
     "decision",
     "demand",
@@ -16,6 +16,7 @@ const VALUES: [&str; 12] = [
     "list",
     "macros",
     "name",
+    "observe",
     "receipt",
     "sync",
 ];

@@ -29,6 +29,7 @@ mod lists;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
 mod monitor;
+mod observed;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod queue;

@@ -38,10 +38,11 @@ use crate::{
 
 /// Reads one page of a limiter's log, and the rest of its state.
 pub(super) static DIAGNOSE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
+    let text = concat!(
         include_str!("../../../lua/lib/state.lua"),
         include_str!("../../../lua/diagnose.lua")
-    ))
+    );
+    Script::new("diagnose", text)
 });
 
 /// Entries that are read at a time: below a millisecond of the server's time.
@@ -156,6 +157,7 @@ impl Look<'_> {
             script: &DIAGNOSE,
             command,
             once: false,
+            callers: 0,
         };
         let sent = within(self.timeout, call.send(self.connection)).await;
         let reply = sent.ok_or(ErrorKind::Timeout)?;

@@ -29,7 +29,7 @@ use crate::{
 
 /// Tries the commands that the other scripts call, and compiles their texts.
 pub(crate) static VERIFY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/verify.lua")));
+    LazyLock::new(|| Script::new("verify", include_str!("../../../lua/verify.lua")));
 
 /// The number of hash slots of a Cluster.
 const SLOTS: usize = 16_384;

@@ -79,6 +79,7 @@ pub(crate) struct Breakers {
     jitter: RandomState,
     /// Made once, as it is returned often.
     open: Error,
+    turned: Box<dyn Fn(usize, bool) + Send + Sync>,
 }
 
 struct State {
@@ -149,13 +150,22 @@ impl Breakers {
             clock,
             jitter: RandomState::new(),
             open: Error::new(ErrorKind::Unavailable).detail("its breaker is open"),
+            turned: Box::new(|_, _| ()),
         }
     }
 
-    /// Names the store in the error of an open breaker.
-    pub(crate) fn named(self, address: Option<&Arc<str>>) -> Self {
-        let open = self.open.of(address);
-        Self { open, ..self }
+    /// Names the store in the error of an open breaker. `turned` is called with the number of a node
+    /// whose breaker has opened, or closed.
+    pub(crate) fn named(
+        self,
+        address: Option<&Arc<str>>,
+        turned: impl Fn(usize, bool) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            open: self.open.of(address),
+            turned: Box::new(turned),
+            ..self
+        }
     }
 
     /// Returns what is recorded of the nodes' replies, also where there is no breaker.
@@ -289,6 +299,9 @@ impl Breakers {
         let troubled = state.nodes.iter().any(Node::is_troubled);
         self.is_troubled.store(troubled, Ordering::Release);
         drop(state);
+        if turns {
+            (self.turned)(index, is_open);
+        }
         match (warns, is_open) {
             (Some(true), true) => warning!(
                 failures = self.failures,

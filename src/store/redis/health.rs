@@ -5,10 +5,12 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 use super::{
     node::{SLOTS, SLOTS_TOGETHER, place},
     store::{RedisStore, Settings},
-    transport::connection::ConnectionState,
+    transport::{connection::ConnectionState, source::Source},
 };
 pub use crate::store::guard::breaker::BreakerState;
-use crate::{clock::SteadyClock, name::Name, store::guard::breaker::Breakers};
+use crate::{
+    clock::SteadyClock, name::Name, observe::StateChange, store::guard::breaker::Breakers,
+};
 
 /// One failure is chance, and each costs a request its deadline. A short pause of the server causes
 /// as many at once, whatever the number, and then the first pause of the breaker is short.
@@ -53,7 +55,8 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(crate) fn breakers(&self, is_cluster: bool) -> Breakers {
+    pub(crate) fn breakers(&self, source: &Source) -> Breakers {
+        let is_cluster = source.is_cluster;
         let (nodes, place): (_, fn(&Name) -> usize) = if is_cluster {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)
         } else {
@@ -61,7 +64,16 @@ impl Settings {
         };
         // That of the logs may stand still, or jump.
         let clock = Arc::new(SteadyClock::new());
-        Breakers::new(self.breaker, self.deadline, nodes, place, clock)
+        let breakers = Breakers::new(self.breaker, self.deadline, nodes, place, clock);
+        let (observers, address) = (self.observers.clone(), source.shown.clone());
+        breakers.named(source.shown.as_ref(), move |place, open| {
+            let first = place * usize::from(SLOTS_TOGETHER);
+            let node = match is_cluster {
+                true => &*format!("slots {first}-{}", first + usize::from(SLOTS_TOGETHER) - 1),
+                false => address.as_deref().unwrap_or_default(),
+            };
+            observers.changed(&StateChange::Breaker { node, open });
+        })
     }
 }
 

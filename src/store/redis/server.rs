@@ -10,7 +10,7 @@ use super::{
     rewritten::Rewritten,
     saga::{self, OneCall},
     settle_queue::SettleQueue,
-    transport::connection::Connection,
+    transport::{calling::Calling, connection::Connection},
     wire::{self, script::Call, verbs},
 };
 use crate::{
@@ -138,6 +138,7 @@ impl OneCall for Server {
                 ask,
             ),
             once: !scripts.is_idempotent,
+            callers: 0,
         };
         let reply = self.call_for(call, run).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
@@ -191,9 +192,10 @@ impl Server {
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
-    async fn call_for(&self, call: Call, run: &[Acquire]) -> Result<redis::Value, Error> {
+    async fn call_for(&self, mut call: Call, run: &[Acquire]) -> Result<redis::Value, Error> {
         // As old as the call: see `Receipt`.
         let made = moment();
+        call.callers = run.len();
         let reply = self.batches.send(call, run).await;
         reply.map_err(|failure| {
             if failure.unacknowledged {
@@ -254,12 +256,13 @@ impl Server {
     /// Sends a plain command that is safe to repeat.
     async fn command(
         &self,
-        verb: &str,
+        verb: &'static str,
         arguments: &[impl redis::ToRedisArgs],
     ) -> Result<redis::Value, Error> {
         let mut command = redis::cmd(verb);
         command.arg(arguments);
-        let reply = self.connection.send(&command, false).await;
+        let calling = Calling::new(&self.connection, verb, 0);
+        let reply = calling.ended(self.connection.send(&command, false).await);
         reply.map_err(wire::failure)
     }
 

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     clock::{self, moment},
     name::Name,
+    observe::{Observers, StateChange},
     receipt::Receipt,
     store::Listeners,
     sync::lock,
@@ -49,6 +50,7 @@ struct Counts {
     /// Those that found no place, no runtime, or no Redis for too long.
     lost_receipts: AtomicU64,
     lost_charges: AtomicU64,
+    observers: Observers,
 }
 
 /// Counts a receipt as on its way until it is dropped, and then as lost if it has not arrived.
@@ -66,6 +68,10 @@ impl Drop for Counted {
                 false => &self.counts.lost_receipts,
             };
             lost.fetch_add(1, Ordering::Relaxed);
+            let receipt = !self.charges;
+            self.counts
+                .observers
+                .changed(&StateChange::Lost { receipt });
         }
         self.counts.on_their_way.send_modify(|count| *count -= 1);
     }
@@ -88,11 +94,14 @@ struct Settlement {
 }
 
 impl SettleQueue {
-    pub(crate) fn new(batches: Arc<Batches>, listeners: Listeners) -> Self {
+    pub(crate) fn new(batches: Arc<Batches>, listeners: Listeners, observers: Observers) -> Self {
         Self {
             batches,
             listeners,
-            counts: Arc::default(),
+            counts: Arc::new(Counts {
+                observers,
+                ..Counts::default()
+            }),
             runtime: Mutex::default(),
         }
     }
@@ -118,9 +127,14 @@ impl SettleQueue {
             charges,
             arrived: false,
         };
-        let Some(runtime) = self.runtime().filter(|_| !full) else {
+        let Some(runtime) = self.runtime() else {
             return;
         };
+        if full {
+            // The observers are told that it is lost, and here a lease may be locked.
+            drop(runtime.spawn(async move { drop(counted) }));
+            return;
+        }
         let repeatable = !call.once;
         // Before a charge is sent again, it is looked at how late it is.
         call.once |= charges;

@@ -162,7 +162,7 @@ impl RedisStore {
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
         let address = source.shown.clone();
-        let breakers = settings.breakers(source.is_cluster).named(address.as_ref());
+        let breakers = settings.breakers(&source);
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
             deadline: settings.deadline,
@@ -180,7 +180,11 @@ impl RedisStore {
         let connection = Arc::new(settings.connection(source, traffic));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners| Server {
-            settle_queue: SettleQueue::new(Arc::clone(&batches), listeners.clone()),
+            settle_queue: SettleQueue::new(
+                Arc::clone(&batches),
+                listeners.clone(),
+                settings.observers.clone(),
+            ),
             batches,
             connection,
             client_id: settings
@@ -232,6 +236,7 @@ impl Settings {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             traffic,
+            observers: self.observers.clone(),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
         };

@@ -132,7 +132,8 @@ impl CompiledRule {
             (LimitOf::Fixed(_) | LimitOf::Shared(_) | LimitOf::Parts(_), Some(only)) => {
                 Arc::clone(&only.labels)
             }
-            _ => Labels::new(rule.label(), rule.hide_headers, None).observed(&defaults.observers),
+            _ => Labels::new(rule.label(), rule.hide_headers, None)
+                .observed(&defaults.observers, None),
         };
         Ok(Self {
             limits,
@@ -393,10 +394,17 @@ impl Rule {
             CostOf::Fixed(permits) => Some(permits),
             CostOf::Parts(_) => None,
         };
-        let named = |label: &str, naming: Naming, limit| NamedLimit {
-            labels: Labels::new(label, self.hide_headers, fixed_cost).observed(observers),
-            naming: naming.counted(counting),
-            limit,
+        let named = |label: &str, naming: Naming, limit: Option<LimitSource>| {
+            let fixed = match limit {
+                Some(LimitSource::Code(limit)) => Some((limit.permits(), limit.interval())),
+                _ => None,
+            };
+            NamedLimit {
+                labels: Labels::new(label, self.hide_headers, fixed_cost)
+                    .observed(observers, fixed),
+                naming: naming.counted(counting),
+                limit,
+            }
         };
         let derived = |label: &str, limit: Option<&Limit>| {
             let limit = limit.map(|limit| LimitSource::Code(limit.for_request_key()));

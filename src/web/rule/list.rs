@@ -6,7 +6,7 @@ use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 use http::request::Parts;
 use ipnet::IpNet;
 
-use super::{Plan, index::Index, pattern::Pattern};
+use super::{index::Index, pattern::Pattern};
 use crate::{
     decision::{Missing, Refusal},
     error::{ConfigError, config_error},
@@ -164,23 +164,24 @@ impl Lists {
         })
     }
 
-    /// Returns the plan for a request on a list; for all others `None`, as the rules decide.
-    pub(super) fn find(&self, parts: &Parts) -> Option<Plan> {
+    /// Returns why a request on a list passes, or its refusal; for all others `None`, as the rules
+    /// decide.
+    pub(super) fn find(&self, parts: &Parts) -> Option<Result<RequestResult, Refusal>> {
         for matcher in &self.deny {
             match self.has(matcher, parts) {
                 Ok(false) => {}
-                Ok(true) => return Some(Plan::Refuse(Refusal::blocked(), None)),
+                Ok(true) => return Some(Err(Refusal::blocked())),
                 // It is unknown whether the request is on the list. That is the server's fault, but
                 // no reason to let it pass.
-                Err(missing) => return Some(Plan::Refuse(Refusal::missing_key(missing), None)),
+                Err(missing) => return Some(Err(Refusal::missing_key(missing))),
             }
         }
         let allowed = |matcher: &Matcher| self.has(matcher, parts).unwrap_or(false);
         if self.skip_preflight && is_preflight(parts) {
-            return Some(Plan::Pass(RequestResult::Preflight));
+            return Some(Ok(RequestResult::Preflight));
         }
         let passes = self.allow.iter().any(allowed);
-        passes.then_some(Plan::Pass(RequestResult::AllowedByList))
+        passes.then_some(Ok(RequestResult::AllowedByList))
     }
 
     /// Returns whether the request is one of these; an error if that needs the peer's address and

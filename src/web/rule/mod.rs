@@ -29,9 +29,7 @@ use crate::{
     demand::Acquire,
     error::ConfigError,
     failure_policy::FailurePolicy,
-    labels::Labels,
     limit::{Algorithm, Limit},
-    observe::RequestResult,
 };
 
 /// The name of a rule without one.
@@ -83,12 +81,11 @@ pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
 /// The layer's plan for a request.
 pub(crate) enum Plan {
-    /// No rule applies, and why
-    Pass(RequestResult),
+    /// No rule applies
+    Pass,
     /// Call the store; the response then goes to the rules with a `charge_if`
     Acquire(Acquire, Judges),
-    /// Refuse, by a list or by a rule that lacks its key
-    Refuse(Refusal, Option<Arc<Labels>>),
+    Refuse(Refusal),
 }
 
 impl Limit {

@@ -18,11 +18,12 @@ use super::{
     unmatched::Unmatched,
 };
 use crate::{
+    decision::{Refusal, Source},
     demand::{Acquire, Charge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
-    observe::RequestResult,
+    observe::{Decided, DecidedRule, RequestResult, RuleResult, StateChange},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
@@ -354,11 +355,51 @@ impl CompiledRules {
         }
     }
 
+    /// Tells the observers of new rules that are in force now, or were refused.
+    pub(crate) fn tell_of_reload(&self, refused: Option<&ConfigError>) {
+        let observers = &self.defaults.observers;
+        observers.changed(&StateChange::Rules { refused });
+    }
+
+    fn passes(&self, result: RequestResult) -> Plan {
+        self.tell(result, None);
+        Plan::Pass
+    }
+
+    fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
+        self.tell(refusal.kind().into(), rule);
+        Plan::Refuse(refusal)
+    }
+
+    /// Tells the observers of a request that is decided without the store, by this rule if by one.
+    fn tell(&self, result: RequestResult, rule: Option<&CompiledRule>) {
+        let observers = &self.defaults.observers;
+        if observers.is_empty() {
+            return;
+        }
+        let rule = rule.map(|rule| DecidedRule {
+            rule: rule.labels.rule(),
+            result: RuleResult::MissingKey,
+            permits: 0,
+            limit: None,
+            remaining: None,
+            key_hash: 0,
+            kept: &rule.labels.kept,
+        });
+        observers.decided(&Decided {
+            result,
+            source: Source::Layer,
+            error: None,
+            waited: None,
+            rules: rule.as_slice(),
+        });
+    }
+
     /// Returns the plan for a request. It leaves out the rules that an outer layer has charged in
     /// `store`; `None` leaves out none.
     pub(crate) fn plan(&self, parts: &Parts, store: Option<&Arc<dyn AnyStore>>) -> Plan {
-        if let Some(plan) = self.lists.find(parts) {
-            return plan;
+        if let Some(listed) = self.lists.find(parts) {
+            return listed.map_or_else(|it| self.refuses(it, None), |it| self.passes(it));
         }
         let entry = self.index.find(parts);
         self.unmatched.record(entry);
@@ -376,7 +417,7 @@ impl CompiledRules {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
                 Err(missing) => match rule.refuse(missing, parts) {
-                    Some(refusal) => return Plan::Refuse(refusal, Some(Arc::clone(&rule.labels))),
+                    Some(refusal) => return self.refuses(refusal, Some(rule)),
                     None => continue,
                 },
             };
@@ -395,7 +436,7 @@ impl CompiledRules {
             add(charge, &mut first, &mut rest);
         }
         let Some(first) = first else {
-            return Plan::Pass(RequestResult::NoRule);
+            return self.passes(RequestResult::NoRule);
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let enforced = !(first.shadow && rest.iter().all(|charge| charge.shadow));

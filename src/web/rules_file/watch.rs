@@ -141,7 +141,12 @@ async fn apply(
     let applying = tokio::task::spawn_blocking(move || {
         let rules = text.and_then(|text| file.parse(&text));
         let layer = layer.upgrade()?;
-        Some(rules.and_then(|rules| layer.reload(rules)))
+        let refused = |error: &ConfigError| layer.reloaded(Some(error));
+        Some(
+            rules
+                .inspect_err(refused)
+                .and_then(|rules| layer.reload(rules)),
+        )
     });
     match applying.await {
         Ok(applied) => applied,

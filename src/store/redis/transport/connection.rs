@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
+    observe::{Observers, StateChange},
     store::redis::classify::{Class, Executed},
     sync::lock,
 };
@@ -148,6 +149,15 @@ impl Connection {
             slot: Arc::new(Mutex::new(slot)),
             once,
         }
+    }
+
+    pub(crate) fn observers(&self) -> &Observers {
+        &self.dial.observers
+    }
+
+    /// Returns where it leads to, without user and password; `None` where only the caller knows.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.source.shown.as_deref()
     }
 
     /// Sends a command and waits for its reply. After the loss of its connection it is sent once
@@ -334,6 +344,7 @@ impl Connection {
             attempt: attempt.clone(),
         };
         let (source, dial) = (self.source.clone(), self.dial.clone());
+        let tell = self.tell_whether();
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
             let longest = dial.connect_timeout;
@@ -343,6 +354,7 @@ impl Connection {
             };
             let outcome = outcome.map(|link| (link, moment()));
             lock(&slot).settle(number, &outcome);
+            tell(outcome.is_ok());
             done.send_replace(Some(outcome));
         }));
         attempt
@@ -367,6 +379,17 @@ impl Connection {
                 None => None,
             };
             slot.state = State::Idle { not_before };
+            drop(slot);
+            self.tell_whether()(false);
+        }
+    }
+
+    /// Returns what tells the observers whether there is a connection.
+    fn tell_whether(&self) -> impl Fn(bool) + Send + 'static {
+        let (observers, address) = (self.dial.observers.clone(), self.source.shown.clone());
+        move |connected| {
+            let node = address.as_deref().unwrap_or_default();
+            observers.changed(&StateChange::Connection { node, connected });
         }
     }
 

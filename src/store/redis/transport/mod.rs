@@ -1,6 +1,7 @@
 //! Connections to Redis.
 
 pub(crate) mod address;
+pub(crate) mod calling;
 pub(crate) mod connection;
 pub(crate) mod link;
 pub(crate) mod source;

@@ -16,7 +16,7 @@ use super::{
 };
 #[cfg(feature = "tls")]
 use crate::error::ConfigError;
-use crate::store::guard::breaker::Traffic;
+use crate::{observe::Observers, store::guard::breaker::Traffic};
 
 /// The settings of a connection that is made here.
 #[derive(Clone)]
@@ -25,6 +25,8 @@ pub(crate) struct Dial {
     pub(crate) response_timeout: Duration,
     /// Records that a server answers.
     pub(crate) traffic: Arc<Traffic>,
+    /// Those of the store.
+    pub(crate) observers: Observers,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Option<TlsCertificates>,
 }

@@ -58,9 +58,10 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option
     let script = batch_of(calls.clone().next()?.script)?;
     Some(Call {
         script,
-        command: format::batch(script, calls.map(|call| &call.command))?,
+        command: format::batch(script, calls.clone().map(|call| &call.command))?,
         // A caller may have left and given back: if it is lost, those that still wait go alone.
         once: true,
+        callers: calls.map(|call| call.callers).sum(),
     })
 }
 

@@ -16,6 +16,7 @@ use crate::{
     store::redis::{
         classify::Class,
         transport::{
+            calling::Calling,
             connection::{Connection, Failed},
             link::To,
         },
@@ -67,7 +68,8 @@ pub(crate) type Loaded = LazyLock<Script>;
 macro_rules! lua {
     ($($file:literal),+) => {
         Loaded::new(|| {
-            Script::new(concat!($(include_str!(concat!("../../../../lua/", $file))),+))
+            let text = concat!($(include_str!(concat!("../../../../lua/", $file))),+);
+            Script::new([$($file),+].last().map_or("", |file| file.trim_end_matches(".lua")), text)
         })
     };
 }
@@ -81,6 +83,8 @@ pub(crate) struct Call {
     pub(crate) command: Cmd,
     /// Set if it must not be sent twice: a lost connection is an error, because it may have run.
     pub(crate) once: bool,
+    /// The number of requests that it decides; 0 if it takes no permits.
+    pub(crate) callers: usize,
 }
 
 impl Call {
@@ -93,6 +97,11 @@ impl Call {
     ///
     /// Dropping it may leave the script executed or not.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
+        let calling = Calling::new(connection, self.script.name, self.callers);
+        calling.ended(self.send_by_hash(connection).await)
+    }
+
+    async fn send_by_hash(&self, connection: &Connection) -> Result<Value, Failed> {
         match connection.send(&self.command, self.once).await {
             Err(failed) if is_unknown_script(&failed.error) => {
                 // Boxed, so that a call of a script that is known has no room for it.
@@ -133,13 +142,16 @@ impl Call {
 /// The text of a script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
+    /// Its file in `lua/`.
+    name: &'static str,
     text: &'static str,
     sha1: String,
 }
 
 impl Script {
-    pub(crate) fn new(text: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str, text: &'static str) -> Self {
         Self {
+            name,
             text,
             sha1: redis::Script::new(text).get_hash().to_owned(),
         }

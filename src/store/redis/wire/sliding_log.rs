@@ -74,6 +74,7 @@ fn brief(
         script,
         command,
         once: false,
+        callers: 0,
     };
     match run {
         [caller] if takes_several(caller) => {

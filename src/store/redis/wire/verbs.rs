@@ -103,5 +103,6 @@ pub(crate) fn start(script: &'static Script, keys: &[String], verb: &str, once: 
         script,
         command,
         once,
+        callers: 0,
     }
 }

@@ -1,0 +1,50 @@
+//! What makes a decision: [`Source`].
+
+/// Where a [`Decision`](crate::Decision) was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// In the store
+    Store,
+    /// In the store, by an upper bound of what the key has taken: the store is full, and has no
+    /// place for that key. The permits left are a lower bound then, and waits may be longer by an
+    /// eighth of the interval. See [`MemoryStore`](crate::MemoryStore#bounds)
+    Estimate,
+    /// In the store, a moment ago: a refusal that still stands is repeated. See
+    /// [`deny_cache`](crate::RedisStoreBuilder::deny_cache)
+    Cache,
+    /// In this process, from permits fetched ahead: see [`Rule::lease`](crate::Rule::lease)
+    Lease,
+    /// In this process, by a share of the limit, because the store could not: see
+    /// [`FailurePolicy::local`](crate::FailurePolicy::local)
+    Local,
+    /// By the rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
+    FailurePolicy,
+    /// In the layer, without asking the store: the request lacks the key of a rule, or a list
+    /// denies it
+    Layer,
+}
+
+impl Source {
+    /// Returns the name that metrics and logs have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Estimate => "estimate",
+            Self::Cache => "cache",
+            Self::Lease => "lease",
+            Self::Local => "local",
+            Self::FailurePolicy => "policy",
+            Self::Layer => "none",
+        }
+    }
+
+    /// Returns the store, which decided by an estimate or not.
+    pub(crate) fn of_store(by_estimate: bool) -> Self {
+        if by_estimate {
+            Self::Estimate
+        } else {
+            Self::Store
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Counters, gauges and histograms by the `metrics` facade: [`Metrics`].
+
+use std::{
+    fmt,
+    sync::{Mutex, OnceLock},
+};
+
+use metrics::{
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
+
+use super::{Decided, DecidedRule, Observer, StateChange, StoreCall};
+use crate::{
+    clock::{Clock, SystemClock},
+    decision::source::Source,
+    error::ErrorKind,
+    sync::lock,
+};
+
+/// The servers that have labels of their own. All others share one.
+const MOST_NODES: usize = 32;
+
+/// Counts decisions, calls and changes by the [`metrics`] facade, for whatever recorder the process
+/// has installed.
+///
+/// [Operations](crate::docs::operations) lists the metrics, with their labels and what they mean.
+/// No label comes from a request: there are as many series as the rules in code or file make.
+///
+/// # Recorder
+///
+/// A counter is looked up when it is first needed, and then kept, so that counting costs a few
+/// nanoseconds and no allocation. **Install the recorder before the first request:** what was looked
+/// up without one counts nothing for as long as the process runs. For histograms,
+/// `metrics-exporter-prometheus` needs buckets, or it renders summaries.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp, observe::Metrics};
+///
+/// let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+/// let layer = RateLimitLayer::new(&store, Limit::per_second(5).by(PeerIp));
+/// ```
+#[derive(Default)]
+pub struct Metrics {
+    /// By result and source.
+    requests: [[OnceLock<Counter>; Source::Layer as usize + 1]; REQUEST_RESULTS],
+    /// By operation and result: a call takes so long that a short search does not matter.
+    calls: Mutex<Vec<(Call, Histogram)>>,
+    callers: OnceLock<Histogram>,
+    /// Those with labels of their own.
+    nodes: Mutex<Vec<String>>,
+    described: OnceLock<()>,
+}
+
+const REQUEST_RESULTS: usize = 11;
+const RULE_RESULTS: usize = 9;
+
+type Call = (&'static str, Option<ErrorKind>);
+
+/// The counters of one rule, kept beside its name.
+#[derive(Default)]
+struct OfRule {
+    results: [OnceLock<Counter>; RULE_RESULTS],
+    taken: OnceLock<Counter>,
+}
+
+impl Metrics {
+    /// Creates the observer. Nothing is registered yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn rule(&self, name: &str, rule: &DecidedRule<'_>) {
+        let counters = rule.kept.counters.get_or_init(|| {
+            self.describe();
+            if let Some((permits, interval)) = rule.kept.limit {
+                let rule = name.to_owned();
+                gauge!("ratelimit_limit_permits", "rule" => rule.clone()).set(permits as f64);
+                gauge!("ratelimit_limit_interval_seconds", "rule" => rule).set(interval);
+            }
+            Box::<OfRule>::default()
+        });
+        // Nothing else keeps counters.
+        let Some(counters) = counters.downcast_ref::<OfRule>() else {
+            return;
+        };
+        let result = rule.result;
+        if let Some(count) = counters.results.get(result as usize) {
+            let look_up = || {
+                counter!("ratelimit_rule_requests_total", "rule" => name.to_owned(),
+                    "result" => result.as_str())
+            };
+            count.get_or_init(look_up).increment(1);
+        }
+        if result == super::RuleResult::Taken {
+            let look_up = || permits(name, "taken");
+            let taken = counters.taken.get_or_init(look_up);
+            taken.increment(rule.permits.into());
+        }
+    }
+
+    /// Returns the label of a server.
+    fn node(&self, node: &str) -> String {
+        let mut nodes = lock(&self.nodes);
+        if !nodes.iter().any(|known| known == node) {
+            if nodes.len() == MOST_NODES {
+                return "others".to_owned();
+            }
+            nodes.push(node.to_owned());
+        }
+        node.to_owned()
+    }
+
+    /// Registers what metrics mean, once there is something to count.
+    fn describe(&self) {
+        self.described.get_or_init(|| {
+            for (name, meaning) in COUNTERS {
+                describe_counter!(name, Unit::Count, meaning);
+            }
+            for (name, unit, meaning) in GAUGES {
+                describe_gauge!(name, unit, meaning);
+            }
+            for (name, unit, meaning) in HISTOGRAMS {
+                describe_histogram!(name, unit, meaning);
+            }
+        });
+    }
+}
+
+fn permits(rule: &str, kind: &'static str) -> Counter {
+    counter!("ratelimit_permits_total", "rule" => rule.to_owned(), "kind" => kind)
+}
+
+impl Observer for Metrics {
+    fn decided(&self, event: &Decided<'_>) {
+        let (result, source) = (event.result, event.source);
+        let of_result = self.requests.get(result as usize);
+        if let Some(count) = of_result.and_then(|counts| counts.get(source as usize)) {
+            let look_up = || {
+                self.describe();
+                counter!("ratelimit_requests_total", "result" => result.as_str(),
+                    "source" => source.as_str())
+            };
+            count.get_or_init(look_up).increment(1);
+        }
+        for rule in event.rules {
+            if let Some(name) = rule.rule {
+                self.rule(name, rule);
+            }
+        }
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        self.describe();
+        let call = (event.operation, event.result.err());
+        let mut calls = lock(&self.calls);
+        let at = calls.iter().position(|(known, _)| *known == call);
+        let at = at.unwrap_or_else(|| {
+            let result = call.1.map_or("ok", ErrorKind::as_str);
+            let seconds = histogram!("ratelimit_store_seconds", "operation" => call.0,
+                "result" => result);
+            calls.push((call, seconds));
+            calls.len() - 1
+        });
+        if let Some((_, seconds)) = calls.get(at) {
+            seconds.record(event.duration);
+        }
+        drop(calls);
+        if event.callers > 0 {
+            let callers = self
+                .callers
+                .get_or_init(|| histogram!("ratelimit_store_callers"));
+            callers.record(event.callers as f64);
+        }
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        self.describe();
+        match *event {
+            StateChange::Breaker { node, open } => {
+                let node = self.node(node);
+                gauge!("ratelimit_breaker_open", "node" => node).set(f64::from(u8::from(open)));
+            }
+            StateChange::Connection { node, connected } => {
+                let node = self.node(node);
+                gauge!("ratelimit_connected", "node" => node).set(f64::from(u8::from(connected)));
+            }
+            StateChange::Rules { refused } => {
+                let result = if refused.is_some() {
+                    "refused"
+                } else {
+                    "applied"
+                };
+                counter!("ratelimit_rules_reloads_total", "result" => result).increment(1);
+                if refused.is_none() {
+                    let now = SystemClock.now();
+                    gauge!("ratelimit_rules_applied_timestamp_seconds").set(now.as_secs_f64());
+                }
+            }
+            StateChange::Settled {
+                rule: Some(rule),
+                taken,
+                charged,
+            } => {
+                let kind = if charged < taken { "refunded" } else { "owed" };
+                permits(rule, kind).increment(charged.abs_diff(taken).into());
+            }
+            StateChange::Lost { receipt } => {
+                let what = if receipt { "receipt" } else { "charge" };
+                counter!("ratelimit_lost_total", "what" => what).increment(1);
+            }
+            StateChange::Overload => counter!("ratelimit_overload_total").increment(1),
+            StateChange::Waiting {
+                rule: Some(rule),
+                ended,
+            } => {
+                let queued = gauge!("ratelimit_queued", "rule" => rule.to_owned());
+                match ended {
+                    None => queued.increment(1),
+                    Some(waited) => {
+                        queued.decrement(1);
+                        histogram!("ratelimit_queue_seconds", "rule" => rule.to_owned())
+                            .record(waited);
+                    }
+                }
+            }
+            StateChange::Settled { rule: None, .. }
+            | StateChange::Waiting { rule: None, .. }
+            | StateChange::Managed { .. } => {}
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+const COUNTERS: [(&str, &str); 6] = [
+    ("ratelimit_requests_total", "Requests that were decided"),
+    ("ratelimit_rule_requests_total", "Rules that requests met"),
+    ("ratelimit_permits_total", "Permits taken and corrected"),
+    (
+        "ratelimit_overload_total",
+        "Requests that the bound of calls in flight sent to the failure policy",
+    ),
+    (
+        "ratelimit_lost_total",
+        "Corrections that could not be sent to the store",
+    ),
+    ("ratelimit_rules_reloads_total", "Rules that were reloaded"),
+];
+
+const GAUGES: [(&str, Unit, &str); 6] = [
+    (
+        "ratelimit_limit_permits",
+        Unit::Count,
+        "Permits of a fixed limit",
+    ),
+    (
+        "ratelimit_limit_interval_seconds",
+        Unit::Seconds,
+        "Interval of a fixed limit",
+    ),
+    (
+        "ratelimit_queued",
+        Unit::Count,
+        "Requests that wait for permits",
+    ),
+    (
+        "ratelimit_breaker_open",
+        Unit::Count,
+        "1 while the breaker of a server is open",
+    ),
+    (
+        "ratelimit_connected",
+        Unit::Count,
+        "1 while there is a connection",
+    ),
+    (
+        "ratelimit_rules_applied_timestamp_seconds",
+        Unit::Seconds,
+        "When rules were last applied",
+    ),
+];
+
+const HISTOGRAMS: [(&str, Unit, &str); 3] = [
+    (
+        "ratelimit_queue_seconds",
+        Unit::Seconds,
+        "How long requests waited for permits",
+    ),
+    (
+        "ratelimit_store_seconds",
+        Unit::Seconds,
+        "How long calls to Redis took",
+    ),
+    (
+        "ratelimit_store_callers",
+        Unit::Count,
+        "Requests that share a call",
+    ),
+];

@@ -1,0 +1,293 @@
+//! Law O8: observers are told of each request once, and as its answer says.
+
+mod calls;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    scene::*,
+    support::random::{Random, seed},
+};
+use tower_ratelimit::{
+    Requests,
+    key::FromHeader,
+    observe::{Decided, Observer, RequestResult, RuleResult, StateChange},
+};
+
+type Counts = BTreeMap<(String, &'static str), u64>;
+
+/// Everything that an observer is told, added up.
+#[derive(Debug, Default)]
+pub struct Told(Mutex<Sums>);
+
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    /// By result and source.
+    requests: Counts,
+    /// By rule and result.
+    rules: Counts,
+    /// The permits that each rule has taken, less those that were given back.
+    permits: BTreeMap<String, i64>,
+    waiting: i64,
+}
+
+impl Observer for Told {
+    fn decided(&self, event: &Decided<'_>) {
+        let mut sums = self.0.lock().unwrap();
+        count(
+            &mut sums.requests,
+            event.result.as_str(),
+            event.source.as_str(),
+        );
+        for rule in event.rules {
+            let name = rule.rule.unwrap_or("-");
+            count(&mut sums.rules, name, rule.result.as_str());
+            if rule.result == RuleResult::Taken {
+                *sums.permits.entry(name.to_owned()).or_default() += i64::from(rule.permits);
+            }
+        }
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        let mut sums = self.0.lock().unwrap();
+        match *event {
+            StateChange::Settled {
+                rule: Some(rule),
+                taken,
+                charged,
+                ..
+            } => {
+                let more = i64::from(charged) - i64::from(taken);
+                *sums.permits.entry(rule.to_owned()).or_default() += more;
+            }
+            StateChange::Waiting { ended, .. } => {
+                sums.waiting += if ended.is_some() { -1 } else { 1 };
+            }
+            _ => {}
+        }
+    }
+}
+
+fn count(counts: &mut Counts, first: &str, second: &'static str) {
+    *counts.entry((first.to_owned(), second)).or_default() += 1;
+}
+
+const KEYS: [&str; 3] = ["ann", "bob", "eve"];
+
+fn by_key(permits: u64) -> Rule {
+    Limit::per_hour(permits).by(FromHeader::new("x-key"))
+}
+
+/// Rules of each kind. Nothing becomes free while the test runs.
+fn rules(builder: tower_ratelimit::RateLimitLayerBuilder) -> RateLimitLayer {
+    let rules = tower_ratelimit::Rules::new()
+        .allow(Requests::on("/health"))
+        .deny(Requests::on("/blocked"))
+        .on("/one", by_key(40).named("one"))
+        .on("/two", [by_key(30).named("a"), by_key(20).named("b")])
+        .on(
+            "/shadow",
+            [by_key(5).named("s").shadow(), by_key(60).named("t")],
+        )
+        .on("/refund", by_key(30).named("refund").charge_if(|_| false))
+        .on("/lease", by_key(4_000).named("lease").lease(secs(60)))
+        .on(
+            "/above",
+            by_key(4).named("above").cost_by(|parts| {
+                let cost = parts
+                    .headers
+                    .get("x-cost")
+                    .map(|cost| cost.to_str().unwrap());
+                cost.map_or(1, |cost| cost.parse().unwrap())
+            }),
+        )
+        .on("/wait", by_key(3).named("wait").wait(secs(7200)).queue(2));
+    builder.rules(rules).skip_preflight().build().unwrap()
+}
+
+/// The rules whose permits are compared with the store's.
+const RULES: [(&str, u64); 9] = [
+    ("one", 40),
+    ("a", 30),
+    ("b", 20),
+    ("s", 5),
+    ("t", 60),
+    ("refund", 30),
+    ("lease", 4_000),
+    ("above", 4),
+    ("wait", 3),
+];
+
+/// The result that a request must have been told with.
+fn expected(path: &str, answer: &Response<RateLimitBody<String>>) -> (&'static str, &'static str) {
+    let Some(decision) = answer.extensions().get::<Decision>() else {
+        let passed = match path {
+            "/health" => RequestResult::AllowedByList,
+            "/preflight" => RequestResult::Preflight,
+            _ => RequestResult::NoRule,
+        };
+        return (passed.as_str(), "none");
+    };
+    let result = match decision {
+        Decision::Allow(_) => "allow",
+        Decision::Deny(refusal) => match refusal.kind() {
+            RefusalKind::OverLimit => "deny",
+            RefusalKind::AboveRate => "above_rate",
+            RefusalKind::MissingKey => "missing_key",
+            RefusalKind::Blocked => "denied_by_list",
+            RefusalKind::QueueFull => "queue_full",
+            RefusalKind::Unavailable => "unavailable",
+            other => panic!("{other:?}"),
+        },
+    };
+    (result, decision.source().as_str())
+}
+
+fn request(path: &str, random: &mut Random) -> Request<String> {
+    let mut request = Request::builder().uri(path);
+    if !random.one_in(12) {
+        request = request.header("x-key", random.of(&KEYS));
+    }
+    match path {
+        "/above" => request = request.header("x-cost", random.of(&["1", "9"])),
+        "/preflight" => {
+            request = request
+                .method("OPTIONS")
+                .header("origin", "https://a.example")
+                .header("access-control-request-method", "PUT");
+        }
+        _ => {}
+    }
+    request.body(String::new()).unwrap()
+}
+
+const PATHS: [&str; 12] = [
+    "/health",
+    "/blocked",
+    "/none",
+    "/preflight",
+    "/one",
+    "/two",
+    "/shadow",
+    "/refund",
+    "/lease",
+    "/above",
+    "/wait",
+    "/wait",
+];
+
+/// Sends requests of all kinds, some of whose callers leave, and compares.
+async fn each_is_told_once<S: Settles>(store: S, told: &Told, prefix: &str, requests: u64) {
+    let layer = rules(RateLimitLayer::builder(&store));
+    let direct = limited(&store, Limit::per_hour(30)).await;
+    let mut random = Random(seed());
+    let mut own = Counts::new();
+    let mut waiting = Vec::new();
+    for _ in 0..requests {
+        if random.one_in(10) {
+            let decision = direct.try_acquire().await.unwrap();
+            let result = if decision.is_allowed() {
+                "allow"
+            } else {
+                "deny"
+            };
+            count(&mut own, result, decision.source().as_str());
+            continue;
+        }
+        let path = random.of(&PATHS);
+        let request = request(path, &mut random);
+        let waits = path == "/wait";
+        let mut answer = Box::pin(layer.layer(service_fn(serve)).oneshot(request));
+        if waits {
+            // None of them gets a permit any more, once three have.
+            let answered = tokio::time::timeout(millis(5), &mut answer).await;
+            match answered {
+                Ok(answer) => {
+                    let (result, source) = expected(path, &answer.unwrap());
+                    count(&mut own, result, source);
+                }
+                Err(_) => waiting.push(answer),
+            }
+            if random.one_in(4) && !waiting.is_empty() {
+                drop(waiting.swap_remove(random.place(waiting.len())));
+                count(&mut own, "cancelled", "none");
+            }
+            continue;
+        }
+        let answer = answer.await.unwrap();
+        let (result, source) = expected(path, &answer);
+        count(&mut own, result, source);
+    }
+    assert!(told.0.lock().unwrap().waiting >= waiting.len() as i64);
+    for answer in waiting.drain(..) {
+        drop(answer);
+        count(&mut own, "cancelled", "none");
+    }
+    store.settled().await;
+    let sums = told.0.lock().unwrap().clone();
+    assert_eq!(sums.requests, own);
+    assert_eq!(sums.requests.values().sum::<u64>(), requests);
+    assert_eq!(sums.waiting, 0);
+    for (rule, permits) in RULES {
+        let mut used = 0;
+        for key in KEYS {
+            let limiter = RateLimiter::new(&store, &format!("{prefix}:{{{key}}}:{rule}")).unwrap();
+            if limiter.limit().await.unwrap().is_some() {
+                used += permits - free(&limiter).await;
+            }
+        }
+        let told = sums.permits.get(rule).copied().unwrap_or_default();
+        assert_eq!(told, used as i64, "{rule}: {:?}", sums.rules);
+    }
+    println!("{:?}\n{:?}", sums.requests, sums.rules);
+    for result in [
+        "allow",
+        "deny",
+        "above_rate",
+        "missing_key",
+        "cancelled",
+        "queue_full",
+    ] {
+        assert!(
+            sums.requests.keys().any(|(found, _)| found == result),
+            "{result}"
+        );
+    }
+    for result in [
+        "taken",
+        "deny",
+        "not_taken",
+        "shadow_deny",
+        "missing_key",
+        "above_rate",
+    ] {
+        assert!(
+            sums.rules.keys().any(|(_, found)| *found == result),
+            "{result}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn each_request_on_a_store_in_memory_is_told_once() {
+    let told = Arc::new(Told::default());
+    let store = MemoryStore::new().observe(told.clone());
+    each_is_told_once(store, &told, "memory", 3_000).await;
+}
+
+#[tokio::test]
+async fn each_request_on_redis_is_told_once() {
+    let told = Arc::new(Told::default());
+    let prefix = unique("o8");
+    let store = patient(RedisServer::shared().url())
+        .prefix(&prefix)
+        .observe(told.clone());
+    each_is_told_once(store.build().unwrap(), &told, &prefix, 3_000).await;
+    let sums = told.0.lock().unwrap();
+    for source in ["store", "cache", "lease"] {
+        assert!(
+            sums.requests.keys().any(|(_, found)| *found == source),
+            "{source}"
+        );
+    }
+}

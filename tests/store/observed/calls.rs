@@ -1,0 +1,237 @@
+//! What a store's observers are told besides decisions, and what an observer may do wrong.
+
+use std::collections::BTreeSet;
+
+use crate::scene::*;
+use tower_ratelimit::{
+    FailurePolicy,
+    key::FromHeader,
+    observe::{Decided, Observer, StateChange, StoreCall},
+};
+
+/// The events of a store, as text.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Heard {
+    fn say(&self, text: String) {
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|said| said.starts_with(text))
+    }
+
+    fn all(&self) -> BTreeSet<String> {
+        self.0.lock().unwrap().iter().cloned().collect()
+    }
+}
+
+impl Observer for Heard {
+    fn decided(&self, event: &Decided<'_>) {
+        let error = event.error.map_or("-", ErrorKind::as_str);
+        self.say(format!(
+            "{} {} {error}",
+            event.result.as_str(),
+            event.source.as_str()
+        ));
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        assert!(event.node.is_some_and(|node| !node.contains("secret")));
+        let result = event.result.map_or_else(ErrorKind::as_str, |()| "ok");
+        self.say(format!(
+            "call {} {} {result}",
+            event.operation, event.callers
+        ));
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        self.say(match event {
+            StateChange::Breaker { open, .. } => format!("breaker {open}"),
+            StateChange::Connection { connected, .. } => format!("connected {connected}"),
+            StateChange::Managed { verb, .. } => format!("managed {verb}"),
+            StateChange::Lost { receipt, .. } => format!("lost receipt {receipt}"),
+            StateChange::Settled { taken, charged, .. } => format!("settled {taken} {charged}"),
+            other => format!("{other:?}"),
+        });
+    }
+}
+
+#[tokio::test]
+async fn each_call_is_told_with_those_that_share_it() {
+    let heard = Arc::new(Heard::default());
+    let store = shared_redis().observe(heard.clone()).build().unwrap();
+    let limiter = limited(&store, Limit::per_hour(100)).await;
+    let grant = take(&limiter, 3).await;
+    let together = (0..20).map(|_| limiter.try_acquire());
+    futures_all(together).await;
+    limiter.settle(&grant.receipts()[0], 1);
+    store.close().await;
+    let _ = limiter.limit().await.unwrap();
+    let all = heard.all();
+    for expected in [
+        "connected true",
+        "call sliding_log/verbs 0 ok",
+        "call sliding_log/acquire_list 1 ok",
+        "call HMGET 0 ok",
+        "managed try_set_rate",
+        "settled 3 1",
+        "allow store -",
+    ] {
+        assert!(all.contains(expected), "{expected}: {all:#?}");
+    }
+    let callers = |said: &String| {
+        let mut words = said
+            .strip_prefix("call sliding_log/acquire_list ")?
+            .split(' ');
+        words.next()?.parse::<usize>().ok()
+    };
+    let of_calls: usize = heard.0.lock().unwrap().iter().filter_map(callers).sum();
+    assert_eq!(of_calls, 21, "{all:#?}");
+}
+
+/// Awaits all at once.
+async fn futures_all(
+    all: impl Iterator<Item = impl Future<Output = Result<Decision, tower_ratelimit::Error>>>,
+) {
+    let mut all: Vec<_> = all.map(Box::pin).collect();
+    std::future::poll_fn(|cx| {
+        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+        if all.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_outage_is_told_with_what_decided_instead() {
+    let mut server = RedisServer::start();
+    let heard = Arc::new(Heard::default());
+    let store = hasty(server.url(), millis(30))
+        .breaker(2)
+        .observe(heard.clone());
+    let store = store.build().unwrap();
+    let key = || FromHeader::new("x-key");
+    let layer = |name: &str, policy| {
+        layer_of(
+            &store,
+            Limit::per_hour(2).by(key()).named(name).on_failure(policy),
+        )
+    };
+    let layers = [
+        layer("open", FailurePolicy::Allow),
+        layer("shut", FailurePolicy::Deny),
+        layer("half", FailurePolicy::local(1.0)),
+    ];
+    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
+    for layer in &layers {
+        assert!(decide(layer, request()).await.is_allowed());
+    }
+    server.stop_process();
+    until("the breaker opens", async || {
+        for layer in &layers {
+            let _ = decide(layer, request()).await;
+        }
+        heard.has("breaker true")
+    })
+    .await;
+    for layer in layers.iter().cycle().take(3 * layers.len()) {
+        let _ = decide(layer, request()).await;
+    }
+    for expected in [
+        "allow policy -",
+        "unavailable policy timeout",
+        "unavailable policy unavailable",
+        "deny local -",
+        "call sliding_log/acquire_list 1 timeout",
+    ] {
+        assert!(heard.has(expected), "{expected}: {:#?}", heard.all());
+    }
+    server.resume();
+    until("the breaker closes", async || {
+        for layer in &layers {
+            let _ = decide(layer, request()).await;
+        }
+        heard.has("breaker false")
+    })
+    .await;
+    server.kill();
+    until("the connection is lost", async || {
+        let _ = decide(&layers[0], request()).await;
+        heard.has("connected false")
+    })
+    .await;
+}
+
+#[derive(Debug, Default)]
+struct Panics(AtomicUsize);
+
+impl Observer for Panics {
+    fn decided(&self, _: &Decided<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        panic!("an observer's mistake");
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_panics_is_not_called_again() {
+    let (panics, heard) = (Arc::new(Panics::default()), Arc::new(Heard::default()));
+    let store = MemoryStore::new()
+        .observe(panics.clone())
+        .observe(heard.clone());
+    let layer = layer_of(&store, Limit::per_hour(1).by(FromHeader::new("x-key")));
+    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
+    assert!(decide(&layer, request()).await.is_allowed());
+    assert!(!decide(&layer, request()).await.is_allowed());
+    assert_eq!(panics.0.load(Ordering::SeqCst), 1);
+    assert_eq!(heard.0.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn one_observer_of_both_is_told_once() {
+    let heard = Arc::new(Heard::default());
+    let of_layer = Arc::new(Heard::default());
+    let store = MemoryStore::new().observe(heard.clone());
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(Limit::per_hour(1).by(FromHeader::new("x-key")))
+        .observe(of_layer.clone())
+        .observe(heard.clone())
+        .build()
+        .unwrap();
+    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
+    assert!(decide(&layer, request()).await.is_allowed());
+    // Another layer's requests are the store's as well.
+    let other = layer_of(
+        &store,
+        Limit::per_hour(1)
+            .by(FromHeader::new("x-key"))
+            .named("other"),
+    );
+    assert!(decide(&other, request()).await.is_allowed());
+    assert_eq!(heard.0.lock().unwrap().len(), 2);
+    assert_eq!(of_layer.0.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn rules_that_are_applied_or_refused_are_told() {
+    let heard = Arc::new(Heard::default());
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .otherwise(Limit::per_hour(1).by(FromHeader::new("x-key")))
+        .observe(heard.clone())
+        .build()
+        .unwrap();
+    let rules = tower_ratelimit::Rules::new();
+    assert!(layer.reload(rules.clone()).is_err());
+    layer.reload(rules.otherwise(Limit::per_hour(2))).unwrap();
+    let said = heard.0.lock().unwrap().clone();
+    assert!(said[0].contains("refused: Some("), "{said:?}");
+    assert_eq!(said[1], "Rules { refused: None }");
+}
