@@ -1,5 +1,5 @@
 //! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
-//! memory, or in Redis at `REDIS_URL`. `PORT` sets the port.
+//! memory, or in Redis at `REDIS_URL`. `PORT` sets the port. `/metrics` is for Prometheus.
 
 #![allow(
     clippy::print_stderr,
@@ -7,7 +7,7 @@
     reason = "an example prints its results"
 )]
 
-use std::{env, error::Error, net::SocketAddr, time::Duration};
+use std::{env, error::Error, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -16,9 +16,11 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     ConfigError, Decision, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store, key::Secret,
+    observe::Metrics,
 };
 
 const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/limits.toml");
@@ -116,7 +118,28 @@ async fn what_is_left(Extension(decision): Extension<Decision>) -> String {
     }
 }
 
-fn app(limits: RateLimitLayer) -> Router {
+/// Installs the recorder, before anything is counted. Without buckets, histograms would be
+/// rendered as summaries.
+fn record() -> Result<PrometheusHandle, BuildError> {
+    let seconds = [
+        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
+    ];
+    let callers = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
+    let recorded = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &seconds)?
+        .set_buckets_for_metric(Matcher::Suffix("_callers".to_owned()), &callers)?
+        .install_recorder()?;
+    let upkeep = recorded.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(recorded)
+}
+
+fn app(limits: RateLimitLayer, recorded: PrometheusHandle) -> Router {
     Router::new()
         .route("/", get(what_is_left))
         .route("/data", get(what_is_left))
@@ -129,11 +152,15 @@ fn app(limits: RateLimitLayer) -> Router {
         )
         .layer(limits)
         .layer(from_fn(find_plan))
+        // Behind the limits, so not limited itself. A service has it on a port of its own.
+        .route("/metrics", get(async move || recorded.render()))
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
+    let recorded = record()?;
+    let metrics = Arc::new(Metrics::new());
     let (limits, place) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
@@ -141,11 +168,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let store = RedisStore::builder(url)
                 .prefix("example")
                 .deadline(Duration::from_secs(1))
+                .observe(metrics)
                 .build()?;
             store.ping().await?;
             (limits(&store, path)?, "in Redis")
         }
-        Err(_) => (limits(&MemoryStore::new(), path)?, "in memory"),
+        Err(_) => {
+            let store = MemoryStore::new().observe(metrics);
+            (limits(&store, path)?, "in memory")
+        }
     };
     let port: u16 = env::var("PORT").map_or(Ok(0), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
@@ -155,7 +186,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("\n# {what}\n{}", line.replace("URL", &url));
     }
 
-    let app = app(limits).into_make_service_with_connect_info::<SocketAddr>();
+    let app = app(limits, recorded).into_make_service_with_connect_info::<SocketAddr>();
     let stop = async {
         // Without a handler for it, there is no such signal to wait for.
         if tokio::signal::ctrl_c().await.is_err() {

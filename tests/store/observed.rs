@@ -1,6 +1,7 @@
 //! Law O8: observers are told of each request once, and as its answer says.
 
 mod calls;
+mod metrics;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,205 @@
+//! The metrics, as Prometheus scrapes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::scene::*;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
+use tower_ratelimit::{
+    FailurePolicy, Rules,
+    key::{FromHeader, Secret},
+    observe::Metrics,
+};
+
+fn recorder() -> PrometheusRecorder {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &[0.001, 1.0])
+        .and_then(|it| {
+            it.set_buckets_for_metric(Matcher::Suffix("_callers".to_owned()), &[1.0, 8.0])
+        });
+    builder.unwrap().build_recorder()
+}
+
+/// Runs a scenario on this thread, whose metrics go to a recorder of its own.
+fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
+    let recorder = recorder();
+    metrics::with_local_recorder(&recorder, || runtime().block_on(scenario(&recorder)));
+}
+
+/// The samples of a scrape, each with its labels in their order.
+fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
+    let text = recorder.handle().render();
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+fn request(key: &str) -> Request<()> {
+    Request::builder().header("x-key", key).body(()).unwrap()
+}
+
+fn rule(name: &str) -> Rule {
+    Limit::per_hour(2).by(FromHeader::new("x-key")).named(name)
+}
+
+#[test]
+fn a_request_is_counted_with_its_rules_and_permits() {
+    recorded(async |recorder| {
+        let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+        let layer = layer_of(&store, [rule("a").cost(2), rule("b").shadow()]);
+        for key in ["ann", "ann", "bob"] {
+            let _ = decide(&layer, request(key)).await;
+        }
+        let limiter = limited(&store, Limit::per_hour(1)).await;
+        take(&limiter, 1).await;
+        let samples = samples(recorder);
+        for (name, value) in [
+            (
+                "ratelimit_requests_total{result=\"allow\",source=\"store\"}",
+                3.0,
+            ),
+            (
+                "ratelimit_requests_total{result=\"deny\",source=\"store\"}",
+                1.0,
+            ),
+            (
+                "ratelimit_rule_requests_total{rule=\"a\",result=\"taken\"}",
+                2.0,
+            ),
+            (
+                "ratelimit_rule_requests_total{rule=\"a\",result=\"deny\"}",
+                1.0,
+            ),
+            (
+                "ratelimit_rule_requests_total{rule=\"b\",result=\"not_taken\"}",
+                1.0,
+            ),
+            ("ratelimit_permits_total{rule=\"a\",kind=\"taken\"}", 4.0),
+            ("ratelimit_limit_permits{rule=\"a\"}", 2.0),
+            ("ratelimit_limit_interval_seconds{rule=\"a\"}", 3600.0),
+        ] {
+            assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
+        }
+    });
+}
+
+/// Neither callers nor what they send make series, also where their keys are secrets.
+#[test]
+fn a_flood_of_keys_makes_no_series() {
+    recorded(async |recorder| {
+        let store = MemoryStore::new()
+            .max_limiters(1_000)
+            .observe(Arc::new(Metrics::new()));
+        let secret = Secret::new("k1", "a secret of these tests and of nobody").unwrap();
+        let digested = Limit::per_hour(1).by(FromHeader::new("x-key").digest(&secret));
+        let layer = RateLimitLayer::builder(&store)
+            .otherwise([rule("a"), digested.named("digested")])
+            .build()
+            .unwrap();
+        let ask = async |place: u64| {
+            send(&layer, request(&format!("caller-{place}\"}}{{x="))).await;
+        };
+        for place in 0..100_000 {
+            ask(place).await;
+        }
+        let after: BTreeSet<_> = samples(recorder).into_keys().collect();
+        assert!(after.len() < 40, "{}", after.len());
+        assert!(
+            after.iter().all(|name| !name.contains("caller")),
+            "{after:#?}"
+        );
+    });
+}
+
+/// Has everything happen that is counted, and returns the scrape.
+async fn everything(recorder: &PrometheusRecorder) -> String {
+    let mut server = RedisServer::start();
+    let metrics = Arc::new(Metrics::new());
+    let store = hasty(server.url(), millis(50)).breaker(2).observe(metrics);
+    let store = store.build().unwrap();
+    let rules = || {
+        Rules::new()
+            .on("/wait", rule("wait").wait(secs(7200)))
+            .on("/refund", rule("refund").charge_if(|_| false))
+            .on("/open", rule("open").on_failure(FailurePolicy::Allow))
+            .otherwise(rule("a"))
+    };
+    let layer = RateLimitLayer::builder(&store)
+        .rules(rules())
+        .build()
+        .unwrap();
+    let ask = async |path: &str| {
+        let mut request = request("ann");
+        *request.uri_mut() = path.parse().unwrap();
+        send(&layer, request).await
+    };
+    layer.reload(rules()).unwrap();
+    let _ = ask("/").await;
+    let _ = ask("/refund").await;
+    for _ in 0..3 {
+        let _ = tokio::time::timeout(millis(200), ask("/wait")).await;
+    }
+    let limiter = limited(&store, Limit::per_hour(5_000)).await;
+    let mut grants = Vec::new();
+    for _ in 0..1_100 {
+        grants.push(take(&limiter, 1).await);
+    }
+    // More at once than may be in flight.
+    let burst: Vec<_> = (0..2_000)
+        .map(|place| {
+            let (layer, key) = (layer.clone(), format!("key-{place}"));
+            tokio::spawn(async move { send(&layer, request(&key)).await })
+        })
+        .collect();
+    for request in burst {
+        request.await.unwrap();
+    }
+    server.stop_process();
+    for grant in &grants {
+        limiter.settle(&grant.receipts()[0], 0);
+    }
+    until("receipts are lost, and the breaker opens", async || {
+        let _ = ask("/open").await;
+        let text = recorder.handle().render();
+        text.contains("ratelimit_lost_total") && text.contains("ratelimit_breaker_open")
+    })
+    .await;
+    server.resume();
+    recorder.handle().render()
+}
+
+#[test]
+fn a_recorder_that_comes_before_the_first_request_has_everything() {
+    let names = [
+        ("ratelimit_requests_total", "counter"),
+        ("ratelimit_rule_requests_total", "counter"),
+        ("ratelimit_permits_total", "counter"),
+        ("ratelimit_overload_total", "counter"),
+        ("ratelimit_limit_permits", "gauge"),
+        ("ratelimit_limit_interval_seconds", "gauge"),
+        ("ratelimit_queue_seconds", "histogram"),
+        ("ratelimit_queued", "gauge"),
+        ("ratelimit_store_seconds", "histogram"),
+        ("ratelimit_store_callers", "histogram"),
+        ("ratelimit_breaker_open", "gauge"),
+        ("ratelimit_connected", "gauge"),
+        ("ratelimit_lost_total", "counter"),
+        ("ratelimit_rules_reloads_total", "counter"),
+        ("ratelimit_rules_applied_timestamp_seconds", "gauge"),
+    ];
+    recorded(async |recorder| {
+        let text = everything(recorder).await;
+        for (name, kind) in names {
+            assert!(
+                text.contains(&format!("# TYPE {name} {kind}\n")),
+                "{name}: {text}"
+            );
+            assert!(text.contains(&format!("# HELP {name} ")), "{name}: {text}");
+        }
+    });
+}
