@@ -10,7 +10,10 @@ use metrics::{
     histogram,
 };
 
-use super::{Decided, DecidedRule, Observer, StateChange, StoreCall};
+use super::{
+    Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall,
+    kept::RULE_RESULTS,
+};
 use crate::{
     clock::{Clock, SystemClock},
     decision::source::Source,
@@ -47,7 +50,7 @@ const MOST_NODES: usize = 32;
 #[derive(Default)]
 pub struct Metrics {
     /// By result and source.
-    requests: [[OnceLock<Counter>; Source::Layer as usize + 1]; REQUEST_RESULTS],
+    requests: [[OnceLock<Counter>; SOURCES]; REQUEST_RESULTS],
     /// By operation and result: a call takes so long that a short search does not matter.
     calls: Mutex<Vec<(Call, Histogram)>>,
     callers: OnceLock<Histogram>,
@@ -56,17 +59,11 @@ pub struct Metrics {
     described: OnceLock<()>,
 }
 
-const REQUEST_RESULTS: usize = 11;
-const RULE_RESULTS: usize = 9;
+const SOURCES: usize = Source::Layer as usize + 1;
+const _: () = assert!(RULE_RESULTS == RuleResult::ShadowDeny as usize + 1);
+const REQUEST_RESULTS: usize = RequestResult::NoRule as usize + 1;
 
 type Call = (&'static str, Option<ErrorKind>);
-
-/// The counters of one rule, kept beside its name.
-#[derive(Default)]
-struct OfRule {
-    results: [OnceLock<Counter>; RULE_RESULTS],
-    taken: OnceLock<Counter>,
-}
 
 impl Metrics {
     /// Creates the observer. Nothing is registered yet.
@@ -83,12 +80,8 @@ impl Metrics {
                 gauge!("ratelimit_limit_permits", "rule" => rule.clone()).set(permits as f64);
                 gauge!("ratelimit_limit_interval_seconds", "rule" => rule).set(interval);
             }
-            Box::<OfRule>::default()
+            Box::default()
         });
-        // Nothing else keeps counters.
-        let Some(counters) = counters.downcast_ref::<OfRule>() else {
-            return;
-        };
         let result = rule.result;
         if let Some(count) = counters.results.get(result as usize) {
             let look_up = || {
@@ -97,7 +90,7 @@ impl Metrics {
             };
             count.get_or_init(look_up).increment(1);
         }
-        if result == super::RuleResult::Taken {
+        if result == RuleResult::Taken {
             let look_up = || permits(name, "taken");
             let taken = counters.taken.get_or_init(look_up);
             taken.increment(rule.permits.into());

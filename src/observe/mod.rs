@@ -3,21 +3,22 @@
 //! Observers only report: nothing that the crate does depends on them. They learn of each decision
 //! once, whoever made it: a store, a guard in front of it, a failure policy, a list of the layer.
 
+mod kept;
 #[cfg(feature = "metrics")]
 mod metrics;
 
 use std::{
-    any::Any,
     fmt::Debug,
     iter,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+pub(crate) use self::kept::Kept;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use self::metrics::Metrics;
@@ -298,15 +299,6 @@ pub enum StateChange<'a> {
     },
 }
 
-/// What observers keep for a rule, so that they need not look it up.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    /// The permits of a limit that is fixed in code or file, and the seconds of its interval.
-    pub(crate) limit: Option<(u64, f64)>,
-    /// The counters of a rule: see `metrics`.
-    pub(crate) counters: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
 /// The observers of a layer or a store, usually none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observers(Option<Arc<[Arc<Observed>]>>);
@@ -362,7 +354,13 @@ impl Observers {
     }
 
     fn tell(&self, tell: impl Fn(&dyn Observer)) {
-        for observed in self.iter().filter(|it| !it.is_off.load(Ordering::Relaxed)) {
+        let Some(all) = &self.0 else {
+            return;
+        };
+        for observed in all.iter() {
+            if observed.is_off.load(Ordering::Relaxed) {
+                continue;
+            }
             let told = catch_unwind(AssertUnwindSafe(|| tell(&*observed.observer)));
             if told.is_err() && !observed.is_off.swap(true, Ordering::Relaxed) {
                 warning!("an observer has panicked: it is not called any more");

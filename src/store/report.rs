@@ -1,8 +1,10 @@
 //! Decisions of a store, told to the observers of whoever asked.
 
-use std::time::{Duration, Instant};
-
-use smallvec::SmallVec;
+use std::{
+    slice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     clock,
@@ -116,7 +118,26 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn rule(&self, charge: &Charge, limit: Option<&LimitState>) -> RuleResult {
+    #[inline(always)]
+    fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
+        let labels = &charge.labels;
+        let is_same = |limit: &&LimitState| {
+            Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
+        };
+        let limit = self.limits.iter().find(is_same);
+        DecidedRule {
+            rule: labels.rule(),
+            result: self.result(charge, limit),
+            permits: charge.permits,
+            limit: limit.map(|limit| (limit.permits, limit.interval)),
+            remaining: limit.and_then(|limit| limit.remaining),
+            key_hash: charge.name().text().seeded_hash(),
+            kept: &labels.kept,
+        }
+    }
+
+    #[inline(always)]
+    fn result(&self, charge: &Charge, limit: Option<&LimitState>) -> RuleResult {
         let is_refused = limit.is_some_and(|limit| limit.refused);
         match self.result {
             RequestResult::Cancelled => RuleResult::Cancelled,
@@ -146,29 +167,25 @@ impl From<RefusalKind> for RequestResult {
     }
 }
 
-#[inline(never)]
+#[inline]
 fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>) {
-    let rules: SmallVec<[DecidedRule<'_>; 4]> = acquire
-        .charges()
-        .map(|charge| {
-            let is_same = |limit: &&LimitState| limit.labels.name == charge.labels.name;
-            let limit = seen.limits.iter().find(is_same);
-            DecidedRule {
-                rule: charge.labels.rule(),
-                result: seen.rule(charge, limit),
-                permits: charge.permits,
-                limit: limit.map(|limit| (limit.permits, limit.interval)),
-                remaining: limit.and_then(|limit| limit.remaining),
-                key_hash: charge.name().text().seeded_hash(),
-                kept: &charge.labels.kept,
-            }
-        })
-        .collect();
-    acquire.first.labels.observers.decided(&Decided {
-        result: seen.result,
-        source: seen.source,
-        error: seen.error,
-        waited,
-        rules: &rules,
-    });
+    let tell = |rules: &[DecidedRule<'_>]| {
+        acquire.first.labels.observers.decided(&Decided {
+            result: seen.result,
+            source: seen.source,
+            error: seen.error,
+            waited,
+            rules,
+        });
+    };
+    // One rule is the usual case, and is not copied into a list.
+    match acquire.rest.is_empty() {
+        true => tell(slice::from_ref(&seen.decided(&acquire.first))),
+        false => tell(
+            &acquire
+                .charges()
+                .map(|it| seen.decided(it))
+                .collect::<Vec<_>>(),
+        ),
+    }
 }

@@ -9,8 +9,10 @@ use std::{alloc::System, future::Ready, future::ready};
 use crate::ALONE;
 use bytes::Bytes;
 use http_body_util::Empty;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tower::Service;
+use tower_ratelimit::observe::Metrics;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -126,12 +128,15 @@ const ADMITTING: Limit = Limit::per_day(1_000_000);
 
 /// A store of its own prefix, so that names are as long as they are by default.
 fn redis() -> RedisStore {
-    RedisStore::builder(RedisServer::shared().url())
+    redis_with(|store| store)
+}
+
+fn redis_with(set: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> RedisStore {
+    let store = RedisStore::builder(RedisServer::shared().url())
         .prefix(&unique("rl"))
         .deadline(Duration::from_secs(10))
-        .deny_cache(Duration::from_secs(60))
-        .build()
-        .unwrap()
+        .deny_cache(Duration::from_secs(60));
+    set(store).build().unwrap()
 }
 
 #[test]
@@ -156,6 +161,15 @@ fn a_cached_refusal_allocates_nothing_before_its_response() {
                 "the answer has a head and a body: {counts:?}"
             );
         }
+        // The metrics of a rule are looked up once.
+        let recorded = PrometheusBuilder::new().install_recorder().unwrap();
+        let store = redis_with(|store| store.observe(Arc::new(Metrics::new())));
+        let rule = REFUSING.by(PeerIp).named("metered");
+        spend(&rule, &store).await;
+        let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
+        assert_eq!((counts.call, counts.inner), (0, None), "{counts:?}");
+        let metric = "ratelimit_rule_requests_total{rule=\"metered\",result=\"deny\"}";
+        assert!(recorded.render().contains(metric));
         // A name that is too long to stand in place: so what is counted is there to be counted.
         let rule = REFUSING.by(FromHeader::new("x-long"));
         let store = redis();

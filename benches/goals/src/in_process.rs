@@ -4,17 +4,18 @@ use std::{
     convert::Infallible,
     hint::black_box,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use http::{HeaderValue, Request, Response, StatusCode};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Decision, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
-    Source,
+    RedisStoreBuilder, Source, observe::Metrics,
 };
 
 use crate::{
@@ -62,7 +63,7 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
     Scene { name, begin }
 }
 
-pub(crate) const SCENES: [Scene; 21] = [
+pub(crate) const SCENES: [Scene; 22] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extensions and fields", |_, _| by_hand()),
     scene("governor, admitted", |_, _| {
@@ -105,7 +106,12 @@ pub(crate) const SCENES: [Scene; 21] = [
     scene("refused, GCRA, 100,000 keys", |_, _| {
         memory(HOURLY, Algorithm::Gcra, MANY, |layer| layer)
     }),
-    scene("refused, deny cache", |runtime, _| deny_cache(runtime)),
+    scene("refused, deny cache", |runtime, _| {
+        deny_cache(runtime, |store| store)
+    }),
+    scene("refused, deny cache, metrics", |runtime, _| {
+        deny_cache(runtime, |store| store.observe(counting()))
+    }),
     scene("admitted, lease", lease),
     scene("admitted, Redis", |_, _| redis(100, 1)),
     scene("admitted, Redis, 50 keys at once", |_, _| redis(100, 50)),
@@ -257,7 +263,8 @@ fn three_limits() -> Asker {
 /// Grants by a server to so many users in turn, so many at a time: what they cost its client.
 fn redis(keys: usize, at_once: usize) -> Asker {
     let server = RedisServer::start();
-    let layer = RateLimitLayer::new(&store(&server, Duration::ZERO), LEASED.by(by_user()));
+    let store = store(&server, Duration::ZERO).build().unwrap();
+    let layer = RateLimitLayer::new(&store, LEASED.by(by_user()));
     // Of its own: the one that counts is entered, and drives nothing.
     let runtime = one_thread();
     let (service, users, mut place) = (layer.layer(nothing()), users(keys), 0);
@@ -290,18 +297,30 @@ fn redis(keys: usize, at_once: usize) -> Asker {
 }
 
 /// A refusal that is repeated from memory for as long as there can be one.
-fn deny_cache(runtime: &Runtime) -> Asker {
+fn deny_cache(
+    runtime: &Runtime,
+    observed: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
+) -> Asker {
     let server = RedisServer::start();
-    let store = store(&server, Duration::from_secs(60));
+    let store = observed(store(&server, Duration::from_secs(60)))
+        .build()
+        .unwrap();
     let layer = RateLimitLayer::new(&store, HOURLY.by(by_user()));
     runtime.block_on(async { while source(&layer).await != Source::Cache {} });
     of_redis(server, &layer, StatusCode::TOO_MANY_REQUESTS)
 }
 
+/// Counts by the recorder of Prometheus, as services do.
+fn counting() -> Arc<Metrics> {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    RECORDER.get_or_init(|| PrometheusBuilder::new().install_recorder().unwrap());
+    Arc::new(Metrics::new())
+}
+
 /// Grants out of a lease that has just begun, and is large enough for all requests.
 fn lease(runtime: &Runtime, requests: usize) -> Asker {
     let server = RedisServer::start();
-    let store = store(&server, Duration::ZERO);
+    let store = store(&server, Duration::ZERO).build().unwrap();
     let rule = LEASED.by(by_user()).lease(LEASED.interval() / 10);
     let layer = RateLimitLayer::new(&store, rule);
     runtime.block_on(async {
@@ -317,13 +336,11 @@ fn lease(runtime: &Runtime, requests: usize) -> Asker {
     of_redis(server, &layer, StatusCode::OK)
 }
 
-fn store(server: &RedisServer, deny_cache: Duration) -> RedisStore {
+fn store(server: &RedisServer, deny_cache: Duration) -> RedisStoreBuilder {
     RedisStore::builder(server.url())
         .deadline(DEADLINE)
         .response_timeout(DEADLINE)
         .deny_cache(deny_cache)
-        .build()
-        .unwrap()
 }
 
 /// Asks once, and returns where the decision came from.

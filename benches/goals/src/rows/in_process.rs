@@ -36,7 +36,7 @@ type Case = (&'static str, Peer, Option<f64>, Option<f64>);
 
 /// A scene beside a peer, with the goals: nanoseconds, and how many times the peer's. Both peers
 /// count by GCRA, and write no fields.
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     ("by hand, extensions and fields", Governor, None, None),
     ("admitted, GCRA", Governor, Some(300.0), Some(4.8)),
     (
@@ -73,6 +73,7 @@ const CASES: [Case; 17] = [
         Some(0.03),
     ),
     ("refused, deny cache", Governor, Some(330.0), None),
+    ("refused, deny cache, metrics", Governor, None, None),
     ("admitted, lease", Governor, Some(420.0), None),
 ];
 
