@@ -13,6 +13,8 @@
 
 #[path = "../examples/orders/mod.rs"]
 mod orders;
+#[path = "clients/scrape.rs"]
+mod scrape;
 mod support;
 #[path = "clients/with_grpcio.rs"]
 mod with_grpcio;

@@ -153,7 +153,7 @@ async fn call(
     methods: &[&str],
 ) -> (Vec<[String; 3]>, Vec<Attempt>) {
     let (server, attempts) = serve(store).await;
-    let output = Command::new(python().await)
+    let output = Command::new(python("grpc").await)
         .arg(root().join("tests/grpcio/client.py"))
         .args([&server.to_string(), service_config])
         .args(methods)
@@ -242,19 +242,22 @@ async fn it_hands_the_details_to_the_caller(store: impl Store) {
     assert_eq!(*details, sent);
 }
 
-/// A Python that has grpcio: of the environment that `tests/run.sh` makes, or of this machine.
-async fn python() -> PathBuf {
+/// A Python that has this package: of the environment that `tests/run.sh` makes, or of this machine.
+pub(super) async fn python(package: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let prepared = target.join("grpcio");
     for python in [prepared.join("bin/python"), "python3".into()] {
         let mut import = Command::new(&python);
-        let import = import.args(["-c", "import grpc"]).output().await;
+        let import = import
+            .args(["-c", &format!("import {package}")])
+            .output()
+            .await;
         if import.is_ok_and(|output| output.status.success()) {
             return python;
         }
     }
     let prepared = prepared.display();
-    panic!("this test needs Python's grpcio: `tests/grpcio/prepare.sh {prepared}` installs it")
+    panic!("Python's {package} is missing: `tests/grpcio/prepare.sh {prepared}` installs it")
 }
 
 fn root() -> &'static Path {
