@@ -6,6 +6,8 @@
 mod kept;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "redis")]
+pub(crate) mod summary;
 
 use std::{
     fmt::Debug,

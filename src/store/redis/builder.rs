@@ -14,11 +14,12 @@ use crate::{
     clock::Clock,
     error::{ConfigError, bail},
     name::{check_prefix, check_word},
-    observe::{Observer, Observers},
+    observe::{Observer, Observers, summary::Summary},
     store::guard::breaker::MOST_FAILURES,
 };
 
 const DEFAULT_PREFIX: &str = "ratelimit";
+const SUMMARY_EVERY: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
@@ -63,6 +64,7 @@ impl RedisStoreBuilder {
                 deny_cache: DEFAULT_DENY_CACHE,
                 breaker: DEFAULT_FAILURES,
                 observers: Observers::default(),
+                summary: Some(SUMMARY_EVERY),
                 connect_timeout: CONNECT_TIMEOUT,
                 response_timeout: RESPONSE_TIMEOUT,
                 #[cfg(feature = "tls")]
@@ -173,6 +175,17 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets how often a line of level INFO in the log says which rules refused how many requests,
+    /// and how the calls to Redis went. Default: once a minute; `None`: never. There is none while
+    /// nothing is refused and no call fails.
+    ///
+    /// `rate limits, last 60 s: login 37 refused of 412 (3 callers), api 0 refused of 9120; store
+    /// p99 0.6 ms`. The number of callers is an estimate, and exact for a few.
+    pub fn summary(mut self, every: impl Into<Option<Duration>>) -> Self {
+        self.settings.summary = every.into();
+        self
+    }
+
     /// Sets the longest time that connecting may take. Default: 1 second. Requests wait for it no
     /// longer than their [`deadline`](Self::deadline).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -239,7 +252,10 @@ impl RedisStoreBuilder {
     /// - the deny cache is longer than a minute;
     /// - the breaker opens after more than 32 failures.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
-        let Self { source, settings } = self;
+        let Self {
+            source,
+            mut settings,
+        } = self;
         let source = source?;
         #[cfg(feature = "tls")]
         if let Some(certificates) = &settings.certificates {
@@ -256,6 +272,9 @@ impl RedisStoreBuilder {
         if settings.breaker > MOST_FAILURES {
             bail!(Store: "a breaker opens after 32 failures at most, not after {}: 0 switches it \
                 off", settings.breaker);
+        }
+        if let Some(every) = settings.summary {
+            settings.observers = settings.observers.and(Arc::new(Summary::new(every)));
         }
         Ok(RedisStore::assemble(source, settings))
     }

@@ -98,6 +98,7 @@ pub(crate) struct Settings {
     pub(crate) deny_cache: Duration,
     pub(crate) breaker: u32,
     pub(crate) observers: Observers,
+    pub(crate) summary: Option<Duration>,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     #[cfg(feature = "tls")]

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::scene::*;
+use crate::{log::Log, scene::*};
 use tower_ratelimit::{
     FailurePolicy,
     key::FromHeader,
     observe::{Decided, Observer, StateChange, StoreCall},
 };
+use tracing_subscriber::filter::LevelFilter;
 
 /// The events of a store, as text.
 #[derive(Debug, Default)]
@@ -234,4 +235,27 @@ fn rules_that_are_applied_or_refused_are_told() {
     let said = heard.0.lock().unwrap().clone();
     assert!(said[0].contains("refused: Some("), "{said:?}");
     assert_eq!(said[1], "Rules { refused: None }");
+}
+
+#[tokio::test]
+async fn a_line_in_the_log_says_what_was_refused() {
+    let log = Log::default();
+    let _capturing = log.capture(LevelFilter::INFO);
+    let store = shared_redis().summary(millis(20)).build().unwrap();
+    let layer = layer_of(
+        &store,
+        Limit::per_hour(1)
+            .by(FromHeader::new("x-key"))
+            .named("login"),
+    );
+    let ask = || Request::builder().header("x-key", "a").body(()).unwrap();
+    until("the line is there", async || {
+        let _ = decide(&layer, ask()).await;
+        let said = log.lines();
+        let line = said
+            .iter()
+            .find(|line| line.contains("rate limits, last 0 s: login"));
+        line.is_some_and(|line| line.contains("(1 caller)") && line.contains("store p99"))
+    })
+    .await;
 }

@@ -1,0 +1,272 @@
+//! One line a minute in the log, where something was refused or failed: [`Summary`].
+
+use std::{
+    fmt::Write,
+    mem,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use super::{Decided, DecidedRule, Observer, RuleResult, StoreCall, kept::Tally};
+use crate::{clock::moment, macros::notice, sync::lock};
+
+/// The rules that a line names, those with the most refusals first.
+const NAMED: usize = 8;
+
+/// Adds up what rules and calls came to, for a line in the log.
+///
+/// The line is due when a call to the store ends: no refusal is repeated without one for longer
+/// than the deny cache keeps it. So requests need not read the clock.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    every: Duration,
+    rules: Mutex<Vec<(String, Arc<Tally>)>>,
+    calls: Mutex<Calls>,
+}
+
+#[derive(Debug)]
+struct Calls {
+    since: Instant,
+    /// By duration: the longest of each place is a quarter longer than that of the one before.
+    durations: [u32; PLACES],
+    failed: u64,
+}
+
+const SHORTEST: Duration = Duration::from_micros(10);
+const STEP: f64 = 1.25;
+/// Up to a minute.
+const PLACES: usize = 72;
+
+impl Summary {
+    pub(crate) fn new(every: Duration) -> Self {
+        Self {
+            every,
+            rules: Mutex::default(),
+            calls: Mutex::new(Calls::new(moment())),
+        }
+    }
+
+    fn tally(&self, name: &str) -> Arc<Tally> {
+        let tally = Arc::new(Tally::default());
+        lock(&self.rules).push((name.to_owned(), Arc::clone(&tally)));
+        tally
+    }
+
+    /// Returns the line for what happened since the last one; `None` if nothing was refused and
+    /// nothing failed.
+    fn line(&self, calls: &Calls, lasted: Duration) -> Option<String> {
+        let mut rules = lock(&self.rules);
+        let mut told: Vec<_> = rules
+            .iter()
+            .map(|(name, tally)| (tally.take(), name.clone()))
+            .collect();
+        // A reload has replaced the others.
+        rules.retain(|(_, tally)| Arc::strong_count(tally) > 1);
+        drop(rules);
+        told.retain(|(sums, _)| sums.asked > 0);
+        if calls.failed == 0 && told.iter().all(|(sums, _)| sums.refused + sums.shadow == 0) {
+            return None;
+        }
+        told.sort_by(|one, other| other.cmp(one));
+        let mut line = format!("rate limits, last {} s:", lasted.as_secs());
+        for (sums, name) in told.iter().take(NAMED) {
+            let _ = write!(line, " {name} {} refused of {}", sums.refused, sums.asked);
+            if sums.refused > 0 {
+                let callers = sums.callers;
+                let _ = write!(
+                    line,
+                    " ({callers} caller{})",
+                    if callers == 1 { "" } else { "s" }
+                );
+            }
+            if sums.shadow > 0 {
+                let _ = write!(line, " and {} in shadow", sums.shadow);
+            }
+            line.push(',');
+        }
+        if let Some(more) = told.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            let _ = write!(line, " and {more} more rules,");
+        }
+        line.pop();
+        if let Some(slowest) = calls.p99() {
+            let _ = write!(line, "; store p99 {:.1} ms", slowest.as_secs_f64() * 1e3);
+        }
+        if calls.failed > 0 {
+            let _ = write!(line, ", failed calls {}", calls.failed);
+        }
+        Some(line)
+    }
+}
+
+fn add(tally: &Tally, rule: &DecidedRule<'_>) {
+    tally.asked();
+    match rule.result {
+        RuleResult::Deny
+        | RuleResult::AboveRate
+        | RuleResult::MissingKey
+        | RuleResult::QueueFull => tally.refused(rule.key_hash),
+        RuleResult::ShadowDeny => tally.refused_in_shadow(),
+        RuleResult::Taken
+        | RuleResult::Unavailable
+        | RuleResult::Cancelled
+        | RuleResult::NotTaken => {}
+    }
+}
+
+impl Observer for Summary {
+    fn decided(&self, event: &Decided<'_>) {
+        for rule in event.rules {
+            if let Some(name) = rule.rule {
+                add(rule.kept.tally.get_or_init(|| self.tally(name)), rule);
+            }
+        }
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        let mut calls = lock(&self.calls);
+        calls.add(event);
+        let now = moment();
+        let lasted = now.saturating_duration_since(calls.since);
+        if lasted < self.every {
+            return;
+        }
+        let calls_before = mem::replace(&mut *calls, Calls::new(now));
+        drop(calls);
+        if let Some(line) = self.line(&calls_before, lasted) {
+            notice!("{line}");
+        }
+    }
+}
+
+impl Calls {
+    fn new(since: Instant) -> Self {
+        Self {
+            since,
+            durations: [0; PLACES],
+            failed: 0,
+        }
+    }
+
+    fn add(&mut self, call: &StoreCall<'_>) {
+        self.failed += u64::from(call.result.is_err());
+        let times = call.duration.as_secs_f64() / SHORTEST.as_secs_f64();
+        // Below the shortest it is negative, and becomes zero.
+        let place = (times.ln() / STEP.ln()).ceil() as usize;
+        if let Some(count) = self.durations.get_mut(place.min(PLACES - 1)) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Returns a time that 99 of 100 calls took at most; `None` if there were none.
+    fn p99(&self) -> Option<Duration> {
+        let all: u64 = self.durations.iter().map(|count| u64::from(*count)).sum();
+        let mut left = all - all / 100;
+        (all > 0).then_some(())?;
+        let place = self.durations.iter().position(|count| {
+            left = left.saturating_sub((*count).into());
+            left == 0
+        })?;
+        Some(limit_of(place))
+    }
+}
+
+/// Returns the longest duration of a place.
+fn limit_of(place: usize) -> Duration {
+    let exponent = i32::try_from(place).unwrap_or(i32::MAX);
+    SHORTEST.mul_f64(STEP.powi(exponent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::ErrorKind, observe::kept::Kept};
+
+    fn call(millis: u64, result: Result<(), ErrorKind>) -> StoreCall<'static> {
+        StoreCall {
+            operation: "a",
+            node: None,
+            callers: 1,
+            duration: Duration::from_millis(millis),
+            result,
+        }
+    }
+
+    fn rule(kept: &Kept, result: RuleResult, key_hash: u64) -> DecidedRule<'_> {
+        DecidedRule {
+            rule: Some("a"),
+            result,
+            permits: 1,
+            limit: None,
+            remaining: None,
+            key_hash,
+            kept,
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_was_refused_and_how_calls_went() {
+        let summary = Summary::new(Duration::from_secs(60));
+        let (login, api, gone) = (Kept::default(), Kept::default(), Kept::default());
+        for (name, kept) in [("login", &login), ("api", &api), ("gone", &gone)] {
+            kept.tally.get_or_init(|| summary.tally(name));
+        }
+        let mut calls = Calls::new(moment());
+        let minute = Duration::from_secs(60);
+        add(api.tally.get().unwrap(), &rule(&api, RuleResult::Taken, 1));
+        (0..99).for_each(|_| calls.add(&call(1, Ok(()))));
+        assert_eq!(summary.line(&calls, minute), None);
+        for (result, key_hash) in [
+            (RuleResult::Deny, 7),
+            (RuleResult::Deny, 7),
+            (RuleResult::QueueFull, 9),
+            (RuleResult::Taken, 11),
+        ] {
+            add(login.tally.get().unwrap(), &rule(&login, result, key_hash));
+        }
+        add(
+            api.tally.get().unwrap(),
+            &rule(&api, RuleResult::ShadowDeny, 1),
+        );
+        calls.add(&call(900, Err(ErrorKind::Timeout)));
+        let line = summary.line(&calls, minute).unwrap();
+        assert_eq!(
+            line,
+            "rate limits, last 60 s: login 3 refused of 4 (2 callers), api 0 refused of 1 and 1 in \
+             shadow; store p99 1.1 ms, failed calls 1"
+        );
+        // The next line begins anew, and forgets rules that a reload has replaced.
+        drop(gone);
+        assert_eq!(summary.line(&Calls::new(moment()), minute), None);
+        assert_eq!(lock(&summary.rules).len(), 2);
+    }
+
+    #[test]
+    fn a_time_is_in_the_place_that_it_fits() {
+        for micros in [0, 9, 10, 11, 999, 1_000, 50_000, 3_600_000_000] {
+            let mut calls = Calls::new(moment());
+            let mut call = call(0, Ok(()));
+            call.duration = Duration::from_micros(micros);
+            calls.add(&call);
+            let told = calls.p99().unwrap();
+            let most = call.duration.mul_f64(1.26).max(SHORTEST);
+            assert!(
+                told >= call.duration.min(limit_of(PLACES - 1)) && told <= most,
+                "{micros}"
+            );
+        }
+    }
+
+    #[test]
+    fn callers_are_estimated() {
+        for (callers, least, most) in [(0, 0, 0), (1, 1, 1), (30, 20, 40), (10_000, 200, 10_000)] {
+            let tally = Tally::default();
+            for caller in 0..callers {
+                // Hashes, as names have them.
+                let mut hash = crate::name::BuildSpread::new();
+                tally.refused(std::hash::BuildHasher::hash_one(&mut hash, caller));
+            }
+            let told = tally.take().callers;
+            assert!((least..=most).contains(&told), "{callers}: {told}");
+        }
+    }
+}
