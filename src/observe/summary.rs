@@ -262,8 +262,8 @@ mod tests {
             let tally = Tally::default();
             for caller in 0..callers {
                 // Hashes, as names have them.
-                let mut hash = crate::name::BuildSpread::new();
-                tally.refused(std::hash::BuildHasher::hash_one(&mut hash, caller));
+                let hash = crate::name::BuildSpread::new();
+                tally.refused(std::hash::BuildHasher::hash_one(&hash, caller));
             }
             let told = tally.take().callers;
             assert!((least..=most).contains(&told), "{callers}: {told}");

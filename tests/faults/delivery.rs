@@ -117,6 +117,48 @@ async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
     assert_eq!(free(&limiter).await, 0);
 }
 
+/// The second and the third share a call. Each of them is asked for alone after it, and that is not
+/// sent: what the call of both has taken is given back all the same.
+#[tokio::test]
+async fn a_shared_call_whose_reply_was_lost_costs_nobody_who_hears_an_error() {
+    let scene = Scene::new();
+    let limiters = [
+        scene.limiter().await,
+        scene.limiter().await,
+        scene.limiter().await,
+    ];
+    let [first, second, third] = &limiters;
+    let ask = || async {
+        tokio::join!(
+            first.try_acquire(),
+            second.try_acquire(),
+            third.try_acquire()
+        )
+    };
+    // The server learns the scripts.
+    let (a, b, c) = ask().await;
+    for answer in [a, b, c] {
+        assert!(answer.unwrap().is_allowed());
+    }
+    let before = scene.server.scripts_called();
+    scene.proxy.lose(false, true);
+    let cut = async {
+        let called = async || scene.server.scripts_called() == before + 2;
+        until("both calls are carried out", called).await;
+        scene.proxy.refuse(true);
+        scene.proxy.reset();
+    };
+    let ((a, b, c), ()) = tokio::join!(ask(), cut);
+    for answer in [a, b, c] {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    scene.proxy.refuse(false);
+    scene.store.close().await;
+    for limiter in &limiters {
+        assert_eq!(free(limiter).await, 9);
+    }
+}
+
 /// Redis cannot tell a repetition of these calls, so they are sent once: a call whose reply is lost
 /// has taken its permits, and is an error.
 #[tokio::test]

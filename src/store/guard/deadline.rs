@@ -83,9 +83,9 @@ impl Deadline {
         let asked = self.traffic.now();
         let longest = self.longest.saturating_add(wait);
         // Pinned here, as it is large, and would be moved twice.
-        match clock::within(longest, pin!(call())).await {
-            Some(decision) => decision,
-            None => {
+        match tokio::time::timeout(longest, pin!(call())).await {
+            Ok(decision) => decision,
+            Err(_) => {
                 // Its own wait tells nothing of the server.
                 let asked = asked.saturating_add(wait);
                 let given_up = if self.traffic.let_down(acquire, asked, self.longest) {

@@ -77,12 +77,11 @@ struct Queue {
     /// Set if a task is about to take those that stand here.
     is_sending: bool,
     /// In the order of arrival.
-    members: VecDeque<Member>,
+    members: VecDeque<(Member, Call)>,
 }
 
 struct Member {
     number: u64,
-    call: Arc<Call>,
     limiter: Arc<Limiter>,
     /// Since when the first of its callers waits.
     asked: Option<Instant>,
@@ -123,7 +122,8 @@ impl Batches {
         }
     }
 
-    /// Sends the call of these callers, perhaps with others.
+    /// Sends the call of these callers, perhaps with others. Then it is taken, and made `again`, by
+    /// the same ids, where it goes alone after all.
     ///
     /// # Errors
     ///
@@ -134,8 +134,9 @@ impl Batches {
     /// Dropping it leaves the call unsent, or carried out or not.
     pub(super) async fn send(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Option<Call>,
         run: &[Acquire],
+        again: &(dyn Fn() -> Option<Call> + Sync),
     ) -> Result<Value, Failure> {
         let Some(first) = run.first() else {
             return Err(Failure::unsent(ErrorKind::Permits.into()));
@@ -144,37 +145,42 @@ impl Batches {
         // Those that wait for permits have time.
         let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked = hurried.filter_map(|acquire| acquire.asked).min();
-        let mut _in_flight = None;
-        if let Some(runtime) = self.goes_together(&call, run) {
+        let (mut _in_flight, mut went_together) = (None, false);
+        if let Some(runtime) = self.goes_together(call.as_ref(), run) {
             _in_flight = self.goes_first(&runtime);
-            if _in_flight.is_none() {
-                let call = Arc::new(call);
+            if _in_flight.is_none()
+                && let Some(taken) = call.take()
+            {
                 let member = |number, reply| Member {
                     number,
-                    call: Arc::clone(&call),
                     limiter: limiter.share(),
                     asked,
                     reply,
                 };
-                if let Ok(outcome) = self.stand(&runtime, run, member).await {
+                if let Ok(outcome) = self.stand(&runtime, run, taken, member).await {
                     return outcome;
                 }
-                let outcome = Box::pin(self.exchange(&call, limiter, asked)).await;
-                // The batch may have been sent.
-                return outcome.map_err(|failure| Failure {
-                    unacknowledged: true,
-                    ..failure
-                });
+                (*call, went_together) = (again(), true);
             }
         }
-        // Boxed, so that callers whose call goes with others have no room for it in their futures.
-        Box::pin(self.exchange(&call, limiter, asked)).await
+        let outcome = match &*call {
+            // Boxed, so that callers whose call goes with others have no room for it in their
+            // futures.
+            Some(call) => Box::pin(self.exchange(call, limiter, asked)).await,
+            None => Err(Failure::unsent(ErrorKind::Permits.into())),
+        };
+        call.take().into_iter().for_each(Call::recycle);
+        outcome.map_err(|failure| Failure {
+            // The batch may have been sent.
+            unacknowledged: failure.unacknowledged || went_together,
+            ..failure
+        })
     }
 
     /// Returns the runtime whose queue a call may stand in. Callers that wait for permits may give
     /// back while their call stands there, and it would take after that.
-    fn goes_together(&self, call: &Call, run: &[Acquire]) -> Option<Handle> {
-        let together = wire::batch_of(call.script).is_some()
+    fn goes_together(&self, call: Option<&Call>, run: &[Acquire]) -> Option<Handle> {
+        let together = call.is_some_and(|call| wire::batch_of(call.script).is_some())
             && run.iter().all(|acquire| acquire.max_wait.is_none())
             && !self.connection.is_cluster()
             && !self.is_apart.load(Relaxed);
@@ -237,6 +243,7 @@ impl Batches {
         self: &'a Arc<Self>,
         runtime: &Handle,
         run: &'a [Acquire],
+        call: Call,
         member: impl FnOnce(u64, oneshot::Sender<Result<Value, Failure>>) -> Member,
     ) -> Place<'a> {
         let id = runtime.id();
@@ -245,7 +252,7 @@ impl Batches {
             let mut queues = lock(&self.queues);
             let queue = queues.entry(id).or_default();
             let number = self.last.fetch_add(1, Relaxed);
-            queue.members.push_back(member(number, sender));
+            queue.members.push_back((member(number, sender), call));
             (number, queue.begins())
         };
         if begins {
@@ -323,11 +330,11 @@ impl Queue {
     }
 
     /// Takes the first that stand here, for a call that is in flight from now on.
-    fn take(&mut self) -> VecDeque<Member> {
+    fn take(&mut self) -> (VecDeque<Member>, Vec<Call>) {
         let count = self.members.len().min(LONGEST);
         self.is_sending = false;
         self.in_flight += 1;
-        self.members.drain(..count).collect()
+        self.members.drain(..count).unzip()
     }
 }
 
@@ -341,14 +348,16 @@ impl Failure {
     }
 }
 
-/// Returns the call of these members, and a limiter of theirs: a lone one's own, or one for all.
-fn together(members: &VecDeque<Member>) -> Option<(Arc<Call>, Arc<Limiter>)> {
-    let first = members.front()?;
-    let call = match members.len() {
-        1 => Arc::clone(&first.call),
-        _ => Arc::new(wire::batch(members.iter().map(|member| &*member.call))?),
-    };
-    Some((call, Arc::clone(&first.limiter)))
+/// Returns a lone call itself, or one for all.
+fn together(mut calls: Vec<Call>) -> Option<Call> {
+    match calls.len() {
+        1 => calls.pop(),
+        _ => {
+            let batch = wire::batch(calls.iter());
+            calls.into_iter().for_each(Call::recycle);
+            batch
+        }
+    }
 }
 
 /// A call in flight. Dropping it lets those that came meanwhile go.
@@ -409,7 +418,7 @@ impl Drop for Place<'_> {
         }
         let left = self.batches.with(self.runtime, |queue| {
             let members = &mut queue.members;
-            let at = members.binary_search_by_key(&self.number, |member| member.number);
+            let at = members.binary_search_by_key(&self.number, |(member, _)| member.number);
             members.remove(at.ok()?)
         });
         if left.flatten().is_some() {
@@ -437,13 +446,14 @@ impl Task {
         let taken = batches.with(self.runtime.id(), |queue| (queue.take(), queue.begins()));
         self.has_begun = true;
         let _in_flight = batches.in_flight(self.runtime.clone());
-        let Some((mut members, begins)) = taken else {
+        let Some(((mut members, calls), begins)) = taken else {
             return;
         };
         if begins {
             batches.spawn(&self.runtime);
         }
-        let Some((call, limiter)) = together(&members) else {
+        let limiter = members.front().map(|member| Arc::clone(&member.limiter));
+        let (Some(call), Some(limiter)) = (together(calls), limiter) else {
             return;
         };
         let asked = members.iter().filter_map(|member| member.asked).min();

@@ -115,8 +115,16 @@ impl OneCall for Server {
             exact: run.iter().any(|acquire| acquire.remaining),
             ..self.ask()?
         };
-        if let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
-            let reply = self.call_for(call, run).await?;
+        let brief = || {
+            let brief = (scripts.brief)(run, &|charge| self.rewrites(charge), ask);
+            let callers = run.len();
+            brief
+                .map(|(call, read)| (Call { callers, ..call }, read))
+                .unzip()
+        };
+        let (mut call, read) = brief();
+        if let Some(read) = read {
+            let reply = self.call_for(&mut call, run, &|| brief().0).await?;
             if let Some(answers) = read(&reply, run, ask.now)? {
                 return Ok(self.decisions(run, &answers));
             }
@@ -128,7 +136,7 @@ impl OneCall for Server {
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-        let call = Call {
+        call = Some(Call {
             script: scripts.acquire,
             command: wire::acquire(
                 scripts.acquire,
@@ -138,9 +146,9 @@ impl OneCall for Server {
                 ask,
             ),
             once: !scripts.is_idempotent,
-            callers: 0,
-        };
-        let reply = self.call_for(call, run).await?;
+            callers: run.len(),
+        });
+        let reply = self.call_for(&mut call, run, &|| None).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
         Ok(self.decisions(run, &answers))
     }
@@ -192,15 +200,20 @@ impl Server {
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
-    async fn call_for(&self, mut call: Call, run: &[Acquire]) -> Result<redis::Value, Error> {
-        // As old as the call: see `Receipt`.
-        let made = moment();
-        call.callers = run.len();
-        let reply = self.batches.send(call, run).await;
+    async fn call_for(
+        &self,
+        call: &mut Option<Call>,
+        run: &[Acquire],
+        again: &(dyn Fn() -> Option<Call> + Sync),
+    ) -> Result<redis::Value, Error> {
+        let reply = self.batches.send(call, run, again).await;
         reply.map_err(|failure| {
             if failure.unacknowledged {
-                for charge in run.iter().flat_map(Acquire::charges) {
-                    self.settle(&charge.receipt_made(Some(made)), 0, false);
+                for acquire in run {
+                    for charge in acquire.charges() {
+                        // No younger than the call: see `Receipt`.
+                        self.settle(&charge.receipt_made(acquire.asked), 0, false);
+                    }
                 }
             }
             failure.error

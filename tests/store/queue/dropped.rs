@@ -1,6 +1,8 @@
 //! Dropped callers, and the permits of their calls: disconnecting is not free, and a `RateLimiter`
 //! gives back.
 
+use tower_ratelimit::redis::{Arg, Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
+
 use super::*;
 
 const RATE: u64 = 80;
@@ -221,4 +223,74 @@ async fn at_every_poll() {
             }
         }
     }
+}
+
+/// What it is asked to send, in order. It never answers a call, and while it sends the second one,
+/// another command may overtake it.
+#[derive(Clone, Default)]
+struct Slow {
+    sent: Arc<Mutex<Vec<&'static str>>>,
+    is_sending: Arc<AtomicBool>,
+}
+
+impl Slow {
+    fn count(&self) -> usize {
+        self.sent.lock().unwrap().len()
+    }
+}
+
+impl ConnectionLike for Slow {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        let mut words = command.args_iter();
+        let settles = words.any(|word| matches!(word, Arg::Simple(b"settle")));
+        Box::pin(async move {
+            if settles {
+                self.sent.lock().unwrap().push("settlement");
+                return Ok(Value::Int(1));
+            }
+            if self.count() == 1 {
+                self.is_sending.store(true, Ordering::SeqCst);
+                let began = Instant::now();
+                // The thread, as no other task of it is polled either while a call is sent.
+                while self.count() == 1 && began.elapsed() < Duration::from_millis(200) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            self.sent.lock().unwrap().push("call");
+            std::future::pending().await
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// A caller leaves when a task has its call, and has not sent it yet: what gives back comes later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_gives_back_does_not_overtake_its_call() {
+    let connection = Slow::default();
+    let store = RedisStore::connection(connection.clone()).build().unwrap();
+    let limiter = || RateLimiter::new(&store, &unique("orders")).unwrap();
+    let (first, leaving) = (limiter(), limiter());
+    let first = tokio::spawn(async move { first.try_acquire().await });
+    until("the first is sent", async || connection.count() == 1).await;
+    let mut leaving = Box::pin(leaving.try_acquire());
+    begin(leaving.as_mut()).await;
+    let is_sending = async || connection.is_sending.load(Ordering::SeqCst);
+    until("the second is taken", is_sending).await;
+    drop(leaving);
+    until("it is given back", async || connection.count() >= 3).await;
+    let sent = connection.sent.lock().unwrap().clone();
+    assert_eq!(sent[..3], ["call", "call", "settlement"]);
+    first.abort();
 }

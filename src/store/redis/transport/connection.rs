@@ -213,21 +213,16 @@ impl Connection {
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
-        let (link, since) = self.connected().await?;
+        let (mut link, since) = self.connected().await?;
         let mut given_up = GivenUp {
             connection: self,
             since,
             armed: true,
         };
-        let reply = match &link {
-            Link::Multiplexed(connection, _) => {
-                connection.clone().send_packed_command(command).await
-            }
+        let reply = match &mut link {
+            Link::Multiplexed(connection, _) => connection.send_packed_command(command).await,
             #[cfg(feature = "cluster")]
-            Link::Cluster(connection) => {
-                let mut connection = connection.clone();
-                self.in_time(connection.req_packed_command(command)).await
-            }
+            Link::Cluster(connection) => self.in_time(connection.req_packed_command(command)).await,
             Link::Own(connection) => self.in_time(connection.send(command)).await,
         };
         // A refusal of the server arrives as a value here.

@@ -149,7 +149,7 @@ pub(super) fn acquire_alike(
     ask: Ask<'_>,
 ) -> Cmd {
     let typed = matches!(first.limit(), LimitSource::Code(_));
-    let mut command = script.start(if typed { 3 } else { 5 }, 9 + 3 * run.len());
+    let mut command = script.start(if typed { 3 } else { 5 }, 12);
     add_keys(&mut command, first, typed, ask.client_id);
     optional(&mut command, ask.now);
     command.arg(ask.exact);
@@ -166,8 +166,10 @@ pub(super) fn acquire_alike(
 /// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for
 /// one of another shape.
 pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
-    let calls: Option<Vec<_>> = commands.map(Pieces::of).collect();
-    let calls = calls?;
+    let mut calls = Vec::with_capacity(commands.size_hint().0);
+    for command in commands {
+        calls.push(Pieces::of(command)?);
+    }
     let mut rows: Vec<&Pieces<'_>> = Vec::new();
     let numbers: Vec<_> = calls
         .iter()

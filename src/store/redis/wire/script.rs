@@ -1,7 +1,7 @@
 //! The scripts, and how one is called: by its hash, and with its text if the server does not know
 //! the hash.
 
-use std::sync::LazyLock;
+use std::{cell::Cell, sync::LazyLock};
 
 use redis::{Arg, Cmd, RedisError, Value};
 
@@ -112,6 +112,20 @@ impl Call {
         }
     }
 
+    /// Keeps its memory for the next calls of this thread.
+    pub(crate) fn recycle(self) {
+        let mut command = self.command;
+        // A thread that ends keeps none.
+        let _ = SENT.try_with(|sent| {
+            let mut commands = sent.take();
+            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_WORDS {
+                command.clear();
+                commands.push(command);
+            }
+            sent.set(commands);
+        });
+    }
+
     async fn send_unknown(&self, connection: &Connection) -> Result<Value, Failed> {
         let mut unacknowledged = false;
         if self.load(connection).await {
@@ -138,6 +152,14 @@ impl Call {
         connection.send_to(to, &self.script.load()).await.is_ok()
     }
 }
+
+thread_local! {
+    /// Commands that were sent, for their memory: without them each call allocates twice.
+    static SENT: Cell<Vec<Cmd>> = const { Cell::new(Vec::new()) };
+}
+/// How many of them are kept, and how long they are: as those of a batch.
+const MOST_SENT: usize = 64;
+const MOST_WORDS: usize = 20;
 
 /// The text of a script and its hash.
 #[derive(Debug)]
@@ -177,8 +199,17 @@ impl Script {
 
     /// Starts a command that calls it by its hash: the keys follow, then the other arguments.
     pub(crate) fn start(&self, keys: usize, arguments: usize) -> Cmd {
-        let bytes = 64 + KEY_BYTES * keys + ARGUMENT_BYTES * arguments;
-        let mut command = Cmd::with_capacity(3 + keys + arguments, bytes);
+        let words = 3 + keys + arguments;
+        let recycled = SENT.try_with(|sent| {
+            let mut commands = sent.take();
+            let last = commands.pop_if(|_| words <= MOST_WORDS);
+            sent.set(commands);
+            last
+        });
+        let mut command = recycled.ok().flatten().unwrap_or_else(|| {
+            let bytes = 64 + KEY_BYTES * keys + ARGUMENT_BYTES * arguments;
+            Cmd::with_capacity(words, bytes)
+        });
         command.arg("EVALSHA").arg(&self.sha1).arg(keys);
         command
     }
