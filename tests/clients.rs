@@ -13,6 +13,8 @@
 
 #[path = "../examples/orders/mod.rs"]
 mod orders;
+#[path = "clients/promtool.rs"]
+mod promtool;
 #[path = "clients/scrape.rs"]
 mod scrape;
 mod support;

@@ -81,11 +81,12 @@ HINT
 # The same for the clients that tests/clients.rs watches.
 no_clients() {
     cat >&2 <<'HINT'
-tests/run.sh: the tests need curl, and python3 with the package urllib3. One of these installs them:
-    sudo apt-get install curl python3-urllib3
-    sudo dnf install curl python3-urllib3
-    sudo pacman -S curl python-urllib3
-    sudo apk add curl py3-urllib3
+tests/run.sh: the tests need curl, promtool, and python3 with the package urllib3. One of these
+installs them:
+    sudo apt-get install curl prometheus python3-urllib3
+    sudo dnf install curl golang-github-prometheus python3-urllib3
+    sudo pacman -S curl prometheus python-urllib3
+    sudo apk add curl prometheus py3-urllib3
 HINT
     exit 1
 }
@@ -106,7 +107,8 @@ apt_install() {
 }
 
 has_clients() {
-    command -v curl >/dev/null && python3 -c 'import urllib3' 2>/dev/null
+    command -v curl >/dev/null && command -v promtool >/dev/null &&
+        python3 -c 'import urllib3' 2>/dev/null
 }
 
 # on_server SERVER ARGS...: `cargo test` with these; without any, all in which servers may differ.
@@ -236,7 +238,7 @@ elif ! command -v redis-server >/dev/null; then
     command -v redis-server >/dev/null || no_server
 fi
 if [[ -n $everything ]] && ! has_clients; then
-    apt_install curl python3-urllib3 || no_clients
+    apt_install curl prometheus python3-urllib3 || no_clients
     has_clients || no_clients
 fi
 echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"

@@ -8,6 +8,9 @@ pub mod failure {}
 pub mod guide {}
 #[doc = include_str!("keys.md")]
 pub mod keys {}
+#[cfg(feature = "metrics")]
+#[doc = include_str!("operations.md")]
+pub mod operations {}
 #[doc = include_str!("redisson.md")]
 pub mod redisson {}
 #[doc = include_str!("tuning.md")]

@@ -82,15 +82,21 @@ impl Metrics {
             }
             Box::default()
         });
-        let result = rule.result;
-        if let Some(count) = counters.results.get(result as usize) {
-            let look_up = || {
-                counter!("ratelimit_rule_requests_total", "rule" => name.to_owned(),
-                    "result" => result.as_str())
-            };
-            count.get_or_init(look_up).increment(1);
+        let count = |result: RuleResult, by: u64| {
+            if let Some(count) = counters.results.get(result as usize) {
+                let look_up = || {
+                    counter!("ratelimit_rule_requests_total", "rule" => name.to_owned(),
+                        "result" => result.as_str())
+                };
+                count.get_or_init(look_up).increment(by);
+            }
+        };
+        count(rule.result, 1);
+        if rule.shadow {
+            // Zero is what an operator waits for.
+            count(RuleResult::ShadowDeny, 0);
         }
-        if result == RuleResult::Taken {
+        if rule.result == RuleResult::Taken {
             let look_up = || permits(name, "taken");
             let taken = counters.taken.get_or_init(look_up);
             taken.increment(rule.permits.into());

@@ -165,6 +165,8 @@ pub struct DecidedRule<'a> {
     pub rule: Option<&'a str>,
     /// What became of the request by this rule.
     pub result: RuleResult,
+    /// Set if the rule counts this request and does not refuse it.
+    pub shadow: bool,
     /// The permits that it asked for.
     pub permits: u32,
     /// The permits of the limit and their interval, if they are known.

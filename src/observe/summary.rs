@@ -195,6 +195,7 @@ mod tests {
         DecidedRule {
             rule: Some("a"),
             result,
+            shadow: false,
             permits: 1,
             limit: None,
             remaining: None,

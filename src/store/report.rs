@@ -128,6 +128,7 @@ impl<'a> Seen<'a> {
         DecidedRule {
             rule: labels.rule(),
             result: self.result(charge, limit),
+            shadow: charge.shadow,
             permits: charge.permits,
             limit: limit.map(|limit| (limit.permits, limit.interval)),
             remaining: limit.and_then(|limit| limit.remaining),

@@ -380,6 +380,7 @@ impl CompiledRules {
         let rule = rule.map(|rule| DecidedRule {
             rule: rule.labels.rule(),
             result: RuleResult::MissingKey,
+            shadow: false,
             permits: 0,
             limit: None,
             remaining: None,
