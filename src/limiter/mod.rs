@@ -64,14 +64,18 @@ impl RateLimiter {
     /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would
     /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
-        let store = store.handle().0;
-        Ok(Self {
-            limiter: stored(Name::exact(name)?),
-            labels: Labels::unnamed(name).observed(&store.about().observers, None),
+        Ok(Self::of(store.handle().0, Name::exact(name)?))
+    }
+
+    /// Returns the limiter of this name.
+    pub(crate) fn of(store: Arc<dyn AnyStore>, name: Name) -> Self {
+        Self {
+            labels: Labels::unnamed(name.as_str()).observed(&store.about().observers, None),
+            limiter: stored(name),
             store,
             lease: None,
             yields: false,
-        })
+        }
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name

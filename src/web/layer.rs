@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use http::request::Parts;
+
 use super::{
     answer::{Answers, Fields, HeaderStyle, OnRefusal},
     charge::LayerId,
@@ -12,6 +14,8 @@ use super::{
 };
 use crate::{
     error::ConfigError,
+    limiter::RateLimiter,
+    name::Identity,
     observe::Observer,
     store::{AnyStore, Store},
     sync::lock,
@@ -155,6 +159,64 @@ impl RateLimitLayer {
                 ..Defaults::default()
             },
         }
+    }
+}
+
+impl RateLimitLayer {
+    /// Returns the limiter that a rule counts the requests of one caller in, to look at it or to
+    /// change it.
+    ///
+    /// `rule` is the rule's name, as [`LimitState::name`](crate::LimitState::name) has it; with
+    /// tiers, `<rule>.<tier>`. `key` has what the rule's key finds in a request, a component each:
+    /// one for a header or an address, several for a tuple, none for a rule on one exact name.
+    /// Addresses, digests and alternatives have a spelling of their own:
+    /// [keys](crate::docs::keys) has it, and [`limiters_of`](Self::limiters_of) needs no key.
+    ///
+    /// There is no limit in it until a request has met the rule. A limit that is set here lasts
+    /// until the next request: a rule with a limit of its own rewrites it. Redis stores no limit
+    /// with [`Algorithm::Gcra`](crate::Algorithm::Gcra): there it can be read and deleted, and
+    /// taking permits is an error of kind
+    /// [`NotInitialized`](crate::ErrorKind::NotInitialized).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if there is no such rule, and
+    /// of kind [`Key`](crate::ConfigErrorKind::Key) if the rule has a key and none is given, or has
+    /// none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::FromHeader};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let login = Limit::per_hour(5).by(FromHeader::new("x-user")).named("login");
+    /// let layer = RateLimitLayer::new(&MemoryStore::new(), login);
+    /// // Ann may try again.
+    /// layer.limiter("login", ["ann"])?.delete().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limiter<K: AsRef<[u8]>>(
+        &self,
+        rule: &str,
+        key: impl IntoIterator<Item = K>,
+    ) -> Result<RateLimiter, ConfigError> {
+        let mut identity = Identity::default();
+        key.into_iter()
+            .for_each(|component| identity.push(component.as_ref()));
+        let name = self.shared.rules.load().name_of(rule, &identity)?;
+        Ok(RateLimiter::of(Arc::clone(&self.shared.store), name))
+    }
+
+    /// Returns the limiters that would count a request with this head, in the order of its rules.
+    ///
+    /// None for a request that no rule applies to, or that lacks the keys.
+    pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
+        let names = self.shared.rules.load().names_of(request);
+        let limiter = |name| RateLimiter::of(Arc::clone(&self.shared.store), name);
+        names.into_iter().map(limiter).collect()
     }
 }
 

@@ -4,6 +4,7 @@ mod answers;
 mod config;
 mod decide_first;
 mod extensions;
+mod limiters;
 mod lists;
 mod long_input;
 mod preflights;

@@ -18,7 +18,7 @@ use crate::{
     labels::Labels,
     limit::{Limit, LimitSource, Slots, check_lease},
     macros::warning,
-    name::{Counting, Naming, check_rule_name},
+    name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::Observers,
     store::{AnyStore, rule_names::Holder},
     web::{
@@ -189,6 +189,18 @@ impl CompiledRule {
             lease: (!rule.lease.is_zero()).then_some(rule.lease),
             ..Charge::named(name, limit, Arc::clone(&named.labels), permits)
         }))
+    }
+
+    /// Returns the names of its limits, with the limiter of this identity by each.
+    pub(super) fn names(&self, identity: &Identity) -> impl Iterator<Item = (&str, Option<Name>)> {
+        let takes_identity = !identity.is_empty();
+        self.limits.iter().map(move |named| {
+            let fits = named.naming.takes_identity() == takes_identity;
+            (
+                &*named.labels.name,
+                fits.then(|| named.naming.name(identity)),
+            )
+        })
     }
 
     /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was

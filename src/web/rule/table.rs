@@ -1,7 +1,7 @@
 //! The table of rules, in which the first match wins.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     fmt,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -23,6 +23,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
+    name::{Identity, Name},
     observe::{Decided, DecidedRule, RequestResult, RuleResult, StateChange},
     store::{AnyStore, rule_names::Holder},
     web::{
@@ -355,6 +356,47 @@ impl CompiledRules {
         }
     }
 
+    /// Returns the name of a rule's limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) without such a rule, and of
+    /// kind [`Key`](crate::ConfigErrorKind::Key) if it has a key and there is no identity, or has
+    /// none.
+    pub(crate) fn name_of(&self, rule: &str, identity: &Identity) -> Result<Name, ConfigError> {
+        let rules = self.entries.iter().flatten().chain(&self.otherwise);
+        let names: BTreeMap<_, _> = rules.flat_map(|rule| rule.names(identity)).collect();
+        match names.get(rule) {
+            Some(Some(name)) => Ok(name.clone()),
+            Some(None) if identity.is_empty() => {
+                bail!(Key: "rule {rule:?} counts by a key, and none is given")
+            }
+            Some(None) => bail!(Key: "rule {rule:?} counts by no key, and one is given"),
+            None => {
+                let known: Vec<_> = names.into_keys().collect();
+                bail!(Rule: "there is no rule {rule:?}: there are {known:?}")
+            }
+        }
+    }
+
+    /// Returns the names of the limiters that a request would be counted in.
+    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<Name> {
+        let charges = self
+            .rules_for(self.index.find(parts))
+            .iter()
+            .filter_map(|rule| {
+                let charge = rule.plan(parts).ok()?;
+                Some(charge?.name().clone())
+            });
+        charges.collect()
+    }
+
+    /// Returns the rules of an entry.
+    fn rules_for(&self, entry: Option<usize>) -> &[CompiledRule] {
+        let rules = entry.and_then(|entry| self.entries.get(entry));
+        rules.unwrap_or(&self.otherwise)
+    }
+
     /// Tells the observers of new rules that are in force now, or were refused.
     pub(crate) fn tell_of_reload(&self, refused: Option<&ConfigError>) {
         let observers = &self.defaults.observers;
@@ -404,8 +446,7 @@ impl CompiledRules {
         }
         let entry = self.index.find(parts);
         self.unmatched.record(entry);
-        let rules = entry.and_then(|entry| self.entries.get(entry));
-        let rules = rules.unwrap_or(&self.otherwise);
+        let rules = self.rules_for(entry);
         let outer = store.zip(parts.extensions.get::<charge::Charge>());
         // Shadow rules are ignored here.
         let mut strictest = FailurePolicy::Allow;
