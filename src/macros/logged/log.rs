@@ -12,7 +12,7 @@ use std::{
 };
 
 use tracing::Dispatch;
-use tracing_subscriber::{filter::LevelFilter, util::SubscriberInitExt};
+use tracing_subscriber::{filter::LevelFilter, fmt::format::FmtSpan, util::SubscriberInitExt};
 
 /// The log of this thread, from all crates.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,15 @@ pub struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Captures until the guard is dropped. The runtimes of these tests have a single thread.
     pub fn capture(&self, level: LevelFilter) -> impl Drop + use<> {
+        self.capture_with(level, FmtSpan::NONE)
+    }
+
+    /// Captures the spans, too, when they end.
+    pub fn capture_spans(&self) -> impl Drop + use<> {
+        self.capture_with(LevelFilter::DEBUG, FmtSpan::CLOSE)
+    }
+
+    fn capture_with(&self, level: LevelFilter, spans: FmtSpan) -> impl Drop + use<> {
         // With a single subscriber, tracing caches per call site whether a line is enabled, and
         // another test may be the first to reach it. A second one turns that cache off.
         static SECOND: LazyLock<Dispatch> =
@@ -29,6 +38,7 @@ impl Log {
         let log = self.clone();
         tracing_subscriber::fmt()
             .with_max_level(level)
+            .with_span_events(spans)
             .with_ansi(false)
             .with_writer(move || log.clone())
             .finish()

@@ -78,7 +78,7 @@ async fn each_call_is_told_with_those_that_share_it() {
     for expected in [
         "connected true",
         "call sliding_log/verbs 0 ok",
-        "call sliding_log/acquire_list 1 ok",
+        "call sliding_log/acquire 1 ok",
         "call HMGET 0 ok",
         "managed try_set_rate",
         "settled 3 1",
@@ -88,7 +88,7 @@ async fn each_call_is_told_with_those_that_share_it() {
     }
     let callers = |said: &String| {
         let mut words = said
-            .strip_prefix("call sliding_log/acquire_list ")?
+            .strip_prefix("call sliding_log/acquire ")?
             .split(' ');
         words.next()?.parse::<usize>().ok()
     };
@@ -152,7 +152,7 @@ async fn an_outage_is_told_with_what_decided_instead() {
         "unavailable policy timeout",
         "unavailable policy unavailable",
         "deny local -",
-        "call sliding_log/acquire_list 1 timeout",
+        "call sliding_log/acquire 1 timeout",
     ] {
         assert!(heard.has(expected), "{expected}: {:#?}", heard.all());
     }
@@ -258,4 +258,41 @@ async fn a_line_in_the_log_says_what_was_refused() {
         line.is_some_and(|line| line.contains("(1 caller)") && line.contains("store p99"))
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_call_is_a_span_without_a_key() {
+    let mut server = RedisServer::start();
+    let log = Log::default();
+    let _capturing = log.capture_spans();
+    let store = hasty(server.url(), millis(30)).build().unwrap();
+    let layer = layer_of(&store, Limit::per_hour(9).by(FromHeader::new("x-key")));
+    let ask = || {
+        Request::builder()
+            .header("x-key", "a-secret")
+            .body(())
+            .unwrap()
+    };
+    let _ = decide(&layer, ask()).await;
+    server.stop_process();
+    let _ = decide(&layer, ask()).await;
+    server.resume();
+    let said = log.text();
+    let spans: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("ratelimit.store{"))
+        .collect();
+    let of_call = |said: &&&str| {
+        said.contains("otel.kind=\"client\" db.system.name=\"redis\"")
+            && said.contains("db.operation.name=\"sliding_log/acquire\"")
+            && said.contains(&format!("server.address=\"redis://{}", server.address()))
+            && said.contains("ratelimit.callers=1")
+    };
+    assert!(spans.iter().filter(of_call).count() >= 2, "{said}");
+    let failed = spans
+        .iter()
+        .filter(|said| said.contains("error.type=\"timeout\""))
+        .count();
+    assert_eq!(failed, 1, "{said}");
+    assert!(!said.contains("a-secret"), "{said}");
 }

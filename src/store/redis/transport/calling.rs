@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::Value;
+use tracing::{Span, debug_span, field::Empty};
 
 use super::connection::{Connection, Failed};
 use crate::{clock::moment, error::ErrorKind, observe::StoreCall, store::redis::classify::meaning};
@@ -12,8 +13,11 @@ pub(crate) struct Calling<'a> {
     connection: &'a Connection,
     operation: &'static str,
     callers: usize,
-    /// `None` where there are no observers, and once it has ended.
+    /// `None` where there are no observers.
     since: Option<Instant>,
+    has_ended: bool,
+    /// By the conventions of OpenTelemetry for databases. It never holds a key.
+    span: Span,
 }
 
 impl<'a> Calling<'a> {
@@ -23,18 +27,33 @@ impl<'a> Calling<'a> {
             operation,
             callers,
             since: (!connection.observers().is_empty()).then(moment),
+            has_ended: false,
+            span: debug_span!(
+                target: "tower_ratelimit",
+                "ratelimit.store",
+                otel.kind = "client",
+                db.system.name = "redis",
+                db.operation.name = operation,
+                server.address = connection.address(),
+                ratelimit.callers = callers,
+                "error.type" = Empty,
+            ),
         }
     }
 
     /// Returns the reply, of which the observers know now.
     pub(crate) fn ended(mut self, reply: Result<Value, Failed>) -> Result<Value, Failed> {
         let kind = |failed: &Failed| meaning(&failed.error).kind;
-        self.tell(reply.as_ref().map(|_| ()).map_err(kind));
+        self.ends(reply.as_ref().map(|_| ()).map_err(kind));
         reply
     }
 
-    fn tell(&mut self, result: Result<(), ErrorKind>) {
-        if let Some(since) = self.since.take() {
+    fn ends(&mut self, result: Result<(), ErrorKind>) {
+        self.has_ended = true;
+        if let Err(kind) = result {
+            self.span.record("error.type", kind.as_str());
+        }
+        if let Some(since) = self.since {
             self.connection.observers().called(&StoreCall {
                 operation: self.operation,
                 node: self.connection.address(),
@@ -50,6 +69,8 @@ impl<'a> Calling<'a> {
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.tell(Err(ErrorKind::Timeout));
+        if !self.has_ended {
+            self.ends(Err(ErrorKind::Timeout));
+        }
     }
 }

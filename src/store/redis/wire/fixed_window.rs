@@ -8,12 +8,14 @@ use super::{
 use crate::receipt::{Receipt, Taken};
 
 pub(crate) static ACQUIRE: Loaded = lua!(
+    "fixed_window/acquire":
     "lib/state.lua",
     "lib/callers.lua",
     "fixed_window/state.lua",
     "fixed_window/acquire.lua"
 );
 pub(crate) static VERBS: Loaded = lua!(
+    "fixed_window/verbs":
     "lib/state.lua",
     "fixed_window/state.lua",
     "lib/verbs.lua",

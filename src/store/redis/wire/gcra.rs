@@ -23,14 +23,16 @@ use crate::{
 };
 
 /// Stands alone, and reads no limit: for a lone caller of a limiter that a rule made.
-pub(crate) static ACQUIRE: Loaded = lua!("gcra/acquire.lua");
+pub(crate) static ACQUIRE: Loaded = lua!("gcra/acquire": "gcra/acquire.lua");
 pub(crate) static ACQUIRE_RUN: Loaded = lua!(
+    "gcra/acquire_run":
     "lib/state.lua",
     "lib/callers.lua",
     "gcra/state.lua",
     "gcra/acquire_run.lua"
 );
 pub(crate) static VERBS: Loaded = lua!(
+    "gcra/verbs":
     "lib/state.lua",
     "gcra/state.lua",
     "lib/verbs.lua",

@@ -64,12 +64,13 @@ pub(crate) struct Ask<'a> {
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;
 
-/// Joins files of `lua/` at compile time. Which, the last of them says: see `lua/README.md`.
+/// Names a script, and joins its files of `lua/` at compile time. Which, the last of them says: see
+/// `lua/README.md`.
 macro_rules! lua {
-    ($($file:literal),+) => {
+    ($name:literal: $($file:literal),+) => {
         Loaded::new(|| {
             let text = concat!($(include_str!(concat!("../../../../lua/", $file))),+);
-            Script::new([$($file),+].last().map_or("", |file| file.trim_end_matches(".lua")), text)
+            Script::new($name, text)
         })
     };
 }
@@ -164,7 +165,7 @@ const MOST_WORDS: usize = 20;
 /// The text of a script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// Its file in `lua/`.
+    /// What observers know it by.
     name: &'static str,
     text: &'static str,
     sha1: String,

@@ -21,6 +21,7 @@ use crate::{
 /// Decides the usual case of callers that are alike with few commands, and contains `ACQUIRE_LIST`
 /// for all others.
 pub(crate) static ACQUIRE: Loaded = lua!(
+    "sliding_log/acquire":
     "sliding_log/acquire.lua",
     "lib/state.lua",
     "sliding_log/entries.lua",
@@ -28,6 +29,7 @@ pub(crate) static ACQUIRE: Loaded = lua!(
 );
 /// Carries out several calls of `ACQUIRE`, each by itself.
 pub(crate) static ACQUIRE_BATCH: Loaded = lua!(
+    "sliding_log/acquire_batch":
     "lib/decide.lua",
     "sliding_log/acquire.lua",
     "lib/state.lua",
@@ -37,17 +39,20 @@ pub(crate) static ACQUIRE_BATCH: Loaded = lua!(
 );
 /// Decides the usual case of one caller of several limiters, and contains `ACQUIRE_LIST`, too.
 pub(crate) static ACQUIRE_SEVERAL: Loaded = lua!(
+    "sliding_log/acquire_several":
     "sliding_log/acquire_several.lua",
     "lib/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
+    "sliding_log/acquire_list":
     "lib/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
 pub(crate) static VERBS: Loaded = lua!(
+    "sliding_log/verbs":
     "lib/state.lua",
     "sliding_log/entries.lua",
     "lib/verbs.lua",

@@ -7,6 +7,7 @@ use super::{
 use crate::receipt::{Receipt, Taken};
 
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
+    "slots/acquire_list":
     "lib/state.lua",
     "sliding_log/entries.lua",
     "slots/entries.lua",
@@ -14,6 +15,7 @@ pub(crate) static ACQUIRE_LIST: Loaded = lua!(
 );
 /// For `settle` alone: the other verbs write no grants.
 pub(crate) static VERBS: Loaded = lua!(
+    "slots/verbs":
     "lib/state.lua",
     "sliding_log/entries.lua",
     "slots/entries.lua",
