@@ -87,9 +87,7 @@ async fn each_call_is_told_with_those_that_share_it() {
         assert!(all.contains(expected), "{expected}: {all:#?}");
     }
     let callers = |said: &String| {
-        let mut words = said
-            .strip_prefix("call sliding_log/acquire ")?
-            .split(' ');
+        let mut words = said.strip_prefix("call sliding_log/acquire ")?.split(' ');
         words.next()?.parse::<usize>().ok()
     };
     let of_calls: usize = heard.0.lock().unwrap().iter().filter_map(callers).sum();
