@@ -9,7 +9,7 @@ use crate::error::{ConfigError, bail};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FailurePolicy {
-    /// Lets it pass: the limiter is never the outage, and while the store fails there is no limit
+    /// Lets it pass: the limiter causes no outage, and nothing is limited while the store fails
     Allow,
     /// Decides in this process, by this share of the limit: see [`local`](Self::local). The default
     /// is all of it

@@ -69,8 +69,8 @@ impl PermitId {
 /// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
 /// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
 /// is open, with [slots](crate::RateLimiter::slots) while the slot counts, and with
-/// [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. All clones of such a
-/// receipt give back once together.
+/// [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all clones of such
+/// a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) limiter: Arc<Limiter>,

@@ -47,9 +47,9 @@ pub enum Algorithm {
     /// One number that is reset when an interval is over, as in Redisson 3.7.1 to 3.13.2. The
     /// cheapest limiter: constant memory and time at any rate.
     ///
-    /// A window begins with the first grant after the last one has ended, so it shares its start
-    /// with no other, and it lasts for the interval and the millisecond of its end, in which Redis
-    /// still keeps the key. The server's clock counts, also with
+    /// A window begins with the first grant after the last one has ended, so each
+    /// limiter has its own, which lasts one millisecond longer than the interval: Redis still keeps
+    /// the key in it. The server's clock counts, also with
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock).
     ///
     /// Worst case: twice the limit within one interval, all of it around the turn of a window.

@@ -161,8 +161,8 @@ impl RateLimiter {
         Ok(Self { lease, ..self })
     }
 
-    /// Leaves half of the time to waiters that come back later: what becomes free then is asked for
-    /// up to 220 milliseconds later. Default: waiters come back to the millisecond.
+    /// Lets other processes take about half of the permits that become free, by asking up to 220
+    /// milliseconds late. Default: waiters ask at the millisecond.
     ///
     /// For a limiter that Java waits for, too: Redisson's waiters come back at a tick of their
     /// timer, and get little beside waiters that are always there first. It applies to this limiter

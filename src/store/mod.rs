@@ -95,7 +95,7 @@ use crate::{
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
 ///
-/// Sealed until 1.0, so that the laws every store must keep can still grow.
+/// Sealed until 1.0, so that requirements on stores can be added.
 pub trait Store: sealed::Sealed + Debug + Clone + Send + Sync + 'static {}
 
 impl<S: sealed::Sealed + Debug + Clone + Send + Sync + 'static> Store for S {}

@@ -152,8 +152,8 @@ impl RedisStoreBuilder {
     /// and if it is answered, all do; if not, the next one goes after twice the time, up to a
     /// second. See [failure](crate::docs::failure).
     ///
-    /// Fewer failures open it sooner, also in a pause of Redis that would have been over soon. A
-    /// limit with sequential callers loses so many deadlines before it opens.
+    /// Fewer failures open it sooner, also in a pause of Redis that would have been over soon. If
+    /// requests come one at a time, that many of them wait for the whole deadline before it opens.
     ///
     /// # Example
     ///

@@ -186,7 +186,7 @@ pub struct KeyTraits {
     /// The credential, `authorization` for example, that is in keys as it is. A rule whose key has
     /// one is refused with a [`ConfigError`] when a layer is built. Default: none
     pub exposed_credential: Option<&'static str>,
-    /// True if a caller has few keys, whatever its requests contain: an address, a constant
+    /// True if a caller cannot make new keys by changing its requests: an address, a constant
     ///
     /// If the limits of a request take several calls, those by such keys come first: so a caller
     /// over the limit of its address cannot create limiters with invented names. Default: false
