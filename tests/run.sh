@@ -21,8 +21,9 @@ these alone:
 
 Options:
     --quick            what to run before a commit, in about a minute: format, clippy of the library,
-                       its unit tests, which need no server, tests/architecture, tests/pure/house.rs,
-                       and the cases of tests/store/cases in memory and on one server
+                       its unit tests, which need no server, tests/architecture, tests/pure/house.rs
+                       and operations.rs, and the cases of tests/store/cases in memory and on one
+                       server
     --size             nothing else but the sizes of the crate: lines by module, the largest files and
                        functions, and the functions that one request passes (by valgrind)
     --inside           nothing else but the library's unit tests at full length, and with those that
@@ -257,7 +258,7 @@ if [[ -n $quick ]]; then
     cargo fmt --check
     cargo clippy "${cargo_args[@]}" --lib -- -D warnings
     cargo test "${cargo_args[@]}" --lib --test architecture
-    cargo test "${cargo_args[@]}" --test pure -- house::
+    cargo test "${cargo_args[@]}" --test pure -- house:: operations::
     exec cargo test "${cargo_args[@]}" --test store -- cases::in_memory cases::on_one_server
 fi
 if [[ -n $inside ]]; then

@@ -23,23 +23,35 @@ async fn alerts_fire_when_they_should() {
 }
 
 #[tokio::test]
-async fn prometheus_reads_what_the_dashboard_asks_for() {
+async fn prometheus_reads_what_the_dashboard_and_the_page_ask_for() {
     let dashboard = fs::read(root().join("examples/grafana/ratelimit.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_slice(&dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
-    // Each as a recording rule.
-    let rules: Vec<_> = targets
-        .enumerate()
-        .map(|(place, target)| {
-            let record = format!("panel:{place}");
-            serde_json::json!({ "record": record, "expr": target["expr"] })
-        })
+    let mut asked: Vec<_> = targets
+        .map(|target| target["expr"].as_str().unwrap().to_owned())
         .collect();
-    assert!(rules.len() > 12, "{rules:#?}");
-    let groups = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
+    assert!(asked.len() > 12, "{asked:#?}");
+    let page = include_str!("../../src/docs/operations.md");
+    let (_, page) = page.split_once("## What to watch").unwrap();
+    let lines = page.split("```").skip(1).step_by(2);
+    let lines = lines.flat_map(|block| block.trim_start_matches("text").lines());
+    for line in lines.filter(|line| !line.is_empty()) {
+        match line.starts_with(' ') {
+            true => asked.last_mut().unwrap().push_str(line),
+            false => asked.push(line.to_owned()),
+        }
+    }
+    // Each as a recording rule.
+    let rules: Vec<_> = (0..)
+        .zip(asked)
+        .map(
+            |(place, expr)| serde_json::json!({ "record": format!("asked:{place}"), "expr": expr }),
+        )
+        .collect();
+    let groups = serde_json::json!({ "groups": [{ "name": "asked", "rules": rules }] });
     // JSON is YAML.
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dashboard.yml");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("asked.yml");
     fs::write(&file, groups.to_string()).unwrap();
     promtool(&["check", "rules"], &file).await;
 }

@@ -14,7 +14,10 @@ mod client_ip;
 mod config;
 mod headers;
 mod house;
+#[path = "../support/listed.rs"]
+mod listed;
 mod memory;
+mod operations;
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/mod.rs"]

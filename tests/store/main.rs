@@ -25,6 +25,8 @@ mod hostile;
 mod kinds;
 mod lease;
 mod limiter;
+#[path = "../support/listed.rs"]
+mod listed;
 mod lists;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;

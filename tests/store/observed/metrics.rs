@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::scene::*;
+use crate::{
+    listed::{Listed, listed, metric_of},
+    scene::*,
+};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tower_ratelimit::{
     FailurePolicy, Rules,
@@ -186,7 +189,7 @@ fn a_recorder_that_comes_before_the_first_request_has_everything() {
             assert!(text.contains(&format!("# HELP {name} ")), "{name}: {text}");
         }
         let series = samples(recorder).into_keys();
-        let scraped: BTreeSet<_> = series.map(|series| family(&series)).collect();
+        let scraped: BTreeSet<_> = series.map(|series| family(&series, &listed)).collect();
         let of_page: BTreeSet<_> = listed
             .into_iter()
             .map(|(name, (_, labels))| (name, labels))
@@ -195,72 +198,14 @@ fn a_recorder_that_comes_before_the_first_request_has_everything() {
     });
 }
 
-/// The metrics that the page lists: each with its kind and labels.
-fn listed() -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let page = include_str!("../../../src/docs/operations.md");
-    let rows = page
-        .lines()
-        .filter(|line| line.starts_with("| `ratelimit_"));
-    rows.map(|row| {
-        let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        let labels = cells[3].split(", ").filter(|label| !label.is_empty());
-        let labels = labels
-            .map(|label| label.trim_matches('`').to_owned())
-            .collect();
-        (
-            cells[1].trim_matches('`').to_owned(),
-            (cells[2].to_owned(), labels),
-        )
-    })
-    .collect()
-}
-
-/// The metric of a series or an expression's selector, and its labels.
-fn family(series: &str) -> (String, BTreeSet<String>) {
-    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-    let mut name = name.to_owned();
-    for part in ["_bucket", "_sum", "_count"] {
-        let of_histogram = name.strip_suffix(part);
-        name = of_histogram.map_or_else(|| name.clone(), str::to_owned);
-    }
-    let labels = labels.trim_end_matches('}').split(',');
+/// The metric of a sample, and its labels.
+fn family(sample: &str, listed: &Listed) -> (String, BTreeSet<String>) {
+    let (series, labels) = sample.split_once('{').unwrap_or((sample, ""));
+    let metric = metric_of(series, listed).unwrap_or_else(|| panic!("{series} is not listed"));
     let labels = labels
-        .filter_map(|label| label.split_once(['=', '!']))
+        .split(',')
+        .filter_map(|label| label.split_once('='))
         .map(|(label, _)| label);
     let labels = labels.filter(|label| *label != "le").map(str::to_owned);
-    (name, labels.collect())
-}
-
-/// Every metric and label that the dashboard, the alerts and the page ask for is listed, and each
-/// that is listed is asked for.
-#[test]
-fn what_operators_ask_for_is_there() {
-    let listed = listed();
-    let page = include_str!("../../../src/docs/operations.md");
-    let asked = [
-        include_str!("../../../examples/grafana/ratelimit.json"),
-        include_str!("../../../examples/prometheus-alerts.yml"),
-        &page[page.find("## What to watch").unwrap()..],
-    ];
-    let mut met = BTreeSet::new();
-    for text in asked {
-        let text = text.replace("\\\"", "\"");
-        for (at, _) in text.match_indices("ratelimit_") {
-            let rest = &text[at..];
-            let is_name = |it: char| it.is_ascii_lowercase() || it == '_';
-            let end = rest.find(|it| !is_name(it)).unwrap_or(rest.len());
-            let selector = match rest[end..].strip_prefix('{') {
-                Some(labels) => &rest[..end + 2 + labels.find('}').unwrap()],
-                None => &rest[..end],
-            };
-            let (name, labels) = family(selector);
-            let known = listed
-                .get(&name)
-                .unwrap_or_else(|| panic!("{name} is not listed"));
-            assert!(labels.is_subset(&known.1), "{selector}");
-            met.insert(name);
-        }
-    }
-    let all: BTreeSet<_> = listed.into_keys().collect();
-    assert_eq!(met, all);
+    (metric.to_owned(), labels.collect())
 }
