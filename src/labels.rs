@@ -76,16 +76,12 @@ impl Labels {
         })
     }
 
-    /// Returns the same, watched by `observers`, who may want to know its limit if that is fixed.
-    pub(crate) fn observed(
-        mut self: Arc<Self>,
-        observers: &Observers,
-        limit: Option<(u64, Duration)>,
-    ) -> Arc<Self> {
+    /// Returns the same, watched by `observers`.
+    pub(crate) fn observed(mut self: Arc<Self>, observers: &Observers, kept: Kept) -> Arc<Self> {
         // Not shared yet.
         if let Some(labels) = Arc::get_mut(&mut self) {
             labels.observers = observers.clone();
-            labels.kept.limit = limit.map(|(permits, per)| (permits, per.as_secs_f64()));
+            labels.kept = kept;
         }
         self
     }

@@ -112,6 +112,12 @@ impl Name {
         self.text.as_str()
     }
 
+    /// Returns the identity between texts of these lengths.
+    pub(crate) fn identity(&self, (before, after): (usize, usize)) -> Option<&str> {
+        let end = self.as_str().len().checked_sub(after)?;
+        self.as_str().get(before..end)
+    }
+
     pub(crate) fn text(&self) -> &Text {
         &self.text
     }
@@ -200,6 +206,11 @@ impl Naming {
     /// Returns whether the identity alone is the hash tag.
     pub(crate) fn is_derived(&self) -> bool {
         self.kind == Kind::Derived
+    }
+
+    /// Returns the lengths of what stands before and after the identity.
+    pub(crate) fn around(&self) -> (usize, usize) {
+        (self.before.len(), self.after.len())
     }
 
     /// Returns whether names differ by identity.

@@ -15,6 +15,7 @@ use crate::{
     labels::Labels,
     limit::{Algorithm, LimitSource, Slots, at_least_zero, check_lease},
     name::{Limiter, Name},
+    observe::Kept,
     receipt::Receipt,
     store::{AnyStore, Op, OpResult, Store, take},
 };
@@ -70,7 +71,8 @@ impl RateLimiter {
     /// Returns the limiter of this name.
     pub(crate) fn of(store: Arc<dyn AnyStore>, name: Name) -> Self {
         Self {
-            labels: Labels::unnamed(name.as_str()).observed(&store.about().observers, None),
+            labels: Labels::unnamed(name.as_str())
+                .observed(&store.about().observers, Kept::default()),
             limiter: stored(name),
             store,
             lease: None,

@@ -1,8 +1,11 @@
 //! What observers keep for a rule, so that they need not look it up: [`Kept`].
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 #[cfg(feature = "metrics")]
@@ -15,12 +18,25 @@ pub(super) const RULE_RESULTS: usize = 9;
 /// Stands beside the name of a rule, and goes with it.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The permits of a limit that is fixed in code or file, and the seconds of its interval.
-    pub(crate) limit: Option<(u64, f64)>,
+    /// The permits of a limit that is fixed in code or file, and its interval.
+    pub(crate) limit: Option<(u64, Duration)>,
+    /// The lengths of what stands around the identity in its limiters' names, if observers are
+    /// shown it.
+    pub(crate) shown: Option<(usize, usize)>,
     /// What the log tells of it.
     pub(super) tally: OnceLock<Arc<Tally>>,
     #[cfg(feature = "metrics")]
     pub(super) counters: OnceLock<Box<Counters>>,
+}
+
+impl Kept {
+    pub(crate) fn new(limit: Option<(u64, Duration)>, shown: Option<(usize, usize)>) -> Self {
+        Self {
+            limit,
+            shown,
+            ..Self::default()
+        }
+    }
 }
 
 /// The counters of one rule.

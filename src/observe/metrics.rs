@@ -78,7 +78,8 @@ impl Metrics {
             if let Some((permits, interval)) = rule.kept.limit {
                 let rule = name.to_owned();
                 gauge!("ratelimit_limit_permits", "rule" => rule.clone()).set(permits as f64);
-                gauge!("ratelimit_limit_interval_seconds", "rule" => rule).set(interval);
+                gauge!("ratelimit_limit_interval_seconds", "rule" => rule)
+                    .set(interval.as_secs_f64());
             }
             Box::default()
         });

@@ -45,8 +45,8 @@ use crate::{
 /// not block:** that would delay the request. If it panics, that is caught and logged, and it is
 /// not called again by the layer or store that called it; the request goes on.
 ///
-/// Events hold no key and no identity, so that no label or log can show one.
-/// [`DecidedRule::key_hash`] tells callers apart.
+/// Events hold no key and no identity, so that no label or log can show one, unless a rule says so
+/// by [`observe_keys`](crate::Rule::observe_keys). [`DecidedRule::key_hash`] tells callers apart.
 ///
 /// # Example
 ///
@@ -173,11 +173,22 @@ pub struct DecidedRule<'a> {
     pub limit: Option<(u64, Duration)>,
     /// The permits left, if they were counted.
     pub remaining: Option<u64>,
+    pub(crate) key: Option<&'a str>,
     pub(crate) key_hash: u64,
     pub(crate) kept: &'a Kept,
 }
 
-impl DecidedRule<'_> {
+impl<'a> DecidedRule<'a> {
+    /// Returns the key, encoded as in Redis: its components in ASCII, joined by commas, or a digest
+    /// of a long one. `None` if it is missing, or unless the rule has
+    /// [`observe_keys`](crate::Rule::observe_keys).
+    ///
+    /// Callers choose it, so there may be any number: it is for samples and logs, not for labels of
+    /// metrics.
+    pub fn key(&self) -> Option<&'a str> {
+        self.key
+    }
+
     /// Returns a hash of the limiter's name, by a secret of this process: the same for the same
     /// caller of the rule, and different in other processes. 0 if the key is missing.
     pub fn key_hash(&self) -> u64 {

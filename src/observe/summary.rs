@@ -199,6 +199,7 @@ mod tests {
             permits: 1,
             limit: None,
             remaining: None,
+            key: None,
             key_hash,
             kept,
         }

@@ -132,6 +132,10 @@ impl<'a> Seen<'a> {
             permits: charge.permits,
             limit: limit.map(|limit| (limit.permits, limit.interval)),
             remaining: limit.and_then(|limit| limit.remaining),
+            key: labels
+                .kept
+                .shown
+                .and_then(|around| charge.name().identity(around)),
             key_hash: charge.name().text().seeded_hash(),
             kept: &labels.kept,
         }

@@ -46,6 +46,8 @@ mod shares;
 mod stage;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../matrix/told.rs"]
+mod told;
 #[path = "../matrix/watch.rs"]
 mod watch;
 

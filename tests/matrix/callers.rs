@@ -2,6 +2,7 @@
 
 use crate::scene::*;
 use std::future::poll_fn;
+use tower_ratelimit::Error;
 
 use super::{
     guards::{BUDGET, LEASE},
@@ -64,19 +65,35 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     .await;
     let mut granted = 0;
     let mut dropped = 0;
+    let told = scene.load.told.clone();
+    // O8: of each that left, too, but for the three that were never polled.
+    let told_of = |left: usize, decisions: &[Result<Decision, Error>]| {
+        (3..left).for_each(|_| told.less("cancelled", "none"));
+        for decision in decisions {
+            match decision {
+                Ok(it @ Decision::Allow(_)) => told.less("allow", it.source().as_str()),
+                Ok(it @ Decision::Deny(_)) => told.less("deny", it.source().as_str()),
+                Err(_) => told.less("unavailable", "none"),
+            }
+        }
+        let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
+        allowed.count()
+    };
     for _ in 0..3 {
         let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_many(2)).await;
         dropped += ended;
-        let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
-        granted += 2 * allowed.count();
+        granted += 2 * told_of(ended, &decisions);
         let max_wait = Duration::from_millis(50);
         let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, max_wait)).await;
         dropped += ended;
-        let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
-        granted += 3 * allowed.count();
+        granted += 3 * told_of(ended, &decisions);
         let (ended, grants) = dropped_everywhere(|| limiter.acquire()).await;
         dropped += ended;
-        granted += grants.iter().flatten().count();
+        let grants: Vec<_> = grants
+            .into_iter()
+            .map(|it| it.map(Decision::Allow))
+            .collect();
+        granted += told_of(ended, &grants);
         dropped += dropped_everywhere(|| limiter.available_permits()).await.0;
         dropped += dropped_everywhere(|| limiter.limit()).await.0;
         dropped += dropped_everywhere(|| store.ping()).await.0;

@@ -16,6 +16,7 @@ use super::{
     caller::{Asking, Caller, service},
     lanes::{LANES, Limiter},
     random::Random,
+    told::{self, Told},
 };
 
 const TASKS_PER_LANE: usize = 2;
@@ -28,6 +29,7 @@ pub struct Load {
     pub limiters: Vec<Limiter>,
     pub handles: Vec<RedisStore>,
     counts: Arc<Counts>,
+    pub told: Arc<Told>,
     tasks: JoinSet<()>,
     /// Tasks of others, and those of the runtime's own
     tasks_before: usize,
@@ -106,13 +108,16 @@ impl Load {
         });
         let looking = Arc::clone(&counts);
         thread::spawn(move || looking.look_at_machine());
+        let told = Arc::new(Told::default());
+        let open = |store: RedisStoreBuilder| {
+            let store = store.prefix(prefix).observe(told.clone());
+            store.build().unwrap()
+        };
         let mut load = Self {
             limiters: Limiter::all(prefix),
-            handles: handles
-                .into_iter()
-                .map(|store| store.prefix(prefix).build().unwrap())
-                .collect(),
+            handles: handles.into_iter().map(open).collect(),
             counts,
+            told: told.clone(),
             tasks: JoinSet::new(),
             tasks_before: Handle::current().metrics().num_alive_tasks(),
         };
@@ -273,6 +278,7 @@ impl Load {
         Ended {
             limiters: mem::take(&mut self.limiters),
             answers,
+            told: self.told.of_lanes(),
             sent: counts.sent.load(Ordering::SeqCst),
             answered: counts.answered.load(Ordering::SeqCst),
             passed: counts.passed.load(Ordering::SeqCst),
@@ -288,6 +294,8 @@ impl Load {
 pub struct Ended {
     pub limiters: Vec<Limiter>,
     pub answers: Vec<Answer>,
+    /// What observers were told
+    pub told: told::Counts,
     pub sent: u64,
     pub answered: u64,
     /// The requests that the inner services received

@@ -1,4 +1,4 @@
-//! The fault matrix: 26 faults under load, all guards on, and seven oracles that hold whatever the
+//! The fault matrix: 26 faults under load, all guards on, and eight oracles that hold whatever the
 //! fault.
 //!
 //! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the
@@ -42,6 +42,7 @@ mod sizes;
 mod stage;
 #[path = "../support/mod.rs"]
 mod support;
+mod told;
 mod watch;
 
 use support::random;

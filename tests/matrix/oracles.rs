@@ -1,4 +1,4 @@
-//! Seven oracles that must hold whatever the fault, written once.
+//! Eight oracles that must hold whatever the fault, written once.
 //!
 //! - O1: each request is answered within its budget, nothing panics, no task is left.
 //! - O2: each request has one response, with its outcome and the source of the decision; the inner
@@ -11,6 +11,7 @@
 //! - O5: after the fault decisions come from the store again, with no restart.
 //! - O6: attempts to connect are bounded.
 //! - O7: when all has expired, the permits left are the limit.
+//! - O8: observers are told of each request once, as it was answered.
 //!
 //! `Load::end` checks tasks, panics and the count of requests, `Load::decided` the end of a fault.
 
@@ -20,6 +21,7 @@ use super::{
     ledger::Ledger,
     load::Ended,
     shares::Shares,
+    told,
 };
 use crate::scene::*;
 
@@ -54,6 +56,8 @@ pub struct Tally {
     /// Permits received by each lane, and by each user of it
     received: [[u64; USERS]; LANES.len()],
     shares: Shares,
+    /// What observers must have been told
+    told: told::Counts,
 }
 
 /// The measurements so far.
@@ -108,6 +112,7 @@ impl Tally {
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
         self.received[answer.lane][answer.user] += answer.received();
         self.shares.see(answer);
+        told::count(&mut self.told, answer);
         // The line is to be waited in: that is no delay.
         if lane.how != How::Waiter {
             let millis = answer.took.as_millis() as usize;
@@ -145,8 +150,8 @@ impl Tally {
         );
     }
 
-    /// Checks O2: each request was answered once, and the inner service has received the admitted
-    /// ones.
+    /// Checks O2: each request was answered once, the inner service has received the admitted ones,
+    /// and observers were told of each once, as it was answered (O8).
     pub fn check_counts(&self, ended: &Ended) {
         assert!(ended.wrong.is_empty(), "O2: {:#?}", ended.wrong);
         let counted = (ended.sent, ended.answered, self.answers);
@@ -159,6 +164,7 @@ impl Tally {
             ended.passed, self.allowed_http,
             "O2: behind the layers, and let through"
         );
+        assert_eq!(ended.told, self.told, "O8: told, and answered");
     }
 
     /// Checks O3 for decisions by a share of the limit. Returns the permits granted that way.
@@ -269,6 +275,7 @@ mod tests {
             sent,
             answered,
             passed,
+            told: told::Counts::new(),
             lost_receipts: 0,
             machine: Duration::ZERO,
             wrong: std::collections::BTreeSet::new(),
@@ -326,6 +333,14 @@ mod tests {
         let mut tally = Tally::default();
         tally.see(&answer(1, Outcome::Refused(By::Policy, None)));
         tally.check_counts(&ended(1, 1, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "O8")]
+    fn a_request_that_observers_were_not_told_of_is_found() {
+        let mut tally = Tally::default();
+        tally.see(&answer(1, Outcome::Refused(By::Policy, None)));
+        tally.check_counts(&ended(1, 1, 0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
 };
 use tower_ratelimit::{
     Requests,
-    key::FromHeader,
+    key::{Constant, FromHeader},
     observe::{Decided, Observer, RequestResult, RuleResult, StateChange},
 };
 
@@ -266,6 +266,79 @@ async fn each_is_told_once<S: Settles>(store: S, told: &Told, prefix: &str, requ
             sums.rules.keys().any(|(_, found)| *found == result),
             "{result}"
         );
+    }
+}
+
+/// Keeps the keys that it is shown, each with its rule.
+#[derive(Debug, Default)]
+struct Keys(Mutex<Vec<String>>);
+
+impl Observer for Keys {
+    fn decided(&self, event: &Decided<'_>) {
+        let shown = event
+            .rules
+            .iter()
+            .map(|rule| format!("{} {:?}", rule.rule.unwrap_or("-"), rule.key()));
+        self.0.lock().unwrap().extend(shown);
+    }
+}
+
+/// Only rules that say so show keys, encoded as in Redis, whoever decides.
+#[tokio::test]
+async fn keys_are_shown_where_the_rule_says_so() {
+    let keys = Arc::new(Keys::default());
+    let on_redis = patient(RedisServer::shared().url()).prefix(&unique("keys"));
+    let shared = Rule::shared(&format!("{}:<key>:b", unique("own")));
+    let shared = shared.or_init(Limit::per_hour(9)).named("shared");
+    let layers = [
+        RateLimitLayer::builder(&MemoryStore::new()),
+        RateLimitLayer::builder(&on_redis.build().unwrap()),
+    ];
+    let long = "k".repeat(200);
+    for builder in layers {
+        let rules = [
+            by_key(1).named("seen").observe_keys(),
+            by_key(1).named("unseen"),
+            shared
+                .clone()
+                .by((Constant("a:b"), FromHeader::new("x-key")))
+                .observe_keys(),
+        ];
+        let layer = builder
+            .otherwise(rules)
+            .observe(keys.clone())
+            .build()
+            .unwrap();
+        for key in ["ann {x}", "ann {x}", &long] {
+            let request = Request::builder().header("x-key", key);
+            let request = request.body(String::new()).unwrap();
+            layer
+                .layer(service_fn(serve))
+                .oneshot(request)
+                .await
+                .unwrap();
+        }
+        let request = Request::new(String::new());
+        layer
+            .layer(service_fn(serve))
+            .oneshot(request)
+            .await
+            .unwrap();
+        // printf 'k%.0s' {1..200} | sha256sum | cut -c 1-32
+        let digest = "!6de3c288691037361962041f2273f381";
+        let ann = [
+            r#"seen Some("ann%20%7Bx%7D")"#,
+            "unseen None",
+            r#"shared Some("a%3Ab,ann%20%7Bx%7D")"#,
+        ];
+        let told = std::mem::take(&mut *keys.0.lock().unwrap());
+        assert_eq!(told[..6], [ann, ann].concat());
+        assert!(
+            told[6].starts_with(&format!("seen Some(\"{digest}")),
+            "{told:?}"
+        );
+        assert_eq!(told[7], "unseen None");
+        assert_eq!(told[9..], ["seen None"], "its key is missing");
     }
 }
 

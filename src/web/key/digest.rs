@@ -108,6 +108,7 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn check(&self) -> Result<KeyTraits, ConfigError> {
         Ok(KeyTraits {
             exposed_credential: None,
+            is_secret: true,
             ..self.inner.check()?
         })
     }

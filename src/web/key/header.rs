@@ -77,6 +77,7 @@ pub struct FromHeader {
     header: Option<HeaderName>,
     name: &'static str,
     is_credential: bool,
+    is_plain: bool,
     longest: usize,
 }
 
@@ -90,6 +91,7 @@ impl FromHeader {
         let known = header.as_ref().map(HeaderName::as_str);
         Self {
             is_credential: known.is_some_and(|known| CREDENTIALS.contains(&known)),
+            is_plain: false,
             header,
             name,
             longest: LONGEST,
@@ -111,7 +113,7 @@ impl FromHeader {
     #[must_use]
     pub fn plain(self) -> Self {
         Self {
-            is_credential: false,
+            is_plain: true,
             ..self
         }
     }
@@ -167,7 +169,8 @@ impl KeyExtractor for FromHeader {
             return Err(no_header_name(self.name));
         }
         Ok(KeyTraits {
-            exposed_credential: self.is_credential.then_some(self.name),
+            exposed_credential: (self.is_credential && !self.is_plain).then_some(self.name),
+            is_secret: self.is_credential,
             is_bounded: false,
         })
     }

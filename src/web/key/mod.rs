@@ -186,6 +186,8 @@ pub struct KeyTraits {
     /// The credential, `authorization` for example, that is in keys as it is. A rule whose key has
     /// one is refused with a [`ConfigError`] when a layer is built. Default: none
     pub exposed_credential: Option<&'static str>,
+    /// True if keys hold a credential or a digest, which observers must not be shown. Default: false
+    pub is_secret: bool,
     /// True if a caller cannot make new keys by changing its requests: an address, a constant
     ///
     /// If the limits of a request take several calls, those by such keys come first: so a caller
@@ -197,6 +199,7 @@ impl KeyTraits {
     /// The properties of keys that show no credential, and a caller has few of.
     pub const BOUNDED: Self = Self {
         exposed_credential: None,
+        is_secret: false,
         is_bounded: true,
     };
 
@@ -205,6 +208,7 @@ impl KeyTraits {
     pub fn and(self, other: Self) -> Self {
         Self {
             exposed_credential: self.exposed_credential.or(other.exposed_credential),
+            is_secret: self.is_secret || other.is_secret,
             is_bounded: self.is_bounded && other.is_bounded,
         }
     }

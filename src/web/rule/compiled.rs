@@ -19,7 +19,7 @@ use crate::{
     limit::{Limit, LimitSource, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
-    observe::Observers,
+    observe::{Kept, Observers},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
@@ -133,7 +133,7 @@ impl CompiledRule {
                 Arc::clone(&only.labels)
             }
             _ => Labels::new(rule.label(), rule.hide_headers, None)
-                .observed(&defaults.observers, None),
+                .observed(&defaults.observers, Kept::default()),
         };
         Ok(Self {
             limits,
@@ -315,6 +315,10 @@ impl Rule {
             bail!(Key: "the header {header:?} holds a credential, which would be visible in \
                 Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
         }
+        if self.observe_keys && traits.is_none_or(|key| key.is_secret) {
+            bail!(Key: "rule {label:?} has no key that observers may see: with a credential, a \
+                digest or no key leave `observe_keys` out");
+        }
         for limit in self.known_limits() {
             let limit = limit.stored();
             self.algorithm.check(limit.rate, limit.interval)?;
@@ -411,9 +415,10 @@ impl Rule {
                 Some(LimitSource::Code(limit)) => Some((limit.permits(), limit.interval())),
                 _ => None,
             };
+            let shown = self.observe_keys.then(|| naming.around());
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
-                    .observed(observers, fixed),
+                    .observed(observers, Kept::new(fixed, shown)),
                 naming: naming.counted(counting),
                 limit,
             }

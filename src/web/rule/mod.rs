@@ -59,6 +59,7 @@ pub struct Rule {
     pub(crate) slots: Option<u32>,
     pub(crate) lease: Duration,
     pub(crate) hide_headers: bool,
+    pub(crate) observe_keys: bool,
     pub(crate) charge_if: Option<ChargeIf>,
     share: Share,
     pub(crate) wait: Option<Duration>,
@@ -256,6 +257,25 @@ impl Rule {
         self
     }
 
+    /// Shows observers the key of each request, as [`DecidedRule::key`]. Default: they are shown no
+    /// key.
+    ///
+    /// Use it where a key is no personal data, such as a tenant or a route. It is a
+    /// [`ConfigError`] if the rule has no key, or one with a credential or a
+    /// [digest](KeyExtractor::digest).
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, key::Route};
+    ///
+    /// let by_route = Limit::per_second(100).by(Route::new()).named("route").observe_keys();
+    /// ```
+    ///
+    /// [`DecidedRule::key`]: crate::observe::DecidedRule::key
+    pub fn observe_keys(mut self) -> Self {
+        self.observe_keys = true;
+        self
+    }
+
     /// Charges only requests for whose response `counts` returns true, for example only failed
     /// logins. Default: all requests.
     ///
@@ -394,6 +414,7 @@ impl Rule {
             slots: None,
             lease: Duration::ZERO,
             hide_headers: false,
+            observe_keys: false,
             charge_if: None,
             share: Share::ALL,
             wait: None,

@@ -426,6 +426,7 @@ impl CompiledRules {
             permits: 0,
             limit: None,
             remaining: None,
+            key: None,
             key_hash: 0,
             kept: &rule.labels.kept,
         });

@@ -54,6 +54,8 @@ pub(super) struct Definition {
     #[serde(default)]
     hide_headers: bool,
     #[serde(default)]
+    observe_keys: bool,
+    #[serde(default)]
     shadow: bool,
     enforce_share: Option<Spanned<u8>>,
     wait: Option<Time>,
@@ -144,6 +146,7 @@ fn rule(
         rule.charge_if = Some(charge_if(code, outcome)?);
     }
     rule.hide_headers = fields.hide_headers;
+    rule.observe_keys = fields.observe_keys;
     rule.wait = fields.wait.map(|wait| wait.0);
     rule.queue = fields.queue;
     match &fields.enforce_share {

@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use http::request::Parts;
 use serde::Deserialize;
 use tower::Service;
-use tower_ratelimit::{IntoRules, RateLimit, Rules, key::FromParts};
+use tower_ratelimit::{
+    IntoRules, RateLimit, Rules,
+    key::{FromParts, KeyExtractor, Secret},
+};
 
 use super::{Inner, by_key};
 
@@ -67,6 +70,7 @@ fn every_mistake_of_a_rule_is_named() {
     };
     let export = || by_key(5).named("export");
     let bad_header = Constant("k").or((PeerIp, FromHeader::new("x key").or_skip()));
+    let secret = Secret::new("k1", "0123456789abcdef0123456789abcdef").unwrap();
     let big = Rule::from(Limit::per_hour(1_000_000_000_000_000));
     let mistakes = [
         ("a name with a blank", by_key(1).named("log in")),
@@ -109,6 +113,21 @@ fn every_mistake_of_a_rule_is_named() {
             by_key(1).named("mine").or_init(hour),
         ),
         ("a queue of none", by_key(1).wait(SECOND).queue(0)),
+        (
+            "a digest that observers would see",
+            by_key(1)
+                .by(FromHeader::new("x-key").digest(&secret))
+                .observe_keys(),
+        ),
+        (
+            "a credential that observers would see",
+            hour.by((PeerIp, FromHeader::new("cookie").plain()))
+                .observe_keys(),
+        ),
+        (
+            "no key that observers would see",
+            Rule::shared("api").observe_keys(),
+        ),
     ];
     let found_at = |(what, rule)| (what, otherwise(rule).err());
     are_named("rule", mistakes.map(found_at));

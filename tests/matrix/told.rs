@@ -1,0 +1,72 @@
+//! Law O8 under faults: observers are told of each request of the load once, as it was answered.
+
+use std::collections::BTreeMap;
+
+use super::{
+    answer::{Answer, By, Outcome},
+    lanes::{LANES, rule},
+};
+use crate::scene::*;
+use tower_ratelimit::observe::{Decided, Observer};
+
+/// By the first rule, none for a `RateLimiter`; the result; and the source.
+pub type Counts = BTreeMap<(Option<String>, &'static str, &'static str), u64>;
+
+/// Counts what it is told of decisions.
+#[derive(Debug, Default)]
+pub struct Told(Mutex<Counts>);
+
+impl Observer for Told {
+    fn decided(&self, event: &Decided<'_>) {
+        let rule = event.rules.first().and_then(|rule| rule.rule);
+        let (result, source) = (event.result.as_str(), event.source.as_str());
+        let mut counts = self.0.lock().unwrap();
+        *counts
+            .entry((rule.map(str::to_owned), result, source))
+            .or_default() += 1;
+    }
+}
+
+impl Told {
+    /// Returns what it was told of the lanes, and of all that have no rule.
+    pub fn of_lanes(&self) -> Counts {
+        let mut counts = self.0.lock().unwrap().clone();
+        let lanes = LANES.each_ref().map(|lane| rule(lane, 0));
+        counts.retain(|(rule, ..), _| rule.as_ref().is_none_or(|rule| lanes.contains(rule)));
+        counts
+    }
+
+    /// Takes out what a row has asked besides, and was told of.
+    pub fn less(&self, result: &'static str, source: &'static str) {
+        let mut counts = self.0.lock().unwrap();
+        let key = (None, result, source);
+        let count = counts.get_mut(&key);
+        *count.unwrap_or_else(|| panic!("O8: {result} by {source} was not told")) -= 1;
+        counts.retain(|_, count| *count > 0);
+    }
+}
+
+/// Adds what observers must have been told of an answer.
+pub fn count(counts: &mut Counts, answer: &Answer) {
+    let lane = answer.lane();
+    let rule = lane.is_http().then(|| rule(lane, 0));
+    let (result, source) = words(answer.outcome);
+    *counts.entry((rule, result, source)).or_default() += 1;
+}
+
+/// Returns the result and the source of an outcome, in the words of observers.
+pub fn words(outcome: Outcome) -> (&'static str, &'static str) {
+    let source = |by| match by {
+        By::Store => "store",
+        By::Cache => "cache",
+        By::Lease => "lease",
+        By::Local => "local",
+        By::Policy => "policy",
+    };
+    match outcome {
+        Outcome::Granted(by) => ("allow", source(by)),
+        Outcome::Refused(By::Policy, _) => ("unavailable", "policy"),
+        Outcome::Refused(by, _) => ("deny", source(by)),
+        Outcome::Unset | Outcome::Failed(_) => ("unavailable", "none"),
+    }
+}
