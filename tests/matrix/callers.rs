@@ -68,14 +68,8 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     let told = scene.load.told.clone();
     // O8: of each that left, too, but for the three that were never polled.
     let told_of = |left: usize, decisions: &[Result<Decision, Error>]| {
-        (3..left).for_each(|_| told.less("cancelled", "none"));
-        for decision in decisions {
-            match decision {
-                Ok(it @ Decision::Allow(_)) => told.less("allow", it.source().as_str()),
-                Ok(it @ Decision::Deny(_)) => told.less("deny", it.source().as_str()),
-                Err(_) => told.less("unavailable", "none"),
-            }
-        }
+        (3..left).for_each(|_| told.less_left());
+        decisions.iter().for_each(|decision| told.less(decision));
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         allowed.count()
     };

@@ -7,7 +7,10 @@ use super::{
     lanes::{LANES, rule},
 };
 use crate::scene::*;
-use tower_ratelimit::observe::{Decided, Observer};
+use tower_ratelimit::{
+    Error,
+    observe::{Decided, Observer},
+};
 
 /// By the first rule, none for a `RateLimiter`; the result; and the source.
 pub type Counts = BTreeMap<(Option<String>, &'static str, &'static str), u64>;
@@ -36,8 +39,21 @@ impl Told {
         counts
     }
 
-    /// Takes out what a row has asked besides, and was told of.
-    pub fn less(&self, result: &'static str, source: &'static str) {
+    /// Takes out the answer to what a row has asked besides.
+    pub fn less(&self, answer: &Result<Decision, Error>) {
+        match answer {
+            Ok(it @ Decision::Allow(_)) => self.less_one("allow", it.source().as_str()),
+            Ok(it @ Decision::Deny(_)) => self.less_one("deny", it.source().as_str()),
+            Err(_) => self.less_one("unavailable", "none"),
+        }
+    }
+
+    /// Takes out a caller of the row's own that left.
+    pub fn less_left(&self) {
+        self.less_one("cancelled", "none");
+    }
+
+    fn less_one(&self, result: &'static str, source: &'static str) {
         let mut counts = self.0.lock().unwrap();
         let key = (None, result, source);
         let count = counts.get_mut(&key);
