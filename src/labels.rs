@@ -2,19 +2,18 @@
 //! [`Labels`].
 
 use std::{
-    any::Any,
     fmt::{self, Debug},
     hash::BuildHasher,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
+
+use bytes::Bytes;
 
 use crate::{
     name::BuildSpread,
     observe::{Kept, Observers},
+    sync::Once,
 };
 
 /// The name of a limit in responses and logs: made once per rule, and shared by all its decisions.
@@ -29,13 +28,13 @@ pub(crate) struct Labels {
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
-    /// The policy field for its limit.
-    pub(crate) policy: PolicyField,
+    /// Its policy in the header fields of draft 11.
+    pub(crate) draft11_policy: PolicyField,
     /// Those of its layer and its store.
     pub(crate) observers: Observers,
     pub(crate) kept: Kept,
     /// The warnings that were logged, each a bit.
-    warned: AtomicU8,
+    warned: Once,
 }
 
 /// The warnings that are logged once per rule.
@@ -69,10 +68,10 @@ impl Labels {
             hidden,
             fixed_cost,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
-            policy: PolicyField::default(),
+            draft11_policy: PolicyField::default(),
             observers: Observers::default(),
             kept: Kept::default(),
-            warned: AtomicU8::new(0),
+            warned: Once::default(),
         })
     }
 
@@ -98,10 +97,7 @@ impl Labels {
 
     /// Returns whether this is still to be logged; true once.
     pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
-        let bit = of as u8;
-        // The plain load keeps the cache line shared where nothing changes.
-        self.warned.load(Ordering::Relaxed) & bit == 0
-            && self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        self.warned.set(of as u8) != 0
     }
 
     /// Returns the name as logs may have it.
@@ -125,28 +121,22 @@ impl Debug for Labels {
     }
 }
 
-/// The policy field of a rule, rendered once: each response has it, and it seldom changes.
-///
-/// It holds one header dialect. Another one needs a field of its own, or a type of its own.
+/// The policy of a rule as text, rendered once: each response has it, and it seldom changes.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
+pub(crate) struct PolicyField(OnceLock<(u64, Duration, Bytes)>);
 
 impl PolicyField {
-    /// Returns the field for a limit, made by `render` if it is not known yet.
-    pub(crate) fn of<T: Any + Clone + Send + Sync>(
+    /// Returns the text for a limit, made by `render` if it is not known yet.
+    pub(crate) fn of(
         &self,
         permits: u64,
         interval: Duration,
-        render: impl FnOnce() -> Option<T>,
-    ) -> Option<T> {
-        let Some((known, at, field)) = self.0.get() else {
-            let field = render()?;
-            let _ = self.0.set((permits, interval, Box::new(field.clone())));
-            return Some(field);
-        };
-        match field.downcast_ref::<T>() {
-            Some(field) if *known == permits && *at == interval => Some(field.clone()),
-            _ => render(),
+        mut render: impl FnMut() -> Bytes,
+    ) -> Bytes {
+        let (of_permits, of_interval, text) = self.0.get_or_init(|| (permits, interval, render()));
+        if *of_permits == permits && *of_interval == interval {
+            return text.clone();
         }
+        render()
     }
 }

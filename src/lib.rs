@@ -70,7 +70,7 @@ pub use crate::{
     receipt::Receipt,
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},
     web::{
-        answer::{HeaderStyle, OnRefusal, ResetUnit},
+        answer::{HeaderStyle, ResetUnit},
         body::RateLimitBody,
         charge::{Charge, Cost, Outcome},
         future::ResponseFuture,

@@ -3,12 +3,30 @@
 //! The atomics and locks of modules whose order of steps matters are loom's in
 //! `tests/interleavings`, which tries every order.
 
-use std::sync::{Mutex as StdMutex, MutexGuard as StdGuard, PoisonError};
+use std::sync::{
+    Mutex as StdMutex, MutexGuard as StdGuard, PoisonError,
+    atomic::{AtomicU8, Ordering},
+};
 #[cfg(all(feature = "redis", not(interleavings)))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(interleavings)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+
+/// What is done once, each a bit.
+#[derive(Debug, Default)]
+pub(crate) struct Once(AtomicU8);
+
+impl Once {
+    /// Sets these bits, and returns those that are new.
+    pub(crate) fn set(&self, bits: u8) -> u8 {
+        // The plain load keeps the cache line shared where nothing changes.
+        if bits & !self.0.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        bits & !self.0.fetch_or(bits, Ordering::Relaxed)
+    }
+}
 
 /// Locks a mutex of the standard library. What is behind the crate's locks is whole between any two
 /// statements, so a panic elsewhere does not spoil it.

@@ -352,7 +352,7 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
         now: Now,
     ) -> Result<i64, ErrorKind> {
         let (name, kind) = (receipt.name(), self.state.kind());
-        let has_entry = kind == limit::Algorithm::SlidingLog && name.slots().is_none();
+        let has_entry = name.tells_grants_apart();
         if name.algorithm() != kind || (taken.is_none() && !has_entry) {
             return Ok(0);
         }

@@ -12,9 +12,12 @@ use std::{
     },
 };
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
 
-use super::{answer::Fields, request::grpc_subtype};
+use super::{
+    answer::{Fields, grpc::GRPC_STATUS},
+    request::grpc_subtype,
+};
 use crate::{
     decision::Grant,
     demand,
@@ -333,7 +336,6 @@ impl fmt::Debug for Settling {
 }
 
 const UNKNOWN: u32 = 2;
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 fn code(value: &HeaderValue) -> u32 {
     let code = value.to_str().ok().and_then(|text| text.parse().ok());

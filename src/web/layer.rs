@@ -5,14 +5,16 @@ use std::{
     time::Duration,
 };
 
-use http::request::Parts;
+use bytes::Bytes;
+use http::{Response, request::Parts};
 
 use super::{
-    answer::{Answers, Fields, HeaderStyle, OnRefusal},
+    answer::{Answers, Fields, HeaderStyle},
     charge::LayerId,
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
+    decision::Refusal,
     error::ConfigError,
     limiter::RateLimiter,
     name::Identity,
@@ -317,13 +319,19 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Replaces the table and its lists. [`Rules`] has more settings than this builder.
+    /// Sets the table and its lists. [`Rules`] has more settings than this builder.
+    ///
+    /// Call it before `on` and `otherwise`, which add to it: rules that were added before it would
+    /// be lost, and that is a [`ConfigError`] when the layer is built.
     pub fn rules(mut self, rules: Rules) -> Self {
-        self.rules = rules;
+        self.rules = rules.in_place_of(&self.rules);
         self
     }
 
     /// Edits the responses to refused requests. Default: they are sent unchanged.
+    ///
+    /// The answer is complete, for HTTP or gRPC: unchanged parts stay valid. For gRPC it must stay
+    /// without a body; one to HEAD has the body of GET, which is removed afterwards.
     ///
     /// # Example
     ///
@@ -340,7 +348,13 @@ impl RateLimitLayerBuilder {
     ///     .build()?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    pub fn on_refusal(mut self, on_refusal: impl OnRefusal) -> Self {
+    pub fn on_refusal(
+        mut self,
+        on_refusal: impl Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
         self.answers.on_refusal = Some(Arc::new(on_refusal));
         self
     }
@@ -493,8 +507,9 @@ impl RateLimitLayerBuilder {
     ///
     /// Without it a request costs less in this process. Handlers and outer layers then do not see
     /// the decision, and header fields of nested layers are not compared: those of the inner layer
-    /// come first, and a field with one number stays the inner layer's. The [`Charge`](crate::Charge) stays in the request's extensions: by it, handlers
-    /// correct the charge, and nested layers know of it.
+    /// come first, and fields that have one number keep the inner layer's. The
+    /// [`Charge`](crate::Charge) stays in the request's extensions: by it, handlers correct the
+    /// charge, and nested layers know of it.
     ///
     /// # Example
     ///

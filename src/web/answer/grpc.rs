@@ -18,7 +18,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::meaning::meaning;
 use crate::decision::{Refusal, RefusalKind};
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");

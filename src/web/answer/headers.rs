@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use crate::{
@@ -276,10 +277,14 @@ impl Report<'_> {
     fn policies(&self, text: &mut Short) -> Option<HeaderValue> {
         let mut limits = shown(self.limits);
         if let (Some((_, only)), None) = (limits.next(), limits.next()) {
-            return only.labels.policy.of(only.permits, only.interval, || {
+            let policy = &only.labels.draft11_policy;
+            let policy = policy.of(only.permits, only.interval, || {
                 push_policy(text, only);
-                value(text)
+                let policy = Bytes::copy_from_slice(text);
+                text.truncate(0);
+                policy
             });
+            return HeaderValue::from_maybe_shared(policy).ok();
         }
         shown(self.limits).for_each(|(_, limit)| push_policy(text, limit));
         value(text)

@@ -19,45 +19,22 @@ use super::request::is_grpc;
 use crate::decision::Refusal;
 
 /// Edits the answer to a refused request.
-///
-/// Implemented by closures. The answer is complete, for HTTP or gRPC: unchanged parts stay valid.
-/// For gRPC the answer must stay without a body; one to HEAD has the body of GET, which is removed
-/// afterwards.
-pub trait OnRefusal: Send + Sync + 'static {
-    /// Returns the answer to send.
-    fn on_refusal(
-        &self,
-        refusal: &Refusal,
-        request: &Parts,
-        answer: Response<Bytes>,
-    ) -> Response<Bytes>;
-}
-
-impl<F> OnRefusal for F
-where
-    F: Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
-{
-    fn on_refusal(
-        &self,
-        refusal: &Refusal,
-        request: &Parts,
-        answer: Response<Bytes>,
-    ) -> Response<Bytes> {
-        self(refusal, request, answer)
-    }
-}
-
-impl fmt::Debug for dyn OnRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnRefusal(..)")
-    }
-}
+type OnRefusal = dyn Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes> + Send + Sync;
 
 /// The answers of a layer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Answers {
     pub(crate) jitter: Duration,
-    pub(crate) on_refusal: Option<Arc<dyn OnRefusal>>,
+    pub(crate) on_refusal: Option<Arc<OnRefusal>>,
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers")
+            .field("jitter", &self.jitter)
+            .field("on_refusal", &self.on_refusal.is_some())
+            .finish()
+    }
 }
 
 impl Answers {
@@ -80,7 +57,7 @@ impl Answers {
             })
         };
         if let Some(hook) = &self.on_refusal {
-            answer = hook.on_refusal(refusal, request, answer);
+            answer = hook(refusal, request, answer);
         }
         if request.method == Method::HEAD {
             answer = without_body(answer);

@@ -1,8 +1,6 @@
 //! Logs mistakes in a setup that only requests reveal, once per rule, with the remedy.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use crate::macros::warning;
+use crate::{macros::warning, sync::Once};
 
 /// The remedy if a server does not record the peer's address.
 pub(crate) const PEER_HINT: &str = "with axum, enable the feature `axum` and \
@@ -43,27 +41,18 @@ impl Mistakes {
 
 /// The mistakes that were warned about.
 #[derive(Debug, Default)]
-pub(crate) struct Warned(AtomicU8);
+pub(crate) struct Warned(Once);
 
 impl Warned {
-    /// Records these mistakes, and returns those that are new.
-    fn record(&self, mistakes: Mistakes) -> Mistakes {
-        // A request without a new mistake must not write what all threads read.
-        if mistakes.0 & !self.0.load(Ordering::Relaxed) == 0 {
-            return Mistakes::default();
-        }
-        Mistakes(mistakes.0 & !self.0.fetch_or(mistakes.0, Ordering::Relaxed))
-    }
-
     /// Records this mistake, and returns whether it is the first of its kind.
     pub(crate) fn is_first(&self, mistake: Mistakes) -> bool {
-        self.record(mistake) == mistake
+        self.0.set(mistake.0) != 0
     }
 
     /// Logs the mistakes of extractors that are new. The headers are left out, because callers
     /// choose their contents.
     pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
-        let new = self.record(mistakes);
+        let new = Mistakes(self.0.set(mistakes.0));
         if new == Mistakes::default() {
             return;
         }

@@ -314,7 +314,8 @@ impl Rule {
     ///
     /// Permits that were not taken are not settled. This is the same as
     /// [`enforce_share(0)`](Self::enforce_share). For all rules of a layer there is
-    /// [`RateLimitLayerBuilder::shadow`](crate::RateLimitLayerBuilder::shadow).
+    /// [`RateLimitLayerBuilder::shadow`](crate::RateLimitLayerBuilder::shadow). It is
+    /// [`enforce_share(0)`](Self::enforce_share): of the two, the last call counts.
     ///
     /// # Example
     ///

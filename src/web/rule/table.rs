@@ -84,8 +84,8 @@ use crate::{
 pub struct Rules {
     pub(crate) entries: Vec<Entry>,
     pub(crate) otherwise: Vec<Rule>,
-    /// Set if `otherwise` was called again and replaced rules.
-    otherwise_twice: bool,
+    /// The error if a call has replaced rules that were there before.
+    replaced: Option<ConfigError>,
     pub(crate) headers: Option<Vec<HeaderStyle>>,
     deny: Vec<Requests>,
     allow: Vec<Requests>,
@@ -133,6 +133,17 @@ impl Rules {
         self
     }
 
+    /// Returns these rules in place of those of a builder, which must have none yet.
+    pub(crate) fn in_place_of(mut self, before: &Self) -> Self {
+        if !before.entries.is_empty() || !before.otherwise.is_empty() {
+            self.replaced = Some(
+                config_error!(LimitsNothing: "`rules` would replace the rules \
+                that the builder has by now: call it first, or add those to the `Rules`"),
+            );
+        }
+        self
+    }
+
     /// Returns the header fields of responses, after a check that they can carry the permits of
     /// all rules that are not hidden.
     fn fields(&self, default: Fields) -> Result<Fields, ConfigError> {
@@ -147,6 +158,9 @@ impl Rules {
 
     /// Checks that there is something to limit.
     fn check_limits(&self) -> Result<(), ConfigError> {
+        if let Some(replaced) = &self.replaced {
+            return Err(replaced.clone());
+        }
         let mut all = self
             .entries
             .iter()
@@ -155,9 +169,6 @@ impl Rules {
         if all.all(Vec::is_empty) {
             bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
                 `.otherwise(rule)`, or `.on(pattern, rule)`");
-        }
-        if self.otherwise_twice {
-            return Err(unreached("otherwise", "otherwise"));
         }
         Ok(())
     }
@@ -172,7 +183,9 @@ impl Rules {
     /// Sets the rules for all other requests. Several rules go into one list: a second call, which
     /// would replace the rules of the first, is a [`ConfigError`] when the layer is built.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
-        self.otherwise_twice |= !self.otherwise.is_empty();
+        if !self.otherwise.is_empty() {
+            self.replaced = Some(unreached("otherwise", "otherwise"));
+        }
         self.otherwise = rules.into_rules();
         self
     }

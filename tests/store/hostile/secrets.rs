@@ -289,7 +289,6 @@ async fn no_debug_output_shows_a_secret() {
         "FindingKind",
         "IntoRules",
         "Layer",
-        "OnRefusal",
         "Store",
         "KeyExtractor",
         "OtherClient",

@@ -191,6 +191,14 @@ fn every_other_mistake_is_named() {
                 layer().on("/a", [by_key(1), by_key(2)]).build().err(),
             ),
             ("a layer's queue of none", no_queue.build().err()),
+            (
+                "rules in place of others",
+                layer()
+                    .on("/a", by_key(1))
+                    .rules(Rules::new())
+                    .build()
+                    .err(),
+            ),
             ("an open brace", RateLimiter::new(&memory, "{orders").err()),
             ("a limiter's slots", limiter().slots(9).err()),
             (

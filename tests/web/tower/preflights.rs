@@ -157,7 +157,7 @@ async fn entries_meet_it_by_its_own_method() {
 #[tokio::test]
 async fn lists_go_before() {
     let rules = || Rules::new().otherwise(once(PeerIp));
-    let layer = || of(once(PeerIp));
+    let layer = || RateLimitLayer::builder(&MemoryStore::new());
     let preflights = || Requests::on_request(|parts| parts.method == Method::OPTIONS);
     let allowed = rules().allow(preflights());
     assert_eq!(three(layer().rules(allowed)).await, [200; 3]);

@@ -22,7 +22,6 @@ fn a_layer_has_a_rule() {
         builder().otherwise(none()),
         builder().on("/health", none()),
         builder().rules(Rules::new()),
-        builder().otherwise(rule()).rules(Rules::new()),
         builder().rules(Rules::new().deny(Requests::on("/admin"))),
         builder().enabled(false),
     ] {
