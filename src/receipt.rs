@@ -263,12 +263,12 @@ impl fmt::Debug for PermitId {
 pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
 
 /// The permits to charge for one receipt, and the party that decided it.
-pub(crate) type Correction = (By, u32);
+pub(crate) type Correction = (CorrectedBy, u32);
 
 /// The party that decides on a charge. A later one of these takes precedence over an earlier one,
 /// in whatever order they do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum By {
+pub(crate) enum CorrectedBy {
     /// The request, by what it took
     Taken,
     /// The rule, by the response
@@ -282,7 +282,9 @@ pub(crate) enum By {
 impl Ledger {
     /// Opens it with what the receipts took.
     pub(crate) fn open(&self, receipts: &[Receipt]) {
-        let taken = receipts.iter().map(|receipt| (By::Taken, receipt.permits));
+        let taken = receipts
+            .iter()
+            .map(|receipt| (CorrectedBy::Taken, receipt.permits));
         *lock(&self.0) = Some(taken.collect());
     }
 
@@ -299,7 +301,7 @@ impl Ledger {
     /// the correction so far, and must not come back here. Returns false if it is not open.
     pub(crate) fn correct(
         &self,
-        by: By,
+        by: CorrectedBy,
         permits: impl Fn(usize, Correction) -> Option<u32>,
     ) -> bool {
         let mut open = lock(&self.0);

@@ -34,7 +34,7 @@ pub(crate) struct Answer {
     pub(crate) repaired: i64,
     /// The theoretical arrival time that a grant left, for its receipt.
     pub(crate) tat: Option<Tat>,
-    /// Set if it is a stranger's, for which a store in memory has no place.
+    /// Set if it is of an untracked name, for which a store in memory has no place.
     pub(crate) estimated: bool,
 }
 

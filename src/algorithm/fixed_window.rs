@@ -328,7 +328,7 @@ mod tests {
             (&short, end + 9, START, 0),
             // No more than there is room for.
             (&with_window(5, 1000, 4, Some(end)), end, START, 1),
-            // One that lost its end ends who knows when.
+            // A window that lost its end may end at any time.
             (&with_window(5, 1000, 1, None), end, START, 0),
             (&fresh(5, 1000), end, START, 0),
         ] {

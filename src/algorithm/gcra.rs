@@ -162,7 +162,7 @@ impl Algorithm for Gcra {
             .stored
             .is_some_and(|state| state.tat.at > self.from(now))
         {
-            // Far off, maybe, by a wrong clock.
+            // A wrong clock may have put it far off.
             self.ends = 0;
             self.write(&pace, backlog.min(pace.whole()), 0, now);
         }

@@ -29,8 +29,8 @@ pub(crate) trait Algorithm: Debug + Send {
     /// Counts by this resolution from now on, if it has entries.
     fn set_slots(&mut self, _slots: Option<Slots>) {}
 
-    /// Begins a call. Returns the permits left: exactly, or at least so well that it is known
-    /// whether there are as many as `wanted`.
+    /// Begins a call. Returns the permits left: exactly, or well enough to tell whether
+    /// there are as many as `wanted`.
     fn begin(&mut self, call: &Call, wanted: i64) -> i64;
 
     /// Returns whether the same call came before and took this. Most algorithms cannot tell one
@@ -43,11 +43,11 @@ pub(crate) trait Algorithm: Debug + Send {
     fn take(&mut self, _charge: &Charge, _score: i64) {}
 
     /// Ends a call: stores the permits left as `answer` has them, completes it with the times, and
-    /// says when there is room for those that were refused. `needs` do not fall.
+    /// says when there is room for those that were refused. `needs` are in ascending order.
     fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]);
 
     /// Takes permits for one caller of this limiter alone, as most are: what
-    /// [`acquire`](super::call::acquire) does, in straight lines. Whether the caller waits makes no
+    /// [`acquire`](super::call::acquire) does, without its loops. Whether the caller waits makes no
     /// difference: there is none behind it.
     ///
     /// Compiled for each algorithm by itself, as nearly every request costs this.

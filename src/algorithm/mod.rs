@@ -1,7 +1,10 @@
 //! The algorithms that count permits: a state, an instant, and what is left.
 //!
 //! [`limiter::Algorithm`] is the one interface. A new algorithm implements it in a file of its own,
-//! with its scripts in a folder of the same name in `lua/`, and [`new`] makes it.
+//! and [`new`] makes it. Its scripts are a folder of the same name in `lua/`, and
+//! `store/redis/wire/` has a file that sends them. The enum [`Algorithm`] in `limit/algorithm.rs`
+//! has its name and its bounds, `Taken` in `receipt.rs` what a receipt must remember, and
+//! `inspect/diagnose` what is wrong with its keys.
 
 pub(crate) mod answer;
 pub(crate) mod call;
@@ -26,7 +29,7 @@ pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
 
 /// Counts a limiter as this name says from now on.
 ///
-/// Permits that another algorithm counted stay in use, as it does in Redis, where logs and windows
+/// Permits that another algorithm counted stay in use, as in Redis, where logs and windows
 /// read the same keys: by the first call of a sliding log as if granted now, in a window until one
 /// interval from now. GCRA, which keeps another number there, takes over nothing, and leaves
 /// nothing.

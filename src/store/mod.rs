@@ -11,18 +11,21 @@
 //! called. None is held while a caller is woken. Few are held at the same time, and then in this
 //! order:
 //!
-//! - Queues: callers behind the calls of their limiters > the ids that shared calls are for. The
-//!   queues of those that wait, and the calls in flight to a node, are locked alone.
-//! - Leases: lease table (one shard) > what is known of one limiter > the balance of one lease.
-//! - The share of a limit in an outage: what is known of one limiter > the store in memory.
-//! - The store in memory: one shard, or those of a list in the order of their numbers > newcomers
-//!   that are counted by an estimate.
+//! - Queues: callers behind the calls of their limiters (`runs`) > the ids that shared calls are
+//!   for (`Unanswered`). The queues of those that wait for permits (`waits`), and the calls in
+//!   flight to a node (`InFlight`), are locked alone.
+//! - Leases: the shard of the table > what is known of one limiter (`Entry`) > the balance of one
+//!   lease (`Balance`).
+//! - The share of a limit in an outage: the grants of one limiter (`Recent`) > the store in memory.
+//! - The store in memory: one `Shard`, or those of a list in the order of their numbers > the names
+//!   without a place (`Untracked`).
 //!
-//! All others are locked alone: the deny cache's, the breaker's and the connection's, the calls
-//! that are to go together, the entrance of the settle queue, the names that were rewritten lately,
-//! the limits that were last seen, the rules that count in a store, and the open charges of a
-//! request. A reload of a layer's rules locks out other reloads, and takes the lock of the store's
-//! rules meanwhile.
+//! All others are locked alone: those of the deny cache (`Refusals`), of breaker and connection,
+//! the calls that are to go together (`Batches`), the entrance of the settle queue, the names that
+//! were rewritten lately, the limits that were last seen (`Locals`), the rules that count in a
+//! store (`RuleNames`), and the charges of a request (`Ledger`). Observers are called with none
+//! held. A reload of a layer's rules locks out other reloads, and takes the lock of `RuleNames`
+//! meanwhile.
 //!
 //! Settling may be called with a lease locked, so it never comes back to leases. There the settle
 //! queue spawns a task and wakes those that wait for the store to close; both take no lock of
@@ -30,17 +33,17 @@
 //!
 //! ## What happens before what
 //!
-//! - An id is made before the call is sent, and a receipt before the call is awaited. Who stops
-//!   waiting can give back what it has not learnt.
+//! - An id is made before the call is sent, and a receipt before the call is awaited. So a
+//!   caller that leaves can give back a grant that it has not learnt of.
 //! - A refusal is kept only if no listener was called for any of its names since its call began.
 //! - A lease is used only if its limiter has not changed since it was asked for.
 //! - A verb ends leases before it is sent, and what they give back goes first, so that it finds
 //!   their permits free. When it is over, the [`Listeners`] are called before its caller knows: the
 //!   deny cache drops refusals, leases end, and those who wait ask again. They are called in this
-//!   order, so that who asks again meets nothing stale.
+//!   order, so that a caller that asks again meets nothing stale.
 //! - A settlement drops the refusals of its limiter before [`settle`](Calls::settle) returns, if
 //!   a grant is settled. The listeners are called once the store has carried it out: only then
-//!   there is room. A store in memory carries it out at once.
+//!   is there room. A store in memory carries it out at once.
 //! - A call that finds a limit missing or differing calls the listeners before it returns.
 //! - A receipt is sent on the connection that carried its call, and so arrives after it, or is
 //!   sent once more a second later. A call that arrives later still costs one interval. A receipt
@@ -48,15 +51,15 @@
 //!
 //! ## What may be dropped where
 //!
-//! - A decision, at every await. What it may have taken is given back by who dropped it: an HTTP
-//!   request is not, and stays charged; a [`RateLimiter`](crate::RateLimiter)'s is; a waiter's and
-//!   what a lease takes ahead are given back by their guards.
+//! - A decision, at every await. What it may have taken stays charged for an HTTP request, and is
+//!   given back for a [`RateLimiter`](crate::RateLimiter). Guards give back what a waiter has
+//!   taken, and what a lease has taken ahead.
 //! - A call that many share is a task: it survives each of its callers, and is dropped with the
 //!   last. Waiters whose call takes longer than a deadline are asked for once more, by another id.
 //!   Where the runtime of a call ends, its callers send for themselves, or are asked for again.
 //! - A caller that leaves before its call is sent takes nothing: a call has its place in flight
-//!   before its callers are picked. Then it may stand in a queue once more, to go with others: it
-//!   leaves unsent if all of its callers do.
+//!   before its callers are picked. Then it may join a batch: it leaves unsent if all of its
+//!   callers leave.
 //! - A verb, at every await: it may be carried out or not, and listeners are called either way.
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.

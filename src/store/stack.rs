@@ -241,13 +241,13 @@ pub(crate) fn remote<S: Decide>(
 
 /// The order of all guards: exit > fallback > deadline > deny cache > queue > leases > server.
 ///
-/// A demand that can be decided at once passes the queue by, also to take from a lease: where a
+/// A demand that can be decided at once skips the queue, also to take from a lease: where a
 /// caller waits there is none.
 #[cfg(feature = "redis")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
     fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // It says nothing of the store, and was recorded when it was kept.
+        // A repeated refusal says nothing of the store, and was recorded when it was kept.
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }

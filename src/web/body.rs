@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::charge::Settling;
+use super::charge::SettleOnDrop;
 
 pin_project! {
     /// The body of the inner service's response, or the short body of a refusal.
@@ -30,14 +30,14 @@ pin_project! {
         Inner {
             #[pin]
             body: B,
-            settling: Option<Settling>,
+            settling: Option<SettleOnDrop>,
         },
         Refusal { rest: Bytes },
     }
 }
 
 impl<B: Body<Data = Bytes>> RateLimitBody<B> {
-    pub(crate) fn inner(body: B, settling: Option<Settling>) -> Self {
+    pub(crate) fn inner(body: B, settling: Option<SettleOnDrop>) -> Self {
         // A body that is already at its end is never polled.
         let settling = settling.filter(|_| !body.is_end_stream());
         Self {

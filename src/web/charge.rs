@@ -23,7 +23,7 @@ use crate::{
     demand,
     labels::Labels,
     list::List,
-    receipt::{By, Receipt},
+    receipt::{CorrectedBy, Receipt},
     store::AnyStore,
 };
 
@@ -220,13 +220,13 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
 
 /// The rules of a grant that charge by the response. Labels identify them: no two rules of a
 /// request share them.
-pub(crate) type Judges = List<(Arc<Labels>, ChargeIf)>;
+pub(crate) type ChargeIfs = List<(Arc<Labels>, ChargeIf)>;
 
 /// Settles a grant when it is dropped.
-pub(crate) struct Settling {
+pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
     store: Arc<dyn AnyStore>,
-    judges: Judges,
+    charge_ifs: ChargeIfs,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
     /// Set if the response has the grant in its extensions.
@@ -235,13 +235,13 @@ pub(crate) struct Settling {
     awaits: Option<StatusCode>,
 }
 
-impl Settling {
+impl SettleOnDrop {
     /// Puts the charge of a grant where handlers look for it.
     pub(crate) fn new(
         layer: LayerId,
         store: &Arc<dyn AnyStore>,
         grant: Grant,
-        judges: Judges,
+        charge_ifs: ChargeIfs,
         fields: Option<Fields>,
         extensions: &mut Extensions,
     ) -> Self {
@@ -261,7 +261,7 @@ impl Settling {
         Self {
             grant,
             store: Arc::clone(store),
-            judges,
+            charge_ifs,
             fields,
             extensions: true,
             awaits: None,
@@ -272,7 +272,7 @@ impl Settling {
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
             let ledger = self.grant.ledger();
-            ledger.correct(By::Cost, |_, _| Some(permits));
+            ledger.correct(CorrectedBy::Cost, |_, _| Some(permits));
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
@@ -300,21 +300,21 @@ impl Settling {
 
     fn judge(&self, outcome: &Outcome) {
         let grant = &self.grant;
-        for (rule, charge_if) in self.judges.iter() {
+        for (rule, charge_if) in self.charge_ifs.iter() {
             // The user's code runs without the lock, and not while something is dropped.
             if charge_if(outcome) {
                 continue;
             }
             let is_judged = |receipt: &Receipt| Arc::ptr_eq(&receipt.labels, rule);
             let judged = grant.receipts().iter().position(is_judged);
-            grant
-                .ledger()
-                .correct(By::Rule, |place, _| (judged == Some(place)).then_some(0));
+            grant.ledger().correct(CorrectedBy::Rule, |place, _| {
+                (judged == Some(place)).then_some(0)
+            });
         }
     }
 }
 
-impl Drop for Settling {
+impl Drop for SettleOnDrop {
     fn drop(&mut self) {
         let Self { grant, store, .. } = self;
         let Some(corrections) = grant.ledger().close() else {
@@ -329,9 +329,9 @@ impl Drop for Settling {
     }
 }
 
-impl fmt::Debug for Settling {
+impl fmt::Debug for SettleOnDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Settling")
+        f.write_str("SettleOnDrop")
     }
 }
 
@@ -367,10 +367,10 @@ impl Charged {
         let receipts = self.grant.receipts();
         self.grant
             .ledger()
-            .correct(By::Handler, |place, (by, permits)| {
+            .correct(CorrectedBy::Handler, |place, (by, permits)| {
                 let receipt = receipts.get(place)?;
                 // The handler adds to what was taken or set by itself, whatever others have set.
-                let before = if by == By::Handler {
+                let before = if by == CorrectedBy::Handler {
                     permits
                 } else {
                     receipt.permits

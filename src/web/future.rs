@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::{
     answer::{DecisionKind, Fields},
     body::RateLimitBody,
-    charge::{Judges, Settling},
+    charge::{ChargeIfs, SettleOnDrop},
     layer::LayerState,
 };
 use crate::{
@@ -56,20 +56,20 @@ pin_project! {
             deciding: Deciding,
             // The service and its request, taken with the decision.
             call: Option<(S, Request<ReqBody>)>,
-            judges: Judges,
+            charge_ifs: ChargeIfs,
             shared: Arc<LayerState>,
             fields: Fields,
         },
         // Admitted. The inner service may not be ready yet.
         Readying {
             call: Option<(S, Request<ReqBody>)>,
-            settling: Option<Settling>,
+            settling: Option<SettleOnDrop>,
         },
         Calling {
             #[pin]
             future: F,
             // Held until the response body takes it over.
-            settling: Option<Settling>,
+            settling: Option<SettleOnDrop>,
         },
         // The first poll builds the response.
         Refusing {
@@ -85,24 +85,25 @@ impl LayerState {
     pub(super) fn admit<B>(
         &self,
         grant: Grant,
-        judges: Judges,
+        charge_ifs: ChargeIfs,
         request: &mut Request<B>,
         fields: Fields,
-    ) -> Settling {
+    ) -> SettleOnDrop {
         log_shadow_refusals(&grant);
         let fields = fields.of_response_to(request);
         let extensions = request.extensions_mut();
         if self.extensions {
             insert_decision(extensions, Decision::Allow(grant.clone()), false);
         }
-        let mut settling = Settling::new(self.id, &self.store, grant, judges, fields, extensions);
+        let mut settling =
+            SettleOnDrop::new(self.id, &self.store, grant, charge_ifs, fields, extensions);
         settling.extensions = self.extensions;
         settling
     }
 }
 
 /// Adds the grant to a response, which may correct the charge.
-fn add_grant<B>(mut settling: Settling, response: Response<B>) -> Response<RateLimitBody<B>>
+fn add_grant<B>(mut settling: SettleOnDrop, response: Response<B>) -> Response<RateLimitBody<B>>
 where
     B: Body<Data = Bytes>,
 {
@@ -133,7 +134,7 @@ where
                 StateProj::Deciding {
                     deciding,
                     call,
-                    judges,
+                    charge_ifs,
                     shared,
                     fields,
                 } => {
@@ -141,7 +142,7 @@ where
                     let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    decided(decision, call, mem::take(judges), shared, *fields)
+                    decided(decision, call, mem::take(charge_ifs), shared, *fields)
                 }
                 StateProj::Readying { call, settling } => {
                     let Some((inner, _)) = call else {
@@ -188,13 +189,13 @@ where
 fn decided<S, B, F>(
     decision: Result<Decision, Error>,
     (inner, mut request): (S, Request<B>),
-    judges: Judges,
+    charge_ifs: ChargeIfs,
     shared: &Arc<LayerState>,
     fields: Fields,
 ) -> State<S, B, F> {
     match decision.map_err(Refusal::unavailable) {
         Ok(Decision::Allow(grant)) => {
-            let settling = Some(shared.admit(grant, judges, &mut request, fields));
+            let settling = Some(shared.admit(grant, charge_ifs, &mut request, fields));
             let call = Some((inner, request));
             State::Readying { call, settling }
         }

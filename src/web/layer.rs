@@ -182,9 +182,9 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if there is no such rule, and
-    /// of kind [`Key`](crate::ConfigErrorKind::Key) if the rule has a key and none is given, or has
-    /// none.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if there is no such rule,
+    /// and of kind [`Key`](crate::ConfigErrorKind::Key) if the rule has a key and none is given, or
+    /// has none.
     ///
     /// # Example
     ///

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{
     answer::Fields,
     body::RateLimitBody,
-    charge::{Judges, Settling, has_met},
+    charge::{ChargeIfs, SettleOnDrop, has_met},
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
@@ -100,7 +100,9 @@ where
         match plan {
             Plan::Pass => self.forward(Request::from_parts(parts, body), None),
             Plan::Refuse(refusal) => self.refuse(refusal, parts, fields),
-            Plan::Acquire(acquire, judges) => self.ask(acquire, judges, parts, body, fields),
+            Plan::Acquire(acquire, charge_ifs) => {
+                self.ask(acquire, charge_ifs, parts, body, fields)
+            }
         }
     }
 }
@@ -110,7 +112,7 @@ impl<S> RateLimit<S> {
     fn ask<ReqBody>(
         &mut self,
         mut acquire: Acquire,
-        judges: Judges,
+        charge_ifs: ChargeIfs,
         parts: Parts,
         body: ReqBody,
         fields: Fields,
@@ -122,7 +124,7 @@ impl<S> RateLimit<S> {
         match shared.store.decide_at_once(&mut acquire) {
             Some(Ok(Decision::Allow(grant))) => {
                 let mut request = Request::from_parts(parts, body);
-                let settling = shared.admit(grant, judges, &mut request, fields);
+                let settling = shared.admit(grant, charge_ifs, &mut request, fields);
                 self.forward(request, Some(settling))
             }
             Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts, fields),
@@ -133,7 +135,7 @@ impl<S> RateLimit<S> {
                 let state = State::Deciding {
                     deciding,
                     call: Some((inner, Request::from_parts(parts, body))),
-                    judges,
+                    charge_ifs,
                     shared: Arc::clone(shared),
                     fields,
                 };
@@ -166,7 +168,7 @@ impl<S> RateLimit<S> {
     fn forward<ReqBody>(
         &mut self,
         request: Request<ReqBody>,
-        settling: Option<Settling>,
+        settling: Option<SettleOnDrop>,
     ) -> ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>> + Clone,

@@ -155,7 +155,7 @@ fn no_circle_but_these() {
         // What shares calls and what waits are the two halves of a queued store.
         "store::guard::queue store::guard::queue::runs store::guard::queue::waits",
         // What a full store does with newcomers needs the shards of the store.
-        "store::memory::shared store::memory::strangers",
+        "store::memory::shared store::memory::untracked",
         // A file is read entry by entry, each with what the user has registered.
         "web::rules_file web::rules_file::entries web::rules_file::keys web::rules_file::rules",
     ];

@@ -1,9 +1,9 @@
 //! MemoryStore at its bound: who has to go, who never does, and who is refused.
-//! `memory/strangers.rs` has those who are counted by an estimate.
+//! `memory/untracked.rs` has those who are counted by an estimate.
 
 #![cfg(feature = "test-util")]
 
-mod strangers;
+mod untracked;
 
 use crate::scene::*;
 use std::{collections::BTreeMap, collections::HashSet, sync::Barrier};

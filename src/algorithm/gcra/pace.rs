@@ -12,7 +12,7 @@ const LONGEST: i64 = 3_200_000_000_000_000;
 pub(crate) struct Pace {
     pub(super) rate: i64,
     pub(super) interval: i64,
-    /// From permit to permit, in us, rounded up: never over
+    /// From permit to permit, in us, rounded up, so that the limit is never exceeded
     emission: i64,
 }
 
@@ -38,7 +38,7 @@ impl Pace {
         self.rate * self.emission
     }
 
-    /// Permits in use while TAT lies so far ahead, in whole ones.
+    /// Whole permits in use while TAT lies this far ahead.
     pub(super) fn used(&self, backlog: i64) -> i64 {
         rounded_up(backlog, self.emission)
     }

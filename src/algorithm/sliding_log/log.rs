@@ -139,7 +139,7 @@ impl Log {
         self.0.iter().map(|entry| i64::from(entry.permits)).sum()
     }
 
-    /// Gives each of `needs`, which do not fall, the score of the entry whose expiry frees what it
+    /// Gives each of `needs`, in ascending order, the score of the entry whose expiry frees what it
     /// lacks beside what is `left`, or of the last one; `already` where it lacks nothing. Scores
     /// beyond `latest` come from a wrong clock and are set back to it on the way: returns how many.
     pub(super) fn due(&mut self, needs: &mut [Needs], left: i64, latest: i64, already: i64) -> i64 {

@@ -6,8 +6,8 @@
 //! breaker learns nothing from those. An answer in time is an answer, whatever it says.
 //!
 //! [`Breakers::refuses`] is asked before there is a future. [`Breakers::enter`] is asked once for
-//! each call and node, right before the call is sent. So many failures among the last twice as many
-//! calls open a breaker. After a pause one call passes, the probe. If it is answered, all pass.
+//! each call and node, right before the call is sent. `n` failures among the last `2n` calls open a
+//! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
 //! A call that all its callers have left counts as a failure if they left at their deadline, and if
 //! the server was silent: see [`Traffic`]. Callers who hang up early prove nothing, or a client
@@ -68,7 +68,7 @@ pub enum BreakerState {
 pub(crate) struct Breakers {
     state: Mutex<State>,
     /// Set if a node is open, or failed lately. The lock is taken only then.
-    is_troubled: AtomicBool,
+    has_failures: AtomicBool,
     /// The failures that open it, of the last twice as many calls; zero where there is no breaker.
     failures: u32,
     /// A call that takes as long is too late for its callers.
@@ -143,7 +143,7 @@ impl Breakers {
                 warned: None,
                 has_warned: false,
             }),
-            is_troubled: AtomicBool::new(false),
+            has_failures: AtomicBool::new(false),
             failures: failures.min(MOST_FAILURES),
             slow,
             traffic: Arc::new(Traffic::new(nodes, place, Arc::clone(&clock))),
@@ -154,8 +154,8 @@ impl Breakers {
         }
     }
 
-    /// Names the store in the error of an open breaker. `turned` is called with the number of a node
-    /// whose breaker has opened, or closed.
+    /// Names the store in the error of an open breaker. `turned` is called with the number of a
+    /// node whose breaker has opened, or closed.
     pub(crate) fn named(
         self,
         address: Option<&Arc<str>>,
@@ -179,7 +179,7 @@ impl Breakers {
     /// Returns none for the caller whose call would be the probe.
     #[inline]
     pub(crate) fn refuses(&self, acquire: &Acquire) -> Option<Error> {
-        if !self.is_troubled() {
+        if !self.has_failures() {
             return None;
         }
         self.look_up(acquire)
@@ -219,7 +219,7 @@ impl Breakers {
             }
             Ok(node.open)
         };
-        let entered = self.is_troubled().then(|| self.change(index, enters));
+        let entered = self.has_failures().then(|| self.change(index, enters));
         let probe = entered.flatten().transpose()?.flatten();
         self.traffic.sends(index);
         Ok(Pass((self.failures > 0).then_some(Passing {
@@ -244,7 +244,7 @@ impl Breakers {
 
     /// Records the end of a call that began while the breaker was closed.
     fn record(&self, index: usize, began: Duration, failed: bool) {
-        if !failed && !self.is_troubled() {
+        if !failed && !self.has_failures() {
             return;
         }
         self.change(index, |node, now| {
@@ -296,8 +296,8 @@ impl Breakers {
             (node.since, node.row) = (now, 0);
         }
         let warns = turns.then(|| state.turned(is_open, now)).flatten();
-        let troubled = state.nodes.iter().any(Node::is_troubled);
-        self.is_troubled.store(troubled, Ordering::Release);
+        let troubled = state.nodes.iter().any(Node::has_failures);
+        self.has_failures.store(troubled, Ordering::Release);
         drop(state);
         if turns {
             (self.turned)(index, is_open);
@@ -320,8 +320,8 @@ impl Breakers {
         Some(changed)
     }
 
-    fn is_troubled(&self) -> bool {
-        self.is_troubled.load(Ordering::Acquire)
+    fn has_failures(&self) -> bool {
+        self.has_failures.load(Ordering::Acquire)
     }
 
     fn spread(&self) -> u64 {
@@ -361,7 +361,7 @@ impl Node {
         self.open.is_some_and(|open| now < open.until)
     }
 
-    fn is_troubled(&self) -> bool {
+    fn has_failures(&self) -> bool {
         self.open.is_some() || self.row != 0
     }
 
@@ -440,7 +440,7 @@ impl Passing<'_> {
         };
         let asked = self.began.saturating_sub(waited);
         let traffic = &self.breakers.traffic;
-        let silent = traffic.lets_down(self.index, asked, max_wait);
+        let silent = traffic.was_silent(self.index, asked, max_wait);
         self.report(if silent || self.probe.is_some() {
             Signal::Failed
         } else {
@@ -483,7 +483,7 @@ fn nearly(slow: Duration) -> Duration {
 impl fmt::Debug for Breakers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Breakers")
-            .field("is_troubled", &self.is_troubled)
+            .field("has_failures", &self.has_failures)
             .finish_non_exhaustive()
     }
 }

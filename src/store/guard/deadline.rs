@@ -88,7 +88,7 @@ impl Deadline {
             Err(_) => {
                 // Its own wait tells nothing of the server.
                 let asked = asked.saturating_add(wait);
-                let given_up = if self.traffic.let_down(acquire, asked, self.longest) {
+                let given_up = if self.traffic.any_was_silent(acquire, asked, self.longest) {
                     GivenUp::Silence
                 } else {
                     GivenUp::Overload

@@ -201,8 +201,8 @@ impl Refusals {
         if elapsed >= known.until || !fresh || !gives_up_within(acquire.max_wait, wait) {
             return None;
         }
-        // One of many asks in time. At the end all of them would, and each 64 that wait for the
-        // answer would be a call.
+        // One of many asks before the end: else all of them would at the end, and each 64 that wait
+        // for the answer would be a call.
         let asks = elapsed >= self.cap / 4 * 3 && known.until > self.cap;
         if asks && !known.asked_again.swap(true, Ordering::Relaxed) {
             return None;
@@ -273,7 +273,7 @@ struct Found {
     elapsed: Duration,
     /// The same by a clock that never jumps.
     steady: Duration,
-    /// The time from then on within which asking again is certainly refused.
+    /// How long from then asking again is certainly refused.
     over: Duration,
 }
 

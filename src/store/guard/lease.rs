@@ -100,7 +100,7 @@ impl<S: Calls> Leasing<S> {
         self.table.count()
     }
 
-    /// Gives back what so many leases hold and no grant has.
+    /// Gives back what this many leases hold and no grant has.
     pub(crate) fn end_first(&self, most: usize) {
         self.table.end_first(most);
     }

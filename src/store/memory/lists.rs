@@ -1,10 +1,10 @@
-//! Decides for several callers or limiters at once, and for strangers, with all of their shards
-//! locked.
+//! Decides for several callers or limiters at once, and for untracked names, with all of their
+//! shards locked.
 
 use super::{
     shard::{Kept, Shard},
     shared::Shared,
-    strangers::Strangers,
+    untracked::Untracked,
 };
 use crate::{
     algorithm::{
@@ -32,7 +32,7 @@ impl Shared {
         let answers = self.decide_locked(first, run)?;
         if answers.iter().any(|answer| answer.estimated) {
             let minute = self.clock.now().as_secs() / 60;
-            self.strangers.count_decision(minute);
+            self.untracked.count_decision(minute);
         }
         let answers = answers.chunks(first.charges().count());
         let decisions = run.iter().zip(answers);
@@ -43,8 +43,8 @@ impl Shared {
 
     fn decide_locked(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Answer>, Error> {
         let now = self.now();
-        // Always locked in this order, so that no two lists wait for each other. The lock of the
-        // strangers is last.
+        // Always locked in this order, so that no two lists wait for each other. The lock of
+        // the untracked names is last.
         let charges = first.charges();
         let mut places: Vec<_> = charges.map(|it| self.shard_of(it.name())).collect();
         places.sort_unstable();
@@ -89,7 +89,7 @@ impl Shared {
             Ok(_) => Ok(shard.lend(charge.name())),
             Err(full)
                 if full.kind() == ErrorKind::Full
-                    && Strangers::can_count(charge.limit().given()) =>
+                    && Untracked::can_count(charge.limit().given()) =>
             {
                 Ok(None)
             }
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Takes permits of limiters, one for each charge, and of strangers where there is none.
+    /// Takes permits of limiters, one for each charge, and of untracked names where there is none.
     fn count(
         &self,
         first: &Acquire,
@@ -106,13 +106,13 @@ impl Shared {
         now: Now,
     ) -> Result<List<Answer>, Error> {
         let estimated: List<_> = lent.iter().map(Option::is_none).collect();
-        let mut strangers = estimated.contains(&true).then(|| self.strangers());
+        let mut untracked = estimated.contains(&true).then(|| self.untracked());
         let mut met = Vec::new();
-        if let Some(strangers) = &mut strangers {
+        if let Some(untracked) = &mut untracked {
             for (charge, _) in first.charges().zip(&estimated[..]).filter(|it| *it.1) {
                 let limit = charge.limiter.limit.given();
-                let stranger = limit.and_then(|it| strangers.meet(charge.name(), it, self.max));
-                met.push(stranger.ok_or(ErrorKind::Full)?);
+                let estimate = limit.and_then(|it| untracked.meet(charge.name(), it, self.max));
+                met.push(estimate.ok_or(ErrorKind::Full)?);
             }
         }
         let mut next_met = met.iter_mut();
@@ -132,8 +132,8 @@ impl Shared {
         let mut answers = call::acquire(limiters, run, now)?;
         let kept = lent.iter_mut().flatten();
         kept.for_each(|kept| kept.keep_alive(now));
-        if let Some(strangers) = &mut strangers {
-            met.iter().for_each(|stranger| strangers.keep(stranger));
+        if let Some(untracked) = &mut untracked {
+            met.iter().for_each(|estimate| untracked.keep(estimate));
         }
         for (answer, estimated) in answers.iter_mut().zip(estimated.iter().cycle()) {
             answer.estimated = *estimated;

@@ -4,7 +4,7 @@ mod lists;
 mod shard;
 pub(crate) mod shared;
 mod sketch;
-pub(super) mod strangers;
+pub(super) mod untracked;
 mod verbs;
 
 use std::{fmt, sync::Arc};
@@ -113,7 +113,7 @@ impl MemoryStore {
     /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, one warning a
     /// minute reports them.
     pub fn estimated(&self) -> u64 {
-        self.shared.strangers.decided()
+        self.shared.untracked.decided()
     }
 
     fn observers(&self) -> Observers {

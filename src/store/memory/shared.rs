@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     shard::{Kept, Shard},
-    strangers::Strangers,
+    untracked::Untracked,
 };
 use crate::{
     clock::{Clock, Now},
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) max: usize,
     /// Those that have no place.
-    pub(super) strangers: Strangers,
+    pub(super) untracked: Untracked,
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listeners: Listeners,
@@ -101,7 +101,7 @@ impl Shared {
         Self {
             shards: shards.collect(),
             max,
-            strangers: Strangers::default(),
+            untracked: Untracked::default(),
             last_id: AtomicU64::new(0),
             clock,
             listeners,
@@ -163,8 +163,8 @@ impl Shared {
         kept.ok_or_else(|| ErrorKind::Full.into())
     }
 
-    /// Makes a limiter, unless its limit is known to a store alone. It begins with what it took as
-    /// a stranger.
+    /// Makes a limiter, unless its limit is known to a store alone. It begins with what it took
+    /// while untracked.
     fn add<'s>(
         &self,
         shard: &'s mut Shard,
@@ -174,7 +174,7 @@ impl Shared {
         if limiter.limit == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let can_wait = Strangers::can_count(limiter.limit.given());
+        let can_wait = Untracked::can_count(limiter.limit.given());
         let kept = shard.add(limiter, can_wait, now).ok_or(ErrorKind::Full)?;
         self.begin(kept, limiter, now)?;
         Ok(kept)
@@ -206,7 +206,7 @@ impl Shared {
 impl crate::store::StandIn for Shared {
     fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
-        let past = super::strangers::latest(past, most);
+        let past = super::untracked::latest(past, most);
         if past.is_empty() {
             return Ok(());
         }

@@ -130,8 +130,8 @@ impl Shared {
 
     /// Returns the outcome of a verb for a limiter that this store does not hold.
     fn without_limiter(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        let estimate = (self.strangers.any())
-            .then(|| self.strangers().left(name))
+        let estimate = (self.untracked.any())
+            .then(|| self.untracked().left(name))
             .flatten();
         Ok(match (op, estimate) {
             (Op::Available, Some((_, left))) => OpResult::Permits(left),

@@ -1,6 +1,9 @@
 //! Calls that go together: what comes while a call is in flight is sent as one, which costs Redis
 //! and this process less.
 //!
+//! This is the second of two queues, of calls for different limiters. The first,
+//! `guard/queue/runs.rs`, has made one call of all callers of a limiter.
+//!
 //! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
 //! queue of their runtime, and a task sends as many as have come: see
 //! `lua/sliding_log/acquire_batch.lua`. Each limiter is decided as by a call of its own, and an
@@ -68,7 +71,7 @@ pub(crate) struct Batches {
     /// How many batches have their calls, and are not on their way yet.
     departing: AtomicUsize,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
-    is_apart: AtomicBool,
+    no_cross_slot: AtomicBool,
 }
 
 #[derive(Default)]
@@ -95,7 +98,7 @@ pub(super) struct Failure {
     /// Set if it may have been carried out all the same.
     pub(super) unacknowledged: bool,
     /// Set if every call would fail so.
-    is_of_all: bool,
+    fails_for_all: bool,
 }
 
 impl Batches {
@@ -106,7 +109,7 @@ impl Batches {
             queues: Mutex::default(),
             last: AtomicU64::new(0),
             departing: AtomicUsize::new(0),
-            is_apart: AtomicBool::new(false),
+            no_cross_slot: AtomicBool::new(false),
         }
     }
 
@@ -143,8 +146,8 @@ impl Batches {
         };
         let limiter = &first.first.limiter;
         // Those that wait for permits have time.
-        let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
-        let asked = hurried.filter_map(|acquire| acquire.asked).min();
+        let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
+        let asked = not_waiting.filter_map(|acquire| acquire.asked).min();
         let (mut _in_flight, mut went_together) = (None, false);
         if let Some(runtime) = self.goes_together(call.as_ref(), run) {
             _in_flight = self.goes_first(&runtime);
@@ -157,7 +160,7 @@ impl Batches {
                     asked,
                     reply,
                 };
-                if let Ok(outcome) = self.stand(&runtime, run, taken, member).await {
+                if let Ok(outcome) = self.enqueue(&runtime, run, taken, member).await {
                     return outcome;
                 }
                 (*call, went_together) = (again(), true);
@@ -183,7 +186,7 @@ impl Batches {
         let together = call.is_some_and(|call| wire::batch_of(call.script).is_some())
             && run.iter().all(|acquire| acquire.max_wait.is_none())
             && !self.connection.is_cluster()
-            && !self.is_apart.load(Relaxed);
+            && !self.no_cross_slot.load(Relaxed);
         Handle::try_current().ok().filter(|_| together)
     }
 
@@ -220,7 +223,10 @@ impl Batches {
                 }
                 Err(Failure {
                     unacknowledged: failed.unacknowledged,
-                    is_of_all: matches!(class, Class::Unable | Class::Unwritable | Class::Silent),
+                    fails_for_all: matches!(
+                        class,
+                        Class::Unable | Class::Unwritable | Class::Silent
+                    ),
                     error: wire::failure(failed),
                 })
             }
@@ -238,8 +244,8 @@ impl Batches {
         Some(self.in_flight(runtime.clone()))
     }
 
-    /// Has a call stand in the queue.
-    fn stand<'a>(
+    /// Puts a call into the queue.
+    fn enqueue<'a>(
         self: &'a Arc<Self>,
         runtime: &Handle,
         run: &'a [Acquire],
@@ -295,10 +301,10 @@ impl Batches {
                     }
                 }
             }
-            Err(failure) if members.len() > 1 && !failure.is_of_all => {
+            Err(failure) if members.len() > 1 && !failure.fails_for_all => {
                 // One forbidden key, or keys of different hash slots, has the server refuse all.
                 if failure.error.kind() == ErrorKind::OtherSlot {
-                    self.is_apart.store(true, Relaxed);
+                    self.no_cross_slot.store(true, Relaxed);
                 }
             }
             outcome => {
@@ -343,7 +349,7 @@ impl Failure {
         Self {
             error,
             unacknowledged: false,
-            is_of_all: true,
+            fails_for_all: true,
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Server {
 }
 
 impl Decide for Server {
-    /// Decides nothing but that a breaker is open.
+    /// Fails at once while a breaker is open, and decides nothing else.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         if let Some(error) = self.batches.breakers.refuses(acquire) {
             return Some(Err(error));

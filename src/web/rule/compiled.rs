@@ -234,12 +234,12 @@ impl CompiledRule {
         // The first rule on a limiter stands for all earlier ones, which agree with each other.
         let mut firsts = HashMap::new();
         for rule in rules {
-            let judges = rule.rule.charge_if.is_some();
+            let has_charge_if = rule.rule.charge_if.is_some();
             for this in &rule.limits {
                 let name = this.naming.to_string();
-                let (that, that_judges) = *firsts.entry(name).or_insert((this, judges));
-                let agree =
-                    this.naming.counting == that.naming.counting && !(judges || that_judges);
+                let (that, that_has_one) = *firsts.entry(name).or_insert((this, has_charge_if));
+                let agree = this.naming.counting == that.naming.counting
+                    && !(has_charge_if || that_has_one);
                 if !agree && !ptr::eq(this, that) {
                     let [one, other] = [that, this].map(|named| &named.labels.name);
                     bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \

@@ -21,7 +21,7 @@ pub use self::{
 };
 use self::{pattern::Pattern, share::Share};
 use super::{
-    charge::{ChargeIf, Judges, Outcome},
+    charge::{ChargeIf, ChargeIfs, Outcome},
     key::{Constant, KeyExtractor},
 };
 use crate::{
@@ -85,7 +85,7 @@ pub(crate) enum Plan {
     /// No rule applies
     Pass,
     /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, Judges),
+    Acquire(Acquire, ChargeIfs),
     Refuse(Refusal),
 }
 

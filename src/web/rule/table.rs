@@ -28,7 +28,7 @@ use crate::{
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
-        charge::{self, Judges},
+        charge::{self, ChargeIfs},
         key::{Mistakes, Warned},
     },
 };
@@ -358,8 +358,8 @@ impl CompiledRules {
     }
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
-    fn warn_of_twin(&self, rule: &str) {
-        if self.warned.is_first(Mistakes::TWIN) {
+    fn warn_of_duplicate(&self, rule: &str) {
+        if self.warned.is_first(Mistakes::DUPLICATE_RULE) {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \
@@ -466,7 +466,7 @@ impl CompiledRules {
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut judges = Judges::new();
+        let mut charge_ifs = ChargeIfs::new();
         let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
@@ -478,7 +478,7 @@ impl CompiledRules {
                 },
             };
             if outer.is_some_and(|(store, outer)| outer.has_charged(store, &charge)) {
-                self.warn_of_twin(&charge.labels.name);
+                self.warn_of_duplicate(&charge.labels.name);
                 continue;
             }
             if !charge.shadow {
@@ -487,7 +487,7 @@ impl CompiledRules {
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
             if let Some(charge_if) = &rule.rule.charge_if {
-                judges.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
+                charge_ifs.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
             add(charge, &mut first, &mut rest);
         }
@@ -510,7 +510,7 @@ impl CompiledRules {
             asked: None,
             unsent: OnceLock::new(),
         };
-        Plan::Acquire(acquire, judges)
+        Plan::Acquire(acquire, charge_ifs)
     }
 }
 

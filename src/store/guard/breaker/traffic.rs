@@ -19,7 +19,7 @@ use crate::{clock::Clock, demand::Acquire, name::Name, sync::lock};
 
 /// The part of the time that callers wait in which bytes that come in end no silence: they may be
 /// owed to calls before.
-const FORGIVEN: u32 = 10;
+const GRACE_PART: u32 = 10;
 
 /// The bytes that come in from the nodes of a store, and those sent there.
 pub(crate) struct Traffic {
@@ -125,14 +125,14 @@ impl Traffic {
     /// Returns whether callers who asked at `asked` and left after `max_wait` were let down by a
     /// silent node: one that has owed an answer for (nearly) as long, and sent nothing meanwhile.
     /// Their own call may be younger.
-    pub(crate) fn lets_down(&self, index: usize, asked: Duration, max_wait: Duration) -> bool {
-        let forgiven = max_wait / FORGIVEN;
+    pub(crate) fn was_silent(&self, index: usize, asked: Duration, max_wait: Duration) -> bool {
+        let grace = max_wait / GRACE_PART;
         let is_silent = || {
             let Some(node) = self.node(index).map(|node| *node) else {
                 return false;
             };
-            let owes = |since| self.now().saturating_sub(since) >= max_wait - forgiven;
-            let came_in = |at| at > asked.saturating_add(forgiven);
+            let owes = |since| self.now().saturating_sub(since) >= max_wait - grace;
+            let came_in = |at| at > asked.saturating_add(grace);
             node.owed_since.is_some_and(owes) && !node.came_in.is_some_and(came_in)
         };
         if !is_silent() {
@@ -153,16 +153,21 @@ impl Traffic {
     }
 
     /// Returns the same of a list of limiters: whether any of their nodes did.
-    pub(crate) fn let_down(&self, acquire: &Acquire, asked: Duration, max_wait: Duration) -> bool {
+    pub(crate) fn any_was_silent(
+        &self,
+        acquire: &Acquire,
+        asked: Duration,
+        max_wait: Duration,
+    ) -> bool {
         let mut charges = acquire.charges();
-        charges.any(|charge| self.lets_down(self.index(charge.name()), asked, max_wait))
+        charges.any(|charge| self.was_silent(self.index(charge.name()), asked, max_wait))
     }
 
     /// Returns whether the connection to the only node has been silent for so long, though an
     /// answer is owed.
     pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
         if self.is_watched() {
-            return self.lets_down(0, self.now().saturating_sub(time), time);
+            return self.was_silent(0, self.now().saturating_sub(time), time);
         }
         let came_in = self.node(0).and_then(|node| node.came_in);
         came_in.is_none_or(|at| self.now().saturating_sub(at) >= time)

@@ -61,7 +61,7 @@ impl Balance {
 
     /// Returns whether it is to be followed by another: it has ended, or less than half of it is
     /// left, which others can still use.
-    pub(crate) fn is_worn(&self) -> bool {
+    pub(crate) fn is_low(&self) -> bool {
         lock(&self.state).unused < self.taken() / 2
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The largest first lease, in callers, and the largest after one that was not used up. One that is
 /// used up is followed by one of four times as many permits at most.
 const FIRST: u32 = 4;
-/// At most one of so many permits that are left is taken ahead: the others are for other processes,
+/// At most one in this many of the permits left is taken ahead: the others are for other processes,
 /// which take as many.
 const SHARE: u64 = 8;
 

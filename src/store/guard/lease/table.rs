@@ -275,7 +275,7 @@ impl State {
         run.iter()
             .for_each(|acquire| self.estimate.record(acquire.first.permits));
         let worn = self.used_up(|lease| {
-            reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_worn()
+            reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_low()
         });
         // The longest that a score may lead: the script goes no farther.
         plan.lead = plan.lead.min(self.interval.map_or(plan.lead, longest));

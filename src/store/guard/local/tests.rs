@@ -17,7 +17,7 @@ use crate::{
         guard::scripted::{
             Scripted, WithFallback, by, charge, ready, receipts, refused, shadow, with_fallback,
         },
-        memory::strangers::latest,
+        memory::untracked::latest,
         sealed::Sealed,
     },
 };

@@ -1,6 +1,9 @@
 //! Callers that do not wait for permits: one call of a limiter in flight, and the next one for all
 //! that came meanwhile.
 //!
+//! This is the first of two queues, of callers that ask for one limiter. In the second,
+//! `redis/batch.rs`, the calls made here go to Redis together with those of other limiters.
+//!
 //! A caller that leaves while it stands behind a call is taken out. A shared call is sent by a
 //! task, survives each of its callers, and is dropped with the last. An error is that of each of
 //! them; those behind are asked for by the next call.

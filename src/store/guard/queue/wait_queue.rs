@@ -104,7 +104,7 @@ impl WaitQueue {
             // The last one may have left, and have needed more than this one.
             (self.due, self.refusal) = (None, None);
         }
-        let refusal = self.hopeless(acquire, deadline, now);
+        let refusal = self.refusal_if_late(acquire, deadline, now);
         self.waiters.push_back(Waiter {
             number,
             acquire: acquire.clone(),
@@ -177,7 +177,7 @@ impl WaitQueue {
         let doubtful = self
             .waiters
             .range(seen)
-            .filter(|waiter| waiter.is_doubtful());
+            .filter(|waiter| waiter.may_time_out());
         let give_up = doubtful.filter_map(|waiter| waiter.deadline);
         let due = self.due.map(|due| due.saturating_add(later));
         Until::Due(give_up.chain(due).min().unwrap_or(times.now))
@@ -322,7 +322,7 @@ impl WaitQueue {
     /// Returns the refusal of a newcomer whose time does not last until its turn, by the last call.
     ///
     /// More than the rate is never free at once: each further rate follows an interval later.
-    fn hopeless(
+    fn refusal_if_late(
         &self,
         acquire: &Acquire,
         deadline: Option<Duration>,
@@ -386,7 +386,7 @@ impl WaitQueue {
         let waiters = self.waiters.iter_mut();
         let waiters = waiters.filter(|waiter| waiter.outcome.is_none());
         for waiter in waiters.skip(asked_for) {
-            if waiter.is_doubtful() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
+            if waiter.may_time_out() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
                 let due = waiter.due.or(self.due).unwrap_or(now);
                 let refusal = refusal.later(due.saturating_sub(now));
                 self.wakers
@@ -429,7 +429,7 @@ impl Waiter {
     }
 
     /// Returns whether it waits without knowing that its turn comes in time.
-    fn is_doubtful(&self) -> bool {
+    fn may_time_out(&self) -> bool {
         let in_time = match (self.due, self.deadline) {
             (Some(due), Some(deadline)) => due <= deadline,
             _ => false,

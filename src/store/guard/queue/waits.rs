@@ -172,7 +172,7 @@ impl<S: Calls> Drop for Place<'_, S> {
         self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
         let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));
         unwanted.into_iter().for_each(|task| task.abort());
-        // Not only by the task's end, which may come after the store is closed.
+        // The task's end alone is too late: it may come after the store is closed.
         self.queue.give_back(receipts);
         self.queue.give_back(mem::take(&mut self.owed));
     }

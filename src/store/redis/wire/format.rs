@@ -139,7 +139,7 @@ where
     command
 }
 
-/// Returns the command of callers that each take as much of one limiter: see
+/// Returns the command of callers that take the same number of permits of one limiter: see
 /// `lua/sliding_log/acquire.lua`.
 pub(super) fn acquire_alike(
     script: &Script,

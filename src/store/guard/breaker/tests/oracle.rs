@@ -178,7 +178,7 @@ proptest! {
             // The lock is passed by only where there is nothing to find.
             let (state, _, failures) = breakers.look()[0];
             let troubled = state != BreakerState::Closed || failures > 0;
-            prop_assert_eq!(breakers.is_troubled(), troubled);
+            prop_assert_eq!(breakers.has_failures(), troubled);
         }
     }
 }

@@ -90,17 +90,17 @@ async fn the_tasks_end_with_their_leases() {
 fn a_balance_is_worn_when_less_than_half_is_left() {
     let world = World::of_one();
     let balance = balance(&world, 100);
-    assert_eq!((balance.used(), balance.is_worn()), (0, false));
+    assert_eq!((balance.used(), balance.is_low()), (0, false));
     let (left, _) = balance.take(50).unwrap();
     assert_eq!(left, 50);
-    assert_eq!((balance.used(), balance.is_worn()), (50, false));
+    assert_eq!((balance.used(), balance.is_low()), (50, false));
     balance.take(1).unwrap();
-    assert_eq!((balance.used(), balance.is_worn()), (51, true));
+    assert_eq!((balance.used(), balance.is_low()), (51, true));
     balance.give_back(20, &mut |_, _| panic!("it may be handed out again"));
-    assert_eq!((balance.used(), balance.is_worn()), (31, false));
+    assert_eq!((balance.used(), balance.is_low()), (31, false));
     // Out of the store, as no grant has it.
     balance.close(|entry, keep| assert_eq!((entry.permits, keep), (100, 31)));
-    assert_eq!((balance.used(), balance.is_worn()), (31, true));
+    assert_eq!((balance.used(), balance.is_low()), (31, true));
     assert_eq!(balance.taken(), 100);
 }
 

@@ -1,7 +1,8 @@
-//! Strangers: names for which a full store has no place, decided by an estimate of what they took.
+//! Untracked names: those for which a full store has no place, decided by an estimate of what they
+//! took.
 //!
 //! `sketch.rs` counts them, with one sketch for each interval of their limits. Every algorithm
-//! counts them like a sliding log. Whether a name is a stranger, and what it took, changes only
+//! counts them like a sliding log. Whether a name is untracked, and what it took, changes only
 //! while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
@@ -29,7 +30,7 @@ use crate::{
     sync::lock,
 };
 
-/// The maximum number of sketches: a further interval has no strangers.
+/// The maximum number of sketches: a further interval has no untracked names.
 const MOST_SKETCHES: usize = 4;
 /// The minimum number of names for a sketch, so that a small store also has an accurate one.
 const LEAST_NAMES: usize = 512;
@@ -38,13 +39,14 @@ const MOST_PERMITS: u64 = u16::MAX as u64;
 /// The number of kinds of names whose limits are remembered.
 const MOST_KINDS: usize = 64;
 
-/// The strangers of a store.
+/// The untracked names of a store.
 #[derive(Default)]
-pub(super) struct Strangers {
+pub(super) struct Untracked {
     known: Mutex<Known>,
     /// Set if there is a sketch: without one, newcomers need not take the lock.
     any: AtomicBool,
-    /// The number of decisions made for strangers, and the minute of the last warning about them.
+    /// The number of decisions made for untracked names, and the minute of the last warning about
+    /// them.
     decided: AtomicU64,
     warned: AtomicU64,
 }
@@ -53,25 +55,25 @@ pub(super) struct Strangers {
 struct Known {
     sketches: Vec<Sketch>,
     /// The last limit of each kind of names, by the text before and after the part of a name that
-    /// callers choose. A stranger has no stored limit that verbs could use.
+    /// callers choose. An untracked name has no stored limit that verbs could use.
     kinds: Vec<(Box<str>, Box<str>, Limit)>,
 }
 
-/// The strangers with their lock held, at an instant.
+/// The untracked names with their lock held, at an instant.
 pub(super) struct Locked<'a> {
-    strangers: &'a Strangers,
+    untracked: &'a Untracked,
     known: MutexGuard<'a, Known>,
     now: Now,
 }
 
-impl Strangers {
+impl Untracked {
     /// Returns whether a name with this limit can be counted here.
     pub(super) fn can_count(limit: Option<&Limit>) -> bool {
         limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
     }
 
-    /// Returns whether there may be strangers. Once a caller has locked the shard of a name, it
-    /// sees what that name took before.
+    /// Returns whether there may be untracked names. Once a caller has locked the shard of a name,
+    /// it sees what that name took before.
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
@@ -94,7 +96,7 @@ impl Strangers {
             self.any.store(false, Ordering::Relaxed);
         }
         Locked {
-            strangers: self,
+            untracked: self,
             known,
             now,
         }
@@ -123,13 +125,13 @@ impl Locked<'_> {
         name: &Name,
         limit: &Limit,
         names: usize,
-    ) -> Option<LimiterState<Stranger>> {
+    ) -> Option<LimiterState<Estimate>> {
         let hash = name.text().seeded_hash();
         let parts = self.sketch(limit, names)?.parts(hash);
         self.record_kind(name, limit);
         Some(LimiterState {
             limit: Some(limit.stored()),
-            state: Stranger {
+            state: Estimate {
                 hash,
                 parts,
                 taken: 0,
@@ -137,11 +139,11 @@ impl Locked<'_> {
         })
     }
 
-    /// Adds the permits that a stranger was granted since `meet`.
-    pub(super) fn keep(&mut self, stranger: &LimiterState<Stranger>) {
-        let Stranger { hash, taken, .. } = stranger.state;
+    /// Adds the permits that an untracked name was granted since `meet`.
+    pub(super) fn keep(&mut self, estimate: &LimiterState<Estimate>) {
+        let Estimate { hash, taken, .. } = estimate.state;
         if taken > 0
-            && let Some(limit) = &stranger.limit
+            && let Some(limit) = &estimate.limit
             && let Some(sketch) = self.known.of(ticks(limit.interval))
         {
             sketch.add(hash, taken, self.now.tick);
@@ -183,7 +185,7 @@ impl Locked<'_> {
             .collect()
     }
 
-    /// Returns the limit and the permits left of a name that took something as a stranger.
+    /// Returns the limit and the permits left of a name that took something while it was untracked.
     pub(super) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
         let (before, after) = kind_of(name);
         let mut kinds = self.known.kinds.iter();
@@ -202,7 +204,7 @@ impl Locked<'_> {
             }
             let sketch = Sketch::new(interval, names.max(LEAST_NAMES), self.now.tick);
             self.known.sketches.push(sketch);
-            self.strangers.any.store(true, Ordering::Relaxed);
+            self.untracked.any.store(true, Ordering::Relaxed);
         }
         self.known.of(interval)
     }
@@ -227,9 +229,9 @@ impl Known {
 }
 
 impl Shared {
-    /// Locks the strangers. A caller that needs locks of shards takes them before.
-    pub(super) fn strangers(&self) -> Locked<'_> {
-        self.strangers.lock(|| self.now())
+    /// Locks the untracked names. A caller that needs locks of shards takes them before.
+    pub(super) fn untracked(&self) -> Locked<'_> {
+        self.untracked.lock(|| self.now())
     }
 
     /// Charges a limiter with grants from elsewhere, each with its time, the earliest first.
@@ -249,16 +251,16 @@ impl Shared {
         })
     }
 
-    /// Charges a newcomer with the permits it took as a stranger.
+    /// Charges a newcomer with the permits it took while it was untracked.
     pub(super) fn begin(&self, kept: &mut Kept, limiter: &Target, now: Now) -> Result<(), Error> {
         let stored = limiter.limit.given().map(Limit::stored);
         let Some(stored) = stored.or(kept.limiter.limit) else {
             return Ok(());
         };
-        if !self.strangers.any() {
+        if !self.untracked.any() {
             return Ok(());
         }
-        let past = self.strangers().past(&limiter.name, &stored);
+        let past = self.untracked().past(&limiter.name, &stored);
         let past = latest(past, at_least_zero(stored.rate));
         self.charge_past(kept, limiter, &past, now)
     }
@@ -276,12 +278,12 @@ impl Shared {
     /// can be counted.
     pub(super) fn charge_stranger(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
         let given = limiter.limit.given();
-        let Some(limit) = given.filter(|limit| Strangers::can_count(Some(limit))) else {
+        let Some(limit) = given.filter(|limit| Untracked::can_count(Some(limit))) else {
             return false;
         };
-        let mut strangers = self.strangers();
+        let mut untracked = self.untracked();
         past.iter()
-            .all(|taken| strangers.add(&limiter.name, limit, self.max, *taken))
+            .all(|taken| untracked.add(&limiter.name, limit, self.max, *taken))
     }
 }
 
@@ -299,14 +301,14 @@ pub(in crate::store) fn latest(mut past: Vec<(i64, u32)>, permits: u64) -> Vec<(
 
 /// A name without a limiter, during a call. No verb reaches it.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub(super) struct Estimate {
     hash: u64,
     parts: Parts,
     /// The permits granted to it in this call.
     taken: u32,
 }
 
-impl Algorithm for Stranger {
+impl Algorithm for Estimate {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::SlidingLog
     }

@@ -119,10 +119,10 @@ proptest! {
         prop_assert!(world.store.len() <= places);
     }
 
-    /// If no other caller takes anything, a stranger is refused at every instant before its wait is
-    /// over, and granted then.
+    /// If no other caller takes anything, an untracked name is refused until its wait is over,
+    /// and granted then.
     #[test]
-    fn a_strangers_wait_is_exact(
+    fn the_wait_of_an_untracked_name_is_exact(
         taken in prop::collection::vec((1..4_u32, 0..200_u64), 1..12),
         cost in 1..9_u32,
         way in 0..4_usize,
@@ -328,7 +328,7 @@ fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     let error = |decision| refused(decision).error().unwrap().kind();
     assert_eq!(error(ask(&large(65_536), "bob", 1)), ErrorKind::Full);
 
-    // Four intervals, and a fifth only when one of them has had no strangers for an interval.
+    // Four intervals, and a fifth only when one of them has had no untracked names for an interval.
     let every = |seconds: u64| {
         let limit = Limit::new(5, Duration::from_secs(seconds)).by(FromHeader::new("user"));
         world.service(limit.named(&format!("every-{seconds}")))
@@ -344,7 +344,7 @@ fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     assert_eq!(passed(&every(20), "ann", 50), 4);
 }
 
-/// A list is granted whole or not at all: own limiters and strangers alike.
+/// A list is granted whole or not at all: tracked limiters and untracked names alike.
 #[test]
 fn a_list_that_is_refused_charges_neither() {
     let world = World::of(1);
@@ -364,7 +364,7 @@ fn a_list_that_is_refused_charges_neither() {
     let both = world.service([kept, rule("strange", 3)]);
     assert_eq!(passed(&both, "ann", 20), 2);
     assert_eq!(world.left("ann", "strange"), 1);
-    // Both are strangers.
+    // Both are untracked.
     let world = World::of(1);
     fill(&world.service(rule("api", 5)));
     let both = world.service([rule("five", 5), rule("three", 3)]);
@@ -413,7 +413,7 @@ fn a_stranger_is_charged_more_and_given_back_nothing() {
     }
 }
 
-/// The receipt is a stranger's, and the name has a place by the time it is settled.
+/// The receipt is of an untracked name, and the name has a place by the time it is settled.
 #[test]
 fn a_strangers_debt_is_charged_to_its_place() {
     for way in Way::ALL {
