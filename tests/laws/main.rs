@@ -4,8 +4,8 @@
 //! moved; only `real_time` waits. In memory it moves by nanoseconds, too. In Redis they hold on
 //! every topology, see `support/topologies.rs`, and in every combination of guards, see `guards`.
 //!
-//! L5, and L6 (a key is who it says), have one exception: untracked names of a full `MemoryStore` are
-//! counted approximately, never too much, and that heals an eighth of the interval later, see
+//! L5, and L6 (a key is who it says), have one exception: untracked names of a full `MemoryStore`
+//! are counted approximately, never too much, and that heals an eighth of the interval later, see
 //! `tests/pure/memory/untracked.rs`.
 
 #![allow(

@@ -218,7 +218,7 @@ impl crate::store::StandIn for Shared {
             Ok(kept) => self.charge_past(kept, &charge.limiter, &past, now),
             Err(full)
                 if full.kind() == ErrorKind::Full
-                    && self.charge_stranger(&charge.limiter, &past) =>
+                    && self.charge_untracked(&charge.limiter, &past) =>
             {
                 Ok(())
             }

@@ -270,13 +270,13 @@ impl Shared {
         let is_settled = receipt.taken.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
-            self.charge_stranger(&receipt.limiter, &[(now.score(), more)]);
+            self.charge_untracked(&receipt.limiter, &[(now.score(), more)]);
         }
     }
 
     /// Adds to the permits of a name without a place, whose shard is locked. Returns whether that
     /// can be counted.
-    pub(super) fn charge_stranger(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
+    pub(super) fn charge_untracked(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
         let given = limiter.limit.given();
         let Some(limit) = given.filter(|limit| Untracked::can_count(Some(limit))) else {
             return false;
