@@ -1,7 +1,7 @@
 //! The fault matrix: 26 faults under load, all guards on, and eight oracles that hold whatever the
 //! fault.
 //!
-//! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and the page `failure` the
+//! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and `matrix/README.md` the
 //! table. To run one row: `cargo test --all-features --test matrix row_03 -- --nocapture`.
 
 #![allow(
