@@ -8,7 +8,7 @@ use crate::support::{permissions, resp::command_with_password};
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// Returns the permissions that the README calls sufficient, and what it says of exact names: the
+/// Returns the permissions that the guide calls sufficient, and what it says of exact names: the
 /// limiters of these tests have some.
 fn enough() -> String {
     format!("{} ~{{ratelimit:*", permissions().join(" "))

@@ -9,14 +9,14 @@ use super::{
 };
 use crate::support::{cluster::wait_until, permissions};
 
-/// The commands that the README says are enough.
+/// The commands that the guide says are enough.
 fn commands() -> Vec<&'static str> {
     let mut rules = permissions();
     rules.retain(|rule| rule.starts_with('+'));
     rules
 }
 
-/// Makes the user anew: with this password, these keys, and the README's commands but one.
+/// Makes the user anew: with this password, these keys, and the guide's commands but one.
 fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
     let mut command = vec!["ACL", "SETUSER", "limiter", "reset", "on", password, keys];
     command.extend(commands().into_iter().filter(|rule| *rule != without));

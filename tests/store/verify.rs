@@ -41,10 +41,10 @@ fn check(found: &[Finding], expected: &[(Kind, Severity, &str)]) {
     assert!(is_expected, "{found:?} instead of {expected:?}");
 }
 
-/// The permissions of the README.
+/// The permissions of the guide.
 fn enough() -> Vec<String> {
-    let readme = include_str!("../../README.md");
-    let (_, rest) = readme.split_once("ACL SETUSER limiter ").unwrap();
+    let guide = include_str!("../../src/docs/guide.md");
+    let (_, rest) = guide.split_once("ACL SETUSER limiter ").unwrap();
     let (rules, _) = rest.split_once("```").unwrap();
     rules.split_whitespace().map(str::to_owned).collect()
 }

@@ -52,11 +52,11 @@ pub fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// The permissions that the README calls sufficient, as words for `ACL SETUSER limiter`
+/// The permissions that the guide calls sufficient, as words for `ACL SETUSER limiter`
 pub fn permissions() -> Vec<&'static str> {
-    let readme = include_str!("../../README.md");
-    let rules = readme.split_once("ACL SETUSER limiter ");
-    let (_, rules) = rules.expect("the README has the permissions");
+    let guide = include_str!("../../src/docs/guide.md");
+    let rules = guide.split_once("ACL SETUSER limiter ");
+    let (_, rules) = rules.expect("the guide has the permissions");
     let (rules, _) = rules.split_once("```").expect("a whole block");
     rules.split_whitespace().collect()
 }

@@ -28,7 +28,7 @@ const WATCHWORD: &str = "seen";
 pub enum Topology {
     Tcp,
     Socket,
-    /// As a user with the permissions that the README says are enough
+    /// As a user with the permissions that the guide says are enough
     User,
     Pool,
     Tls,
@@ -158,7 +158,7 @@ fn lone() -> &'static RedisServer {
     })
 }
 
-/// Makes the user whom the README describes, for any name.
+/// Makes the user whom the guide describes, for any name.
 pub fn admit(server: &RedisServer, more: &str) {
     let readme = permissions();
     let more: Vec<_> = more.split_whitespace().collect();

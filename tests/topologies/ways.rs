@@ -175,7 +175,7 @@ async fn a_wrong_password_is_rejected_everywhere() {
     rejected(nodes("wrong")).await;
 }
 
-/// A Cluster needs the permissions that the README adds for it.
+/// A Cluster needs the permissions that the guide adds for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_ask_for_slots_is_rejected() {
     let cluster = Cluster::start();

@@ -311,10 +311,10 @@ async fn limits_per_client_have_a_value_each(way: Way) {
     assert!(!state.exists("value:7d9"));
 }
 
-/// README: the smallest set of permissions.
+/// Guide: the smallest set of permissions.
 async fn the_permissions_of_the_readme_suffice(way: Way, server: &RedisServer) {
-    let readme = include_str!("../../../README.md");
-    let (_, rules) = readme.split_once("ACL SETUSER limiter ").unwrap();
+    let guide = include_str!("../../../src/docs/guide.md");
+    let (_, rules) = guide.split_once("ACL SETUSER limiter ").unwrap();
     let (rules, _) = rules.split_once("```").unwrap();
     let rules = rules.replace(">secret", "nopass");
     let names = ["~orders", "~{orders}:*", "~all:*"];
