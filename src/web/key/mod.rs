@@ -91,6 +91,53 @@ use crate::{
 ///     }
 /// }
 /// ```
+///
+/// # `Debug` must show every setting
+///
+/// Two extractors count as the same key if their types and their `Debug` texts are equal. So the
+/// text must show every setting that changes what is found, and nothing else, such as a counter.
+/// For a secret setting, show an identifier of it. A derived `Debug` is right if every field is a
+/// setting and shows its value.
+///
+/// - If two extractors with different settings have equal texts, their rules of one name are taken
+///   for one rule. Callers that have nothing to do with each other then share a limiter wherever
+///   the values that were found are equal.
+/// - If the text of one extractor differs each time it is built, two layers with the same rule on
+///   one store are refused as two different rules of one name.
+///
+/// [`FromParts`] and [`FromExtension::by`] hold a closure, whose text is always the same. Closures
+/// are told apart by where they are written in the code, and not by what they have captured. Give
+/// rules different names if their closures differ only in what they have captured.
+///
+/// ```
+/// use http::request::Parts;
+/// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::{Key, KeyExtractor, NoKey}};
+///
+/// /// The part of the path at this place: 0 is the first.
+/// #[derive(Debug)]
+/// struct Segment(usize);
+///
+/// impl KeyExtractor for Segment {
+///     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+///         let mut segments = parts.uri.path().split('/').skip(1);
+///         key.push(segments.nth(self.0).ok_or(NoKey::missing("segment"))?);
+///         Ok(())
+///     }
+/// }
+///
+/// let store = MemoryStore::new();
+/// let layer = |place| {
+///     let rule = Limit::per_minute(60).by(Segment(place)).named("segment");
+///     RateLimitLayer::builder(&store).otherwise(rule).build()
+/// };
+/// let first = layer(0)?;
+/// // The same rule once more.
+/// let same = layer(0)?;
+/// // `Debug` shows that this is another rule, and two rules of one name are refused.
+/// assert!(layer(1).is_err());
+/// # drop((first, same));
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
 pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// Adds the request's components to `key`.
     ///
