@@ -106,7 +106,7 @@ use crate::{
 ///   one store are refused as two different rules of one name.
 ///
 /// [`FromParts`] and [`FromExtension::by`] hold a closure, whose text is always the same. Closures
-/// are distinguished by where they are written in the code, and not by what they have captured. Give
+/// are distinguished by where they are written in the code, not by what they have captured. Give
 /// rules different names if their closures differ only in what they have captured.
 ///
 /// ```
