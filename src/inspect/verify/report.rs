@@ -57,7 +57,7 @@ pub(super) fn command_refused(command: &str) -> Finding {
         "RENAME" => "rename",
         _ => {
             return finding!(Error CommandRefused: "{command} is refused: allow it with \
-                `ACL SETUSER .. +{allowed}`, and do not rename it; the README has all commands");
+                `ACL SETUSER .. +{allowed}`, and do not rename it; the guide has all commands");
         }
     };
     finding!(Note CommandRefused: "the user may not call {command}, which `RateLimiter::{verb}` \

@@ -1,5 +1,4 @@
-//! Classifies errors: the table "Errors, one by one" of `src/docs/failure.md`, and the only place
-//! that judges them.
+//! Classifies errors by the table of `classify/errors.md`: the only place that judges them.
 
 use redis::{ErrorKind as RedisKind, RedisError};
 
@@ -217,7 +216,7 @@ const CREDENTIALS: Meaning = row(Class::Credentials)
 const MOVED: Meaning = row(Class::Moving)
     .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
 const FORBIDDEN: Meaning = row(Class::Refused).remedy(
-    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the README for \
+    "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the guide for \
      all of them",
 );
 const FORBIDDEN_WITHIN: Meaning = Meaning {
