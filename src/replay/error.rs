@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, io};
 
+use crate::error::ConfigError;
+
 /// An error that ends a replay. Single lines that cannot be read do not: they are counted.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -39,5 +41,11 @@ impl Error for ReplayError {
 impl From<io::Error> for ReplayError {
     fn from(error: io::Error) -> Self {
         Self::Read(error)
+    }
+}
+
+impl From<ConfigError> for ReplayError {
+    fn from(error: ConfigError) -> Self {
+        Self::Setting(error.to_string())
     }
 }

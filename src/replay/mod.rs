@@ -37,7 +37,7 @@ use std::{
 use self::{
     counting::{Counting, Run},
     lines::Columns,
-    pass::{Callers, Pass, Tally, setting},
+    pass::{Callers, Pass, Tally},
     smallest::{Bounds, Search},
 };
 pub use self::{
@@ -145,13 +145,13 @@ impl Replay {
     ) -> Result<Report, ReplayError> {
         self.check()?;
         let Some(log) = open()? else {
-            return Err(setting("there is no log to read"));
+            return Err(ReplayError::Setting("there is no log to read".to_owned()));
         };
         let mut bounds = Vec::new();
         let begin = |resolution| {
             bounds = self.bounds(resolution)?;
             let limits: Vec<_> = bounds.iter().flat_map(Bounds::limits).collect();
-            Counting::new(&limits, false).map_err(setting)
+            Ok(Counting::new(&limits, false)?)
         };
         let (tally, callers, counting) = self.pass(None).run(log, begin)?;
         let mut report = self.report(&bounds, &tally, &callers, &counting);
@@ -159,7 +159,7 @@ impl Replay {
         while let Some(limits) = search.next()
             && let Some(log) = open()?
         {
-            let begin = |_| Counting::new(&limits, true).map_err(setting);
+            let begin = |_| Ok(Counting::new(&limits, true)?);
             let (_, _, counting) = self.pass(Some(&tally)).run(log, begin)?;
             search.found(&counting);
         }
@@ -170,13 +170,13 @@ impl Replay {
     fn check(&self) -> Result<(), ReplayError> {
         if self.limits.is_empty() || self.limits.len() > MOST_LIMITS {
             let count = self.limits.len();
-            return Err(setting(format!(
+            return Err(ReplayError::Setting(format!(
                 "a replay takes 1 to {MOST_LIMITS} limits, not {count}"
             )));
         }
         if !(0.0..=1.0).contains(&self.share) {
             let share = self.share;
-            return Err(setting(format!(
+            return Err(ReplayError::Setting(format!(
                 "a share of callers is from 0 to 1, not {share}"
             )));
         }

@@ -155,15 +155,11 @@ impl Pass<'_> {
         let mut counting = match (counting, begin) {
             (Some(counting), _) => counting,
             (None, Some(begin)) => begin(reading.resolution())?,
-            (None, None) => Counting::new(&[], false).map_err(setting)?,
+            (None, None) => Counting::new(&[], false)?,
         };
         reading.decide(&mut counting, true);
         Ok((reading.tally, reading.callers, counting))
     }
-}
-
-pub(super) fn setting(error: impl ToString) -> ReplayError {
-    ReplayError::Setting(error.to_string())
 }
 
 struct Reading<'a> {
