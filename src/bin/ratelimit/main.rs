@@ -1,11 +1,16 @@
-//! The command `ratelimit`: chooses limits from access logs, and checks files of rules.
+//! The command `ratelimit`: chooses limits from access logs, checks files of rules, and shows and
+//! changes limiters in Redis.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit status is 0
-//! if all is well, 1 if the answer is no, and 2 for a usage error, also if a file cannot be read.
+//! if all is well, 1 if the answer is no, 2 for a usage error, also if a file cannot be read, 3 if
+//! Redis cannot be asked, and 4 if there is no such limiter.
 
 mod check;
 mod demo;
+mod limiter;
+mod redis;
 mod replay;
+mod verify;
 
 use std::{
     fmt::Display,
@@ -14,8 +19,10 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
+use tower_ratelimit::{ConfigError, Error};
 
-/// Choose request limits from access logs, and check files of rules.
+/// Choose request limits from access logs, check files of rules, and look after limiters in Redis.
 #[derive(Parser)]
 #[command(name = "ratelimit", version)]
 struct Arguments {
@@ -27,6 +34,13 @@ struct Arguments {
 enum Command {
     Replay(replay::Arguments),
     Check(check::Arguments),
+    Get(limiter::Get),
+    Watch(limiter::Watch),
+    SetRate(limiter::SetRate),
+    Delete(limiter::Delete),
+    Diagnose(limiter::Diagnose),
+    Repair(limiter::Repair),
+    Verify(verify::Verify),
 }
 
 /// The answer of a command, where it could be found.
@@ -35,18 +49,76 @@ enum Answer {
     No,
 }
 
+/// Why a command could not find its answer.
+enum Stop {
+    /// The command cannot be meant so, or a file cannot be read
+    Usage(String),
+    /// Redis cannot be asked
+    Redis(Error),
+    NotFound(String),
+}
+
+impl Stop {
+    fn usage(what: impl Into<String>) -> Self {
+        Self::Usage(what.into())
+    }
+}
+
+impl From<String> for Stop {
+    fn from(what: String) -> Self {
+        Self::Usage(what)
+    }
+}
+
+impl From<ConfigError> for Stop {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Redis(error)
+    }
+}
+
 fn main() -> ExitCode {
-    let answer = match Arguments::parse().command {
-        Command::Replay(arguments) => replay::run(&arguments),
-        Command::Check(arguments) => check::run(&arguments),
-    };
-    match answer {
+    match run(Arguments::parse().command) {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
-        Err(error) => {
-            say(&error);
+        Err(Stop::Usage(what)) => {
+            say(&what);
             ExitCode::from(2)
         }
+        Err(Stop::Redis(error)) => {
+            say(&error);
+            if let Some(source) = std::error::Error::source(&error) {
+                say(source.to_string().escape_debug());
+            }
+            ExitCode::from(3)
+        }
+        Err(Stop::NotFound(what)) => {
+            say(&what);
+            ExitCode::from(4)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Answer, Stop> {
+    let runtime = || {
+        let built = Builder::new_current_thread().enable_all().build();
+        built.map_err(|error| Stop::Usage(error.to_string()))
+    };
+    match command {
+        Command::Replay(arguments) => Ok(replay::run(&arguments)?),
+        Command::Check(arguments) => Ok(check::run(&arguments)?),
+        Command::Get(get) => runtime()?.block_on(get.run()),
+        Command::Watch(watch) => runtime()?.block_on(watch.run()),
+        Command::SetRate(set) => runtime()?.block_on(set.run()),
+        Command::Delete(delete) => runtime()?.block_on(delete.run()),
+        Command::Diagnose(diagnose) => runtime()?.block_on(diagnose.run()),
+        Command::Repair(repair) => runtime()?.block_on(repair.run()),
+        Command::Verify(verify) => runtime()?.block_on(verify.run()),
     }
 }
 

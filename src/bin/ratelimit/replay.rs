@@ -19,7 +19,7 @@ use tower_ratelimit::{
 use crate::{Answer, demo::Demo, print, say};
 
 /// The version of what `--json` prints. It grows when a field changes or goes.
-const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 /// The share of lines that may be unreadable or late.
 const LOST: f64 = 0.01;
 
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Named {
+pub(crate) enum Named {
     SlidingLog,
     FixedWindow,
     Gcra,
@@ -82,7 +82,7 @@ impl Named {
         }
     }
 
-    fn of(algorithm: Algorithm) -> String {
+    pub(crate) fn of(algorithm: Algorithm) -> String {
         let mut all = Self::value_variants().iter();
         let named = all.find(|named| named.algorithm() == algorithm);
         let value = named.and_then(Self::to_possible_value);
@@ -100,7 +100,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "write a share of callers, as in `0.1%` or `0.001`".to_owned())
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
