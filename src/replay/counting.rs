@@ -230,7 +230,7 @@ impl Counting {
         if time < self.next_sweep {
             return;
         }
-        self.next_sweep = time.saturating_add((self.kept / 4).max(1));
+        self.next_sweep = time.saturating_add((self.kept / 2).max(1));
         let mut active = mem::take(&mut self.active);
         active.retain(|caller| {
             let Some(row) = self.callers.get_mut(*caller as usize) else {

@@ -243,7 +243,7 @@ impl End {
     /// that never asks for more than half of them.
     fn widen(&mut self, limit: &Limit) {
         let micros = u64::try_from(limit.interval().as_micros()).unwrap_or(u64::MAX);
-        self.below = self.below / 2;
+        self.below /= 2;
         self.permits = self.permits.saturating_mul(2).min(micros);
         self.believed.retain(|permits, _| *permits == 0);
     }
