@@ -17,6 +17,7 @@ use crate::{
     error::ConfigError,
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource},
+    list::List,
     name::Name,
 };
 
@@ -51,9 +52,9 @@ struct Active {
     last: i64,
     /// Its requests in the longest interval of a log, oldest first.
     times: VecDeque<i64>,
-    counts: Box<[Count]>,
+    counts: List<Count>,
     /// By run
-    states: Box<[Option<Box<LimiterState>>]>,
+    states: List<Option<Box<LimiterState>>>,
 }
 
 #[derive(Default)]
@@ -74,7 +75,8 @@ pub(super) struct Counting {
     /// For how long after its last request a caller's state matters.
     kept: i64,
     next_sweep: i64,
-    /// Set if each run decides from its state alone, from the first request on.
+    /// Set if each run decides by its state alone, from the first request of a caller to its first
+    /// refusal.
     by_state_alone: bool,
     pub(super) most_active: usize,
 }
@@ -109,14 +111,15 @@ impl Counting {
         algorithm.check(stored.rate, stored.interval)?;
         let interval = stored.interval.saturating_mul(TICKS);
         let is_window = algorithm == Algorithm::FixedWindow;
-        let series = self.series_of(is_window, interval).unwrap_or_else(|| {
+        let known = self.series_of(is_window, interval);
+        let series = known.unwrap_or(self.series.len());
+        if known.is_none() && !self.by_state_alone {
             self.series.push(Series {
                 is_window,
                 interval,
                 peaks: Vec::new(),
             });
-            self.series.len() - 1
-        });
+        }
         let beyond = match algorithm {
             Algorithm::SlidingLog => 0,
             Algorithm::FixedWindow => TICKS,
@@ -124,7 +127,7 @@ impl Counting {
             Algorithm::Gcra => stored.rate,
         };
         self.kept = self.kept.max(interval.saturating_add(beyond));
-        if !is_window {
+        if !is_window && !self.by_state_alone {
             self.longest = self.longest.max(interval);
         }
         let name = Name::exact("replay")?.counted_by(algorithm);
@@ -177,7 +180,7 @@ impl Counting {
             Box::new(Active {
                 last: time,
                 times: VecDeque::new(),
-                counts: vec![Count::default(); self.series.len()].into(),
+                counts: self.series.iter().map(|_| Count::default()).collect(),
                 states: self.runs.iter().map(|_| None).collect(),
             })
         });
@@ -196,6 +199,11 @@ impl Counting {
         }
         let mut touched = row.touched;
         for (place, (run, state)) in self.runs.iter_mut().zip(&mut active.states).enumerate() {
+            let bit = 1 << place;
+            if self.by_state_alone && touched & bit != 0 {
+                *state = None;
+                continue;
+            }
             let requests = active.counts.get(run.series).map_or(0, |it| it.requests);
             if state.is_none()
                 && run.algorithm == Algorithm::SlidingLog
@@ -208,7 +216,7 @@ impl Counting {
             let state = state.get_or_insert_with(|| run.state(before.rev().copied()));
             if run.refuses(state, time) {
                 run.refused += 1;
-                touched |= 1 << place;
+                touched |= bit;
             }
         }
         for (place, run) in self.runs.iter_mut().enumerate() {
@@ -222,7 +230,7 @@ impl Counting {
         if time < self.next_sweep {
             return;
         }
-        self.next_sweep = time.saturating_add((self.kept / 4).max(1));
+        self.next_sweep = time.saturating_add((self.kept / 2).max(1));
         let mut active = mem::take(&mut self.active);
         active.retain(|caller| {
             let Some(row) = self.callers.get_mut(*caller as usize) else {

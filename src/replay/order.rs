@@ -1,12 +1,17 @@
 //! Puts requests into the order of their times: [`Reorder`].
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
 
 /// The requests of the last while, which later lines may still precede.
 ///
 /// Requests of one time and caller are alike, so their order makes no difference.
 pub(super) struct Reorder {
-    held: BinaryHeap<Reverse<(i64, u32)>>,
+    /// Those that came in order, as nearly all do, and the others.
+    ordered: VecDeque<(i64, u32)>,
+    others: BinaryHeap<Reverse<(i64, u32)>>,
     /// For how long each is held, in microseconds of the log.
     span: i64,
     newest: i64,
@@ -15,7 +20,8 @@ pub(super) struct Reorder {
 impl Reorder {
     pub(super) fn new(span: i64) -> Self {
         Self {
-            held: BinaryHeap::new(),
+            ordered: VecDeque::new(),
+            others: BinaryHeap::new(),
             span,
             newest: i64::MIN,
         }
@@ -28,19 +34,27 @@ impl Reorder {
 
     pub(super) fn push(&mut self, time: i64, caller: u32) {
         self.newest = self.newest.max(time);
-        self.held.push(Reverse((time, caller)));
+        if self.ordered.back().is_none_or(|(last, _)| *last <= time) {
+            self.ordered.push_back((time, caller));
+        } else {
+            self.others.push(Reverse((time, caller)));
+        }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.held.len()
+        self.ordered.len() + self.others.len()
     }
 
     /// Returns the next request, if no later line can precede it, or if there are no more.
     pub(super) fn next(&mut self, at_end: bool) -> Option<(i64, u32)> {
-        let Reverse((time, _)) = *self.held.peek()?;
-        if !at_end && time > self.newest.saturating_sub(self.span) {
+        let ordered = self.ordered.front().map_or(i64::MAX, |(time, _)| *time);
+        let other = self.others.peek().map_or(i64::MAX, |it| it.0.0);
+        if !at_end && ordered.min(other) > self.newest.saturating_sub(self.span) {
             return None;
         }
-        self.held.pop().map(|Reverse(request)| request)
+        if other < ordered {
+            return self.others.pop().map(|Reverse(request)| request);
+        }
+        self.ordered.pop_front()
     }
 }

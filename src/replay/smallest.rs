@@ -10,7 +10,7 @@ use super::{
 use crate::limit::{Algorithm, Limit};
 
 /// The most limits that one reading tries for one smallest limit.
-const TRIED: u64 = 16;
+const TRIED: u64 = 8;
 
 /// A limit, and the limits that bound what it does where times are coarse.
 ///
@@ -154,25 +154,14 @@ impl Search {
             believed: BTreeMap::from([(0, self.callers), (1, 0)]),
             run: BTreeMap::new(),
         };
-        let Some(limit) = &end.limit else {
+        let Some(limit) = end.limit else {
             return end;
         };
         let mut peaks: BTreeMap<u32, u64> = BTreeMap::new();
-        for peak in counting.peaks_of(algorithm, limit) {
+        for peak in counting.peaks_of(algorithm, &limit) {
             *peaks.entry(*peak).or_default() += 1;
         }
-        end.believed.clear();
-        end.believed.insert(0, self.callers);
-        if algorithm == Algorithm::Gcra {
-            // No more than so many requests came in any interval, so twice as many permits are
-            // never all in use; a search among few permits needs few readings.
-            let most = peaks
-                .last_key_value()
-                .map_or(1, |(peak, _)| u64::from(*peak));
-            let micros = u64::try_from(limit.interval().as_micros()).unwrap_or(u64::MAX);
-            end.permits = (2 * most).min(micros).max(1);
-            return end;
-        }
+        end.believed = BTreeMap::from([(0, self.callers)]);
         // A caller is touched if its peak is above the limit.
         let mut above = 0;
         for (peak, count) in peaks.iter().rev() {
@@ -184,6 +173,9 @@ impl Search {
             if !is_few(above, self.callers, self.share) {
                 break;
             }
+        }
+        if algorithm == Algorithm::Gcra {
+            end.widen(&limit);
         }
         end
     }
@@ -245,6 +237,17 @@ impl Goal {
 }
 
 impl End {
+    /// Takes the smallest limit of a sliding log as a hint for GCRA.
+    ///
+    /// In one interval GCRA grants at most twice its permits, and it refuses nothing of a caller
+    /// that never asks for more than half of them.
+    fn widen(&mut self, limit: &Limit) {
+        let micros = u64::try_from(limit.interval().as_micros()).unwrap_or(u64::MAX);
+        self.below /= 2;
+        self.permits = self.permits.saturating_mul(2).min(micros);
+        self.believed.retain(|permits, _| *permits == 0);
+    }
+
     /// Returns the limits that the next reading is to run for it.
     fn tried(&self) -> Vec<(Algorithm, Limit)> {
         let Some(limit) = self.limit else {

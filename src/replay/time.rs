@@ -166,6 +166,9 @@ pub(super) struct Resolution {
 impl Resolution {
     pub(super) fn add(&mut self, time: i64) {
         self.times = self.times.saturating_add(1);
+        if self.divisor != 0 && time % self.divisor == 0 {
+            return;
+        }
         let (mut divisor, mut rest) = (self.divisor, time);
         while rest != 0 {
             (divisor, rest) = (rest, divisor.rem_euclid(rest));

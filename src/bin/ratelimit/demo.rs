@@ -49,12 +49,12 @@ impl Demo {
         } else {
             // The hours from the quietest one, at four in the morning.
             let hour = (self.time / 3_600_000 + 20) % 24;
-            let pause = 200 + 2000 / (1 + hour.min(24 - hour));
+            let pause = 700 + 7000 / (1 + hour.min(24 - hour));
             self.time += self.below(pause);
             // Zipf's law: as many requests come from callers 1 to 10 as from 10 to 100.
             let share = self.below(1 << 20) as f64 / f64::from(1 << 20);
             let caller = (CALLERS as f64).powf(share) as u64;
-            if self.below(5000) == 0 {
+            if self.below(3000) == 0 {
                 self.burst = (self.below(CALLERS), 50 + self.below(250));
             }
             caller
