@@ -25,6 +25,8 @@ mod macros;
 mod name;
 pub mod observe;
 mod receipt;
+#[cfg(feature = "replay")]
+pub mod replay;
 mod store;
 mod sync;
 #[cfg(any(test, feature = "test-util"))]

@@ -2,11 +2,12 @@
 
 mod algorithm;
 mod slots;
+mod text;
 
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
-pub(crate) use self::{algorithm::emission, slots::Slots};
+pub(crate) use self::{algorithm::emission, slots::Slots, text::time};
 use crate::{
     clock::Millis,
     error::{ConfigError, bail, config_error},

@@ -3,6 +3,7 @@
 //! Limiters that rules create are named `<prefix>:{<identity>}:<rule>`. The bytes are fixed,
 //! because another spelling would reset every limit. `docs/keys.md` is the contract.
 
+mod address;
 mod identity;
 mod short;
 mod text;
@@ -14,6 +15,7 @@ use std::{
 };
 
 pub(crate) use self::{
+    address::{IPV6_PREFIX, spell},
     identity::Identity,
     short::Short,
     text::{BuildSpread, Text},

@@ -103,7 +103,7 @@ impl Algorithm {
     pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
 
     /// Returns its name in a rules file.
-    #[cfg(feature = "config")]
+    #[cfg(any(feature = "config", feature = "replay"))]
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::SlidingLog => "sliding-log",

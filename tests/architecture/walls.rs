@@ -118,6 +118,12 @@ fn counting_knows_values_alone() {
 }
 
 #[test]
+fn replays_know_values_and_counting() {
+    let known = |it: &Names| is_in(it, &VALUES) || is_in(it, &["algorithm", "replay"]);
+    assert_eq!(strangers(&["replay"], known), []);
+}
+
+#[test]
 fn guards_know_no_store() {
     let known =
         |it: &Names| is_in(it, &VALUES) || is_in(it, &["store::guard"]) || it.join("::") == "store";

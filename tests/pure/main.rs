@@ -18,6 +18,8 @@ mod house;
 mod listed;
 mod memory;
 mod operations;
+#[cfg(feature = "replay")]
+mod replay;
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/mod.rs"]

@@ -102,20 +102,30 @@ impl RedisStore {
         let name = exact(name)?;
         check_timer()?;
         let (look, own) = (Look::at(self), self.server().client_id()?);
-        let mut attempt = 1;
-        let (mut report, now) = loop {
-            let read = look.limiter(&name, own).await?;
-            // Again if it moved between two pages.
-            if read.0.settled || attempt == ATTEMPTS {
-                break read;
-            }
-            attempt += 1;
-        };
+        let (mut report, now) = look.settled(&name, own).await?;
         if let Some((clients, complete)) = permitted(look.other_clients(&report, own, now).await)? {
             (report.other_clients, report.scanned_all) = (Some(clients), complete);
         }
         report.redisson = permitted(look.loaded(&releases::ALL).await)?;
         Ok(report)
+    }
+
+    /// Reads a limiter as [`diagnose`](Self::diagnose) does, without the search for other clients
+    /// and for Redisson: cheap enough to be repeated. It has no findings about those.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`diagnose`](Self::diagnose).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to drop: it only reads.
+    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
+    pub async fn look_at(&self, name: &str) -> Result<Diagnosis, Error> {
+        let name = exact(name)?;
+        check_timer()?;
+        let own = self.server().client_id()?;
+        Ok(Look::at(self).settled(&name, own).await?.0)
     }
 }
 
@@ -128,6 +138,18 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
 }
 
 impl Look<'_> {
+    /// Reads the limiter, again if it moved between two pages.
+    async fn settled(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
+        let mut attempt = 1;
+        loop {
+            let read = self.limiter(name, own).await?;
+            if read.0.settled || attempt == ATTEMPTS {
+                return Ok(read);
+            }
+            attempt += 1;
+        }
+    }
+
     /// Reads the limiter, and the server's clock.
     async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
         let keys = wire::keys(name, own);
@@ -299,6 +321,11 @@ impl Diagnosis {
                 continue;
             }
             self.live_permits = self.live_permits.saturating_add(permits.into());
+            if (0..1000).contains(&age) {
+                self.granted_lately = self.granted_lately.saturating_add(permits.into());
+            }
+            let left = Duration::from_millis(at_least_zero(interval.saturating_sub(age)));
+            self.next_free = Some(self.next_free.map_or(left, |next| next.min(left)));
             let ahead = age.saturating_neg();
             if ahead > ahead_of(interval) {
                 let ahead = Duration::from_millis(at_least_zero(ahead));

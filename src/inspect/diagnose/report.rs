@@ -44,6 +44,10 @@ pub struct Diagnosis {
     pub expired_entries: u64,
     /// Permits in use: the sum of the entries that have not expired
     pub live_permits: u64,
+    /// Those of them that were granted within the last second, by their scores
+    pub granted_lately: u64,
+    /// How long until the first of them is free; `None` if none is in use
+    pub next_free: Option<Duration>,
     /// Permits that were lost or, below zero, counted twice: the rate, less `value`, less the
     /// permits of all entries. Expired entries that were not swept yet are not drift. `None` if it
     /// cannot be determined, as for a fixed window

@@ -13,10 +13,13 @@ use super::{
     Key, KeyExtractor, KeyTraits, NoKey, PeerIp,
     forwarded::{self, ForwardedHeader},
     header::no_header_name,
-    ip::{IPV6_PREFIX, is_near, peer, spell},
+    ip::{is_near, peer},
     mistakes::Mistakes,
 };
-use crate::error::{ConfigError, config_error};
+use crate::{
+    error::{ConfigError, config_error},
+    name::{IPV6_PREFIX, spell},
+};
 
 /// The longest chain of hops that is read.
 const LONGEST_CHAIN: usize = 64;

@@ -1,0 +1,134 @@
+//! The connection to Redis, and the limiter that a command is about.
+
+use std::{fs, path::PathBuf};
+
+use http::{Request, request::Parts};
+use tower_ratelimit::{
+    Limit, RateLimitLayer, RedisStore, RedisStoreBuilder, Rule,
+    key::{Key, KeyExtractor, NoKey, Secret},
+};
+use url::Url;
+
+use crate::Stop;
+
+/// Where Redis is.
+#[derive(clap::Args)]
+pub(crate) struct Connection {
+    /// The address of Redis, `redis://` or `rediss://`; several with `--cluster`
+    #[arg(
+        long,
+        env = "REDIS_URL",
+        hide_env_values = true,
+        value_delimiter = ',',
+        required = true
+    )]
+    redis: Vec<String>,
+    /// The addresses are nodes of a Redis Cluster
+    #[arg(long)]
+    cluster: bool,
+    /// The file with the password; else it is in REDIS_PASSWORD, or there is none
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// The prefix of the names that rules make
+    #[arg(long, default_value = "ratelimit")]
+    prefix: String,
+}
+
+impl Connection {
+    /// Opens the store. Nothing is sent yet.
+    pub(crate) fn open(&self) -> Result<RedisStore, Stop> {
+        let password = match &self.password_file {
+            Some(file) => Some(read(file)?),
+            None => std::env::var("REDIS_PASSWORD").ok(),
+        };
+        let addresses: Vec<_> = self
+            .redis
+            .iter()
+            .map(|address| with_password(address, password.as_deref()))
+            .collect::<Result<_, _>>()?;
+        let builder: RedisStoreBuilder = match (&*addresses, self.cluster) {
+            (all, true) => RedisStore::cluster(all),
+            ([one], false) => RedisStore::builder(one),
+            _ => return Err(Stop::usage("several addresses are for `--cluster`")),
+        };
+        Ok(builder.prefix(&self.prefix).summary(None).build()?)
+    }
+}
+
+fn read(file: &PathBuf) -> Result<String, Stop> {
+    let text = fs::read_to_string(file);
+    let text =
+        text.map_err(|error| Stop::usage(format!("{} cannot be read: {error}", file.display())))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn with_password(address: &str, password: Option<&str>) -> Result<String, Stop> {
+    let Some(password) = password else {
+        return Ok(address.to_owned());
+    };
+    // The address itself is not shown: it may hold another password.
+    let refused = || Stop::usage("the address of Redis takes no password: put it into the address");
+    let mut url = Url::parse(address).map_err(|_| refused())?;
+    url.set_password(Some(password)).map_err(|()| refused())?;
+    Ok(url.into())
+}
+
+/// Which limiter: by its name in Redis, or by rule and key.
+#[derive(clap::Args)]
+pub(crate) struct Which {
+    /// The limiter's name in Redis, as in `redisson.getRateLimiter(name)`
+    #[arg(required_unless_present = "rule", conflicts_with_all = ["rule", "key", "secret"])]
+    name: Option<String>,
+    /// The name of a rule, with tiers `<rule>.<tier>`, in place of the limiter's
+    #[arg(long, requires = "key")]
+    rule: Option<String>,
+    /// A component of the rule's key, as the rule finds it; repeat it in their order
+    #[arg(long, value_name = "TEXT")]
+    key: Vec<String>,
+    /// The secret that the rule digests its keys with, and the file that holds it
+    #[arg(long, value_name = "ID=FILE")]
+    secret: Option<String>,
+}
+
+impl Which {
+    /// Returns the limiter's name in Redis.
+    pub(crate) fn name(&self, store: &RedisStore) -> Result<String, Stop> {
+        let Some(rule) = &self.rule else {
+            return Ok(self.name.clone().unwrap_or_default());
+        };
+        // A layer with a rule of this name encodes the key as any service does.
+        let key = Components(self.key.clone());
+        let limit = Limit::per_second(1);
+        let rule = match &self.secret {
+            Some(secret) => Rule::new(rule, limit, key.digest(&secret_of(secret)?)),
+            None => Rule::new(rule, limit, key),
+        };
+        let layer = RateLimitLayer::builder(store).otherwise(rule).build()?;
+        let (request, ()) = Request::new(()).into_parts();
+        let limiters = layer.limiters_of(&request);
+        let limiter = limiters.first();
+        limiter
+            .map(|limiter| limiter.name().to_owned())
+            .ok_or_else(|| Stop::usage("the key is empty"))
+    }
+}
+
+/// The key of every request.
+#[derive(Clone, Debug)]
+struct Components(Vec<String>);
+
+impl KeyExtractor for Components {
+    fn extract(&self, _: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0.iter().for_each(|component| key.push(component));
+        Ok(())
+    }
+}
+
+fn secret_of(given: &str) -> Result<Secret, Stop> {
+    let Some((id, file)) = given.split_once('=') else {
+        return Err(Stop::usage(
+            "write a secret as its id and its file, as in `k1=secret.txt`",
+        ));
+    };
+    Ok(Secret::new(id, read(&PathBuf::from(file))?)?)
+}

@@ -1,0 +1,236 @@
+//! `ratelimit replay`: what limits would have refused of an access log.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader},
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use clap::ValueEnum;
+use flate2::bufread::MultiGzDecoder;
+use serde_json::{Value, json};
+use tower_ratelimit::{
+    Algorithm, Limit,
+    replay::{Replay, Report},
+};
+
+use crate::{Answer, demo::Demo, print, say};
+
+/// The version of what `--json` prints. It grows when a field changes or goes.
+pub(crate) const SCHEMA: u32 = 1;
+/// The share of lines that may be unreadable or late.
+const LOST: f64 = 0.01;
+
+/// Replay an access log against limits: the callers each limit would touch, the requests it would
+/// refuse, and the smallest limit that leaves nearly all callers alone.
+///
+/// Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
+/// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The log; `-` is the standard input, which is read once, so that no limit is verified
+    #[arg(required_unless_present = "demo", conflicts_with = "demo")]
+    log: Option<PathBuf>,
+    /// Replay a day that is made up, the same one each time
+    #[arg(long)]
+    demo: bool,
+    /// Count by this column: `ip`, `user`, a name in JSON or CSV, or the number of a column
+    #[arg(long, default_value = "ip", value_name = "COLUMN")]
+    by: String,
+    /// A limit, as in `60/1m`; repeat it to compare limits, which costs no further reading
+    #[arg(long, required_unless_present = "demo", value_name = "RATE")]
+    limit: Vec<Limit>,
+    /// The algorithm that counts
+    #[arg(long, default_value = "sliding-log")]
+    algorithm: Named,
+    /// Look for the smallest limit that touches fewer than this share of callers
+    #[arg(long, default_value = "0.1%", value_parser = share, value_name = "SHARE")]
+    share: f64,
+    /// Put lines in order that are apart by up to this time
+    #[arg(long, default_value = "60s", value_parser = time, value_name = "TIME")]
+    reorder: Duration,
+    /// The column of the time, if it has no usual name
+    #[arg(long, value_name = "COLUMN")]
+    time_field: Option<String>,
+    /// Subtract the duration in this column, because lines are written when requests end; in
+    /// seconds, or with a unit, as in `took:ms` or `11:us`
+    #[arg(long, value_parser = duration, value_name = "COLUMN")]
+    duration_field: Option<(String, Duration)>,
+    /// Show callers by their keys instead of by digests
+    #[arg(long)]
+    show_keys: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Named {
+    SlidingLog,
+    FixedWindow,
+    Gcra,
+}
+
+impl Named {
+    fn algorithm(self) -> Algorithm {
+        match self {
+            Self::SlidingLog => Algorithm::SlidingLog,
+            Self::FixedWindow => Algorithm::FixedWindow,
+            Self::Gcra => Algorithm::Gcra,
+        }
+    }
+
+    pub(crate) fn of(algorithm: Algorithm) -> String {
+        let mut all = Self::value_variants().iter();
+        let named = all.find(|named| named.algorithm() == algorithm);
+        let value = named.and_then(Self::to_possible_value);
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, of) = match text.strip_suffix('%') {
+        Some(percent) => (percent.trim(), 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.parse::<f64>().map(|number| number / of);
+    let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "write a share of callers, as in `0.1%` or `0.001`".to_owned())
+}
+
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    // A time is what follows the slash of a rate.
+    let rate = format!("1/{text}").parse::<Limit>();
+    let time = rate.map(|limit| limit.interval());
+    time.map_err(|_| "write a time, as in `60s` or `5m`, or `0`".to_owned())
+}
+
+fn duration(text: &str) -> Result<(String, Duration), String> {
+    let (column, unit) = match text.rsplit_once(':') {
+        None => (text, Duration::from_secs(1)),
+        Some((column, "s")) => (column, Duration::from_secs(1)),
+        Some((column, "ms")) => (column, Duration::from_millis(1)),
+        Some((column, "us")) => (column, Duration::from_micros(1)),
+        Some((_, unit)) => return Err(format!("the unit is `s`, `ms` or `us`, not `{unit}`")),
+    };
+    Ok((column.to_owned(), unit))
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Answer, String> {
+    let mut replay = Replay::by(&arguments.by)
+        .share(arguments.share)
+        .reorder(arguments.reorder);
+    let usual = [
+        Limit::per_minute(30),
+        Limit::per_minute(60),
+        Limit::per_minute(120),
+    ];
+    let limits = match &arguments.limit[..] {
+        [] => &usual[..],
+        limits => limits,
+    };
+    for limit in limits {
+        replay = replay.limit_by(arguments.algorithm.algorithm(), *limit);
+    }
+    if let Some(column) = &arguments.time_field {
+        replay = replay.time_column(column);
+    }
+    if let Some((column, unit)) = &arguments.duration_field {
+        replay = replay.duration_column(column, *unit);
+    }
+    if arguments.show_keys {
+        replay = replay.show_keys();
+    }
+    let mut readings = 0;
+    let report = replay.run(|| {
+        readings += 1;
+        match &arguments.log {
+            None => Ok(Some(
+                Box::new(BufReader::new(Demo::new())) as Box<dyn BufRead>
+            )),
+            Some(path) => open(path, readings),
+        }
+    });
+    let report = report.map_err(|error| match &arguments.log {
+        Some(path) => format!("{}: {error}", path.display()),
+        None => error.to_string(),
+    })?;
+    print(&match arguments.json {
+        true => format!("{:#}\n", object(&report)),
+        false => report.to_string(),
+    })?;
+    for (line, text) in &report.samples {
+        say(format!("line {line} is unreadable: {text}"));
+    }
+    if report.lost() > LOST {
+        say("more than 1 % of the lines were left out, so the figures may be too low");
+        return Ok(Answer::No);
+    }
+    Ok(Answer::Yes)
+}
+
+/// Opens a log, and decompresses it if it begins as gzip does.
+fn open(path: &Path, readings: u32) -> io::Result<Option<Box<dyn BufRead>>> {
+    let mut log: Box<dyn BufRead> = if path.as_os_str() != "-" {
+        Box::new(BufReader::with_capacity(1 << 16, File::open(path)?))
+    } else if readings == 1 {
+        Box::new(BufReader::with_capacity(1 << 16, io::stdin()))
+    } else {
+        return Ok(None);
+    };
+    if log.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
+        log = Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(log)));
+    }
+    Ok(Some(log))
+}
+
+/// Returns a report as `--json` prints it.
+fn object(report: &Report) -> Value {
+    let figure = |figure: &RangeInclusive<u64>| json!([figure.start(), figure.end()]);
+    let millis = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_millis() as i64,
+        Err(before) => -(before.duration().as_millis() as i64),
+    };
+    let candidates = report.candidates.iter().map(|it| {
+        json!({
+            "limit": it.limit.to_string(),
+            "algorithm": Named::of(it.algorithm),
+            "touched": figure(&it.touched),
+            "refused": figure(&it.refused),
+        })
+    });
+    let smallest = report.smallest.iter().map(|it| {
+        json!({
+            "algorithm": Named::of(it.algorithm),
+            "interval_ms": it.interval.as_millis() as u64,
+            "permits": it.permits.as_ref().map(figure),
+            "touched": figure(&it.touched),
+            "touched_by_one_less": figure(&it.touched_by_one_less),
+            "verified": it.verified,
+        })
+    });
+    let busiest = report.busiest.iter();
+    let busiest = busiest.map(|it| json!({ "caller": it.caller, "most": it.most }));
+    json!({
+        "schema": SCHEMA,
+        "lines": report.lines,
+        "unreadable": report.unreadable,
+        "late": report.late,
+        "without_caller": report.without_caller,
+        "requests": report.requests,
+        "callers": report.callers,
+        "first_ms": report.span.map(|(first, _)| millis(first)),
+        "last_ms": report.span.map(|(_, last)| millis(last)),
+        "resolution_us": report.resolution.as_micros() as u64,
+        "durations_subtracted": report.started,
+        "candidates": candidates.collect::<Vec<_>>(),
+        "smallest": smallest.collect::<Vec<_>>(),
+        "busiest": busiest.collect::<Vec<_>>(),
+        "most_active": report.most_active,
+    })
+}

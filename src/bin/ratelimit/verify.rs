@@ -1,0 +1,49 @@
+//! `ratelimit verify`: what is wrong with a server.
+
+use serde_json::{Value, json};
+use tower_ratelimit::Finding;
+
+use crate::{Answer, Stop, print, redis::Connection, replay::SCHEMA};
+
+/// Check that a server can keep limits: its version, permissions, memory policy and clock.
+///
+/// It writes and deletes keys of its own. Exits with 1 if it finds something.
+#[derive(clap::Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    connection: Connection,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Verify {
+    pub(crate) async fn run(&self) -> Result<Answer, Stop> {
+        let verified = self.connection.open()?.verify().await?;
+        let findings = verified.findings();
+        let text = match self.json {
+            true => {
+                json!({"schema": SCHEMA, "findings": listed(findings.iter().copied())}).to_string()
+            }
+            false => verified.to_string(),
+        };
+        print(&format!("{text}\n"))?;
+        Ok(if findings.is_empty() {
+            Answer::Yes
+        } else {
+            Answer::No
+        })
+    }
+}
+
+/// Returns findings as JSON.
+pub(crate) fn listed<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Value {
+    let findings = findings.into_iter().map(|finding| {
+        json!({
+            "kind": format!("{:?}", finding.kind()),
+            "severity": finding.severity().to_string(),
+            "text": finding.to_string(),
+        })
+    });
+    findings.collect()
+}

@@ -1,0 +1,132 @@
+//! Limits and times as text: `100/1m`, `90s`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::Limit;
+use crate::error::{ConfigError, config_error};
+
+/// The units of time, each with its milliseconds, the longest first.
+const UNITS: [(&str, u64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
+
+/// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`.
+///
+/// # Errors
+///
+/// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit), with the text, if it is not
+/// of this form, or with the value that is out of range.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::Limit;
+///
+/// let limit: Limit = "100/1m".parse()?;
+/// assert_eq!(limit, Limit::per_minute(100));
+/// assert_eq!(limit.to_string(), "100/1m");
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+impl FromStr for Limit {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let refuse = || {
+            config_error!(Limit: "{text:?} is not a rate: write permits, a slash and a time, as in \
+                `100/1m` or `5/s`; times end in ms, s, m, h or d")
+        };
+        let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
+        let permits = number(permits.trim()).ok_or_else(refuse)?;
+        let interval = interval.trim();
+        // `5/s` is short for `5/1s`.
+        let interval = match interval.as_bytes().first() {
+            Some(first) if first.is_ascii_digit() => time(interval),
+            _ => time(&format!("1{interval}")),
+        };
+        Self::try_new(permits, interval.ok_or_else(refuse)?)
+    }
+}
+
+/// Writes permits, a slash and a time, as rules files have them: `100/1m`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.permits, Span(self.interval()))
+    }
+}
+
+/// The text of a time of whole milliseconds, in the longest unit of which it is a multiple.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        let fits = |unit: &&(&str, u64)| millis.is_multiple_of(unit.1);
+        let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
+        write!(f, "{}{unit}", millis / of)
+    }
+}
+
+/// Reads a whole number and a unit.
+pub(crate) fn time(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (count, unit) = text.split_at_checked(digits)?;
+    let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number(count)?
+        .checked_mul(*millis)
+        .map(Duration::from_millis)
+}
+
+/// Parses digits, which may have `_` between them for readability.
+fn number(text: &str) -> Option<u64> {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    let bytes = text.as_bytes();
+    if !ends(bytes.first()) || !ends(bytes.last()) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_written() {
+        for (text, permits, millis, written) in [
+            ("100/1m", 100, 60_000, "100/1m"),
+            ("5/s", 5, 1000, "5/1s"),
+            ("1/500ms", 1, 500, "1/500ms"),
+            ("1_000_000 / d", 1_000_000, 86_400_000, "1000000/1d"),
+            ("3/90s", 3, 90_000, "3/90s"),
+            ("3/24h", 3, 86_400_000, "3/1d"),
+            (
+                "9007199254740991/36525d",
+                (1 << 53) - 1,
+                3_155_760_000_000,
+                "9007199254740991/36525d",
+            ),
+        ] {
+            let limit: Limit = text.parse().unwrap();
+            assert_eq!(limit.permits(), permits, "{text}");
+            assert_eq!(limit.interval(), Duration::from_millis(millis), "{text}");
+            assert_eq!(limit.to_string(), written);
+        }
+        for text in [
+            "", "5", "/1m", "5/", "5/1w", "-5/1s", "0/1s", "5/0s", "5_/1s",
+        ] {
+            let error = text.parse::<Limit>().unwrap_err();
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Limit, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(time("90s"), Some(Duration::from_secs(90)));
+        assert_eq!(time("2h"), Some(Duration::from_secs(7200)));
+        assert_eq!(time("2"), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! Replays are held against an oracle that keeps every grant and counts.
+
+mod oracle;
+
+use std::{
+    io,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use tower_ratelimit::{
+    Algorithm, Limit,
+    replay::{Replay, ReplayError, Report},
+};
+
+use self::oracle::{Format, Log};
+use crate::support::random::Random;
+
+fn run(replay: &Replay, text: &str) -> Result<Report, ReplayError> {
+    replay.run(|| Ok(Some(text.as_bytes())))
+}
+
+fn limit(permits: u64, millis: u64) -> Limit {
+    Limit::new(permits, Duration::from_millis(millis))
+}
+
+const FORMATS: [Format; 4] = [Format::Combined, Format::Timed, Format::Json, Format::Csv];
+const ALGORITHMS: [Algorithm; 3] = [
+    Algorithm::SlidingLog,
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
+/// The settings that read what a log writes.
+fn settings(format: Format) -> Replay {
+    let replay = Replay::by("ip").show_keys();
+    match format {
+        Format::Timed => replay.duration_column("10", Duration::from_secs(1)),
+        Format::Combined | Format::Json | Format::Csv => replay,
+    }
+}
+
+#[test]
+fn figures_are_those_of_the_oracle() {
+    for seed in 0..24 {
+        let mut random = Random(seed);
+        let format = FORMATS[random.place(FORMATS.len())];
+        let log = Log::generate(&mut random, 1);
+        let mut replay = settings(format).share(0.05);
+        let mut limits = Vec::new();
+        for _ in 0..5 {
+            let interval = random.of(&[1000, 10_000, 60_000, 300_000]);
+            let limit = limit(1 + random.below(40), interval);
+            let algorithm = random.of(&ALGORITHMS);
+            replay = replay.limit_by(algorithm, limit);
+            limits.push((algorithm, limit));
+        }
+        let report = run(&replay, &log.text(format)).unwrap();
+        let row = format!("seed {seed}, {format:?}");
+        assert_eq!(report.requests, log.in_time().len() as u64, "{row}");
+        assert_eq!(report.late, log.late(), "{row}");
+        assert_eq!(report.unreadable, log.unreadable(format), "{row}");
+        let callers = log.callers();
+        assert_eq!(report.callers, callers.len() as u64, "{row}");
+        for ((algorithm, limit), found) in limits.iter().zip(&report.candidates) {
+            let (touched, refused) = oracle::figures(&callers, *algorithm, *limit);
+            let row = format!("{row}: {algorithm:?} {limit}");
+            assert_eq!(found.touched, touched..=touched, "{row}");
+            assert_eq!(found.refused, refused..=refused, "{row}");
+        }
+        for found in &report.smallest {
+            let by = |permits| {
+                let limit = Limit::new(permits, found.interval);
+                oracle::figures(&callers, found.algorithm, limit).0
+            };
+            let few = |permits| by(permits) == 0 || by(permits) * 20 < report.callers;
+            let smallest = (1..).find(|permits| few(*permits)).unwrap();
+            let row = format!("{row}: {:?} in {:?}", found.algorithm, found.interval);
+            assert_eq!(found.permits, Some(smallest..=smallest), "{row}");
+            assert!(found.verified, "{row}");
+            assert_eq!(found.touched, by(smallest)..=by(smallest), "{row}");
+            if smallest > 1 {
+                let less = by(smallest - 1);
+                assert_eq!(found.touched_by_one_less, less..=less, "{row}");
+            }
+        }
+        let (most, _) = oracle::busiest(&callers, limits[0].0, limits[0].1);
+        assert_eq!(report.busiest[0].most, most, "{row}");
+    }
+}
+
+/// The log has whole seconds, and the oracle counts by the times that these were cut from.
+#[test]
+fn ranges_of_coarse_times_hold_the_truth() {
+    for seed in 0..24 {
+        let mut random = Random(1000 + seed);
+        let log = Log::generate(&mut random, 1000);
+        let mut replay = settings(Format::Csv).share(0.05);
+        let mut limits = Vec::new();
+        for _ in 0..4 {
+            let interval = random.of(&[500, 1000, 2000, 10_000]);
+            let limit = limit(1 + random.below(12), interval);
+            replay = replay.limit(limit);
+            limits.push(limit);
+        }
+        let report = run(&replay, &log.text(Format::Csv)).unwrap();
+        assert_eq!(report.resolution, Duration::from_secs(1));
+        let callers = log.callers();
+        for (limit, found) in limits.iter().zip(&report.candidates) {
+            let (touched, refused) = oracle::figures(&callers, Algorithm::SlidingLog, *limit);
+            let row = format!("seed {seed}: {limit}");
+            assert!(
+                found.touched.contains(&touched),
+                "{row}: {touched} {found:?}"
+            );
+            assert!(
+                found.refused.contains(&refused),
+                "{row}: {refused} {found:?}"
+            );
+        }
+        for found in &report.smallest {
+            let few = |permits| {
+                let limit = Limit::new(permits, found.interval);
+                let (touched, _) = oracle::figures(&callers, found.algorithm, limit);
+                touched == 0 || touched * 20 < report.callers
+            };
+            let smallest = (1..).find(|permits| few(*permits)).unwrap();
+            let permits = found.permits.clone().unwrap();
+            assert!(
+                permits.contains(&smallest),
+                "seed {seed}: {smallest}, {found:?}"
+            );
+            assert!(found.verified, "seed {seed}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn addresses_count_as_peers_do() {
+    let line = |caller: &str| format!("{{\"ts\":\"2026-01-01T00:00:00Z\",\"ip\":\"{caller}\"}}\n");
+    let all = [
+        // One customer's.
+        "2001:db8:0:1::1",
+        "2001:db8:0:2::2",
+        "[2001:db8:0:3::3]:443",
+        // One peer's.
+        "192.0.2.1",
+        "192.0.2.1:8080",
+        "::ffff:192.0.2.1",
+        // Two names that are no addresses, and nothing.
+        "abba",
+        "cafe:1",
+        "-",
+        "",
+    ];
+    let text: String = all.iter().map(|caller| line(caller)).collect();
+    let replay = Replay::by("ip").limit(Limit::per_minute(1));
+    let report = run(&replay.clone().show_keys(), &text).unwrap();
+    assert_eq!((report.callers, report.without_caller), (4, 2));
+    let busiest = report.busiest.iter();
+    let busiest: Vec<_> = busiest.map(|it| (it.caller.as_str(), it.most)).collect();
+    assert_eq!(
+        busiest,
+        [
+            ("2001:db8::/56", 3),
+            ("192.0.2.1", 3),
+            ("abba", 1),
+            ("cafe:1", 1)
+        ]
+    );
+    // Nothing of a key is shown unless it is wanted.
+    let report = run(&replay, &text).unwrap();
+    let shown = format!("{report} {report:?}");
+    assert!(
+        !shown.contains("192.0.2.1") && !shown.contains("abba"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn unreadable_lines_are_counted_and_shown_harmlessly() {
+    let good = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 2\n";
+    let long = "x".repeat(100_000);
+    let text = format!("{good}\u{1b}[2Jbroken\n\n{good}{long}\n{good}3\n4\n{good}");
+    let report = run(&Replay::by("ip").limit(Limit::per_hour(3)), &text).unwrap();
+    assert_eq!(
+        (report.lines, report.unreadable, report.requests),
+        (8, 4, 4)
+    );
+    assert_eq!(report.lost(), 0.5);
+    let samples: Vec<_> = report.samples.iter().map(|(line, _)| *line).collect();
+    assert_eq!(samples, [2, 5, 7]);
+    assert_eq!(report.samples[0].1, "\\u{1b}[2Jbroken");
+    assert_eq!(report.samples[1].1.len(), 100);
+    let time = UNIX_EPOCH + Duration::from_secs(971_211_336);
+    assert_eq!(report.span, Some((time, time)));
+    assert_eq!(report.candidates[0].touched, 1..=1);
+    assert_eq!(report.candidates[0].refused, 1..=1);
+}
+
+#[test]
+fn a_log_that_is_read_once_is_not_verified() {
+    let text = "time,ip\n1700000000.001,a\n1700000000.002,a\n1700000000.003,b\n";
+    let replay = Replay::by("ip")
+        .limit(Limit::per_minute(1))
+        .limit_by(Algorithm::Gcra, Limit::per_minute(1));
+    let mut opened = false;
+    let report = replay
+        .run(|| Ok((!std::mem::replace(&mut opened, true)).then_some(text.as_bytes())))
+        .unwrap();
+    let [log, gcra] = &report.smallest[..] else {
+        panic!("{report:?}")
+    };
+    assert_eq!((&log.permits, log.verified), (&Some(2..=2), false));
+    assert_eq!((&gcra.permits, gcra.verified), (&None, false));
+    // Lines that are written meanwhile change nothing.
+    let grown = format!("{text}1700000000.004,a\n1700000000.005,a\n");
+    let mut readings = 0;
+    let report = replay.run(|| {
+        readings += 1;
+        let text = if readings == 1 { text } else { &grown };
+        Ok(Some(text.as_bytes()))
+    });
+    let report = report.unwrap();
+    assert!(report.smallest.iter().all(|it| it.verified), "{report:?}");
+    assert_eq!(report.smallest[1].permits, Some(2..=2));
+}
+
+#[test]
+fn errors_say_what_would_be_right() {
+    let combined = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 2\n";
+    let minute = Limit::per_minute(1);
+    let by = |column| Replay::by(column).limit(minute);
+    for (replay, text, part) in [
+        (Replay::by("ip"), combined, "1 to 16 limits, not 0"),
+        (by("ip").share(1.5), combined, "from 0 to 1, not 1.5"),
+        (by("tenant"), combined, "no column \"tenant\": it has ip,"),
+        (
+            by("user"),
+            "time,ip\n",
+            "no column \"user\": it has time, ip",
+        ),
+        (by("ip"), "what\n", "line 1 of the log: it is neither JSON"),
+        (
+            by("ip").limit_by(Algorithm::Gcra, Limit::per_second(5)),
+            combined,
+            "are 1s apart, too coarse to count 5/1s by gcra",
+        ),
+        (
+            by("ip").limit_by(Algorithm::Gcra, limit(2_000_000, 1000)),
+            "time,ip\n1700000000.001,a\n",
+            "more than one in each microsecond",
+        ),
+    ] {
+        let error = run(&replay, text).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    // Nothing to read is no error: a day may have had no request.
+    let report = run(&by("ip"), "").unwrap();
+    assert_eq!((report.lines, report.requests), (0, 0));
+    assert!(
+        report
+            .to_string()
+            .contains("unknown: there are no requests")
+    );
+    let error = by("ip")
+        .run::<&[u8]>(|| Err(io::Error::other("gone")))
+        .unwrap_err();
+    assert_eq!(error.to_string(), "the log cannot be read: gone");
+}

@@ -1,0 +1,104 @@
+//! The command `ratelimit`, run as users run it.
+
+#![allow(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
+)]
+
+mod check;
+mod limiters;
+mod replay;
+#[path = "../support/scene.rs"]
+mod scene;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    fs,
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+/// What the command printed, what it said, and its exit status.
+struct Ran {
+    output: String,
+    said: String,
+    status: i32,
+}
+
+/// The command, with nothing of this process's surroundings.
+fn tool() -> Command {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_ratelimit"));
+    tool.env_remove("REDIS_URL").env_remove("REDIS_PASSWORD");
+    tool
+}
+
+fn ratelimit(arguments: &[&str], input: &[u8]) -> Ran {
+    let mut child = tool()
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    // It may end before it has read everything.
+    let _ = child.stdin.take().expect("a pipe").write_all(input);
+    let output = child.wait_with_output().expect("it ends");
+    Ran {
+        output: String::from_utf8(output.stdout).expect("text"),
+        said: String::from_utf8(output.stderr).expect("text"),
+        status: output.status.code().expect("it ended by itself"),
+    }
+}
+
+/// A file for one test.
+fn file(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, bytes).expect("a file");
+    path
+}
+
+#[test]
+fn usage_errors_end_with_2() {
+    for arguments in [
+        &[][..],
+        &["replay"],
+        &["replay", "access.log"],
+        &["replay", "access.log", "--demo"],
+        &["replay", "access.log", "--limit", "60"],
+        &["replay", "access.log", "--limit", "60/1m", "--share", "2"],
+        &[
+            "replay",
+            "access.log",
+            "--limit",
+            "60/1m",
+            "--reorder",
+            "long",
+        ],
+        &[
+            "replay",
+            "access.log",
+            "--limit",
+            "60/1m",
+            "--duration-field",
+            "t:h",
+        ],
+        &["replay", "there/is/no.log", "--limit", "60/1m"],
+        &["check"],
+        &["check", "there/is/no.toml"],
+        &["unknown"],
+    ] {
+        let ran = ratelimit(arguments, b"");
+        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.said);
+        assert!(
+            ran.output.is_empty() && !ran.said.is_empty(),
+            "{arguments:?}"
+        );
+    }
+    for arguments in [&["--help"][..], &["--version"], &["replay", "--help"]] {
+        assert_eq!(ratelimit(arguments, b"").status, 0, "{arguments:?}");
+    }
