@@ -102,3 +102,4 @@ fn usage_errors_end_with_2() {
     for arguments in [&["--help"][..], &["--version"], &["replay", "--help"]] {
         assert_eq!(ratelimit(arguments, b"").status, 0, "{arguments:?}");
     }
+}
