@@ -42,6 +42,8 @@ impl CallerSpan {
             self.0.record(RULE, name);
         }
         if let Some(remaining) = rule.remaining {
+            // Signed: the bridge to OpenTelemetry makes text of an unsigned number.
+            let remaining = i64::try_from(remaining).unwrap_or(i64::MAX);
             self.0.record(REMAINING, remaining);
         }
     }

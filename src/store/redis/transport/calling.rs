@@ -28,6 +28,8 @@ pub(crate) struct Calling<'a> {
 impl<'a> Calling<'a> {
     pub(crate) fn new(connection: &'a Connection, operation: &'static str, callers: usize) -> Self {
         let place = &connection.source.place;
+        // Signed: the bridge to OpenTelemetry makes text of an unsigned number.
+        let port = place.port.map(i64::from);
         Self {
             connection,
             operation,
@@ -42,8 +44,8 @@ impl<'a> Calling<'a> {
                 db.namespace = place.database.as_deref(),
                 db.operation.name = operation,
                 server.address = place.address.as_deref(),
-                server.port = place.port,
-                ratelimit.callers = callers,
+                server.port = port,
+                ratelimit.callers = i64::try_from(callers).unwrap_or(i64::MAX),
                 db.response.status_code = Empty,
                 "error.type" = Empty,
             ),
