@@ -267,12 +267,14 @@ if [[ -n $inside ]]; then
 fi
 
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
-# library, and what needs curl and Python.
+# library, what needs curl and Python, and the example that is a package of its own.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then
         inside_tests
         cargo test "${cargo_args[@]}" --test clients --test examples
+        cargo test ${CI:+--locked} --manifest-path examples/opentelemetry/Cargo.toml \
+            --target-dir "${CARGO_TARGET_DIR:-target}/opentelemetry"
     fi
 }
 

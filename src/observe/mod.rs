@@ -3,6 +3,7 @@
 //! Observers only report: nothing that the crate does depends on them. They learn of each decision
 //! once, whoever made it: a store, a guard in front of it, a failure policy, a list of the layer.
 
+mod caller_span;
 mod kept;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -20,10 +21,10 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::kept::Kept;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use self::metrics::Metrics;
+pub(crate) use self::{caller_span::CallerSpan, kept::Kept};
 use crate::{
     decision::source::Source,
     error::{ConfigError, ErrorKind},

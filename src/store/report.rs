@@ -1,4 +1,4 @@
-//! Decisions of a store, told to the observers of whoever asked.
+//! Decisions of a store, told to the observers of whoever asked, and to the caller's span.
 
 use std::{
     slice,
@@ -11,7 +11,7 @@ use crate::{
     decision::{Decision, LimitState, RefusalKind, Source},
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
-    observe::{Decided, DecidedRule, RequestResult, RuleResult, StateChange},
+    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
 
 /// An acquire that is being decided. If it is dropped before, its caller has left.
@@ -19,6 +19,8 @@ pub(super) struct Undecided {
     pub(super) acquire: Acquire,
     /// Since when it may wait for permits; `None` for one that does not wait.
     since: Option<Instant>,
+    /// Kept, as another span may be current where the caller is dropped.
+    span: Option<CallerSpan>,
     is_decided: bool,
 }
 
@@ -31,20 +33,21 @@ impl Undecided {
         Self {
             since: waits.then(clock::moment),
             acquire,
+            span: CallerSpan::current(),
             is_decided: false,
         }
     }
 
-    /// Tells the observers that it has ended.
+    /// Tells the observers and the caller's span that it has ended.
     fn ends(&self, seen: &Seen<'_>) {
-        if !is_observed(&self.acquire) {
+        if !is_observed(&self.acquire) && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
         if waited.is_some() {
             tell_of_wait(&self.acquire, waited);
         }
-        report(&self.acquire, seen, waited);
+        report(&self.acquire, seen, waited, self.span.as_ref());
     }
 
     pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
@@ -66,17 +69,22 @@ impl Drop for Undecided {
     }
 }
 
-/// Tells the observers of an acquire that it was decided at once.
+/// Tells the observers of an acquire, and the caller's span, that it was decided at once.
 #[inline]
 pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
-    if is_observed(acquire) {
-        at_once_observed(acquire, decision);
+    let span = CallerSpan::current();
+    if is_observed(acquire) || span.is_some() {
+        at_once_observed(acquire, decision, span.as_ref());
     }
 }
 
 #[inline(never)]
-fn at_once_observed(acquire: &Acquire, decision: &Result<Decision, Error>) {
-    report(acquire, &Seen::of(decision), None);
+fn at_once_observed(
+    acquire: &Acquire,
+    decision: &Result<Decision, Error>,
+    span: Option<&CallerSpan>,
+) {
+    report(acquire, &Seen::of(decision), None, span);
 }
 
 fn tell_of_wait(acquire: &Acquire, ended: Option<Duration>) {
@@ -173,15 +181,19 @@ impl From<RefusalKind> for RequestResult {
 }
 
 #[inline]
-fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>) {
+fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>, span: Option<&CallerSpan>) {
     let tell = |rules: &[DecidedRule<'_>]| {
-        acquire.first.labels.observers.decided(&Decided {
+        let decided = Decided {
             result: seen.result,
             source: seen.source,
             error: seen.error,
             waited,
             rules,
-        });
+        };
+        acquire.first.labels.observers.decided(&decided);
+        if let Some(span) = span {
+            span.decided(&decided);
+        }
     };
     // One rule is the usual case, and is not copied into a list.
     match acquire.rest.is_empty() {

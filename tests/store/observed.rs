@@ -2,6 +2,7 @@
 
 mod calls;
 mod metrics;
+mod traces;
 
 use std::collections::BTreeMap;
 

@@ -123,6 +123,15 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
     }
 }
 
+/// Returns the code of an error that the server has answered with, such as `WRONGTYPE`.
+pub(crate) fn code(error: &RedisError) -> Option<&str> {
+    let code = error.code()?;
+    let code = wrapped(code, error.detail().unwrap_or_default()).unwrap_or(code);
+    // A code is all that a span may have of the message.
+    let is_code = code.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some(code)
+}
+
 /// Returns the row of an error that a script passes on as text, which lacks the code on Redis 6.
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {

@@ -24,7 +24,7 @@ use crate::{
     failure_policy::FailurePolicy,
     macros::warning,
     name::{Identity, Name},
-    observe::{Decided, DecidedRule, RequestResult, RuleResult, StateChange},
+    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
@@ -426,10 +426,11 @@ impl CompiledRules {
         Plan::Refuse(refusal)
     }
 
-    /// Tells the observers of a request that is decided without the store, by this rule if by one.
+    /// Tells the observers and the caller's span of a request that is decided without the store, by
+    /// this rule if by one.
     fn tell(&self, result: RequestResult, rule: Option<&CompiledRule>) {
-        let observers = &self.defaults.observers;
-        if observers.is_empty() {
+        let (observers, span) = (&self.defaults.observers, CallerSpan::current());
+        if observers.is_empty() && span.is_none() {
             return;
         }
         let rule = rule.map(|rule| DecidedRule {
@@ -443,13 +444,17 @@ impl CompiledRules {
             key_hash: 0,
             kept: &rule.labels.kept,
         });
-        observers.decided(&Decided {
+        let decided = Decided {
             result,
             source: Source::Layer,
             error: None,
             waited: None,
             rules: rule.as_slice(),
-        });
+        };
+        observers.decided(&decided);
+        if let Some(span) = span {
+            span.decided(&decided);
+        }
     }
 
     /// Returns the plan for a request. It leaves out the rules that an outer layer has charged in

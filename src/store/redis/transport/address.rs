@@ -1,6 +1,6 @@
 //! Addresses: which part of one is wrong, and what may be logged of one.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 use url::{ParseError, Url};
@@ -84,6 +84,46 @@ pub(crate) fn shown(info: &ConnectionInfo) -> String {
     }
 }
 
+/// A server by the conventions of OpenTelemetry for spans, without user and password.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The host or the socket; of several nodes, the addresses that were configured.
+    pub(crate) address: Option<Arc<str>>,
+    /// `None` for a socket, and for several nodes.
+    pub(crate) port: Option<u16>,
+    /// The number of the database, which is a text there.
+    pub(crate) database: Option<Arc<str>>,
+}
+
+impl Place {
+    /// Returns the place of one server.
+    pub(super) fn of(info: &ConnectionInfo) -> Self {
+        let (address, port) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (Some(host.as_str().into()), Some(*port))
+            }
+            ConnectionAddr::Unix(path) => (Some(path.to_string_lossy().into()), None),
+            _ => (None, None),
+        };
+        let database = Some(info.redis_settings().db().to_string().into());
+        Self {
+            address,
+            port,
+            database,
+        }
+    }
+
+    /// Returns the place of nodes that are `shown` so: which of them a call reaches is not known.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(super) fn several(shown: &Arc<str>, database: i64) -> Self {
+        Self {
+            address: Some(Arc::clone(shown)),
+            port: None,
+            database: Some(database.to_string().into()),
+        }
+    }
+}
+
 fn wrong(reason: impl fmt::Display) -> ConfigError {
     unusable(format!("{reason}; {FORM}"))
 }
@@ -149,6 +189,29 @@ mod tests {
             ),
         ] {
             assert_eq!(shown(&read(address).unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn a_place_has_host_port_and_database_apart() {
+        for (address, host, port, database) in [
+            ("redis://localhost", "localhost", Some(6379), "0"),
+            ("redis://user:secret@[::1]:7/3", "::1", Some(7), "3"),
+            #[cfg(feature = "tls")]
+            ("rediss://user:secret@a:1/", "a", Some(1), "0"),
+            (
+                "redis+unix:///run/redis?pass=secret&db=2",
+                "/run/redis",
+                None,
+                "2",
+            ),
+        ] {
+            let expected = Place {
+                address: Some(host.into()),
+                port,
+                database: Some(database.into()),
+            };
+            assert_eq!(Place::of(&read(address).unwrap()), expected, "{address}");
         }
     }
 

@@ -6,7 +6,12 @@ use redis::Value;
 use tracing::{Span, debug_span, field::Empty};
 
 use super::connection::{Connection, Failed};
-use crate::{clock::moment, error::ErrorKind, observe::StoreCall, store::redis::classify::meaning};
+use crate::{
+    clock::moment,
+    error::ErrorKind,
+    observe::StoreCall,
+    store::redis::classify::{code, meaning},
+};
 
 /// A call under way. If it is dropped before it has ended, its callers have given it up.
 pub(crate) struct Calling<'a> {
@@ -22,6 +27,9 @@ pub(crate) struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     pub(crate) fn new(connection: &'a Connection, operation: &'static str, callers: usize) -> Self {
+        let place = &connection.source.place;
+        // Signed: the bridge to OpenTelemetry makes text of an unsigned number.
+        let port = place.port.map(i64::from);
         Self {
             connection,
             operation,
@@ -33,9 +41,12 @@ impl<'a> Calling<'a> {
                 "ratelimit.store",
                 otel.kind = "client",
                 db.system.name = "redis",
+                db.namespace = place.database.as_deref(),
                 db.operation.name = operation,
-                server.address = connection.address(),
-                ratelimit.callers = callers,
+                server.address = place.address.as_deref(),
+                server.port = port,
+                ratelimit.callers = i64::try_from(callers).unwrap_or(i64::MAX),
+                db.response.status_code = Empty,
                 "error.type" = Empty,
             ),
         }
@@ -43,6 +54,11 @@ impl<'a> Calling<'a> {
 
     /// Returns the reply, of which the observers know now.
     pub(crate) fn ended(mut self, reply: Result<Value, Failed>) -> Result<Value, Failed> {
+        if let Err(failed) = &reply
+            && let Some(code) = code(&failed.error)
+        {
+            self.span.record("db.response.status_code", code);
+        }
         let kind = |failed: &Failed| meaning(&failed.error).kind;
         self.ends(reply.as_ref().map(|_| ()).map_err(kind));
         reply

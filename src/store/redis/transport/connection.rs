@@ -37,7 +37,7 @@ const UNDRIVEN_FOR: u32 = 10;
 /// a free connection. At most one attempt to connect is in progress at a time, in a task of its
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
-    source: Source,
+    pub(super) source: Source,
     dial: Dial,
     slot: Arc<Mutex<Slot>>,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.

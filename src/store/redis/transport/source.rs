@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult};
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{
-    address,
+    address::{self, Place},
     link::{Link, OwnConnection, checked_out},
     stream,
 };
@@ -46,6 +46,8 @@ pub(crate) struct Source {
     pub(super) connect: Arc<dyn Fn(Dial) -> RedisFuture<'static, Link> + Send + Sync>,
     /// The address without user and password; `None` for a pool or connection of the caller's.
     pub(crate) shown: Option<Arc<str>>,
+    /// The same for spans; empty for a pool or connection of the caller's.
+    pub(super) place: Place,
     /// Set if each connection leads to several nodes, and is repaired by redis-rs.
     pub(crate) is_cluster: bool,
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
@@ -68,6 +70,7 @@ impl Source {
         Self {
             connect: Arc::new(move |dial| Box::pin(connect(dial))),
             shown: None,
+            place: Place::default(),
             is_cluster: false,
             renews: true,
             repeats: false,
@@ -85,6 +88,7 @@ impl Source {
     pub(crate) fn address(info: ConnectionInfo) -> RedisResult<Self> {
         Ok(Self {
             shown: Some(address::shown(&info).into()),
+            place: Place::of(&info),
             #[cfg(feature = "tls")]
             wants_tls: tls::is_wanted(&info),
             ..{

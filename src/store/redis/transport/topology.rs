@@ -23,6 +23,7 @@ mod cluster {
 
     use super::{
         super::{
+            address::Place,
             link::{Link, To, tcp_settings},
             source::{Dial, Source},
         },
@@ -54,10 +55,13 @@ mod cluster {
         for node in &*nodes {
             redis::Client::open(node.clone())?;
         }
+        let shown: Arc<str> = shown_all(&nodes).into();
         let source = |retries| {
             let nodes = Arc::clone(&nodes);
             Source {
-                shown: Some(shown_all(&nodes).into()),
+                shown: Some(Arc::clone(&shown)),
+                // A Cluster has no other database.
+                place: Place::several(&shown, 0),
                 is_cluster: true,
                 repeats: retries > 0,
                 #[cfg(feature = "tls")]
@@ -131,6 +135,7 @@ mod sentinel {
     use super::super::tls;
     use super::{
         super::{
+            address::Place,
             link::{Link, checked_out, io_error, tcp_settings},
             source::{Dial, Source},
             stream,
@@ -157,9 +162,10 @@ mod sentinel {
     pub(crate) fn sentinel(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Source> {
         let sentinels = Arc::new(Sentinels::new(addresses, master)?);
         let shown = shown_all(&sentinels.addresses);
-        let shown = format!("{} of {shown}", sentinels.master_name);
+        let shown: Arc<str> = format!("{} of {shown}", sentinels.master_name).into();
         Ok(Source {
-            shown: Some(shown.into()),
+            place: Place::several(&shown, sentinels.settings.db()),
+            shown: Some(shown),
             #[cfg(feature = "tls")]
             wants_tls: sentinels.tls.is_some() || sentinels.addresses.iter().any(tls::is_wanted),
             ..Source::new(move |dial| {
