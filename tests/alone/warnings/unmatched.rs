@@ -64,7 +64,10 @@ async fn entries_that_match_are_not_warned_about() {
     send(&builder().build().unwrap(), "/", 1500).await;
     let all = tower_ratelimit::Requests::on_request(|_| true);
     let rules = Rules::new().on("/a", rule()).allow(all).otherwise(rule());
-    let allowed = builder().rules(rules).build().unwrap();
+    let allowed = RateLimitLayer::builder(&MemoryStore::new())
+        .rules(rules)
+        .build()
+        .unwrap();
     send(&allowed, "/", 1500).await;
     assert_eq!(log.taken(), [""; 0]);
 }
