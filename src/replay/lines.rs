@@ -28,6 +28,9 @@ const TIMES: [&str; 8] = [
     "date",
 ];
 
+/// The characters of the columns that an error lists.
+const LONGEST_LIST: usize = 300;
+
 /// The columns that are read.
 #[derive(Clone, Debug)]
 pub(super) struct Columns {
@@ -91,7 +94,10 @@ impl Format {
     /// missing.
     pub(super) fn of(line: &str, columns: &Columns) -> Result<Self, String> {
         let lacks = |format: &str, missing: String, has: Vec<String>| {
+            // They are the log's, so they may hold anything.
             let has = has.join(", ");
+            let has: String = has.chars().take(LONGEST_LIST).collect();
+            let has = has.escape_debug();
             format!("it looks like {format}, and has no column {missing:?}: it has {has}")
         };
         if line.starts_with('{') {
@@ -393,6 +399,8 @@ mod tests {
         }
         let error = Format::of(r#"{"level":"info"}"#, &columns("ip")).unwrap_err();
         assert!(error.contains("\"ip\": it has level"), "{error}");
+        let error = Format::of("{\"\\u001b[2J\":1}", &columns("ip")).unwrap_err();
+        assert!(error.ends_with("it has \\u{1b}[2J"), "{error}");
     }
 
     #[test]

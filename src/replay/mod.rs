@@ -4,6 +4,12 @@
 //! Requests are decided by the algorithms that also decide in a service. The command `ratelimit`
 //! (feature `cli`) is this module on a command line.
 //!
+//! # What `ratelimit replay --json` prints
+//!
+//! One object, whose `schema` is 1; it grows when a member changes or goes. Its other members are
+//! those of [`Report`], with times since the epoch in `first_ms` and `last_ms`, and the resolution
+//! in `resolution_us`. A figure that may be a range is a list of the least and the most.
+//!
 //! # Example
 //!
 //! ```

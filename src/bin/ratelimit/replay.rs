@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     /// Show callers by their keys instead of by digests
     #[arg(long)]
     show_keys: bool,
-    /// Print one JSON object
+    /// Print one JSON object, in which figures are lists of the least and the most
     #[arg(long)]
     json: bool,
 }
