@@ -93,25 +93,8 @@ impl Format {
     /// Finds the format by a line, which the header of a CSV file is: an error says what is
     /// missing.
     pub(super) fn of(line: &str, columns: &Columns) -> Result<Self, String> {
-        let lacks = |format: &str, missing: String, has: Vec<String>| {
-            // They are the log's, so they may hold anything.
-            let has = has.join(", ");
-            let has: String = has.chars().take(LONGEST_LIST).collect();
-            let has = has.escape_debug();
-            format!("it looks like {format}, and has no column {missing:?}: it has {has}")
-        };
         if line.starts_with('{') {
-            let value: Value =
-                serde_json::from_str(line).map_err(|error| format!("it is no JSON: {error}"))?;
-            let first = |names: &[&str]| {
-                let found = names.iter().find(|name| member(&value, name).is_some());
-                found.map(|name| (*name).to_owned())
-            };
-            let has = value.as_object().map(|it| it.keys().cloned().collect());
-            let places = Places::find(columns, first);
-            return places
-                .map(Self::Json)
-                .map_err(|missing| lacks("JSON", missing, has.unwrap_or_default()));
+            return Self::of_json(line, columns);
         }
         if let Some(time) = Spaced(line).position(|field| time::read(field).is_some())
             && line.contains(' ')
@@ -131,11 +114,7 @@ impl Format {
                 .map_err(|missing| {
                     let has =
                         "ip, user, request, status, bytes, referer, agent, or a number from 1";
-                    lacks(
-                        "the common or combined format",
-                        missing,
-                        vec![has.to_owned()],
-                    )
+                    lacks("the common or combined format", &missing, &[has.to_owned()])
                 });
         }
         let header: Vec<_> = Csv(Some(line)).collect();
@@ -143,7 +122,12 @@ impl Format {
             let mut names = names.iter();
             names.find_map(|name| header.iter().position(|column| column == name))
         };
-        let has = || header.iter().map(|name| (*name).to_owned()).collect();
+        let has = || {
+            header
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
         match header.len() {
             0 | 1 => Err(
                 "it is neither JSON, nor of the common or combined format, nor the header \
@@ -152,8 +136,23 @@ impl Format {
             ),
             _ => Places::find(columns, place)
                 .map(Self::Csv)
-                .map_err(|missing| lacks("the header of a CSV file", missing, has())),
+                .map_err(|missing| lacks("the header of a CSV file", &missing, &has())),
         }
+    }
+
+    fn of_json(line: &str, columns: &Columns) -> Result<Self, String> {
+        let value: Value =
+            serde_json::from_str(line).map_err(|error| format!("it is no JSON: {error}"))?;
+        let first = |names: &[&str]| {
+            let found = names.iter().find(|name| member(&value, name).is_some());
+            found.map(|name| (*name).to_owned())
+        };
+        let has = value.as_object();
+        let has = has.map(|it| it.keys().cloned().collect::<Vec<_>>());
+        let places = Places::find(columns, first);
+        places
+            .map(Self::Json)
+            .map_err(|missing| lacks("JSON", &missing, &has.unwrap_or_default()))
     }
 
     /// Returns whether the line that it was found by is no request.
@@ -219,6 +218,15 @@ fn request<'a>(
         },
         caller,
     })
+}
+
+/// Returns the text of an error for a column that a log lacks.
+fn lacks(format: &str, missing: &str, has: &[String]) -> String {
+    // They are the log's, so they may hold anything.
+    let has = has.join(", ");
+    let has: String = has.chars().take(LONGEST_LIST).collect();
+    let has = has.escape_debug();
+    format!("it looks like {format}, and has no column {missing:?}: it has {has}")
 }
 
 /// The place of a column of the combined format, by its name or its number, counted from 1.
