@@ -19,6 +19,10 @@ pub(super) const RULE_RESULTS: usize = 9;
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The permits of a limit that is fixed in code or file, and its interval.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        allow(dead_code, reason = "metrics have a gauge of it")
+    )]
     pub(crate) limit: Option<(u64, Duration)>,
     /// The lengths of what stands around the identity in its limiters' names, if observers are
     /// shown it.
