@@ -2,13 +2,12 @@
 //! [`Labels`].
 
 use std::{
+    any::Any,
     fmt::{self, Debug},
     hash::BuildHasher,
     sync::{Arc, OnceLock},
     time::Duration,
 };
-
-use bytes::Bytes;
 
 use crate::{
     name::BuildSpread,
@@ -121,22 +120,28 @@ impl Debug for Labels {
     }
 }
 
-/// The policy of a rule as text, rendered once: each response has it, and it seldom changes.
+/// The policy of a rule, rendered once: each response has it, and it seldom changes.
+///
+/// It has one dialect, whose type of value is its user's.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyField(OnceLock<(u64, Duration, Bytes)>);
+pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
 
 impl PolicyField {
-    /// Returns the text for a limit, made by `render` if it is not known yet.
-    pub(crate) fn of(
+    /// Returns the field for a limit, made by `render` if it is not known yet.
+    pub(crate) fn of<T: Any + Clone + Send + Sync>(
         &self,
         permits: u64,
         interval: Duration,
-        mut render: impl FnMut() -> Bytes,
-    ) -> Bytes {
-        let (of_permits, of_interval, text) = self.0.get_or_init(|| (permits, interval, render()));
-        if *of_permits == permits && *of_interval == interval {
-            return text.clone();
+        render: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let Some((known, at, field)) = self.0.get() else {
+            let field = render()?;
+            let _ = self.0.set((permits, interval, Box::new(field.clone())));
+            return Some(field);
+        };
+        match field.downcast_ref::<T>() {
+            Some(field) if *known == permits && *at == interval => Some(field.clone()),
+            _ => render(),
         }
-        render()
     }
 }

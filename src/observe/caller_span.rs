@@ -10,8 +10,11 @@ const SOURCE: &str = "ratelimit.source";
 const REMAINING: &str = "ratelimit.remaining";
 
 /// A span that declares at least one of the fields.
+///
+/// Boxed, because nearly every request has none, and those that wait for the store would move the
+/// room for it along.
 #[derive(Debug)]
-pub(crate) struct CallerSpan(Span);
+pub(crate) struct CallerSpan(Box<Span>);
 
 impl CallerSpan {
     /// Returns the current span, if it declares one of the fields.
@@ -28,7 +31,7 @@ impl CallerSpan {
     fn of(span: Span) -> Option<Self> {
         let has_field = |field: &&str| span.has_field(*field);
         let is_declared = [RESULT, RULE, SOURCE, REMAINING].iter().any(has_field);
-        is_declared.then_some(Self(span))
+        is_declared.then(|| Self(Box::new(span)))
     }
 
     /// Records what became of the request, in the words that metrics have.

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use crate::{
@@ -278,13 +277,10 @@ impl Report<'_> {
         let mut limits = shown(self.limits);
         if let (Some((_, only)), None) = (limits.next(), limits.next()) {
             let policy = &only.labels.draft11_policy;
-            let policy = policy.of(only.permits, only.interval, || {
+            return policy.of(only.permits, only.interval, || {
                 push_policy(text, only);
-                let policy = Bytes::copy_from_slice(text);
-                text.truncate(0);
-                policy
+                value(text)
             });
-            return HeaderValue::from_maybe_shared(policy).ok();
         }
         shown(self.limits).for_each(|(_, limit)| push_policy(text, limit));
         value(text)
