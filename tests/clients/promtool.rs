@@ -34,7 +34,8 @@ async fn prometheus_reads_what_the_dashboard_and_the_page_ask_for() {
     assert!(asked.len() > 12, "{asked:#?}");
     let page = include_str!("../../src/docs/operations.md");
     let (_, page) = page.split_once("## What to watch").unwrap();
-    let lines = page.split("```").skip(1).step_by(2);
+    let blocks = page.split("```").skip(1).step_by(2);
+    let lines = blocks.filter(|block| block.starts_with("text"));
     let lines = lines.flat_map(|block| block.trim_start_matches("text").lines());
     for line in lines.filter(|line| !line.is_empty()) {
         match line.starts_with(' ') {
