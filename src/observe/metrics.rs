@@ -33,8 +33,8 @@ const MOST_NODES: usize = 32;
 /// # Recorder
 ///
 /// A counter is looked up when it is first needed, and then kept, so that counting costs a few
-/// nanoseconds and no allocation. **Install the recorder before the first request:** what was looked
-/// up without one counts nothing for as long as the process runs. For histograms,
+/// nanoseconds and no allocation. **Install the recorder before the first request:** what was
+/// looked up without one counts nothing for as long as the process runs. For histograms,
 /// `metrics-exporter-prometheus` needs buckets, or it renders summaries.
 ///
 /// # Example

@@ -233,7 +233,7 @@ pub struct KeyTraits {
     /// The credential, `authorization` for example, that is in keys as it is. A rule whose key has
     /// one is refused with a [`ConfigError`] when a layer is built. Default: none
     pub exposed_credential: Option<&'static str>,
-    /// True if keys hold a credential or a digest, which observers must not be shown. Default: false
+    /// True if keys hold a credential or a digest, which observers are not shown. Default: false
     pub is_secret: bool,
     /// True if a caller cannot make new keys by changing its requests: an address, a constant
     ///
