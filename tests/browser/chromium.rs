@@ -7,7 +7,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -127,19 +127,23 @@ impl Chromium {
         text.as_str().unwrap().to_owned()
     }
 
-    /// Waits until an element has this text among its own, and does `meanwhile` between two looks.
-    pub(crate) fn wait_for(&mut self, selector: &str, text: &str, mut meanwhile: impl FnMut()) {
+    /// Waits until an element has this text among its own.
+    pub(crate) fn wait_for(&mut self, selector: &str, text: &str) {
+        let (selector, text) = (json!(selector), json!(text));
+        self.wait_until(&format!(
+            "document.querySelector({selector})?.innerText.includes({text})"
+        ));
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) fn wait_until(&mut self, expression: &str) {
         let began = Instant::now();
-        let mut seen = self.text(selector);
-        while !seen.contains(text) {
-            assert!(
-                began.elapsed() < PATIENCE,
-                "{selector} lacks {text:?}: {seen:?}\n{}\n{:?}",
-                self.text("body"),
-                self.errors,
-            );
-            meanwhile();
-            seen = self.text(selector);
+        while self.value(expression) != true {
+            if began.elapsed() > PATIENCE {
+                let seen = self.text("body");
+                panic!("never: {expression}\n{seen}\n{:?}", self.errors);
+            }
+            thread::sleep(Duration::from_millis(20));
         }
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct RecentCalls {
     places: [Calls; SECONDS],
     /// Set once there was a call: without a server there is none.
     has_any: bool,
+    /// Since when each call was without an answer, in milliseconds since 1970.
+    unanswered_since: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -30,8 +32,14 @@ struct Calls {
 
 impl RecentCalls {
     /// Adds a call that ended in this second.
-    pub(super) fn add(&mut self, call: &StoreCall<'_>, second: u64) {
+    pub(super) fn add(&mut self, call: &StoreCall<'_>, second: u64, now: impl FnOnce() -> u64) {
         self.has_any = true;
+        match call.result {
+            Err(ErrorKind::Timeout | ErrorKind::Tls | ErrorKind::Unavailable) => {
+                self.unanswered_since.get_or_insert_with(now);
+            }
+            _ => self.unanswered_since = None,
+        }
         let Some(place) = self.places.get_mut(second as usize % SECONDS) else {
             return;
         };
@@ -83,6 +91,7 @@ impl RecentCalls {
         let callers = (sum.shared.0 > 0).then(|| sum.shared.1 as f64 / sum.shared.0 as f64);
         json!({
             "seconds": SECONDS,
+            "unanswered_since": self.unanswered_since,
             "calls": sum.calls,
             "failed": failed,
             "p50_ms": millis(50),

@@ -11,7 +11,10 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use crate::{decision::source::Source, observe::DecidedRule};
+use crate::{
+    decision::source::Source,
+    observe::{DecidedRule, RuleResult},
+};
 
 const SOURCES: [Source; Source::Layer as usize + 1] = [
     Source::Store,
@@ -74,8 +77,17 @@ pub(super) fn sampled(before: u64) -> Option<u64> {
     (mixed < u64::MAX / ONE_IN).then_some(ONE_IN)
 }
 
-/// The number of results that a request may have by a rule.
-pub(super) const RESULTS: usize = super::RULE_RESULTS.len();
+pub(super) const RULE_RESULTS: [RuleResult; RuleResult::ShadowDeny as usize + 1] = [
+    RuleResult::Taken,
+    RuleResult::Deny,
+    RuleResult::AboveRate,
+    RuleResult::MissingKey,
+    RuleResult::QueueFull,
+    RuleResult::Unavailable,
+    RuleResult::Cancelled,
+    RuleResult::NotTaken,
+    RuleResult::ShadowDeny,
+];
 
 /// The counts of one rule, or of all that have none.
 #[derive(Debug)]
@@ -83,7 +95,7 @@ pub(in crate::observe) struct RuleCounts {
     /// The observer that this is of.
     pub(super) of: Arc<()>,
     pub(super) name: Option<Arc<str>>,
-    pub(super) counts: Counts<RESULTS>,
+    pub(super) counts: Counts<{ RULE_RESULTS.len() }>,
     /// Permits and milliseconds of the limit that was last seen; zero if none was.
     limit: [AtomicU64; 2],
     shadow: AtomicBool,
@@ -124,7 +136,7 @@ impl RuleCounts {
             "limit": (permits > 0).then(|| json!({ "permits": permits, "interval_ms": interval })),
             "shadow": self.shadow.load(Relaxed),
             "met": is_met,
-            "results": self.counts.shown(super::RULE_RESULTS.map(super::RuleResult::as_str)),
+            "results": self.counts.shown(RULE_RESULTS.map(RuleResult::as_str)),
         })
     }
 }

@@ -41,17 +41,6 @@ const MOST_RELOADS: usize = 8;
 const LONGEST_ERROR: usize = 2_000;
 const TOP_CALLERS: usize = 10;
 
-const RULE_RESULTS: [RuleResult; RuleResult::ShadowDeny as usize + 1] = [
-    RuleResult::Taken,
-    RuleResult::Deny,
-    RuleResult::AboveRate,
-    RuleResult::MissingKey,
-    RuleResult::QueueFull,
-    RuleResult::Unavailable,
-    RuleResult::Cancelled,
-    RuleResult::NotTaken,
-    RuleResult::ShadowDeny,
-];
 const REQUEST_RESULTS: [RequestResult; RequestResult::NoRule as usize + 1] = [
     RequestResult::Allow,
     RequestResult::Deny,
@@ -284,7 +273,7 @@ impl Observer for Activity {
 
     fn called(&self, event: &StoreCall<'_>) {
         let second = self.began.elapsed().as_secs();
-        lock(&self.calls).add(event, second);
+        lock(&self.calls).add(event, second, now);
     }
 
     fn changed(&self, event: &StateChange<'_>) {

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{counts::RULE_RESULTS, *};
 use crate::{
     error::{ConfigError, ErrorKind},
     observe::Kept,
@@ -237,9 +237,9 @@ fn a_key_is_shown_where_the_rule_says_so_and_is_cut() {
 fn calls_are_those_of_the_last_seconds() {
     let mut calls = RecentCalls::default();
     assert_eq!(calls.shown(100), Value::Null);
-    calls.add(&call(900, 1, Err(ErrorKind::Timeout)), 3);
-    (0..98).for_each(|_| calls.add(&call(2, 3, Ok(())), 5));
-    calls.add(&call(50, 0, Err(ErrorKind::Unavailable)), 9);
+    calls.add(&call(900, 1, Err(ErrorKind::Timeout)), 3, || 3);
+    (0..98).for_each(|_| calls.add(&call(2, 3, Ok(())), 5, || 5));
+    calls.add(&call(50, 0, Err(ErrorKind::Unavailable)), 9, || 9);
     let shown = calls.shown(9);
     assert_eq!(shown["calls"], 100);
     assert_eq!(shown["failed"], json!({ "timeout": 1, "unavailable": 1 }));
@@ -247,8 +247,10 @@ fn calls_are_those_of_the_last_seconds() {
     assert!((2.0..2.6).contains(&millis("p50_ms")), "{shown}");
     assert!((50.0..64.0).contains(&millis("p99_ms")), "{shown}");
     assert!((2.9..3.0).contains(&millis("callers")), "{shown}");
+    assert_eq!(shown["unanswered_since"], 9);
     // A place is used again ten seconds later.
-    calls.add(&call(1, 1, Ok(())), 13);
+    calls.add(&call(1, 1, Ok(())), 13, || 13);
+    assert_eq!(calls.shown(13)["unanswered_since"], Value::Null);
     assert_eq!(calls.shown(13)["calls"], 100);
     assert_eq!(calls.shown(15)["calls"], 2);
     assert_eq!(calls.shown(100)["calls"], 0);

@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -11,12 +11,11 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
+    sync::OwnedSemaphorePermit,
     time::{self, Instant, Interval, MissedTickBehavior},
 };
 
-use super::Page;
-use crate::sync::lock;
+use crate::{observe::Activity, sync::lock};
 
 /// The time between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +28,7 @@ const LASTS: Duration = Duration::from_secs(5 * 60);
 
 /// A response body that sends a snapshot now, and then once a second.
 pub(super) struct Events {
-    page: Arc<Page>,
+    snapshots: Arc<Snapshots>,
     ticks: Interval,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Its place among the streams that may be open.
@@ -37,18 +36,15 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(
-        page: Arc<Page>,
-        mut closed: watch::Receiver<bool>,
-        place: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn new(snapshots: &Arc<Snapshots>, place: OwnedSemaphorePermit) -> Self {
         let mut ticks = time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut closed = snapshots.activity.closed();
         let end = async move {
             let _ = time::timeout(LASTS, closed.wait_for(|closed| *closed)).await;
         };
         Self {
-            page,
+            snapshots: Arc::clone(snapshots),
             ticks,
             end: Box::pin(end),
             _place: place,
@@ -68,11 +64,28 @@ impl Body for Events {
             return Poll::Ready(None);
         }
         let now = ready!(self.ticks.poll_tick(context));
-        Poll::Ready(Some(Ok(Frame::data(self.page.event(now)))))
+        Poll::Ready(Some(Ok(Frame::data(self.snapshots.event(now)))))
     }
 }
 
-impl Page {
+/// The newest snapshot, which all streams share.
+pub(super) struct Snapshots {
+    activity: Arc<Activity>,
+    taken: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Snapshots {
+    pub(super) fn of(activity: &Arc<Activity>) -> Self {
+        Self {
+            activity: Arc::clone(activity),
+            taken: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        *self.activity.closed().borrow()
+    }
+
     /// Returns the newest snapshot as an event, taken anew if it is a second old.
     fn event(&self, now: Instant) -> Bytes {
         let mut taken = lock(&self.taken);

@@ -4,21 +4,13 @@ mod events;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::BuildHasher,
-    sync::{Arc, Mutex},
-};
+use std::{collections::hash_map::RandomState, hash::BuildHasher, sync::Arc};
 
 use axum::{Router, extract::State, response::Response, routing::get};
-use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use tokio::{
-    sync::{Semaphore, TryAcquireError},
-    time::Instant,
-};
+use tokio::sync::{Semaphore, TryAcquireError};
 
-use self::events::Events;
+use self::events::{Events, Snapshots};
 use crate::{
     clock::{NO_TIMER, runtime},
     observe::Activity,
@@ -63,9 +55,8 @@ const STREAMS: usize = 8;
 #[must_use = "it is to be mounted"]
 pub fn page(activity: &Arc<Activity>) -> Router {
     let page = Arc::new(Page {
-        activity: Arc::clone(activity),
+        snapshots: Arc::new(Snapshots::of(activity)),
         streams: Arc::new(Semaphore::new(STREAMS)),
-        taken: Mutex::default(),
     });
     Router::new()
         .route("/", get(document))
@@ -74,10 +65,8 @@ pub fn page(activity: &Arc<Activity>) -> Router {
 }
 
 struct Page {
-    activity: Arc<Activity>,
+    snapshots: Arc<Snapshots>,
     streams: Arc<Semaphore>,
-    /// The newest snapshot, which all streams share.
-    taken: Mutex<Option<(Instant, Bytes)>>,
 }
 
 async fn document() -> Response {
@@ -106,13 +95,13 @@ async fn open(State(page): State<Arc<Page>>) -> Response {
     if runtime().is_none() {
         return refused(NO_TIMER);
     }
-    let closed = page.activity.closed();
-    if *closed.borrow() {
+    if page.snapshots.is_closed() {
         return refused("This process is stopping.");
     }
     match Arc::clone(&page.streams).try_acquire_owned() {
         Ok(place) => {
-            let events = axum::body::Body::new(Events::new(page, closed, place));
+            let events = Events::new(&page.snapshots, place);
+            let events = axum::body::Body::new(events);
             answer(StatusCode::OK, "text/event-stream", events)
         }
         Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout};
