@@ -143,8 +143,8 @@ fn record() -> Result<PrometheusHandle, BuildError> {
     Ok(recorded)
 }
 
-/// Refuses requests for other hosts than this machine. A page from elsewhere cannot read this server
-/// by a name of its own that leads to 127.0.0.1: the browser sends that name.
+/// Refuses requests for other hosts than this machine. A website could otherwise read this server
+/// in its visitor's browser, by a name of its own that leads to 127.0.0.1.
 async fn only_local(request: Request, next: Next) -> Response {
     let host = request
         .headers()

@@ -9,7 +9,8 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a test fails by panicking, and times are printed; clippy.toml reaches `#[test]` fns only"
+    reason = "a test fails by panicking, and times are printed; clippy.toml reaches `#[test]` \
+              functions only"
 )]
 
 #[path = "browser/chromium.rs"]
@@ -284,14 +285,19 @@ fn screenshots() {
             break;
         }
     }
-    let size = |width, height, mobile| json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
-    for (name, scheme, size) in [
-        ("light", "light", size(960, 1200, false)),
-        ("dark", "dark", size(960, 1200, false)),
-        ("phone", "light", size(390, 900, true)),
+    for (name, scheme, (width, height)) in [
+        ("light", "light", (960, 1200)),
+        ("dark", "dark", (960, 1200)),
+        ("phone", "light", (390, 900)),
     ] {
         let feature = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         browser.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
+        let size = json!({
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": width < 500,
+        });
         browser.call("Emulation.setDeviceMetricsOverride", size);
         browser.call("Emulation.setScrollbarsHidden", json!({ "hidden": true }));
         get(port, "/", "");

@@ -77,7 +77,8 @@ impl Chromium {
     /// Sends a command, and returns its result.
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         self.last += 1;
-        let mut command = json!({ "id": self.last, "method": method, "params": params });
+        let mut command = json!({ "id": self.last, "method": method });
+        command["params"] = params;
         if let Some(session) = &self.session {
             command["sessionId"] = session.clone();
         }
@@ -165,7 +166,7 @@ fn program() -> &'static str {
         found.is_ok_and(|found| found.status.success())
     };
     PROGRAMS.into_iter().find(|program| runs(program)).expect(
-        "no Chromium: `tests/run.sh` installs it, as does the package `chromium` (apt, dnf, pacman, \
-         apk), or Google Chrome does",
+        "no Chromium: `tests/run.sh` installs it, as does the package `chromium` (apt, dnf, \
+         pacman, apk); Google Chrome will do, too",
     )
 }

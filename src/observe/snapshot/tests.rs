@@ -108,7 +108,7 @@ proptest! {
         let shown = top.top(usize::MAX);
         prop_assert!(shown.len() <= callers::FOLLOWED);
         for row in &shown {
-            let (refused, error) = (row["refused"].as_u64().unwrap(), row["error"].as_u64().unwrap());
+            let [refused, error] = ["refused", "error"].map(|name| row[name].as_u64().unwrap());
             let truth = ledger[row["caller"].as_str().unwrap()];
             prop_assert!(error <= bound, "{error} > {bound}");
             prop_assert!((refused - error..=refused).contains(&truth), "{truth}: {row}");

@@ -22,8 +22,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What a stream may find too young to take another snapshot: not quite a second, so that one that
 /// wakes a moment early does not send the same twice.
 const FRESH: Duration = Duration::from_millis(900);
-/// A stream ends after this time: a page that was forgotten, behind a proxy that never says that its
-/// browser has gone, does not keep its place.
+/// A stream ends after this time, so that a proxy that keeps it open without a browser does not
+/// keep its place.
 const LASTS: Duration = Duration::from_secs(5 * 60);
 
 /// A response body that sends a snapshot now, and then once a second.

@@ -19,23 +19,23 @@ use crate::{
 /// The streams that may be open at a time.
 const STREAMS: usize = 8;
 
-/// Returns a page that shows what limits do in this process: what each rule allowed and refused, and
-/// why, the callers that were refused most, the state of Redis, and the newest reloads.
+/// Returns the routes of a page that shows what limits do in this process.
 ///
-/// It changes nothing, and anybody who can open it sees the traffic. **Mount it on a listener that
-/// only operators reach, or behind your own auth layer**, and outside of the limits. A router with a
-/// state of its own takes it by `nest_service`.
+/// It shows what each rule allowed and refused and why, the callers that were refused most, the
+/// state of Redis, and the newest reloads. It changes nothing, and everybody who can open it sees
+/// the traffic: **mount it on an admin listener or behind your own auth layer**, and outside of the
+/// limits. A router with a state of its own takes it by `nest_service`.
 ///
 /// # Streams
 ///
-/// The page is one file without anything from elsewhere. It is updated once a second by server-sent
-/// events at `events` below it. At most 8 streams are open at a time, and a 9th is answered with 503
-/// Service Unavailable. Each ends after 5 minutes, and the browser opens another. A snapshot is
-/// taken at most once a second, whatever the number of streams, and none is taken while no page is
-/// open.
+/// The page is one file that loads nothing from elsewhere. It is updated once a second by
+/// server-sent events, from `events` below it. At most 8 streams are open at a time, and a 9th is
+/// answered with 503 Service Unavailable. Each ends after 5 minutes, and the browser opens another.
+/// The first stream that is due takes a snapshot, and the others send the same one: one a second
+/// at most, and none while no page is open. No task runs.
 ///
-/// An open page holds a graceful shutdown for up to 5 minutes unless
-/// [`Activity::close`] is called.
+/// An open page holds a graceful shutdown for up to 5 minutes, unless [`Activity::close`] is called
+/// when it begins.
 ///
 /// # Example
 ///
