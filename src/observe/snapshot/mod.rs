@@ -9,10 +9,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, VecDeque},
     env, fmt, fs, process,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     time::Instant,
 };
 
@@ -102,9 +99,6 @@ pub struct Activity {
     callers: Mutex<TopCallers>,
     calls: Mutex<RecentCalls>,
     changes: Mutex<Changes>,
-    waiting: AtomicI64,
-    overload: AtomicU64,
-    lost: AtomicU64,
     closed: watch::Sender<bool>,
 }
 
@@ -138,9 +132,6 @@ impl Activity {
             callers: Mutex::default(),
             calls: Mutex::default(),
             changes: Mutex::default(),
-            waiting: AtomicI64::default(),
-            overload: AtomicU64::default(),
-            lost: AtomicU64::default(),
             closed: watch::Sender::new(false),
             identity,
         }
@@ -258,9 +249,6 @@ impl Activity {
             "calls": calls,
             "nodes": nodes.collect::<Vec<_>>(),
             "reloads": changes.reloads,
-            "waiting": self.waiting.load(Relaxed).max(0),
-            "overload": self.overload.load(Relaxed),
-            "lost": self.lost.load(Relaxed),
         })
     }
 }
@@ -298,19 +286,7 @@ impl Observer for Activity {
                 reloads.truncate(MOST_RELOADS - 1);
                 reloads.push_front(json!({ "at": now(), "refused": error }));
             }
-            StateChange::Waiting { ended: None, .. } => {
-                self.waiting.fetch_add(1, Relaxed);
-            }
-            StateChange::Waiting { .. } => {
-                self.waiting.fetch_sub(1, Relaxed);
-            }
-            StateChange::Overload => {
-                self.overload.fetch_add(1, Relaxed);
-            }
-            StateChange::Lost { .. } => {
-                self.lost.fetch_add(1, Relaxed);
-            }
-            StateChange::Settled { .. } | StateChange::Managed { .. } => {}
+            _ => {}
         }
     }
 }

@@ -288,23 +288,3 @@ fn a_refused_reload_says_why() {
     assert_eq!(shown["reloads"][0]["refused"], error.to_string());
     assert_eq!(shown["reloads"][1]["refused"], Value::Null);
 }
-
-#[test]
-fn what_waits_and_what_is_lost_is_counted() {
-    let activity = Activity::new();
-    let rule = Some("a");
-    activity.changed(&StateChange::Waiting { rule, ended: None });
-    activity.changed(&StateChange::Waiting {
-        rule: None,
-        ended: None,
-    });
-    activity.changed(&StateChange::Waiting {
-        rule,
-        ended: Some(Duration::ZERO),
-    });
-    activity.changed(&StateChange::Overload);
-    activity.changed(&StateChange::Lost { receipt: true });
-    let shown = activity.snapshot();
-    let counts = ["waiting", "overload", "lost"].map(|name| shown[name].as_u64().unwrap());
-    assert_eq!(counts, [1, 1, 1]);
-}
