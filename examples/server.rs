@@ -1,5 +1,6 @@
 //! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
-//! memory, or in Redis at `REDIS_URL`. `PORT` sets the port. `/metrics` is for Prometheus.
+//! memory, or in Redis at `REDIS_URL`. `PORT` sets the port. `/metrics` is for Prometheus, and
+//! `/_limits` is a page that shows what the limits do.
 
 #![allow(
     clippy::print_stderr,
@@ -12,15 +13,18 @@ use std::{env, error::Error, net::SocketAddr, sync::Arc, time::Duration};
 use axum::{
     Extension, Router,
     extract::Request,
+    http::{StatusCode, header::HOST, uri::Authority},
     middleware::{Next, from_fn},
-    response::Response,
+    response::{IntoResponse, Response},
     routing::{get, post},
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    ConfigError, Decision, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store, key::Secret,
-    observe::Metrics,
+    ConfigError, Decision, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store,
+    key::Secret,
+    observe::{Activity, Metrics},
+    page,
 };
 
 const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/limits.toml");
@@ -139,7 +143,29 @@ fn record() -> Result<PrometheusHandle, BuildError> {
     Ok(recorded)
 }
 
-fn app(limits: RateLimitLayer, recorded: PrometheusHandle) -> Router {
+/// Refuses requests for other hosts than this machine. A website could otherwise read this server
+/// in its visitor's browser, by a name of its own that leads to 127.0.0.1.
+async fn only_local(request: Request, next: Next) -> Response {
+    let host = request
+        .headers()
+        .get(HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    match host
+        .as_ref()
+        .or(request.uri().authority())
+        .map(Authority::host)
+    {
+        Some("localhost" | "127.0.0.1" | "[::1]") => next.run(request).await,
+        _ => (
+            StatusCode::MISDIRECTED_REQUEST,
+            "only for localhost, 127.0.0.1 and [::1]\n",
+        )
+            .into_response(),
+    }
+}
+
+fn app(limits: RateLimitLayer, recorded: PrometheusHandle, activity: &Arc<Activity>) -> Router {
     Router::new()
         .route("/", get(what_is_left))
         .route("/data", get(what_is_left))
@@ -154,6 +180,7 @@ fn app(limits: RateLimitLayer, recorded: PrometheusHandle) -> Router {
         .layer(from_fn(find_plan))
         // Behind the limits, so not limited itself. A service has it on a port of its own.
         .route("/metrics", get(async move || recorded.render()))
+        .nest("/_limits", page(activity).layer(from_fn(only_local)))
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -161,6 +188,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
     let recorded = record()?;
     let metrics = Arc::new(Metrics::new());
+    let activity = Arc::new(Activity::new());
     let (limits, place) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
@@ -169,29 +197,34 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 .prefix("example")
                 .deadline(Duration::from_secs(1))
                 .observe(metrics)
+                .observe(activity.clone())
                 .build()?;
             store.ping().await?;
             (limits(&store, path)?, "in Redis")
         }
         Err(_) => {
-            let store = MemoryStore::new().observe(metrics);
+            let store = MemoryStore::new()
+                .observe(metrics)
+                .observe(activity.clone());
             (limits(&store, path)?, "in memory")
         }
     };
     let port: u16 = env::var("PORT").map_or(Ok(0), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let url = format!("http://{}", listener.local_addr()?);
-    println!("listening on {url}, counting {place}");
+    println!("listening on {url}, counting {place}\nopen {url}/_limits");
     for (what, line) in TRY {
         println!("\n# {what}\n{}", line.replace("URL", &url));
     }
 
-    let app = app(limits, recorded).into_make_service_with_connect_info::<SocketAddr>();
-    let stop = async {
+    let app = app(limits, recorded, &activity).into_make_service_with_connect_info::<SocketAddr>();
+    let stop = async move {
         // Without a handler for it, there is no such signal to wait for.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+        // Open pages would hold the shutdown.
+        activity.close();
     };
     axum::serve(listener, app)
         .with_graceful_shutdown(stop)

@@ -56,6 +56,9 @@ pub use web::key;
 #[path = "../tests/interleavings/models.rs"]
 pub mod interleavings;
 
+#[cfg(feature = "page")]
+pub use web::page::page;
+
 #[cfg(feature = "config")]
 pub use web::rules_file::{RulesFile, watch::Watch};
 

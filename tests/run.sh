@@ -12,9 +12,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
     cat <<'USAGE'
 Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside] [--size]
-                    [--interleavings] [--servers[=LIST]] [--long] [--help] [-- ARGS...]
+                    [--interleavings] [--servers[=LIST]] [--screenshots] [--long] [--help] [-- ARGS...]
 
-Runs all tests, doctests included, and those that need curl and Python. With ARGS, `cargo test` with
+Runs all tests, doctests included, and those that need curl, Python and Chromium. With ARGS, `cargo test` with
 these alone:
     tests/run.sh -- --test web service::
     tests/run.sh -- -- --nocapture
@@ -40,6 +40,7 @@ Options:
                        Redis 8.2 and 6.2, which come from PyPI. LIST names some of them, and ARGS
                        other tests:
                        tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test laws --test faults
+    --screenshots      nothing else but the pictures of the page at /_limits, written into examples
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
                        histories instead of one; and with --faults
     -h, --help         print this text
@@ -92,6 +93,18 @@ HINT
     exit 1
 }
 
+# And for the browser that tests/browser.rs looks at the page with.
+no_browser() {
+    cat >&2 <<'HINT'
+tests/run.sh: the tests need Chromium or Google Chrome. One of these installs it:
+    sudo apt-get install chromium
+    sudo dnf install chromium
+    sudo pacman -S chromium
+    sudo apk add chromium
+HINT
+    exit 1
+}
+
 # apt_install PACKAGE...: fails where apt-get is missing, or the right to use it.
 apt_install() {
     command -v apt-get >/dev/null || return 1
@@ -111,6 +124,12 @@ has_clients() {
     command -v curl >/dev/null && command -v promtool >/dev/null &&
         python3 -c 'import urllib3' 2>/dev/null
 }
+
+# The names are those of tests/browser/chromium.rs.
+has_browser() {
+    command -v chromium || command -v chromium-browser || command -v google-chrome ||
+        command -v google-chrome-stable
+} >/dev/null
 
 # on_server SERVER ARGS...: `cargo test` with these; without any, all in which servers may differ.
 on_server() {
@@ -145,7 +164,7 @@ on_servers() {
     fi
 }
 
-everything=1 quick='' inside='' size='' redisson='' faults='' interleavings='' servers='' long=''
+everything=1 quick='' inside='' size='' redisson='' faults='' interleavings='' servers='' long='' screenshots=''
 while (($# > 0)); do
     case $1 in
         --quick)
@@ -186,6 +205,10 @@ while (($# > 0)); do
             ;;
         --servers=?*)
             servers=${1#*=}
+            shift
+            ;;
+        --screenshots)
+            screenshots=1 everything=''
             shift
             ;;
         --long)
@@ -242,6 +265,10 @@ if [[ -n $everything ]] && ! has_clients; then
     apt_install curl prometheus python3-urllib3 || no_clients
     has_clients || no_clients
 fi
+if [[ -n $everything || -n $screenshots ]] && ! has_browser; then
+    apt_install chromium || no_browser
+    has_browser || no_browser
+fi
 echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
 
 if [[ -n $everything ]]; then
@@ -265,14 +292,17 @@ if [[ -n $inside ]]; then
     inside_tests "$@"
     exit
 fi
+if [[ -n $screenshots ]]; then
+    exec cargo test "${cargo_args[@]}" --test browser -- --ignored --exact screenshots
+fi
 
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
-# library, what needs curl and Python, and the example that is a package of its own.
+# library, what needs curl, Python and Chromium, and the example that is a package of its own.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then
         inside_tests
-        cargo test "${cargo_args[@]}" --test clients --test examples
+        cargo test "${cargo_args[@]}" --test clients --test examples --test browser
         cargo test ${CI:+--locked} --manifest-path examples/opentelemetry/Cargo.toml \
             --target-dir "${CARGO_TARGET_DIR:-target}/opentelemetry"
     fi

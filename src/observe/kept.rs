@@ -20,8 +20,11 @@ pub(super) const RULE_RESULTS: usize = 9;
 pub(crate) struct Kept {
     /// The permits of a limit that is fixed in code or file, and its interval.
     #[cfg_attr(
-        not(feature = "metrics"),
-        allow(dead_code, reason = "metrics have a gauge of it")
+        not(any(feature = "metrics", feature = "page")),
+        allow(
+            dead_code,
+            reason = "metrics have a gauge of it, and the page shows it"
+        )
     )]
     pub(crate) limit: Option<(u64, Duration)>,
     /// The lengths of what stands around the identity in its limiters' names, if observers are
@@ -31,6 +34,9 @@ pub(crate) struct Kept {
     pub(super) tally: OnceLock<Arc<Tally>>,
     #[cfg(feature = "metrics")]
     pub(super) counters: OnceLock<Box<Counters>>,
+    /// What the page shows of it.
+    #[cfg(feature = "page")]
+    pub(super) counts: OnceLock<Arc<super::snapshot::RuleCounts>>,
 }
 
 impl Kept {

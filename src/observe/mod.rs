@@ -4,9 +4,13 @@
 //! once, whoever made it: a store, a guard in front of it, a failure policy, a list of the layer.
 
 mod caller_span;
+#[cfg(any(feature = "redis", feature = "page"))]
+mod durations;
 mod kept;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "page")]
+mod snapshot;
 #[cfg(feature = "redis")]
 pub(crate) mod summary;
 
@@ -24,6 +28,9 @@ use std::{
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use self::metrics::Metrics;
+#[cfg(feature = "page")]
+#[cfg_attr(docsrs, doc(cfg(feature = "page")))]
+pub use self::snapshot::Activity;
 pub(crate) use self::{caller_span::CallerSpan, kept::Kept};
 use crate::{
     decision::source::Source,

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Decided, DecidedRule, Observer, RuleResult, StoreCall, kept::Tally};
+use super::{
+    Decided, DecidedRule, Observer, RuleResult, StoreCall, durations::Durations, kept::Tally,
+};
 use crate::{clock::moment, macros::notice, sync::lock};
 
 /// The rules that a line names, those with the most refusals first.
@@ -27,15 +29,9 @@ pub(crate) struct Summary {
 #[derive(Debug)]
 struct Calls {
     since: Instant,
-    /// By duration: the longest of each place is a quarter longer than that of the one before.
-    durations: [u32; PLACES],
+    durations: Durations,
     failed: u64,
 }
-
-const SHORTEST: Duration = Duration::from_micros(10);
-const STEP: f64 = 1.25;
-/// Up to a minute.
-const PLACES: usize = 72;
 
 impl Summary {
     pub(crate) fn new(every: Duration) -> Self {
@@ -142,38 +138,20 @@ impl Calls {
     fn new(since: Instant) -> Self {
         Self {
             since,
-            durations: [0; PLACES],
+            durations: Durations::default(),
             failed: 0,
         }
     }
 
     fn add(&mut self, call: &StoreCall<'_>) {
         self.failed += u64::from(call.result.is_err());
-        let times = call.duration.as_secs_f64() / SHORTEST.as_secs_f64();
-        // Below the shortest it is negative, and becomes zero.
-        let place = (times.ln() / STEP.ln()).ceil() as usize;
-        if let Some(count) = self.durations.get_mut(place.min(PLACES - 1)) {
-            *count = count.saturating_add(1);
-        }
+        self.durations.add(call.duration);
     }
 
     /// Returns a time that 99 of 100 calls took at most; `None` if there were none.
     fn p99(&self) -> Option<Duration> {
-        let all: u64 = self.durations.iter().map(|count| u64::from(*count)).sum();
-        let mut left = all - all / 100;
-        (all > 0).then_some(())?;
-        let place = self.durations.iter().position(|count| {
-            left = left.saturating_sub((*count).into());
-            left == 0
-        })?;
-        Some(limit_of(place))
+        self.durations.percentile(99)
     }
-}
-
-/// Returns the longest duration of a place.
-fn limit_of(place: usize) -> Duration {
-    let exponent = i32::try_from(place).unwrap_or(i32::MAX);
-    SHORTEST.mul_f64(STEP.powi(exponent))
 }
 
 #[cfg(test)]
@@ -240,22 +218,6 @@ mod tests {
         drop(gone);
         assert_eq!(summary.line(&Calls::new(moment()), minute), None);
         assert_eq!(lock(&summary.rules).len(), 2);
-    }
-
-    #[test]
-    fn a_time_is_in_the_place_that_it_fits() {
-        for micros in [0, 9, 10, 11, 999, 1_000, 50_000, 3_600_000_000] {
-            let mut calls = Calls::new(moment());
-            let mut call = call(0, Ok(()));
-            call.duration = Duration::from_micros(micros);
-            calls.add(&call);
-            let told = calls.p99().unwrap();
-            let most = call.duration.mul_f64(1.26).max(SHORTEST);
-            assert!(
-                told >= call.duration.min(limit_of(PLACES - 1)) && told <= most,
-                "{micros}"
-            );
-        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ pub(crate) mod charge;
 pub(crate) mod future;
 pub mod key;
 pub(crate) mod layer;
+#[cfg(feature = "page")]
+pub(crate) mod page;
 pub(crate) mod request;
 pub(crate) mod rule;
 #[cfg(feature = "config")]

@@ -12,7 +12,7 @@ use http_body_util::Empty;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tower::Service;
-use tower_ratelimit::observe::Metrics;
+use tower_ratelimit::observe::{Activity, Metrics};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -161,9 +161,10 @@ fn a_cached_refusal_allocates_nothing_before_its_response() {
                 "the answer has a head and a body: {counts:?}"
             );
         }
-        // The metrics of a rule are looked up once.
+        // The metrics of a rule are looked up once, as is what the page shows of it.
         let recorded = PrometheusBuilder::new().install_recorder().unwrap();
-        let store = redis_with(|store| store.observe(Arc::new(Metrics::new())));
+        let activity = Arc::new(Activity::new());
+        let store = redis_with(|store| store.observe(Arc::new(Metrics::new())).observe(activity));
         let rule = REFUSING.by(PeerIp).named("metered");
         spend(&rule, &store).await;
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;

@@ -1,0 +1,146 @@
+//! What became of requests, by result and by what decided: [`Counts`], and [`RuleCounts`] for one
+//! rule.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    decision::source::Source,
+    observe::{DecidedRule, RuleResult},
+};
+
+const SOURCES: [Source; Source::Layer as usize + 1] = [
+    Source::Store,
+    Source::Estimate,
+    Source::Cache,
+    Source::Lease,
+    Source::Local,
+    Source::FailurePolicy,
+    Source::Layer,
+];
+
+/// The first refusals for each reason are all looked at, so that a handful shows its callers.
+const ALL_UP_TO: u64 = 256;
+/// Of those that follow, one in so many.
+const ONE_IN: u64 = 16;
+
+/// Counts by result, of which there are `R`, and by source.
+#[derive(Debug)]
+pub(super) struct Counts<const R: usize>([[AtomicU64; SOURCES.len()]; R]);
+
+impl<const R: usize> Default for Counts<R> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Default::default()))
+    }
+}
+
+impl<const R: usize> Counts<R> {
+    /// Adds one, and returns how many there were before.
+    pub(super) fn add(&self, result: usize, source: Source) -> u64 {
+        let count = self.0.get(result).and_then(|by| by.get(source as usize));
+        count.map_or(0, |count| count.fetch_add(1, Relaxed))
+    }
+
+    /// Returns the counts above zero: for each result, by source.
+    pub(super) fn shown(&self, names: [&str; R]) -> Value {
+        let mut shown = Map::new();
+        for (by_source, name) in self.0.iter().zip(names) {
+            let counts = by_source.iter().zip(SOURCES);
+            let counts: Map<_, _> = counts
+                .map(|(count, source)| (source.as_str().to_owned(), count.load(Relaxed).into()))
+                .filter(|(_, count): &(_, Value)| *count != 0)
+                .collect();
+            if !counts.is_empty() {
+                shown.insert(name.to_owned(), counts.into());
+            }
+        }
+        shown.into()
+    }
+}
+
+/// Returns for how many refusals this one stands, after so many of its kind; `None` if it is left
+/// out.
+pub(super) fn sampled(before: u64) -> Option<u64> {
+    if before < ALL_UP_TO {
+        return Some(1);
+    }
+    // Multiples of the golden ratio: callers that take turns are met as often as all others, which
+    // each sixteenth one would not be.
+    let mixed = before.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed < u64::MAX / ONE_IN).then_some(ONE_IN)
+}
+
+pub(super) const RULE_RESULTS: [RuleResult; RuleResult::ShadowDeny as usize + 1] = [
+    RuleResult::Taken,
+    RuleResult::Deny,
+    RuleResult::AboveRate,
+    RuleResult::MissingKey,
+    RuleResult::QueueFull,
+    RuleResult::Unavailable,
+    RuleResult::Cancelled,
+    RuleResult::NotTaken,
+    RuleResult::ShadowDeny,
+];
+
+/// The counts of one rule, or of all that have none.
+#[derive(Debug)]
+pub(in crate::observe) struct RuleCounts {
+    /// The observer that this is of.
+    pub(super) of: Arc<()>,
+    pub(super) name: Option<Arc<str>>,
+    pub(super) counts: Counts<{ RULE_RESULTS.len() }>,
+    /// Permits and milliseconds of the limit that was last seen; zero if none was.
+    limit: [AtomicU64; 2],
+    shadow: AtomicBool,
+}
+
+impl RuleCounts {
+    pub(super) fn new(of: &Arc<()>, name: Option<&str>) -> Self {
+        Self {
+            of: Arc::clone(of),
+            name: name.map(Arc::from),
+            counts: Counts::default(),
+            limit: Default::default(),
+            shadow: AtomicBool::default(),
+        }
+    }
+
+    /// Counts a decision, and returns how many like it there were before.
+    pub(super) fn add(&self, rule: &DecidedRule<'_>, source: Source) -> u64 {
+        if let Some((permits, interval)) = rule.limit.or(rule.kept.limit) {
+            for (last, now) in self.limit.iter().zip([permits, millis(interval)]) {
+                // The plain load keeps the cache line shared where nothing changes.
+                if last.load(Relaxed) != now {
+                    last.store(now, Relaxed);
+                }
+            }
+        }
+        if self.shadow.load(Relaxed) != rule.shadow {
+            self.shadow.store(rule.shadow, Relaxed);
+        }
+        self.counts.add(rule.result as usize, source)
+    }
+
+    /// Returns the counts and the limit; `is_met` is false if no rule in force has met a request.
+    pub(super) fn shown(&self, is_met: bool) -> Value {
+        let [permits, interval] = self.limit.each_ref().map(|it| it.load(Relaxed));
+        json!({
+            "name": self.name.as_deref(),
+            "limit": (permits > 0).then(|| json!({ "permits": permits, "interval_ms": interval })),
+            "shadow": self.shadow.load(Relaxed),
+            "met": is_met,
+            "results": self.counts.shown(RULE_RESULTS.map(RuleResult::as_str)),
+        })
+    }
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

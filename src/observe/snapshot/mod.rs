@@ -1,0 +1,322 @@
+//! What happens, as the page shows it: [`Activity`].
+
+mod callers;
+mod calls;
+mod counts;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    env, fmt, fs, process,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+pub(super) use self::counts::RuleCounts;
+use self::{
+    callers::TopCallers,
+    calls::RecentCalls,
+    counts::{Counts, millis, sampled},
+};
+use super::{Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall};
+use crate::{
+    clock::{Clock, SystemClock, moment},
+    decision::source::Source,
+    sync::lock,
+};
+
+/// The rules with counts of their own. All others share one row.
+const MOST_RULES: usize = 256;
+/// The servers that are shown.
+const MOST_NODES: usize = 32;
+const MOST_RELOADS: usize = 8;
+/// The longest text of an error that is shown, in characters.
+const LONGEST_ERROR: usize = 2_000;
+const TOP_CALLERS: usize = 10;
+
+const REQUEST_RESULTS: [RequestResult; RequestResult::NoRule as usize + 1] = [
+    RequestResult::Allow,
+    RequestResult::Deny,
+    RequestResult::AboveRate,
+    RequestResult::MissingKey,
+    RequestResult::DeniedByList,
+    RequestResult::AllowedByList,
+    RequestResult::Preflight,
+    RequestResult::QueueFull,
+    RequestResult::Unavailable,
+    RequestResult::Cancelled,
+    RequestResult::NoRule,
+];
+
+/// Keeps what [`page`](crate::page) shows of this process: what each rule allowed and refused, the
+/// callers that were refused most, the state of Redis, and the newest reloads.
+///
+/// Give it to each store or layer that the page is to show. It counts from its creation until the
+/// process ends.
+///
+/// # Cost and bounds
+///
+/// A decision adds to one counter, and to one more for each of its rules. A refusal that is looked
+/// at for its caller, and a call to Redis, also take a short lock. The memory is bounded: 256 rules,
+/// 64 callers, 32 servers and 8 reloads. Rules beyond that share one row.
+///
+/// # Callers
+///
+/// The first 256 refusals of a rule for each reason are all looked at, and of later ones one in 16.
+/// A caller with more than a 64th of all refusals is always found, and its number is too high by at
+/// most the error that is shown. A caller is a digest that means nothing outside of this process,
+/// unless the rule shows its keys by [`observe_keys`](crate::Rule::observe_keys).
+///
+/// # Example
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp, observe::Activity};
+///
+/// let activity = Arc::new(Activity::new());
+/// let store = MemoryStore::new().observe(activity.clone());
+/// let layer = RateLimitLayer::new(&store, Limit::per_second(5).by(PeerIp));
+/// // For the listener of the operators, not for that of the callers.
+/// let admin: axum::Router = tower_ratelimit::page(&activity);
+/// ```
+pub struct Activity {
+    /// Tells the rules' counts apart from those of another observer.
+    identity: Arc<()>,
+    began: Instant,
+    /// In milliseconds since 1970.
+    since: u64,
+    requests: Counts<{ REQUEST_RESULTS.len() }>,
+    rules: Mutex<Vec<Arc<RuleCounts>>>,
+    /// For a `RateLimiter`, which has no rule.
+    limiters: RuleCounts,
+    /// For rules beyond those with rows of their own.
+    others: Arc<RuleCounts>,
+    callers: Mutex<TopCallers>,
+    calls: Mutex<RecentCalls>,
+    changes: Mutex<Changes>,
+    closed: watch::Sender<bool>,
+}
+
+/// What seldom changes.
+#[derive(Default)]
+struct Changes {
+    nodes: BTreeMap<String, Node>,
+    reloads: VecDeque<Value>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Node {
+    /// Each with when it changed; `None` if it never did.
+    connected: Option<(bool, u64)>,
+    open: Option<(bool, u64)>,
+}
+
+impl Activity {
+    /// Creates the observer, which counts from now on.
+    #[must_use]
+    pub fn new() -> Self {
+        let identity = Arc::new(());
+        let others = Arc::new(RuleCounts::new(&identity, Some("(other rules)")));
+        Self {
+            began: moment(),
+            since: now(),
+            requests: Counts::default(),
+            rules: Mutex::default(),
+            limiters: RuleCounts::new(&identity, None),
+            others,
+            callers: Mutex::default(),
+            calls: Mutex::default(),
+            changes: Mutex::default(),
+            closed: watch::Sender::new(false),
+            identity,
+        }
+    }
+
+    /// Ends the streams of open pages, and refuses new ones.
+    ///
+    /// Call it when the service begins to shut down: a graceful shutdown waits for every response,
+    /// and that of an open page lasts for up to 5 minutes. Counting goes on.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use tower_ratelimit::observe::Activity;
+    /// # async fn serve(listener: tokio::net::TcpListener) -> std::io::Result<()> {
+    /// let activity = Arc::new(Activity::new());
+    /// let app = axum::Router::new().nest("/_limits", tower_ratelimit::page(&activity));
+    /// let stop = async move {
+    ///     let _ = tokio::signal::ctrl_c().await;
+    ///     activity.close();
+    /// };
+    /// axum::serve(listener, app).with_graceful_shutdown(stop).await
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Returns what becomes true when it is closed.
+    pub(crate) fn closed(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    /// Returns the counts of a rule by its name, which rules share before and after a reload.
+    fn counts_of(&self, name: &str) -> Arc<RuleCounts> {
+        let mut rules = lock(&self.rules);
+        let is_it = |it: &&Arc<RuleCounts>| it.name.as_deref() == Some(name);
+        if let Some(known) = rules.iter().find(is_it) {
+            return Arc::clone(known);
+        }
+        if rules.len() == MOST_RULES {
+            // A reload has replaced those that no rule holds.
+            rules.retain(|it| Arc::strong_count(it) > 1);
+        }
+        if rules.len() == MOST_RULES {
+            return Arc::clone(&self.others);
+        }
+        let counts = Arc::new(RuleCounts::new(&self.identity, Some(name)));
+        rules.push(Arc::clone(&counts));
+        counts
+    }
+
+    fn rule(&self, rule: &DecidedRule<'_>, source: Source) {
+        let Some(name) = rule.rule else {
+            return self.count(&self.limiters, rule, source);
+        };
+        let counts = rule.kept.counts.get_or_init(|| self.counts_of(name));
+        if Arc::ptr_eq(&counts.of, &self.identity) {
+            self.count(counts, rule, source);
+        } else {
+            // Another one came first, and keeps its counts with the rule.
+            self.count(&self.counts_of(name), rule, source);
+        }
+    }
+
+    fn count(&self, counts: &RuleCounts, rule: &DecidedRule<'_>, source: Source) {
+        let before = counts.add(rule, source);
+        let is_refused = matches!(
+            rule.result,
+            RuleResult::Deny | RuleResult::AboveRate | RuleResult::QueueFull
+        );
+        if !is_refused {
+            return;
+        }
+        if let Some(refusals) = sampled(before) {
+            let caller = (rule.key_hash, rule.key());
+            lock(&self.callers).add(counts.name.as_ref(), caller, refusals, now());
+        }
+    }
+
+    fn node(&self, node: &str, change: impl FnOnce(&mut Node)) {
+        let nodes = &mut lock(&self.changes).nodes;
+        if nodes.contains_key(node) || nodes.len() < MOST_NODES {
+            change(nodes.entry(node.to_owned()).or_default());
+        }
+    }
+
+    /// Returns everything that the page shows.
+    pub(crate) fn snapshot(&self) -> Value {
+        let rules = lock(&self.rules).clone();
+        // This list is one holder, the observer's the other, and a rule in force the third.
+        let mut rows: Vec<_> = rules
+            .iter()
+            .map(|it| it.shown(Arc::strong_count(it) > 2))
+            .collect();
+        let rest = [self.others.shown(true), self.limiters.shown(true)];
+        rows.extend(rest.into_iter().filter(|row| row["results"] != json!({})));
+        let calls = lock(&self.calls).shown(self.began.elapsed().as_secs());
+        let callers = lock(&self.callers).top(TOP_CALLERS);
+        let changes = lock(&self.changes);
+        let nodes = changes.nodes.iter().map(|(name, node)| {
+            let state = |it: Option<(bool, u64)>| it.map(|(is, at)| json!({ "is": is, "at": at }));
+            json!({ "node": name, "connected": state(node.connected), "open": state(node.open) })
+        });
+        json!({
+            "at": now(),
+            "since": self.since,
+            "host": host(),
+            "process": format!("{} ({})", program(), process::id()),
+            "version": env!("CARGO_PKG_VERSION"),
+            "requests": self.requests.shown(REQUEST_RESULTS.map(RequestResult::as_str)),
+            "rules": rows,
+            "callers": callers,
+            "calls": calls,
+            "nodes": nodes.collect::<Vec<_>>(),
+            "reloads": changes.reloads,
+        })
+    }
+}
+
+impl Observer for Activity {
+    fn decided(&self, event: &Decided<'_>) {
+        self.requests.add(event.result as usize, event.source);
+        for rule in event.rules {
+            self.rule(rule, event.source);
+        }
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        let second = self.began.elapsed().as_secs();
+        lock(&self.calls).add(event, second, now);
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        match *event {
+            StateChange::Breaker { node, open } => {
+                self.node(node, |it| it.open = Some((open, now())));
+            }
+            StateChange::Connection { node, connected } => {
+                // A server that stays away is tried again and again: the first time counts.
+                self.node(node, |it| {
+                    if it.connected.is_none_or(|(is, _)| is != connected) {
+                        it.connected = Some((connected, now()));
+                    }
+                });
+            }
+            StateChange::Rules { refused } => {
+                let error = refused.map(ToString::to_string);
+                let error = error.map(|it| it.chars().take(LONGEST_ERROR).collect::<String>());
+                let reloads = &mut lock(&self.changes).reloads;
+                reloads.truncate(MOST_RELOADS - 1);
+                reloads.push_front(json!({ "at": now(), "refused": error }));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Activity")
+    }
+}
+
+/// Returns the milliseconds since 1970.
+fn now() -> u64 {
+    millis(SystemClock.now())
+}
+
+/// Returns the name of this machine; empty if it is not known.
+fn host() -> String {
+    let kernel = || fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = kernel().or_else(|| env::var("COMPUTERNAME").ok());
+    name.unwrap_or_default().trim().to_owned()
+}
+
+fn program() -> String {
+    let path = env::current_exe().ok();
+    let name = path.as_deref().and_then(|path| path.file_stem());
+    name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}

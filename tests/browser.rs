@@ -1,0 +1,327 @@
+//! The page of the example server in a headless Chromium.
+//!
+//! A plain `cargo test` leaves it out, and `tests/run.sh` installs what is missing of it.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, and times are printed; clippy.toml reaches `#[test]` \
+              functions only"
+)]
+
+#[path = "browser/chromium.rs"]
+mod chromium;
+#[path = "examples/running.rs"]
+mod running;
+mod support;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use chromium::Chromium;
+use running::{Running, command};
+use support::RedisServer;
+
+/// Longer than anything here takes, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A key that is markup where it is not text, and one that is shown from right to left.
+const HOSTILE: [&str; 2] = [
+    "\"><img src=x onerror=document.title='owned'>",
+    "a\u{202e}nna\u{200f}",
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn open_page(server: &Running) -> Chromium {
+    let mut browser = Chromium::start();
+    browser.open(&format!("http://127.0.0.1:{}/_limits", server.port()));
+    browser.wait_for("#state", "live");
+    browser
+}
+
+/// Sends a request with these fields, and returns its stream.
+fn send(port: u16, path: &str, fields: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\n{fields}\r\n").unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Returns the whole answer to a request.
+fn get(port: u16, path: &str, fields: &str) -> String {
+    let mut answer = String::new();
+    let fields = format!("host: localhost\r\nconnection: close\r\n{fields}");
+    send(port, path, &fields)
+        .read_to_string(&mut answer)
+        .unwrap();
+    answer
+}
+
+/// A client that sends one request after the other, until this is dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(port: u16) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = Some(thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                get(port, "/", "");
+                thread::sleep(Duration::from_millis(5));
+            }
+        }));
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || ended.is_some_and(|it| it.is_ok()));
+    }
+}
+
+#[test]
+fn it_shows_why_requests_are_refused() {
+    let server = Running::start("server", None);
+    let mut browser = open_page(&server);
+    browser.wait_for("#rules + p", "No request has met a rule yet");
+    (0..9).for_each(|_| drop(get(server.port(), "/", "")));
+    (0..2).for_each(|_| drop(get(server.port(), "/data", "")));
+    let row = "[data-rule=address]";
+    browser.wait_for(row, "5 allowed");
+    for seen in [
+        "4 refused",
+        "5 per 10 seconds",
+        "4 over the limit of 5 per 10 seconds",
+    ] {
+        assert!(browser.text(row).contains(seen), "{}", browser.text(row));
+    }
+    browser.wait_for("[data-rule=key]", "2 without the key");
+    assert_eq!(browser.text("#allowed"), "5");
+    assert_eq!(browser.text("#refused"), "6");
+    browser.wait_for("#callers", "127.0.0.1, address");
+    // In memory there is no Redis to show.
+    assert_eq!(
+        browser.value("document.getElementById('store').hidden"),
+        true
+    );
+    let before = browser.text("#refused-rate");
+    let load = Load::start(server.port());
+    browser.wait_until("document.getElementById('refused').textContent !== '6'");
+    browser.wait_until("document.querySelector('#chart .r[height]:not([height=\"0\"])') !== null");
+    browser.wait_until(&format!(
+        "document.getElementById('refused-rate').textContent !== {before:?}"
+    ));
+    drop(load);
+    assert_eq!(browser.errors, [""; 0]);
+}
+
+#[test]
+fn it_shows_a_redis_that_is_away_and_its_return() {
+    let mut redis = RedisServer::start();
+    let server = Running::start("server", Some(&redis));
+    let port = server.port();
+    let _load = Load::start(port);
+    let mut browser = open_page(&server);
+    browser.wait_for("#nodes", "connected since");
+    browser.wait_for("#calls", "calls in the last");
+    for is_killed in [true, false] {
+        match is_killed {
+            true => redis.kill(),
+            false => redis.stop_process(),
+        }
+        let began = Instant::now();
+        browser.wait_for("#alarm", "Redis does not answer");
+        println!("seen after {:?}, killed: {is_killed}", began.elapsed());
+        match is_killed {
+            true => redis.restart(),
+            false => redis.resume(),
+        }
+        browser.wait_until("document.getElementById('alarm').hidden");
+        browser.wait_for("#nodes", "connected since");
+    }
+    assert_eq!(browser.errors, [""; 0]);
+}
+
+#[test]
+fn what_comes_from_outside_is_text() {
+    let limits = std::env::temp_dir().join(support::unique("hostile"));
+    let rules = "[rules.who]\nrate = \"1/1h\"\nby = \"header:x-who\"\nobserve-keys = true\n\
+                 [[on]]\nroute = \"/\"\nrules = [\"who\"]\n";
+    fs::write(&limits, rules).unwrap();
+    let server = Running::spawn(command("server").env("LIMITS", &limits));
+    let mut browser = open_page(&server);
+    for key in HOSTILE {
+        (0..2).for_each(|_| drop(get(server.port(), "/", &format!("x-who: {key}\r\n"))));
+    }
+    fs::write(&limits, format!("{rules}[{:?}]\n", HOSTILE[0])).unwrap();
+    browser.wait_for("#reloads", HOSTILE[0]);
+    browser.wait_for("#callers", HOSTILE[0]);
+    // A mark that is not seen is written out.
+    browser.wait_for("#callers", "a\\u202enna\\u200f");
+    assert_eq!(browser.value("document.images.length"), 0);
+    assert_eq!(browser.value("document.title"), "Rate limits");
+    assert_eq!(browser.errors, [""; 0]);
+    fs::remove_file(&limits).unwrap();
+}
+
+/// Without `Activity::close` the open page holds it for minutes.
+#[test]
+fn the_server_ends_while_the_page_is_open() {
+    let mut server = Running::start("server", None);
+    let mut browser = open_page(&server);
+    let began = Instant::now();
+    let pid = server.child.id().to_string();
+    let killed = Command::new("sh")
+        .args(["-c", "kill -INT \"$0\"", &pid])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    while server.line().is_some_and(|line| line != "stopped") {}
+    assert!(server.child.wait().unwrap().success());
+    println!("ended after {:?}", began.elapsed());
+    browser.wait_for("#alarm", "This process does not answer");
+    assert_eq!(browser.text("#state"), "not live");
+}
+
+#[test]
+fn a_ninth_page_is_refused_in_words() {
+    let server = Running::start("server", None);
+    let port = server.port();
+    let fields = "host: 127.0.0.1\r\n";
+    let mut streams: Vec<_> = (0..8)
+        .map(|_| send(port, "/_limits/events", fields))
+        .collect();
+    for stream in &mut streams {
+        // It is open once it has begun to answer.
+        stream.read_exact(&mut [0; 200]).unwrap();
+    }
+    let mut browser = Chromium::start();
+    browser.open(&format!("http://127.0.0.1:{port}/_limits"));
+    browser.wait_for("#alarm", "Eight of these pages are open");
+    drop(streams);
+    browser.wait_for("#state", "live");
+}
+
+#[test]
+fn it_is_for_this_machine_alone() {
+    let server = Running::start("server", None);
+    let status = |host: &str| {
+        let fields = format!("host: {host}\r\nconnection: close\r\n");
+        let mut answer = String::new();
+        let mut stream = send(server.port(), "/_limits", &fields);
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    for host in [
+        "localhost",
+        "localhost:80",
+        "127.0.0.1",
+        "127.0.0.1:9",
+        "[::1]",
+        "[::1]:80",
+    ] {
+        assert_eq!(status(host), "200", "{host}");
+    }
+    for host in [
+        "example.com",
+        "127.0.0.1.example.com",
+        "localhost.example.com:80",
+        "[::2]",
+        "a b",
+    ] {
+        assert_eq!(status(host), "421", "{host}");
+    }
+}
+
+/// Writes the pictures of `examples/README.md`: `tests/run.sh --screenshots`.
+#[test]
+#[ignore = "it writes files"]
+fn screenshots() {
+    let mut redis = RedisServer::start();
+    let server = Running::start("server", Some(&redis));
+    let port = server.port();
+    let mut browser = open_page(&server);
+    let began = Instant::now();
+    for round in 0_u64.. {
+        let busy = began.elapsed().as_secs() % 7 < 5;
+        let paths = ["/", "/data", "/plan", "/export", "/patient"];
+        let path = paths[round as usize % paths.len()];
+        let who = ["alice", "bob", "carol"][round as usize % 3];
+        let key = if round % 4 == 3 {
+            String::new()
+        } else {
+            format!("x-api-key: {who}\r\n")
+        };
+        let fields = format!("{key}x-plan: paid\r\n");
+        get(port, path, &fields);
+        thread::sleep(Duration::from_millis(if busy { 15 } else { 120 }));
+        if began.elapsed() > Duration::from_secs(25) {
+            break;
+        }
+    }
+    for (name, scheme, (width, height)) in [
+        ("light", "light", (960, 1200)),
+        ("dark", "dark", (960, 1200)),
+        ("phone", "light", (390, 900)),
+    ] {
+        let feature = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        browser.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
+        let size = json!({
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": width < 500,
+        });
+        browser.call("Emulation.setDeviceMetricsOverride", size);
+        browser.call("Emulation.setScrollbarsHidden", json!({ "hidden": true }));
+        get(port, "/", "");
+        browser.wait_for("#state", "live");
+        thread::sleep(Duration::from_millis(500));
+        let picture = browser.call("Page.captureScreenshot", json!({ "format": "png" }));
+        let picture = decode_base64(picture["data"].as_str().unwrap());
+        fs::write(root().join(format!("examples/limits-{name}.png")), picture).unwrap();
+    }
+    redis.kill();
+}
+
+fn decode_base64(text: &str) -> Vec<u8> {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = text
+        .bytes()
+        .filter_map(|byte| alphabet.iter().position(|it| *it == byte));
+    let (mut bytes, mut held, mut bits) = (Vec::new(), 0_usize, 0);
+    for digit in digits {
+        (held, bits) = (held << 6 | digit, bits + 6);
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits & 0xff) as u8);
+        }
+    }
+    bytes
+}
