@@ -67,26 +67,31 @@ pub struct RowsRead {
 impl Rows {
     /// Reads these columns, which a log must have.
     pub fn of<'n>(columns: impl IntoIterator<Item = &'n str>) -> Self {
-        let fields = columns.into_iter().map(|name| Column {
-            name: name.to_owned(),
-            optional: false,
-        });
-        Self {
+        let columns = columns.into_iter();
+        let none = Self {
             columns: Columns {
-                fields: fields.collect(),
+                fields: Vec::new(),
                 time: None,
                 duration: None,
             },
             reorder: Duration::from_secs(60),
-        }
+        };
+        columns.fold(none, Self::column)
+    }
+
+    /// Adds a column.
+    pub fn column(self, column: &str) -> Self {
+        self.and(column, false)
     }
 
     /// Adds a column that a log may lack.
-    pub fn optional(mut self, column: &str) -> Self {
-        self.columns.fields.push(Column {
-            name: column.to_owned(),
-            optional: true,
-        });
+    pub fn optional(self, column: &str) -> Self {
+        self.and(column, true)
+    }
+
+    fn and(mut self, name: &str, optional: bool) -> Self {
+        let name = name.to_owned();
+        self.columns.fields.push(Column { name, optional });
         self
     }
 
@@ -125,7 +130,7 @@ impl Rows {
             reorder: micros(self.reorder),
             before: None,
         };
-        let keep = |fields: &super::lines::Fields<'_>| {
+        let keep = |fields: &Fields<'_>| {
             let fields = fields.iter().map(|field| field.as_deref().map(Box::from));
             Some(fields.collect::<Box<[Option<Box<str>>]>>())
         };
