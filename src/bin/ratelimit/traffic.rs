@@ -211,6 +211,7 @@ impl Read {
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) result: RequestResult,
+    /// In the time of the log: the event's own is that of the process.
     pub(crate) has_waited: bool,
     pub(crate) rules: Vec<Met>,
 }
@@ -270,7 +271,7 @@ impl Observer for Recorder {
         let rules = rules.collect();
         recorded.last = Some(Event {
             result: event.result,
-            has_waited: event.waited.is_some_and(|waited| !waited.is_zero()),
+            has_waited: false,
             rules,
         });
     }
@@ -414,7 +415,13 @@ impl<T> Stage<T> {
         let before = self.waiting.len();
         for (kept, mut future) in std::mem::take(&mut self.waiting) {
             match self.poll(future.as_mut()) {
-                Some(event) => each(kept, event),
+                Some(event) => each(
+                    kept,
+                    Event {
+                        has_waited: true,
+                        ..event
+                    },
+                ),
                 None => still.push((kept, future)),
             }
         }
