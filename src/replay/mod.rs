@@ -10,6 +10,18 @@
 //! those of [`Report`], with times since the epoch in `first_ms` and `last_ms`, and the resolution
 //! in `resolution_us`. A figure that may be a range is a list of the least and the most.
 //!
+//! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
+//!
+//! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that are no request of
+//!   HTTP), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
+//!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
+//!   shadow) and `approximate` (times are coarser than a twentieth of the interval).
+//! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
+//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waited`; its
+//!   `refused`, and that of each caller in `newly_refused`, `newly_let_through`, `refused_more` and
+//!   `refused_less`, is a list of old and new.
+//! - `explain --json`: the `result`, by its name in metrics, and the `rules`.
+//!
 //! # Example
 //!
 //! ```

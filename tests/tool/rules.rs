@@ -77,7 +77,7 @@ fn a_request_meets_the_rules_of_the_examples() {
         (
             vec![service, "--path", "/export", "--cost", "rows=101"],
             1,
-            json!(["above_rate", [["rows", "100/1h", 101, "192.0.2.1"]]]),
+            json!(["above_rate", [["rows", "100/1h", 101, "+1,192.0.2.1"]]]),
         ),
         (
             vec![
@@ -645,6 +645,15 @@ fn mistakes_are_named() {
             vec!["replay", "none.log", "--rules", limits, "--limit", "1/1s"],
             "--limit",
         ),
+        (
+            vec!["replay", "a.log", "--limit", "1/1s", "--tier", "plan=paid"],
+            "--rules",
+        ),
+        (
+            vec!["replay", "a.log", "--limit", "1/1s", "--field", "a=b"],
+            "--rules",
+        ),
+        (vec!["replay", "--demo", "--rules", limits], "--demo"),
         (vec!["completions", "shell"], "'shell'"),
     ] {
         let ran = ratelimit(&arguments, b"");

@@ -33,6 +33,10 @@ pub(crate) const SCHEMA: u32 = 1;
 ///
 /// Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
 /// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
+///
+/// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
+/// at once with the status of the log, requests that wait do so in the log's time, and callers of
+/// gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The log; `-` is the standard input, which is read once, so that no limit is verified
@@ -48,7 +52,7 @@ pub(crate) struct Arguments {
     #[arg(long, required_unless_present_any = ["demo", "rules"], value_name = "RATE")]
     limit: Vec<Limit>,
     /// Send the requests through the rules of this file, as a service would
-    #[arg(long, conflicts_with_all = ["limit", "by", "algorithm", "share"], value_name = "FILE")]
+    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "share"], value_name = "FILE")]
     rules: Option<PathBuf>,
     /// The algorithm that counts
     #[arg(long, default_value = "sliding-log")]
@@ -128,6 +132,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
         let replayed = impact::run(columns, &arguments.assumptions, rules, log)?;
         return replayed.print(arguments.json);
+    }
+    if !columns.field.is_empty() || arguments.assumptions.is_any() {
+        return Err(Stop::usage(
+            "`--field` and what code defines are for `--rules`",
+        ));
     }
     let mut replay = Replay::by(&arguments.by)
         .share(arguments.share)

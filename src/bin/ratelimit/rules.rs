@@ -81,6 +81,11 @@ impl Assumptions {
         Ok(loaded)
     }
 
+    /// Returns whether an option is given.
+    pub(crate) fn is_any(&self) -> bool {
+        self.strict || !(self.tier.is_empty() && self.when.is_empty() && self.cost.is_empty())
+    }
+
     /// Checks that each option fixes something.
     fn check(&self, names: &Names) -> Result<(), String> {
         for (name, tier) in &self.tier {

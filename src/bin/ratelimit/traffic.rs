@@ -350,6 +350,9 @@ impl<T> Stage<T> {
         let recorder = Arc::new(Recorder::default());
         let layer = RateLimitLayer::builder(&store)
             .rules(rules)
+            .headers([])
+            .count_remaining(false)
+            .extensions(false)
             .observe(Arc::clone(&recorder) as Arc<dyn Observer>)
             .build()?;
         Ok(Self {
