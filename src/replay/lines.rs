@@ -46,7 +46,7 @@ const USUAL: [(&str, &[&str]); 6] = [
     ("host", &["http_host", "request.host", "RequestHost"]),
     (
         "status",
-        &["status_code", "response.status", "DownstreamStatus", "code"],
+        &["status_code", "response.status", "DownstreamStatus"],
     ),
 ];
 
@@ -480,6 +480,40 @@ mod tests {
         assert!(error.contains("\"ip\": it has level"), "{error}");
         let error = Format::of("{\"\\u001b[2J\":1}", &columns("ip")).unwrap_err();
         assert!(error.ends_with("it has \\u{1b}[2J"), "{error}");
+    }
+
+    #[test]
+    fn a_request_line_has_a_method_and_a_path() {
+        let columns = Columns {
+            fields: ["method", "path", "host", "status"]
+                .map(|name| Column {
+                    name: name.to_owned(),
+                    optional: true,
+                })
+                .to_vec(),
+            time: None,
+            duration: None,
+        };
+        let line = r#"{"ts":971211336,"request":"POST /a?b HTTP/1.1"}"#;
+        let caddy = r#"{"ts":971211336,"request":{"method":"GET","uri":"/","host":"h"}}"#;
+        let absent = r#"192.0.2.7 - - [971211336.0] "-" 400"#;
+        for (line, expected) in [
+            (
+                COMBINED,
+                [Some("GET"), Some(r#"/a\"b?q=1"#), None, Some("200")],
+            ),
+            (line, [Some("POST"), Some("/a?b"), None, None]),
+            (caddy, [Some("GET"), Some("/"), Some("h"), None]),
+            (absent, [None, None, None, Some("400")]),
+        ] {
+            let read = Format::of(line, &columns).unwrap();
+            let request = read.read(line).unwrap();
+            let fields: Vec<_> = request.fields.iter().map(Option::as_deref).collect();
+            assert_eq!(fields, expected, "{line}");
+        }
+        let short = "192.0.2.7 [971211336.0] x";
+        let found: Vec<_> = Format::of(short, &columns).unwrap().found().collect();
+        assert_eq!(found, [false; 4]);
     }
 
     #[test]

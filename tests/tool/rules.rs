@@ -93,8 +93,8 @@ fn a_request_meets_the_rules_of_the_examples() {
             json!([
                 "allow",
                 [
-                    ["api.free", "2/1m", 1, "198.51.100.7"],
-                    ["burst", "100/1s", 1, "198.51.100.7"]
+                    ["api.free", "2/1m", 1, "+1,198.51.100.7"],
+                    ["burst", "100/1s", 1, "+1,198.51.100.7"]
                 ]
             ]),
         ),
