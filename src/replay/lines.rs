@@ -8,46 +8,20 @@ use smallvec::SmallVec;
 use super::time;
 
 /// The names that columns have in logs, behind the name that stands for them here.
-const USUAL: [(&str, &[&str]); 6] = [
+const USUAL: [(&str, &str); 6] = [
     (
         "ip",
-        &[
-            "remote_addr",
-            "client_ip",
-            "remote_ip",
-            "request.client_ip",
-            "request.remote_ip",
-            "clientip",
-            "client",
-            "ClientHost",
-        ],
+        "remote_addr client_ip remote_ip request.client_ip request.remote_ip clientip client \
+         ClientHost",
     ),
     (
         "time",
-        &[
-            "timestamp",
-            "ts",
-            "@timestamp",
-            "time_iso8601",
-            "time_local",
-            "msec",
-            "date",
-            "StartUTC",
-        ],
+        "timestamp ts @timestamp time_iso8601 time_local msec date StartUTC",
     ),
-    (
-        "method",
-        &["request_method", "request.method", "RequestMethod", "verb"],
-    ),
-    (
-        "path",
-        &["uri", "url", "request_uri", "request.uri", "RequestPath"],
-    ),
-    ("host", &["http_host", "request.host", "RequestHost"]),
-    (
-        "status",
-        &["status_code", "response.status", "DownstreamStatus"],
-    ),
+    ("method", "request_method request.method RequestMethod verb"),
+    ("path", "uri url request_uri request.uri RequestPath"),
+    ("host", "http_host request.host RequestHost"),
+    ("status", "status_code response.status DownstreamStatus"),
 ];
 
 /// The characters of the columns that an error lists.
@@ -175,8 +149,8 @@ impl Format {
         };
         let one = |name: &str, optional| {
             let usual = USUAL.iter().find(|(it, _)| *it == name);
-            let usual = usual.map_or(&[][..], |(_, names)| names);
-            let mut names = iter::once(name).chain(usual.iter().copied());
+            let usual = usual.map_or("", |(_, names)| names).split(' ');
+            let mut names = iter::once(name).chain(usual);
             let found = names.find_map(|name| place(name, Part::Whole, optional));
             found.or_else(|| match name {
                 "method" => place("request", Part::Method, optional),
