@@ -546,6 +546,13 @@ fn fields_reach_rules_and_what_a_log_lacks_is_said() {
         "whole.log",
         "10.0.0.1 - - [1791640536] \"GET / HTTP/1.1\" 200 5\n",
     );
+    let ran = ratelimit(&["diff", &short, &short, "--log", &log], b"");
+    assert_eq!(
+        ran.said.matches("the figures of \"api\"").count(),
+        1,
+        "{}",
+        ran.said
+    );
     let ran = ratelimit(&["replay", &log, "--rules", &short], b"");
     assert!(
         ran.said.contains("the figures of \"api\" are approximate"),

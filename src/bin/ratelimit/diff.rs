@@ -15,7 +15,7 @@ use crate::{
     Answer, Stop, print, replay,
     rules::Assumptions,
     say,
-    traffic::{Columns, Event, Read, Stage, columns},
+    traffic::{Columns, Event, Read, Rule, Stage, columns},
 };
 
 /// The callers of each kind that are listed.
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
         }
         false => format!("{}\n{}", text(&changes), callers.text()),
     })?;
-    if let Answer::No = callers.read.report() {
+    if let Answer::No = callers.read.report(&callers.rules) {
         return Ok(Answer::No);
     }
     if arguments.fail_on_newly_refused && callers.kind(Kind::NewlyRefused).next().is_some() {
@@ -272,6 +272,8 @@ impl Kind {
 /// The callers of a log that one of the files refuses.
 struct Callers {
     read: Read,
+    /// The rules of both files that were met.
+    rules: Vec<Rule>,
     /// The requests that each file refuses, of all callers.
     refused: [u64; 2],
     /// The same by caller, or its digest.
@@ -316,8 +318,10 @@ impl Callers {
         });
         let mut callers: Vec<_> = named.collect();
         callers.sort_by_key(|(caller, [old, new])| (Reverse(old.abs_diff(*new)), caller.clone()));
+        let rules = [old.rules(), new.rules()].concat();
         Ok(Self {
             read,
+            rules,
             refused,
             callers,
         })

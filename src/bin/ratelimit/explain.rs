@@ -10,7 +10,7 @@ use tower_ratelimit::observe::{RequestResult, RuleResult};
 use crate::{
     Answer, Stop, print, replay,
     rules::{Assumptions, fixed},
-    traffic::{Met, Stage, columns, limit_text, request},
+    traffic::{Met, Rule, Stage, columns, request},
 };
 
 /// Show which rules a request meets, and what each of them counts.
@@ -111,10 +111,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
         decided = Some(event);
     });
     let event = decided.ok_or_else(|| Stop::usage("the request would wait"))?;
-    let names = stage.rules();
-    let rules = event.rules.iter().map(|met| {
-        let name = names.get(met.rule).cloned().unwrap_or_default();
-        shown(name, met, &keys, &loaded.table)
+    let known = stage.rules();
+    let rules = event.rules.iter().filter_map(|met| {
+        let rule = known.get(met.rule)?;
+        Some(shown(rule, met, &keys, &loaded.table))
     });
     let rules: Vec<_> = rules.collect();
     print(&if arguments.json {
@@ -129,7 +129,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     })
 }
 
-fn shown(rule: String, met: &Met, keys: &[String], table: &Table) -> Shown {
+fn shown(of: &Rule, met: &Met, keys: &[String], table: &Table) -> Shown {
+    let rule = of.name.clone();
     let rules = table.get("rules").and_then(Value::as_table);
     let fields = rules.and_then(|rules| {
         let tier = || rules.get(rule.rsplit_once('.')?.0);
@@ -147,11 +148,7 @@ fn shown(rule: String, met: &Met, keys: &[String], table: &Table) -> Shown {
         .filter_map(|key| Some(key.strip_suffix(&end)?.split_once(":{")?.1));
     let missing = met.result == RuleResult::MissingKey;
     Shown {
-        limit: if missing {
-            "?".to_owned()
-        } else {
-            limit_text(met.limit)
-        },
+        limit: of.limit(),
         cost: met.permits,
         algorithm: algorithm.unwrap_or("sliding-log").to_owned(),
         key: keys.next().map(|key| key.escape_debug().collect()),

@@ -1,6 +1,6 @@
 //! `ratelimit replay --rules`: what a file of rules would have refused of an access log.
 
-use std::{collections::HashSet, path::Path, time::Duration};
+use std::{collections::HashSet, path::Path};
 
 use serde_json::json;
 use tower_ratelimit::observe::RuleResult;
@@ -8,14 +8,12 @@ use tower_ratelimit::observe::RuleResult;
 use crate::{
     Answer, Stop, print,
     rules::Assumptions,
-    say,
-    traffic::{Columns, Event, Read, Stage, columns, limit_text},
+    traffic::{Columns, Event, Read, Rule, Stage, columns},
 };
 
 /// What one rule did.
 #[derive(Default)]
 struct Tally {
-    limit: Option<(u64, Duration)>,
     met: u64,
     refused: u64,
     in_shadow: u64,
@@ -29,7 +27,7 @@ pub(crate) struct Impact {
     read: Read,
     refused: u64,
     waited: u64,
-    rules: Vec<(String, Tally)>,
+    rules: Vec<(Rule, Tally)>,
 }
 
 /// Sends a log through rules.
@@ -69,7 +67,6 @@ pub(crate) fn run(
 impl Tally {
     fn add(&mut self, met: &crate::traffic::Met) {
         use RuleResult::{AboveRate, Deny, MissingKey, QueueFull, ShadowDeny};
-        self.limit = met.limit.or(self.limit);
         self.met += 1;
         match met.result {
             Deny | AboveRate | QueueFull => self.refused += 1,
@@ -81,27 +78,12 @@ impl Tally {
             self.touched.insert(met.key_hash);
         }
     }
-
-    /// Returns whether times are too far apart for its interval.
-    fn is_approximate(&self, resolution: Duration) -> bool {
-        self.limit
-            .is_some_and(|(_, interval)| resolution * 20 > interval)
-    }
 }
 
 impl Impact {
     pub(crate) fn print(&self, as_json: bool) -> Result<Answer, Stop> {
         print(&if as_json { self.object() } else { self.table() })?;
-        let resolution = self.read.rows.resolution;
-        for (rule, tally) in &self.rules {
-            if tally.is_approximate(resolution) {
-                say(format!(
-                    "the log's times are {resolution:?} apart, so the figures of {rule:?} are \
-                     approximate"
-                ));
-            }
-        }
-        Ok(self.read.report())
+        Ok(self.read.report(self.rules.iter().map(|(rule, _)| rule)))
     }
 
     fn table(&self) -> String {
@@ -117,7 +99,7 @@ impl Impact {
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         rows.extend(self.rules.iter().map(|(rule, tally)| {
             let figures = [tally.met, tally.refused, tally.in_shadow, tally.without_key];
-            let mut row = vec![rule.clone(), limit_text(tally.limit)];
+            let mut row = vec![rule.name.clone(), rule.limit()];
             row.extend(figures.map(|figure| figure.to_string()));
             row.push(tally.touched.len().to_string());
             row
@@ -135,14 +117,14 @@ impl Impact {
     fn object(&self) -> String {
         let rules = self.rules.iter().map(|(rule, tally)| {
             json!({
-                "rule": rule,
-                "limit": limit_text(tally.limit),
+                "rule": rule.name,
+                "limit": rule.limit(),
                 "requests": tally.met,
                 "refused": tally.refused,
                 "shadow_refused": tally.in_shadow,
                 "without_key": tally.without_key,
                 "callers": tally.touched.len(),
-                "approximate": tally.is_approximate(self.read.rows.resolution),
+                "approximate": rule.is_coarse(&self.read),
             })
         });
         let mut object = self.read.object();

@@ -41,7 +41,7 @@ pub(crate) struct Columns {
     /// seconds, or with a unit, as in `took:ms` or `11:us`
     #[arg(long, value_parser = replay::duration, value_name = "COLUMN")]
     pub(crate) duration_field: Option<(String, Duration)>,
-    /// The column of a header, or of a key that code defines, as in `x-api-key=key`
+    /// The column of a header, as in `x-forwarded-for=xff`, or of a key that code defines
     #[arg(long, value_parser = rules::fixed::<String>, value_name = "NAME=COLUMN")]
     pub(crate) field: Vec<(String, String)>,
 }
@@ -162,8 +162,16 @@ pub(crate) fn request<'a>(
 }
 
 impl Read {
-    /// Says what was assumed and left out. The answer is no if that is too much.
-    pub(crate) fn report(&self) -> Answer {
+    /// Says what was assumed, left out, and is not exact. The answer is no if too much is left out.
+    pub(crate) fn report<'r>(&self, rules: impl IntoIterator<Item = &'r Rule>) -> Answer {
+        let coarse = rules.into_iter().filter(|rule| rule.is_coarse(self));
+        // Two files may have the same rule.
+        for name in coarse.map(|rule| &rule.name).collect::<BTreeSet<_>>() {
+            let resolution = self.rows.resolution;
+            say(format!(
+                "times are {resolution:?} apart, so the figures of {name:?} are approximate"
+            ));
+        }
         for column in &self.rows.missing {
             match column.as_str() {
                 "ip" => say("the log has no addresses, so rules by `peer` miss their key"),
@@ -224,7 +232,6 @@ pub(crate) struct Met {
     pub(crate) result: RuleResult,
     pub(crate) shadow: bool,
     pub(crate) permits: u32,
-    pub(crate) limit: Option<(u64, Duration)>,
     pub(crate) key_hash: u64,
 }
 
@@ -240,9 +247,36 @@ impl Event {
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Recorded>);
 
+/// A rule that some request has met.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    pub(crate) name: String,
+    limit: Option<(u64, Duration)>,
+}
+
+impl Rule {
+    /// Returns its limit as rules write it.
+    pub(crate) fn limit(&self) -> String {
+        let limit = self
+            .limit
+            .map(|(permits, interval)| Limit::try_new(permits, interval));
+        match limit {
+            Some(Ok(limit)) => limit.to_string(),
+            // It is the store's, or no request had the key.
+            _ => "?".to_owned(),
+        }
+    }
+
+    /// Returns whether the times of a log are too far apart for its interval.
+    pub(crate) fn is_coarse(&self, read: &Read) -> bool {
+        let steps = read.rows.resolution * 20;
+        self.limit.is_some_and(|(_, interval)| steps > interval)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Recorded {
-    rules: Vec<String>,
+    rules: Vec<Rule>,
     last: Option<Event>,
 }
 
@@ -255,16 +289,20 @@ impl Observer for Recorder {
         let mut recorded = lock(&self.0);
         let rules = event.rules.iter().map(|met| {
             let name = met.rule.unwrap_or_default();
-            let known = recorded.rules.iter().position(|rule| rule == name);
-            Met {
-                rule: known.unwrap_or_else(|| {
-                    recorded.rules.push(name.to_owned());
-                    recorded.rules.len() - 1
+            let known = recorded.rules.iter().position(|rule| rule.name == name);
+            let place = known.unwrap_or(recorded.rules.len());
+            match recorded.rules.get_mut(place) {
+                Some(rule) => rule.limit = met.limit.or(rule.limit),
+                None => recorded.rules.push(Rule {
+                    name: name.to_owned(),
+                    limit: met.limit,
                 }),
+            }
+            Met {
+                rule: place,
                 result: met.result,
                 shadow: met.shadow,
                 permits: met.permits,
-                limit: met.limit,
                 key_hash: met.key_hash(),
             }
         });
@@ -367,8 +405,8 @@ impl<T> Stage<T> {
         })
     }
 
-    /// Returns the names of the rules that were met so far.
-    pub(crate) fn rules(&self) -> Vec<String> {
+    /// Returns the rules that were met so far.
+    pub(crate) fn rules(&self) -> Vec<Rule> {
         lock(&self.recorder.0).rules.clone()
     }
 
@@ -438,22 +476,19 @@ impl<T> Stage<T> {
             return None;
         }
         // A response that is dropped here has ended, and its charge is corrected.
-        lock(&self.recorder.0).last.take()
+        let last = lock(&self.recorder.0).last.take();
+        debug_assert!(last.is_some(), "every request is decided");
+        Some(last.unwrap_or(Event {
+            result: RequestResult::NoRule,
+            has_waited: false,
+            rules: Vec::new(),
+        }))
     }
 
     /// Returns how many requests wait for permits.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
-}
-
-/// Returns a limit as rules write it.
-pub(crate) fn limit_text(limit: Option<(u64, Duration)>) -> String {
-    let limit = limit.map(|(permits, interval)| Limit::try_new(permits, interval));
-    limit.map_or_else(
-        || "in the store".to_owned(),
-        |limit| limit.map_or_else(|error| error.to_string(), |limit| limit.to_string()),
-    )
 }
 
 /// Returns rows as a table, whose columns have the width of their longest cell.
