@@ -26,12 +26,12 @@ use super::{
 ///
 /// let log = r#"{"ts": 1791640536.9, "remote_addr": "192.0.2.1", "request": "GET /b HTTP/1.1"}
 /// {"ts": 1791640536.1, "remote_addr": "192.0.2.1", "request": "GET /a HTTP/1.1"}"#;
-/// let mut paths = Vec::new();
+/// let mut paths = Vec::<Box<str>>::new();
 /// let rows = Rows::of(["ip", "path"]).optional("status");
 /// let read = rows.read(log.as_bytes(), |_time, fields| {
 ///     paths.push(fields[1].clone().unwrap_or_default());
 /// })?;
-/// assert_eq!(paths, ["/a".into(), "/b".into()]);
+/// assert_eq!(paths.concat(), "/a/b");
 /// assert_eq!((read.requests, read.missing), (2, vec!["status".to_owned()]));
 /// # Ok::<_, tower_ratelimit::replay::ReplayError>(())
 /// ```
