@@ -12,8 +12,8 @@
 //!
 //! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
 //!
-//! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that are no request of
-//!   HTTP), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
+//! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that HTTP does not
+//!   allow), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
 //!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
 //!   shadow) and `approximate` (times are coarser than a twentieth of the interval).
 //! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
