@@ -1,31 +1,27 @@
 //! Reads the lines of a log: the common and combined formats, JSON lines, and CSV.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter};
 
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use super::time;
 
-/// The names that a column of addresses has, the common ones first.
-const ADDRESSES: [&str; 8] = [
-    "ip",
-    "remote_addr",
-    "client_ip",
-    "remote_ip",
-    "request.client_ip",
-    "request.remote_ip",
-    "clientip",
-    "client",
-];
-const TIMES: [&str; 8] = [
-    "time",
-    "timestamp",
-    "ts",
-    "@timestamp",
-    "time_iso8601",
-    "time_local",
-    "msec",
-    "date",
+/// The names that columns have in logs, behind the name that stands for them here.
+const USUAL: [(&str, &str); 6] = [
+    (
+        "ip",
+        "remote_addr client_ip remote_ip request.client_ip request.remote_ip clientip client \
+         ClientHost",
+    ),
+    (
+        "time",
+        "timestamp ts @timestamp time_iso8601 time_local msec date StartUTC",
+    ),
+    ("method", "request_method request.method RequestMethod verb"),
+    ("path", "uri url request_uri request.uri RequestPath"),
+    ("host", "http_host request.host RequestHost"),
+    ("status", "status_code response.status DownstreamStatus"),
 ];
 
 /// The characters of the columns that an error lists.
@@ -34,10 +30,17 @@ const LONGEST_LIST: usize = 300;
 /// The columns that are read.
 #[derive(Clone, Debug)]
 pub(super) struct Columns {
-    pub(super) by: String,
+    pub(super) fields: Vec<Column>,
     pub(super) time: Option<String>,
     /// Its name, and the microseconds of its unit.
     pub(super) duration: Option<(String, i64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub(super) name: String,
+    /// Set if a log may lack it.
+    pub(super) optional: bool,
 }
 
 /// What one line says.
@@ -47,46 +50,49 @@ pub(super) struct Request<'a> {
     pub(super) written: i64,
     /// For how long the request had lasted by then.
     pub(super) lasted: i64,
-    pub(super) caller: Cow<'a, str>,
+    /// By column.
+    pub(super) fields: Fields<'a>,
 }
 
-/// The places of the columns: numbers, or names in JSON.
+pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 4]>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The common and combined formats, and what begins like them
+    Spaced,
+    Csv,
+    Json,
+}
+
+/// The place of a column.
 #[derive(Debug)]
-pub(super) struct Places<P> {
-    caller: P,
-    time: P,
-    /// The place, and the microseconds of its unit.
-    duration: Option<(P, i64)>,
+struct Place {
+    /// Of a line of words.
+    number: usize,
+    /// Of JSON.
+    name: String,
+    /// The part of a request line that it is.
+    part: Part,
 }
 
-impl<P> Places<P> {
-    /// Finds the columns by name; an error is the name of one that is missing.
-    fn find(columns: &Columns, find: impl Fn(&[&str]) -> Option<P>) -> Result<Self, String> {
-        let one = |name: &str, known: &[&str]| {
-            let found = find(&[name]).or_else(|| find(known));
-            found.ok_or_else(|| name.to_owned())
-        };
-        let known: &[_] = if columns.by == "ip" { &ADDRESSES } else { &[] };
-        let duration = columns.duration.as_ref();
-        let duration = duration.map(|(name, unit)| Ok::<_, String>((one(name, &[])?, *unit)));
-        Ok(Self {
-            caller: one(&columns.by, known)?,
-            time: match &columns.time {
-                Some(name) => one(name, &[])?,
-                None => one("time", &TIMES)?,
-            },
-            duration: duration.transpose()?,
-        })
-    }
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Whole,
+    Method,
+    Path,
 }
 
 /// The format of a log, with the places of the columns in it.
 #[derive(Debug)]
-pub(super) enum Format {
-    /// The common and combined formats, and what begins like them
-    Spaced(Places<usize>),
-    Csv(Places<usize>),
-    Json(Places<String>),
+pub(super) struct Format {
+    kind: Kind,
+    time: Place,
+    /// The place, and the microseconds of its unit.
+    duration: Option<(Place, i64)>,
+    /// `None` for one that the log lacks.
+    fields: Vec<Option<Place>>,
+    /// The words of a line that are read.
+    words: usize,
 }
 
 impl Format {
@@ -94,134 +100,170 @@ impl Format {
     /// missing.
     pub(super) fn of(line: &str, columns: &Columns) -> Result<Self, String> {
         if line.starts_with('{') {
-            return Self::of_json(line, columns);
+            let value = serde_json::from_str::<Value>(line);
+            let value = value.map_err(|error| format!("it is no JSON: {error}"))?;
+            let has = || {
+                let names = value.as_object().into_iter().flatten();
+                names.map(|(name, _)| name.clone()).collect()
+            };
+            let find = |name: &str, _| member(&value, name).map(|_| 0);
+            return Self::find(Kind::Json, columns, find, has);
         }
         if let Some(time) = Spaced(line).position(|field| time::read(field).is_some())
             && line.contains(' ')
         {
-            let place = |names: &[&str]| {
-                let mut names = names.iter();
-                names.find_map(|name| {
-                    if *name == "time" {
-                        Some(time)
-                    } else {
-                        numbered(name)
-                    }
-                })
+            let words = Spaced(line).count();
+            let find = |name: &str, optional: bool| match name {
+                "time" => Some(time),
+                _ => numbered(name).filter(|number| !optional || *number < words),
             };
-            return Places::find(columns, place)
-                .map(Self::Spaced)
-                .map_err(|missing| {
-                    let has =
-                        "ip, user, request, status, bytes, referer, agent, or a number from 1";
-                    lacks("the common or combined format", &missing, &[has.to_owned()])
-                });
+            let has = || {
+                vec!["ip, user, request, status, bytes, referer, agent, or a number from 1".into()]
+            };
+            return Self::find(Kind::Spaced, columns, find, has);
         }
         let header: Vec<_> = Csv(Some(line)).collect();
-        let place = |names: &[&str]| {
-            let mut names = names.iter();
-            names.find_map(|name| header.iter().position(|column| column == name))
-        };
-        let has = || {
-            header
-                .iter()
-                .map(|name| (*name).to_owned())
-                .collect::<Vec<_>>()
-        };
-        match header.len() {
-            0 | 1 => Err(
-                "it is neither JSON, nor of the common or combined format, nor the header \
-                of a CSV file"
+        if header.len() < 2 {
+            return Err(
+                "it is neither JSON, nor of the common or combined format, nor the header of a \
+                CSV file"
                     .to_owned(),
-            ),
-            _ => Places::find(columns, place)
-                .map(Self::Csv)
-                .map_err(|missing| lacks("the header of a CSV file", &missing, &has())),
+            );
         }
+        let find = |name: &str, _| header.iter().position(|column| *column == name);
+        let has = || header.iter().map(|name| (*name).to_owned()).collect();
+        Self::find(Kind::Csv, columns, find, has)
     }
 
-    fn of_json(line: &str, columns: &Columns) -> Result<Self, String> {
-        let value: Value =
-            serde_json::from_str(line).map_err(|error| format!("it is no JSON: {error}"))?;
-        let first = |names: &[&str]| {
-            let found = names.iter().find(|name| member(&value, name).is_some());
-            found.map(|name| (*name).to_owned())
+    /// Finds the columns by name.
+    fn find(
+        kind: Kind,
+        columns: &Columns,
+        find: impl Fn(&str, bool) -> Option<usize>,
+        has: impl Fn() -> Vec<String>,
+    ) -> Result<Self, String> {
+        let place = |name: &str, part: Part, optional| {
+            let number = find(name, optional)?;
+            let name = name.to_owned();
+            Some(Place { number, name, part })
         };
-        let has = value.as_object();
-        let has = has.map(|it| it.keys().cloned().collect::<Vec<_>>());
-        let places = Places::find(columns, first);
-        places
-            .map(Self::Json)
-            .map_err(|missing| lacks("JSON", &missing, &has.unwrap_or_default()))
+        let one = |name: &str, optional| {
+            let usual = USUAL.iter().find(|(it, _)| *it == name);
+            let usual = usual.map_or("", |(_, names)| names).split(' ');
+            let mut names = iter::once(name).chain(usual);
+            let found = names.find_map(|name| place(name, Part::Whole, optional));
+            found.or_else(|| match name {
+                "method" => place("request", Part::Method, optional),
+                "path" => place("request", Part::Path, optional),
+                _ => None,
+            })
+        };
+        let needed = |name: &str| one(name, false).ok_or_else(|| lacks(kind, name, &has()));
+        let duration = columns.duration.as_ref();
+        let duration = duration.map(|(name, unit)| Ok::<_, String>((needed(name)?, *unit)));
+        let fields = columns.fields.iter().map(|column| match column.optional {
+            true => Ok(one(&column.name, true)),
+            false => needed(&column.name).map(Some),
+        });
+        let mut format = Self {
+            kind,
+            fields: fields.collect::<Result<_, _>>()?,
+            time: needed(columns.time.as_deref().unwrap_or("time"))?,
+            duration: duration.transpose()?,
+            words: 0,
+        };
+        let timed = format.duration.iter().map(|(place, _)| place);
+        let all = format
+            .fields
+            .iter()
+            .flatten()
+            .chain(timed)
+            .chain([&format.time]);
+        format.words = all.map(|place| place.number + 1).max().unwrap_or(0);
+        Ok(format)
     }
 
     /// Returns whether the line that it was found by is no request.
     pub(super) fn has_header(&self) -> bool {
-        matches!(self, Self::Csv(_))
+        self.kind == Kind::Csv
+    }
+
+    /// Returns whether the log has each of the columns.
+    pub(super) fn found(&self) -> impl Iterator<Item = bool> {
+        self.fields.iter().map(Option::is_some)
     }
 
     /// Reads a line; `None` if a column is missing or is not as it has to be.
     pub(super) fn read<'a>(&self, line: &'a str) -> Option<Request<'a>> {
-        match self {
-            Self::Spaced(places) => places.pick(Spaced(line)),
-            Self::Csv(places) => places.pick(Csv(Some(line))),
-            Self::Json(places) => {
+        let mut words: SmallVec<[&str; 16]> = SmallVec::new();
+        match self.kind {
+            Kind::Json => {
                 let value: Value = serde_json::from_str(line).ok()?;
-                let text = |name: &String| member(&value, name).and_then(text_of);
-                let duration = match &places.duration {
-                    Some((name, unit)) => Some((text(name)?, *unit)),
-                    None => None,
-                };
-                let lasted = duration.as_ref().map(|(text, unit)| (text.as_str(), *unit));
-                let caller = text(&places.caller).unwrap_or_default();
-                request(Cow::Owned(caller), &text(&places.time)?, lasted)
+                return self.pick(|place| {
+                    member(&value, &place.name)
+                        .and_then(text_of)
+                        .map(Cow::Owned)
+                });
             }
+            Kind::Spaced => words.extend(Spaced(line).take(self.words)),
+            Kind::Csv => words.extend(Csv(Some(line)).take(self.words)),
         }
+        if words.len() < self.words {
+            return None;
+        }
+        self.pick(|place| words.get(place.number).map(|word| Cow::Borrowed(*word)))
     }
-}
 
-impl Places<usize> {
-    fn pick<'a>(&self, fields: impl Iterator<Item = &'a str>) -> Option<Request<'a>> {
-        let duration = self.duration.as_ref().map(|(place, _)| *place);
-        let last = self.caller.max(self.time).max(duration.unwrap_or(0));
-        let (mut caller, mut time, mut lasted) = (None, None, None);
-        for (place, field) in fields.enumerate().take(last + 1) {
-            if place == self.caller {
-                caller = Some(field);
-            }
-            if place == self.time {
-                time = Some(field);
-            }
-            if Some(place) == duration {
-                lasted = Some(field);
-            }
-        }
+    fn pick<'a>(&self, text: impl Fn(&Place) -> Option<Cow<'a, str>>) -> Option<Request<'a>> {
         let lasted = match &self.duration {
-            Some((_, unit)) => Some((lasted?, *unit)),
-            None => None,
+            None => 0,
+            Some((place, unit)) => match &*text(place)? {
+                // nginx writes it where no server was asked.
+                "-" | "" => 0,
+                text => time::decimal(text, *unit)?,
+            },
         };
-        request(Cow::Borrowed(caller?), time?, lasted)
+        let field = |place: &Option<Place>| {
+            let place = place.as_ref()?;
+            place.part.of(text(place)?)
+        };
+        Some(Request {
+            written: time::read(&text(&self.time)?)?,
+            lasted,
+            fields: self.fields.iter().map(field).collect(),
+        })
     }
 }
 
-fn request<'a>(
-    caller: Cow<'a, str>,
-    written: &str,
-    lasted: Option<(&str, i64)>,
-) -> Option<Request<'a>> {
-    Some(Request {
-        written: time::read(written)?,
-        lasted: match lasted {
-            // nginx writes it where no server was asked.
-            None | Some(("-" | "", _)) => 0,
-            Some((text, unit)) => time::decimal(text, unit)?,
-        },
-        caller,
-    })
+impl Part {
+    /// Returns this part of a request line, which has a method and a path.
+    fn of(self, text: Cow<'_, str>) -> Option<Cow<'_, str>> {
+        let range = match (self, text.find(' ')) {
+            (Self::Whole, _) => return Some(text),
+            (_, None) => return None,
+            (Self::Method, Some(end)) => 0..end,
+            (Self::Path, Some(space)) => {
+                let length = text
+                    .get(space + 1..)?
+                    .bytes()
+                    .take_while(|byte| *byte != b' ');
+                space + 1..space + 1 + length.count()
+            }
+        };
+        Some(match text {
+            Cow::Borrowed(text) => Cow::Borrowed(text.get(range)?),
+            Cow::Owned(text) => Cow::Owned(text.get(range)?.to_owned()),
+        })
+    }
 }
 
 /// Returns the text of an error for a column that a log lacks.
-fn lacks(format: &str, missing: &str, has: &[String]) -> String {
+fn lacks(kind: Kind, missing: &str, has: &[String]) -> String {
+    let format = match kind {
+        Kind::Spaced => "the common or combined format",
+        Kind::Csv => "the header of a CSV file",
+        Kind::Json => "JSON",
+    };
     // They are the log's, so they may hold anything.
     let has = has.join(", ");
     let has: String = has.chars().take(LONGEST_LIST).collect();
@@ -232,7 +274,7 @@ fn lacks(format: &str, missing: &str, has: &[String]) -> String {
 /// The place of a column of the combined format, by its name or its number, counted from 1.
 fn numbered(name: &str) -> Option<usize> {
     Some(match name {
-        "ip" | "host" | "remote_addr" => 0,
+        "ip" | "remote_addr" => 0,
         "ident" => 1,
         "user" | "remote_user" => 2,
         "request" => 4,
@@ -343,7 +385,10 @@ mod tests {
 
     fn columns(by: &str) -> Columns {
         Columns {
-            by: by.to_owned(),
+            fields: vec![Column {
+                name: by.to_owned(),
+                optional: false,
+            }],
             time: None,
             duration: None,
         }
@@ -353,7 +398,7 @@ mod tests {
         Request {
             written: 971_211_336_000_000,
             lasted: 0,
-            caller: Cow::Borrowed(caller),
+            fields: [Some(Cow::Borrowed(caller))].into_iter().collect(),
         }
     }
 
@@ -409,6 +454,40 @@ mod tests {
         assert!(error.contains("\"ip\": it has level"), "{error}");
         let error = Format::of("{\"\\u001b[2J\":1}", &columns("ip")).unwrap_err();
         assert!(error.ends_with("it has \\u{1b}[2J"), "{error}");
+    }
+
+    #[test]
+    fn a_request_line_has_a_method_and_a_path() {
+        let columns = Columns {
+            fields: ["method", "path", "host", "status"]
+                .map(|name| Column {
+                    name: name.to_owned(),
+                    optional: true,
+                })
+                .to_vec(),
+            time: None,
+            duration: None,
+        };
+        let line = r#"{"ts":971211336,"request":"POST /a?b HTTP/1.1"}"#;
+        let caddy = r#"{"ts":971211336,"request":{"method":"GET","uri":"/","host":"h"}}"#;
+        let absent = r#"192.0.2.7 - - [971211336.0] "-" 400"#;
+        for (line, expected) in [
+            (
+                COMBINED,
+                [Some("GET"), Some(r#"/a\"b?q=1"#), None, Some("200")],
+            ),
+            (line, [Some("POST"), Some("/a?b"), None, None]),
+            (caddy, [Some("GET"), Some("/"), Some("h"), None]),
+            (absent, [None, None, None, Some("400")]),
+        ] {
+            let read = Format::of(line, &columns).unwrap();
+            let request = read.read(line).unwrap();
+            let fields: Vec<_> = request.fields.iter().map(Option::as_deref).collect();
+            assert_eq!(fields, expected, "{line}");
+        }
+        let short = "192.0.2.7 [971211336.0] x";
+        let found: Vec<_> = Format::of(short, &columns).unwrap().found().collect();
+        assert_eq!(found, [false; 4]);
     }
 
     #[test]

@@ -10,6 +10,18 @@
 //! those of [`Report`], with times since the epoch in `first_ms` and `last_ms`, and the resolution
 //! in `resolution_us`. A figure that may be a range is a list of the least and the most.
 //!
+//! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
+//!
+//! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that HTTP does not
+//!   allow), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
+//!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
+//!   shadow) and `approximate` (times are coarser than a twentieth of the interval).
+//! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
+//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waited`; its
+//!   `refused`, and that of each caller in `newly_refused`, `newly_let_through`, `refused_more` and
+//!   `refused_less`, is a list of old and new.
+//! - `explain --json`: the `result`, by its name in metrics, and the `rules`.
+//!
 //! # Example
 //!
 //! ```
@@ -31,6 +43,7 @@ mod lines;
 mod order;
 mod pass;
 mod report;
+mod rows;
 mod smallest;
 mod time;
 
@@ -42,13 +55,14 @@ use std::{
 
 use self::{
     counting::{Counting, Run},
-    lines::Columns,
+    lines::{Column, Columns, Fields},
     pass::{Callers, Pass, Tally},
     smallest::{Bounds, Search},
 };
 pub use self::{
     error::ReplayError,
     report::{Busiest, Candidate, Report, SmallestLimit},
+    rows::{Rows, RowsRead},
 };
 use crate::limit::{Algorithm, Limit};
 
@@ -82,7 +96,10 @@ impl Replay {
     pub fn by(column: &str) -> Self {
         Self {
             columns: Columns {
-                by: column.to_owned(),
+                fields: vec![Column {
+                    name: column.to_owned(),
+                    optional: false,
+                }],
                 time: None,
                 duration: None,
             },
@@ -159,14 +176,16 @@ impl Replay {
             let limits: Vec<_> = bounds.iter().flat_map(Bounds::limits).collect();
             Ok(Counting::new(&limits, false)?)
         };
-        let (tally, callers, counting) = self.pass(None).run(log, begin)?;
+        let mut callers = Callers::new(self.show_keys);
+        let (tally, counting) = self.count(log, None, &mut callers, begin)?;
         let mut report = self.report(&bounds, &tally, &callers, &counting);
         let mut search = Search::new(&bounds, &counting, self.share);
         while let Some(limits) = search.next()
             && let Some(log) = open()?
         {
             let begin = |_| Ok(Counting::new(&limits, true)?);
-            let (_, _, counting) = self.pass(Some(&tally)).run(log, begin)?;
+            let mut callers = Callers::new(false);
+            let (_, counting) = self.count(log, Some(&tally), &mut callers, begin)?;
             search.found(&counting);
         }
         report.smallest = search.into_limits();
@@ -189,13 +208,36 @@ impl Replay {
         Ok(())
     }
 
-    fn pass<'a>(&'a self, before: Option<&'a Tally>) -> Pass<'a> {
-        Pass {
+    /// Reads a log, and has its requests decided by what `begin` makes for its resolution.
+    fn count(
+        &self,
+        log: impl BufRead,
+        before: Option<&Tally>,
+        callers: &mut Callers,
+        begin: impl FnOnce(i64) -> Result<Counting, ReplayError>,
+    ) -> Result<(Tally, Counting), ReplayError> {
+        let pass = Pass {
             columns: &self.columns,
             reorder: micros(self.reorder),
-            show_keys: self.show_keys && before.is_none(),
             before,
-        }
+        };
+        let (mut begin, mut counting) = (Some(begin), None::<Counting>);
+        let keep = |fields: &Fields<'_>| callers.caller(fields);
+        let tally = pass.run(log, keep, |resolution, time, caller| {
+            if let Some(begin) = begin.take() {
+                counting = Some(begin(resolution)?);
+            }
+            if let Some(counting) = &mut counting {
+                counting.request(caller, time);
+            }
+            Ok(())
+        })?;
+        let counting = match (counting, begin) {
+            (Some(counting), _) => counting,
+            (None, Some(begin)) => begin(tally.resolution)?,
+            (None, None) => Counting::new(&[], false)?,
+        };
+        Ok((tally, counting))
     }
 
     /// Returns the limits that bound each candidate where times are so many microseconds apart.

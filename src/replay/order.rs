@@ -7,17 +7,17 @@ use std::{
 
 /// The requests of the last while, which later lines may still precede.
 ///
-/// Requests of one time and caller are alike, so their order makes no difference.
-pub(super) struct Reorder {
+/// Requests of one time and alike may change places.
+pub(super) struct Reorder<T> {
     /// Those that came in order, as nearly all do, and the others.
-    ordered: VecDeque<(i64, u32)>,
-    others: BinaryHeap<Reverse<(i64, u32)>>,
+    ordered: VecDeque<(i64, T)>,
+    others: BinaryHeap<Reverse<(i64, T)>>,
     /// For how long each is held, in microseconds of the log.
     span: i64,
     newest: i64,
 }
 
-impl Reorder {
+impl<T: Ord> Reorder<T> {
     pub(super) fn new(span: i64) -> Self {
         Self {
             ordered: VecDeque::new(),
@@ -32,12 +32,12 @@ impl Reorder {
         time < self.newest.saturating_sub(self.span)
     }
 
-    pub(super) fn push(&mut self, time: i64, caller: u32) {
+    pub(super) fn push(&mut self, time: i64, request: T) {
         self.newest = self.newest.max(time);
         if self.ordered.back().is_none_or(|(last, _)| *last <= time) {
-            self.ordered.push_back((time, caller));
+            self.ordered.push_back((time, request));
         } else {
-            self.others.push(Reverse((time, caller)));
+            self.others.push(Reverse((time, request)));
         }
     }
 
@@ -46,7 +46,7 @@ impl Reorder {
     }
 
     /// Returns the next request, if no later line can precede it, or if there are no more.
-    pub(super) fn next(&mut self, at_end: bool) -> Option<(i64, u32)> {
+    pub(super) fn next(&mut self, at_end: bool) -> Option<(i64, T)> {
         let ordered = self.ordered.front().map_or(i64::MAX, |(time, _)| *time);
         let other = self.others.peek().map_or(i64::MAX, |it| it.0.0);
         if !at_end && ordered.min(other) > self.newest.saturating_sub(self.span) {

@@ -10,9 +10,8 @@ use std::{
 };
 
 use super::{
-    counting::Counting,
     error::ReplayError,
-    lines::{Columns, Format, Request},
+    lines::{Columns, Fields, Format, Request},
     order::Reorder,
     time::{Resolution, SECOND},
 };
@@ -41,6 +40,8 @@ pub(super) struct Tally {
     pub(super) span: Option<(i64, i64)>,
     /// In microseconds; of the first requests, and so never too fine.
     pub(super) resolution: i64,
+    /// By column, whether the log has it.
+    pub(super) found: Vec<bool>,
     /// Lines of any kind, up to which a further pass reads.
     physical: u64,
 }
@@ -74,11 +75,23 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    fn new(show_keys: bool) -> Self {
+    pub(super) fn new(show_keys: bool) -> Self {
         Self {
             numbers: HashMap::default(),
             secrets: [RandomState::new(), RandomState::new()],
             names: show_keys.then(Vec::new),
+        }
+    }
+
+    /// Returns the number of the caller in the first column.
+    pub(super) fn caller(&mut self, fields: &Fields<'_>) -> Option<u32> {
+        let caller = fields.first()?.as_deref()?.trim();
+        match caller {
+            "" | "-" => None,
+            _ => Some(match address(caller) {
+                Some(address) => self.number(&address),
+                None => self.number(caller),
+            }),
         }
     }
 
@@ -131,76 +144,71 @@ pub(super) struct Pass<'a> {
     pub(super) columns: &'a Columns,
     /// In microseconds.
     pub(super) reorder: i64,
-    pub(super) show_keys: bool,
     /// The lines of an earlier pass, if there was one: the log may have grown.
     pub(super) before: Option<&'a Tally>,
 }
 
 impl Pass<'_> {
-    /// Reads a log, and has its requests decided, in their order, by what `begin` makes when it is
-    /// known how far times are apart.
-    pub(super) fn run(
+    /// Reads a log. `keep` takes what matters of a request, if anything does; `decide` gets that
+    /// in the order of time, with the resolution of the log, in microseconds, and the time.
+    pub(super) fn run<T: Ord>(
         &self,
         mut log: impl BufRead,
-        begin: impl FnOnce(i64) -> Result<Counting, ReplayError>,
-    ) -> Result<(Tally, Callers, Counting), ReplayError> {
+        mut keep: impl FnMut(&Fields<'_>) -> Option<T>,
+        mut decide: impl FnMut(i64, i64, T) -> Result<(), ReplayError>,
+    ) -> Result<Tally, ReplayError> {
         let mut reading = Reading {
             pass: self,
             format: None,
             problem: None,
             tally: Tally::default(),
-            callers: Callers::new(self.show_keys),
             order: Reorder::new(self.reorder),
             resolution: Resolution::default(),
             durations: Resolution::default(),
         };
         let mut line = Vec::new();
-        let mut begin = Some(begin);
-        let mut counting = None;
-        while reading.next_line(&mut log, &mut line)? {
-            let has_begun = counting.is_some();
-            if !has_begun
-                && reading.order.count() >= FIRST
-                && let Some(begin) = begin.take()
-            {
-                counting = Some(begin(reading.resolution())?);
+        let mut has_begun = false;
+        while reading.next_line(&mut log, &mut line, &mut keep)? {
+            if !has_begun && reading.order.count() >= FIRST {
+                has_begun = true;
+                reading.find_resolution();
             }
-            if let Some(counting) = &mut counting {
-                reading.decide(counting, false);
+            if has_begun {
+                reading.decide(&mut decide, false)?;
             }
         }
         if let (Some(problem), None) = (reading.problem.take(), &reading.format) {
             return Err(problem);
         }
-        let mut counting = match (counting, begin) {
-            (Some(counting), _) => counting,
-            (None, Some(begin)) => begin(reading.resolution())?,
-            (None, None) => Counting::new(&[], false)?,
-        };
-        reading.decide(&mut counting, true);
-        Ok((reading.tally, reading.callers, counting))
+        if !has_begun {
+            reading.find_resolution();
+        }
+        reading.decide(&mut decide, true)?;
+        let format = reading.format.iter();
+        reading.tally.found = format.flat_map(Format::found).collect();
+        Ok(reading.tally)
     }
 }
 
-struct Reading<'a> {
+struct Reading<'a, T> {
     pass: &'a Pass<'a>,
     format: Option<Format>,
     /// Why no format was found yet.
     problem: Option<ReplayError>,
     tally: Tally,
-    callers: Callers,
-    order: Reorder,
+    order: Reorder<T>,
     resolution: Resolution,
     /// That of durations, which is added.
     durations: Resolution,
 }
 
-impl Reading<'_> {
+impl<T: Ord> Reading<'_, T> {
     /// Reads one line, if there is one more.
     fn next_line(
         &mut self,
         log: &mut impl BufRead,
         line: &mut Vec<u8>,
+        keep: &mut impl FnMut(&Fields<'_>) -> Option<T>,
     ) -> Result<bool, ReplayError> {
         let before = self.pass.before;
         if before.is_some_and(|before| self.tally.physical >= before.physical) {
@@ -232,7 +240,7 @@ impl Reading<'_> {
         self.tally.lines += 1;
         let format = self.format.as_ref().filter(|_| is_whole);
         match format.and_then(|format| format.read(text)) {
-            Some(request) => self.take(&request),
+            Some(request) => self.take(&request, keep),
             None => self.reject(text),
         }
         Ok(true)
@@ -276,43 +284,42 @@ impl Reading<'_> {
         }
     }
 
-    fn take(&mut self, request: &Request<'_>) {
-        let caller = request.caller.trim();
-        if matches!(caller, "" | "-") {
-            self.tally.without_caller += 1;
-            return;
-        }
+    fn take(&mut self, request: &Request<'_>, keep: &mut impl FnMut(&Fields<'_>) -> Option<T>) {
         let started = request.written.saturating_sub(request.lasted);
         if self.order.is_late(started) {
             self.tally.late += 1;
             return;
         }
+        let Some(kept) = keep(&request.fields) else {
+            self.tally.without_caller += 1;
+            return;
+        };
         self.resolution.add(request.written);
         self.durations.add(request.lasted);
-        let number = match address(caller) {
-            Some(address) => self.callers.number(&address),
-            None => self.callers.number(caller),
-        };
-        self.order.push(started, number);
+        self.order.push(started, kept);
     }
 
-    /// The resolution of the starts: where a duration is subtracted, both have one.
-    fn resolution(&mut self) -> i64 {
+    /// Finds the resolution of the starts: where a duration is subtracted, both have one.
+    fn find_resolution(&mut self) {
         self.tally.resolution = self.resolution.micros();
         if self.pass.columns.duration.is_some() {
             // Few servers are so slow that durations show their resolution: at most seconds.
             self.tally.resolution += self.durations.micros().min(SECOND);
         }
-        self.tally.resolution
     }
 
-    fn decide(&mut self, counting: &mut Counting, at_end: bool) {
-        while let Some((time, caller)) = self.order.next(at_end) {
+    fn decide(
+        &mut self,
+        decide: &mut impl FnMut(i64, i64, T) -> Result<(), ReplayError>,
+        at_end: bool,
+    ) -> Result<(), ReplayError> {
+        while let Some((time, request)) = self.order.next(at_end) {
             let (first, _) = self.tally.span.unwrap_or((time, time));
             self.tally.span = Some((first, time));
             self.tally.requests += 1;
-            counting.request(caller, time);
+            decide(self.tally.resolution, time, request)?;
         }
+        Ok(())
     }
 }
 

@@ -386,3 +386,30 @@ async fn a_large_store_has_room_at_once_when_others_are_idle() {
         }
     }
 }
+
+#[test]
+fn idle_limiters_are_forgotten_before_the_store_is_full() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::new().clock(clock.clone());
+    let limit = Limit::new(1, millis(INTERVAL));
+    let mut service = erased(
+        RateLimitLayer::new(&store, limit.by(FromHeader::new("user"))).layer(service_fn(serve)),
+    );
+    let send = |user: &str, service: &mut Service| {
+        let request = Request::get("/").header("user", user).body(()).unwrap();
+        now(tower::Service::call(service, request))
+            .unwrap()
+            .status()
+    };
+    for user in ["ann", "bob"] {
+        assert_eq!(send(user, &mut service), 200);
+    }
+    clock.advance(millis(INTERVAL / 2));
+    assert_eq!(send("cat", &mut service), 200);
+    store.forget_idle();
+    assert_eq!(store.len(), 3, "their permits are in use");
+    clock.advance(millis(INTERVAL / 2));
+    store.forget_idle();
+    assert_eq!(store.len(), 1);
+    assert_eq!(send("cat", &mut service), 429, "it is counted on");
+}

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{file, ratelimit};
 
 /// The files of rules of the repository. The others are tables of tests, or of tools.
-const FILES: [&str; 3] = [
+pub(crate) const FILES: [&str; 3] = [
     "examples/limits.toml",
     "examples/service.toml",
     "tests/pure/config/good.toml",
@@ -49,15 +49,15 @@ fn names_of_the_code_are_assumed_and_listed_unless_it_is_strict() {
     assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
     let said: Vec<_> = ran.said.lines().collect();
     let assumed = [
-        ("key", "user"),
-        ("choice of a tier", "plan"),
-        ("cost", "size"),
-        ("outcome", "missed"),
-        ("condition", "beta"),
-        ("secret", "k1"),
+        ("key", "user", ""),
+        ("choice of a tier", "plan", ", which is the first"),
+        ("cost", "size", ", which is 1"),
+        ("outcome", "missed", ", which is charged"),
+        ("condition", "beta", ", which does not hold"),
+        ("secret", "k1", ""),
     ];
-    let line = |(what, name): (&str, &str)| {
-        format!("ratelimit: assumed that the code has the {what} \"{name}\"")
+    let line = |(what, name, value): (&str, &str, &str)| {
+        format!("ratelimit: assumed that the code has the {what} \"{name}\"{value}")
     };
     assert_eq!(said, assumed.map(line));
     let strict = ratelimit(&["check", path, "--strict"], b"");

@@ -11,6 +11,7 @@
 mod check;
 mod limiters;
 mod replay;
+mod rules;
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/mod.rs"]

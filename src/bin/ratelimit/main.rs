@@ -7,9 +7,14 @@
 
 mod check;
 mod demo;
+mod diff;
+mod explain;
+mod impact;
 mod limiter;
 mod redis;
 mod replay;
+mod rules;
+mod traffic;
 mod verify;
 
 use std::{
@@ -18,7 +23,8 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use tokio::runtime::Builder;
 use tower_ratelimit::{ConfigError, Error};
 
@@ -34,6 +40,8 @@ struct Arguments {
 enum Command {
     Replay(replay::Arguments),
     Check(check::Arguments),
+    Explain(explain::Arguments),
+    Diff(diff::Arguments),
     Get(limiter::Get),
     Watch(limiter::Watch),
     SetRate(limiter::SetRate),
@@ -41,6 +49,11 @@ enum Command {
     Diagnose(limiter::Diagnose),
     Repair(limiter::Repair),
     Verify(verify::Verify),
+    /// Print a script that completes this command in a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 /// The answer of a command, where it could be found.
@@ -110,8 +123,10 @@ fn run(command: Command) -> Result<Answer, Stop> {
         built.map_err(|error| Stop::Usage(error.to_string()))
     };
     match command {
-        Command::Replay(arguments) => Ok(replay::run(&arguments)?),
-        Command::Check(arguments) => Ok(check::run(&arguments)?),
+        Command::Replay(arguments) => replay::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::Get(get) => runtime()?.block_on(get.run()),
         Command::Watch(watch) => runtime()?.block_on(watch.run()),
         Command::SetRate(set) => runtime()?.block_on(set.run()),
@@ -119,6 +134,12 @@ fn run(command: Command) -> Result<Answer, Stop> {
         Command::Diagnose(diagnose) => runtime()?.block_on(diagnose.run()),
         Command::Repair(repair) => runtime()?.block_on(repair.run()),
         Command::Verify(verify) => runtime()?.block_on(verify.run()),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "ratelimit", &mut script);
+            print(&String::from_utf8_lossy(&script))?;
+            Ok(Answer::Yes)
+        }
     }
 }
 

@@ -16,18 +16,27 @@ use tower_ratelimit::{
     replay::{Replay, Report},
 };
 
-use crate::{Answer, demo::Demo, print, say};
+use crate::{
+    Answer, Stop,
+    demo::Demo,
+    impact, print,
+    rules::Assumptions,
+    say,
+    traffic::{Columns, LOST},
+};
 
 /// The version of what `--json` prints. It grows when a field changes or goes.
 pub(crate) const SCHEMA: u32 = 1;
-/// The share of lines that may be unreadable or late.
-const LOST: f64 = 0.01;
 
 /// Replay an access log against limits: the callers each limit would touch, the requests it would
 /// refuse, and the smallest limit that leaves nearly all callers alone.
 ///
 /// Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
 /// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
+///
+/// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
+/// at once with the status of the log, requests that wait do so in the log's time, and callers of
+/// gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The log; `-` is the standard input, which is read once, so that no limit is verified
@@ -40,24 +49,21 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     /// A limit, as in `60/1m`; repeat it to compare limits, which costs no further reading
-    #[arg(long, required_unless_present = "demo", value_name = "RATE")]
+    #[arg(long, required_unless_present_any = ["demo", "rules"], value_name = "RATE")]
     limit: Vec<Limit>,
+    /// Send the requests through the rules of this file, as a service would
+    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "share"], value_name = "FILE")]
+    rules: Option<PathBuf>,
     /// The algorithm that counts
     #[arg(long, default_value = "sliding-log")]
     algorithm: Named,
     /// Look for the smallest limit that touches fewer than this share of callers
     #[arg(long, default_value = "0.1%", value_parser = share, value_name = "SHARE")]
     share: f64,
-    /// Put lines in order that are apart by up to this time
-    #[arg(long, default_value = "60s", value_parser = time, value_name = "TIME")]
-    reorder: Duration,
-    /// The column of the time, if it has no usual name
-    #[arg(long, value_name = "COLUMN")]
-    time_field: Option<String>,
-    /// Subtract the duration in this column, because lines are written when requests end; in
-    /// seconds, or with a unit, as in `took:ms` or `11:us`
-    #[arg(long, value_parser = duration, value_name = "COLUMN")]
-    duration_field: Option<(String, Duration)>,
+    #[command(flatten)]
+    columns: Columns,
+    #[command(flatten)]
+    assumptions: Assumptions,
     /// Show callers by their keys instead of by digests
     #[arg(long)]
     show_keys: bool,
@@ -110,7 +116,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     time.map_err(|_| "write a time, as in `60s` or `5m`, or `0`".to_owned())
 }
 
-fn duration(text: &str) -> Result<(String, Duration), String> {
+pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
     let (column, unit) = match text.rsplit_once(':') {
         None => (text, Duration::from_secs(1)),
         Some((column, "s")) => (column, Duration::from_secs(1)),
@@ -121,10 +127,20 @@ fn duration(text: &str) -> Result<(String, Duration), String> {
     Ok((column.to_owned(), unit))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Answer, String> {
+pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
+    let columns = &arguments.columns;
+    if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
+        let replayed = impact::run(columns, &arguments.assumptions, rules, log)?;
+        return replayed.print(arguments.json);
+    }
+    if !columns.field.is_empty() || arguments.assumptions.is_any() {
+        return Err(Stop::usage(
+            "`--field` and what code defines are for `--rules`",
+        ));
+    }
     let mut replay = Replay::by(&arguments.by)
         .share(arguments.share)
-        .reorder(arguments.reorder);
+        .reorder(columns.reorder);
     let usual = [
         Limit::per_minute(30),
         Limit::per_minute(60),
@@ -137,10 +153,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, String> {
     for limit in limits {
         replay = replay.limit_by(arguments.algorithm.algorithm(), *limit);
     }
-    if let Some(column) = &arguments.time_field {
+    if let Some(column) = &columns.time_field {
         replay = replay.time_column(column);
     }
-    if let Some((column, unit)) = &arguments.duration_field {
+    if let Some((column, unit)) = &columns.duration_field {
         replay = replay.duration_column(column, *unit);
     }
     if arguments.show_keys {
@@ -153,7 +169,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, String> {
             None => Ok(Some(
                 Box::new(BufReader::new(Demo::new())) as Box<dyn BufRead>
             )),
-            Some(path) => open(path, readings),
+            Some(path) if readings > 1 && path.as_os_str() == "-" => Ok(None),
+            Some(path) => open(path).map(Some),
         }
     });
     let report = report.map_err(|error| match &arguments.log {
@@ -175,18 +192,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, String> {
 }
 
 /// Opens a log, and decompresses it if it begins as gzip does.
-fn open(path: &Path, readings: u32) -> io::Result<Option<Box<dyn BufRead>>> {
-    let mut log: Box<dyn BufRead> = if path.as_os_str() != "-" {
-        Box::new(BufReader::with_capacity(1 << 16, File::open(path)?))
-    } else if readings == 1 {
-        Box::new(BufReader::with_capacity(1 << 16, io::stdin()))
-    } else {
-        return Ok(None);
+pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let mut log: Box<dyn BufRead> = match path.as_os_str() == "-" {
+        true => Box::new(BufReader::with_capacity(1 << 16, io::stdin())),
+        false => Box::new(BufReader::with_capacity(1 << 16, File::open(path)?)),
     };
     if log.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
         log = Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(log)));
     }
-    Ok(Some(log))
+    Ok(log)
 }
 
 /// Returns a report as `--json` prints it.

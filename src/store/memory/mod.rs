@@ -108,6 +108,12 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    /// Forgets the limiters that rules made and whose permits are all free again, as no decision
+    /// depends on them. It does so by itself only at the [bound](Self#bounds).
+    pub fn forget_idle(&self) {
+        self.shared.forget_idle();
+    }
+
     /// Returns how many decisions it has made by an estimate, because it was [full](Self#bounds).
     ///
     /// They have [`Source::Estimate`](crate::Source::Estimate). While there are some, one warning a

@@ -199,15 +199,20 @@ impl Shard {
         let is_due = !can_wait && self.next_idle <= now.tick;
         if is_due || self.turned_away > self.most.saturating_sub(SMALL) / 8 {
             self.turned_away = 0;
-            let mut next = i64::MAX;
-            self.limiters.retain(|_, kept| {
-                let idle_at = kept.idle_at();
-                let is_idle = idle_at <= now.tick;
-                next = if is_idle { next } else { next.min(idle_at) };
-                !is_idle
-            });
-            self.next_idle = next;
+            self.forget_idle(now);
         }
         self.len() + self.lent < self.most
+    }
+
+    /// Drops idle limiters.
+    pub(super) fn forget_idle(&mut self, now: Now) {
+        let mut next = i64::MAX;
+        self.limiters.retain(|_, kept| {
+            let idle_at = kept.idle_at();
+            let is_idle = idle_at <= now.tick;
+            next = if is_idle { next } else { next.min(idle_at) };
+            !is_idle
+        });
+        self.next_idle = next;
     }
 }

@@ -112,6 +112,13 @@ impl Shared {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
+    pub(super) fn forget_idle(&self) {
+        let now = self.now();
+        self.shards
+            .iter()
+            .for_each(|shard| lock(shard).forget_idle(now));
+    }
+
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         if acquire.rest.is_empty()
             && let Ok(decision) = self.decide_one(acquire)
