@@ -65,6 +65,7 @@ struct Caller {
 }
 
 /// All runs of one pass over a log.
+#[derive(Default)]
 pub(super) struct Counting {
     runs: Vec<Run>,
     series: Vec<Series>,
@@ -90,18 +91,15 @@ impl Counting {
         by_state_alone: bool,
     ) -> Result<Self, ConfigError> {
         let mut counting = Self {
-            runs: Vec::new(),
-            series: Vec::new(),
-            callers: Vec::new(),
-            active: Vec::new(),
-            longest: 0,
-            kept: 0,
             next_sweep: i64::MIN,
             by_state_alone,
-            most_active: 0,
+            ..Self::default()
         };
-        for (algorithm, limit) in limits.iter().take(Self::MOST_RUNS) {
-            counting.add(*algorithm, *limit)?;
+        for (algorithm, limit) in limits {
+            let is_new = counting.run(*algorithm, limit).is_none();
+            if is_new && counting.runs.len() < Self::MOST_RUNS {
+                counting.add(*algorithm, *limit)?;
+            }
         }
         Ok(counting)
     }
@@ -119,6 +117,9 @@ impl Counting {
                 interval,
                 peaks: Vec::new(),
             });
+            if !is_window {
+                self.longest = self.longest.max(interval);
+            }
         }
         let beyond = match algorithm {
             Algorithm::SlidingLog => 0,
@@ -127,9 +128,6 @@ impl Counting {
             Algorithm::Gcra => stored.rate,
         };
         self.kept = self.kept.max(interval.saturating_add(beyond));
-        if !is_window && !self.by_state_alone {
-            self.longest = self.longest.max(interval);
-        }
         let name = Name::exact("replay")?.counted_by(algorithm);
         let labels = Labels::unnamed("replay");
         self.runs.push(Run {
@@ -148,8 +146,10 @@ impl Counting {
         all.position(|it| it.is_window == is_window && it.interval == interval)
     }
 
-    pub(super) fn runs(&self) -> &[Run] {
-        &self.runs
+    /// Returns what a limit did, if it was among those that were run.
+    pub(super) fn run(&self, algorithm: Algorithm, limit: &Limit) -> Option<&Run> {
+        let mut runs = self.runs.iter();
+        runs.find(|run| run.algorithm == algorithm && run.limit == *limit)
     }
 
     pub(super) fn callers(&self) -> usize {
@@ -236,14 +236,8 @@ impl Counting {
             let Some(row) = self.callers.get_mut(*caller as usize) else {
                 return false;
             };
-            let kept = row
-                .active
-                .as_ref()
-                .is_some_and(|it| time - it.last <= self.kept);
-            if !kept {
-                row.active = None;
-            }
-            kept
+            row.active.take_if(|it| time - it.last > self.kept);
+            row.active.is_some()
         });
         self.active = active;
     }
@@ -251,11 +245,8 @@ impl Counting {
 
 impl Active {
     fn add(&mut self, time: i64, longest: i64) {
-        while self
-            .times
-            .front()
-            .is_some_and(|oldest| *oldest <= time - longest)
-        {
+        let expired = |oldest: &i64| *oldest <= time - longest;
+        while self.times.front().is_some_and(expired) {
             self.times.pop_front();
         }
         self.times.push_back(time);
@@ -276,15 +267,14 @@ impl Count {
             return;
         }
         self.requests = self.requests.saturating_add(1);
-        let oldest = |requests: u32| {
-            let place = times.len().checked_sub(requests as usize)?;
-            times.get(place).copied()
-        };
         // As src/algorithm/sliding_log: what is an interval old has expired. Times that are not
         // kept any more have, too.
-        while self.requests > 1
-            && oldest(self.requests).is_none_or(|oldest| oldest <= time - series.interval)
-        {
+        let is_live = |requests: u32| {
+            let place = times.len().checked_sub(requests as usize);
+            let oldest = place.and_then(|place| times.get(place));
+            oldest.is_some_and(|oldest| *oldest > time - series.interval)
+        };
+        while self.requests > 1 && !is_live(self.requests) {
             self.requests -= 1;
         }
     }

@@ -193,19 +193,15 @@ impl Replay {
     }
 
     fn check(&self) -> Result<(), ReplayError> {
-        if self.limits.is_empty() || self.limits.len() > MOST_LIMITS {
-            let count = self.limits.len();
-            return Err(ReplayError::Setting(format!(
-                "a replay takes 1 to {MOST_LIMITS} limits, not {count}"
-            )));
-        }
-        if !(0.0..=1.0).contains(&self.share) {
-            let share = self.share;
-            return Err(ReplayError::Setting(format!(
-                "a share of callers is from 0 to 1, not {share}"
-            )));
-        }
-        Ok(())
+        let (count, share) = (self.limits.len(), self.share);
+        let reason = if !(1..=MOST_LIMITS).contains(&count) {
+            format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}")
+        } else if !(0.0..=1.0).contains(&share) {
+            format!("a share of callers is from 0 to 1, not {share}")
+        } else {
+            return Ok(());
+        };
+        Err(ReplayError::Setting(reason))
     }
 
     /// Reads a log, and has its requests decided by what `begin` makes for its resolution.
@@ -243,9 +239,8 @@ impl Replay {
     /// Returns the limits that bound each candidate where times are so many microseconds apart.
     fn bounds(&self, resolution: i64) -> Result<Vec<Bounds>, ReplayError> {
         let exact_starts = self.columns.duration.is_none();
-        let bounds = self.limits.iter();
-        let bounds =
-            bounds.map(|(kind, limit)| Bounds::of(*kind, *limit, resolution, exact_starts));
+        let limits = self.limits.iter();
+        let bounds = limits.map(|(by, limit)| Bounds::of(*by, *limit, resolution, exact_starts));
         bounds.collect()
     }
 
@@ -256,14 +251,15 @@ impl Replay {
         callers: &Callers,
         counting: &Counting,
     ) -> Report {
-        let mut runs = counting.runs().iter();
-        let candidates = self.limits.iter().zip(bounds);
-        let candidates = candidates.map(|((algorithm, limit), bounds)| {
-            let (least, most) = bounds.runs(&mut runs);
+        let candidates = bounds.iter().map(|it| {
+            let least = it
+                .least
+                .and_then(|least| counting.run(it.algorithm, &least));
+            let most = counting.run(it.algorithm, &it.most);
             let figure = |of: fn(&Run) -> u64| least.map_or(0, of)..=most.map_or(0, of);
             Candidate {
-                limit: *limit,
-                algorithm: *algorithm,
+                limit: it.given,
+                algorithm: it.algorithm,
                 touched: figure(|run| run.touched),
                 refused: figure(|run| run.refused),
             }
@@ -283,26 +279,26 @@ impl Replay {
             started: self.columns.duration.is_some(),
             candidates: candidates.collect(),
             smallest: Vec::new(),
-            busiest: self.busiest(callers, counting),
+            busiest: busiest(bounds, callers, counting),
             most_active: counting.most_active as u64,
         }
     }
+}
 
-    fn busiest(&self, callers: &Callers, counting: &Counting) -> Vec<Busiest> {
-        // The runs begin with those of the first limit.
-        let first = counting.runs().first();
-        let peaks = first.map_or(&[][..], |run| counting.peaks_of(run.algorithm, &run.limit));
-        let mut most: Vec<_> = peaks.iter().zip(0u32..).collect();
-        most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
-        most.truncate(BUSIEST);
-        let numbers: Vec<_> = most.iter().map(|(_, number)| *number).collect();
-        let names = callers.names_of(&numbers).into_iter();
-        let busiest = names.zip(&most).map(|(caller, (peak, _))| Busiest {
-            caller,
-            most: u64::from(**peak),
-        });
-        busiest.collect()
-    }
+/// Returns the callers with the most requests that the first limit counts at once.
+fn busiest(bounds: &[Bounds], callers: &Callers, counting: &Counting) -> Vec<Busiest> {
+    let first = bounds.first();
+    let peaks = first.map_or(&[][..], |it| counting.peaks_of(it.algorithm, &it.most));
+    let mut most: Vec<_> = peaks.iter().zip(0u32..).collect();
+    most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
+    most.truncate(BUSIEST);
+    let numbers: Vec<_> = most.iter().map(|(_, number)| *number).collect();
+    let names = callers.names_of(&numbers).into_iter();
+    let busiest = names.zip(&most).map(|(caller, (peak, _))| Busiest {
+        caller,
+        most: u64::from(**peak),
+    });
+    busiest.collect()
 }
 
 fn micros(time: Duration) -> i64 {

@@ -102,67 +102,91 @@ impl Report {
         self.candidates.iter().any(|it| steps(&it.limit))
     }
 
-    fn write_notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let resolution = self.resolution;
-        writeln!(f, "\nTimes are {resolution:?} apart.")?;
+    /// Returns the candidates as they are printed, behind the head of the table.
+    pub(super) fn table(&self) -> Vec<[String; 4]> {
+        let share = |figure: &RangeInclusive<u64>, of: u64| {
+            let percent = |count: &u64| 100.0 * *count as f64 / of.max(1) as f64;
+            let (least, most) = (percent(figure.start()), percent(figure.end()));
+            let up_to = if least == most { "" } else { "up to " };
+            format!("{} ({up_to}{most:.2} %)", range(figure))
+        };
+        let head = ["limit", "algorithm", "callers touched", "requests refused"];
+        let candidates = self.candidates.iter().map(|it| {
+            [
+                it.limit.to_string(),
+                it.algorithm.word().to_owned(),
+                share(&it.touched, self.callers),
+                share(&it.refused, self.requests),
+            ]
+        });
+        [head.map(str::to_owned)]
+            .into_iter()
+            .chain(candidates)
+            .collect()
+    }
+
+    /// Returns a sentence for each smallest limit.
+    pub(super) fn conclusions(&self) -> Vec<String> {
+        let conclusion = |it: &SmallestLimit| {
+            let limit = format!(
+                "Smallest {} limit in {:?}",
+                it.algorithm.word(),
+                it.interval
+            );
+            let Some(permits) = it.permits.as_ref().map(range) else {
+                let reason = match self.requests {
+                    0 => "there are no requests",
+                    _ => "it is searched for in further readings, and this log was read once",
+                };
+                return format!("{limit}: unknown: {reason}.");
+            };
+            let (touched, less) = (range(&it.touched), range(&it.touched_by_one_less));
+            let verified = match it.verified {
+                true => "verified by runs of both",
+                false => "not verified by a run",
+            };
+            format!(
+                "{limit}: {permits} permits touch {touched} callers, one less {less} ({verified})."
+            )
+        };
+        self.smallest.iter().map(conclusion).collect()
+    }
+
+    /// Returns the sentences that the figures are to be read with.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = vec![format!("Times are {:?} apart.", self.resolution)];
         if self.is_coarse() {
-            writeln!(
-                f,
+            notes.push(
                 "That is coarse, so figures are ranges. To log milliseconds, write the time as \
-                 [$msec] in nginx, as [%{{msec}}t] in Apache."
-            )?;
+                 [$msec] in nginx, as [%{msec}t] in Apache."
+                    .to_owned(),
+            );
         }
         if !self.started {
-            writeln!(
-                f,
+            notes.push(
                 "They are when a request was logged, which is mostly its end: name the column of \
                  its duration to subtract it."
-            )?;
+                    .to_owned(),
+            );
         }
-        writeln!(
-            f,
+        notes.push(
             "All figures assume that callers would have sent the same requests after a refusal."
-        )?;
+                .to_owned(),
+        );
         for (count, what) in [
             (self.unreadable, "unreadable"),
             (self.late, "too late to be put in order, and left out"),
             (self.without_caller, "without a caller, and not limited"),
         ] {
             if count > 0 {
-                writeln!(f, "{count} of {} lines: {what}.", self.lines)?;
+                notes.push(format!("{count} of {} lines: {what}.", self.lines));
             }
         }
-        writeln!(f, "At most {} callers were held at once.", self.most_active)
-    }
-
-    fn write_smallest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for it in &self.smallest {
-            let name = it.algorithm.word();
-            let interval = it.interval;
-            let Some(permits) = &it.permits else {
-                let reason = match self.requests {
-                    0 => "there are no requests",
-                    _ => "it is searched for in further readings, and this log was read once",
-                };
-                writeln!(
-                    f,
-                    "Smallest {name} limit in {interval:?}: unknown: {reason}."
-                )?;
-                continue;
-            };
-            let (touched, less) = (range(&it.touched), range(&it.touched_by_one_less));
-            let permits = range(permits);
-            let verified = match it.verified {
-                true => "verified by runs of both",
-                false => "not verified by a run",
-            };
-            writeln!(
-                f,
-                "Smallest {name} limit in {interval:?}: {permits} permits touch {touched} callers, \
-                 one less {less} ({verified})."
-            )?;
-        }
-        Ok(())
+        notes.push(format!(
+            "At most {} callers were held at once.",
+            self.most_active
+        ));
+        notes
     }
 }
 
@@ -173,35 +197,15 @@ impl fmt::Display for Report {
             "{} requests of {} callers\n",
             self.requests, self.callers
         )?;
-        let head = ["limit", "algorithm", "callers touched", "requests refused"];
-        let share = |figure: &RangeInclusive<u64>, of: u64| {
-            let percent = |count: u64| 100.0 * count as f64 / of.max(1) as f64;
-            match percent(*figure.start()) == percent(*figure.end()) {
-                true => format!("{} ({:.2} %)", range(figure), percent(*figure.end())),
-                false => format!("{} (up to {:.2} %)", range(figure), percent(*figure.end())),
-            }
-        };
-        let mut rows = vec![head.map(str::to_owned)];
-        rows.extend(self.candidates.iter().map(|it| {
-            [
-                it.limit.to_string(),
-                it.algorithm.word().to_owned(),
-                share(&it.touched, self.callers),
-                share(&it.refused, self.requests),
-            ]
-        }));
-        write_table(f, &rows)?;
-        writeln!(f)?;
-        self.write_smallest(f)?;
+        write_table(f, &self.table())?;
+        writeln!(f, "\n{}", self.conclusions().join("\n"))?;
         if !self.busiest.is_empty() {
             writeln!(f, "\nMost requests in one interval of the first limit:")?;
             let rows = self.busiest.iter();
-            let rows: Vec<_> = rows
-                .map(|it| [it.caller.clone(), it.most.to_string()])
-                .collect();
-            write_table(f, &rows)?;
+            let rows = rows.map(|it| [it.caller.clone(), it.most.to_string()]);
+            write_table(f, &rows.collect::<Vec<_>>())?;
         }
-        self.write_notes(f)
+        writeln!(f, "\n{}", self.notes().join("\n"))
     }
 }
 
@@ -223,7 +227,7 @@ fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]])
 }
 
 /// The text of a figure.
-fn range(figure: &RangeInclusive<u64>) -> String {
+pub(super) fn range(figure: &RangeInclusive<u64>) -> String {
     match figure.start() == figure.end() {
         true => figure.start().to_string(),
         false => format!("{} to {}", figure.start(), figure.end()),

@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
-use super::{
-    counting::{Counting, Run},
-    error::ReplayError,
-    report::SmallestLimit,
-};
+use super::{counting::Counting, error::ReplayError, report::SmallestLimit};
 use crate::limit::{Algorithm, Limit};
 
 /// The most limits that one reading tries for one smallest limit.
@@ -19,11 +15,11 @@ const TRIED: u64 = 8;
 /// refuses all that it does: a sliding log grants as many requests as can be granted.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
-    algorithm: Algorithm,
-    given: Limit,
+    pub(super) algorithm: Algorithm,
+    pub(super) given: Limit,
     /// `None` if no two requests are surely in one interval.
-    least: Option<Limit>,
-    most: Limit,
+    pub(super) least: Option<Limit>,
+    pub(super) most: Limit,
 }
 
 impl Bounds {
@@ -60,25 +56,10 @@ impl Bounds {
         Ok(bounds)
     }
 
-    /// Returns what to run for it: the one that refuses most first, and the other if it differs.
+    /// Returns what to run for it.
     pub(super) fn limits(&self) -> impl Iterator<Item = (Algorithm, Limit)> {
-        let least = self.least.filter(|least| *least != self.most);
-        let limits = [Some(self.most), least].into_iter().flatten();
+        let limits = [Some(self.most), self.least].into_iter().flatten();
         limits.map(|limit| (self.algorithm, limit))
-    }
-
-    /// Returns the least and the most of a figure of its runs, which are the next ones.
-    pub(super) fn runs<'r>(
-        &self,
-        runs: &mut impl Iterator<Item = &'r Run>,
-    ) -> (Option<&'r Run>, Option<&'r Run>) {
-        let most = runs.next();
-        let least = match self.least {
-            None => None,
-            Some(least) if least == self.most => most,
-            Some(_) => runs.next(),
-        };
-        (least, most)
     }
 }
 
@@ -90,92 +71,79 @@ fn in_millis(interval: Duration) -> Duration {
 
 /// The search for the smallest limit of each algorithm and interval.
 pub(super) struct Search {
-    share: f64,
     callers: u64,
-    goals: Vec<Goal>,
-}
-
-/// One limit that is searched for.
-struct Goal {
-    algorithm: Algorithm,
-    interval: Duration,
-    /// The limits that are still to be found or verified: for the least of a range, and the most.
-    ends: Vec<End>,
+    /// The most callers that a smallest limit may touch.
+    few: u64,
+    /// By the limit that was given first, the limits that are still to be found or verified: for
+    /// the least of a range and the most.
+    goals: Vec<(Bounds, [End; 2])>,
 }
 
 /// One end of a range of permits.
 struct End {
-    /// A limit of the interval to count by; `None` where nothing is certain, and one is enough.
-    limit: Option<Limit>,
     algorithm: Algorithm,
-    /// Known to touch too many; 0 is no limit, and would touch all.
+    /// A limit of the interval to count by.
+    limit: Limit,
+    /// Touches too many; 0 is no limit, and would touch all.
     below: u64,
-    /// Known to touch few enough, or believed so.
+    /// Touches few enough.
     permits: u64,
-    /// By permits, what was counted.
-    believed: BTreeMap<u64, u64>,
-    /// The same, by runs.
-    run: BTreeMap<u64, u64>,
+    /// By permits, the callers touched, and whether a run has shown it.
+    touched: BTreeMap<u64, (u64, bool)>,
 }
 
 impl Search {
     pub(super) fn new(bounds: &[Bounds], counting: &Counting, share: f64) -> Self {
         let callers = counting.callers() as u64;
         let mut search = Self {
-            share,
             callers,
+            few: most_of(callers, share),
             goals: Vec::new(),
         };
-        for bounds in bounds {
-            let (algorithm, interval) = (bounds.algorithm, bounds.given.interval());
-            let is_known = |it: &Goal| it.algorithm == algorithm && it.interval == interval;
-            if search.goals.iter().any(is_known) {
-                continue;
+        for it in bounds {
+            let is_known = |(known, _): &(Bounds, _)| {
+                known.algorithm == it.algorithm && known.given.interval() == it.given.interval()
+            };
+            if !search.goals.iter().any(is_known) {
+                let ends = [it.least, Some(it.most)];
+                let ends = ends.map(|limit| search.end(it, limit, counting));
+                search.goals.push((*it, ends));
             }
-            let mut ends = vec![search.end(algorithm, bounds.least, counting)];
-            if bounds.least != Some(bounds.most) {
-                ends.push(search.end(algorithm, Some(bounds.most), counting));
-            }
-            search.goals.push(Goal {
-                algorithm,
-                interval,
-                ends,
-            });
         }
         search
     }
 
-    fn end(&self, algorithm: Algorithm, limit: Option<Limit>, counting: &Counting) -> End {
+    fn end(&self, bounds: &Bounds, limit: Option<Limit>, counting: &Counting) -> End {
         let mut end = End {
-            limit: limit.filter(|_| self.callers > 0),
-            algorithm,
+            algorithm: bounds.algorithm,
+            limit: limit.unwrap_or(bounds.most),
             below: 0,
             permits: 1,
-            believed: BTreeMap::from([(0, self.callers), (1, 0)]),
-            run: BTreeMap::new(),
+            touched: BTreeMap::from([(0, (self.callers, true))]),
         };
-        let Some(limit) = end.limit else {
+        // Where nothing is certain, one permit is enough.
+        if limit.is_none() || self.callers == 0 {
+            end.touched.insert(1, (0, true));
             return end;
-        };
+        }
         let mut peaks: BTreeMap<u32, u64> = BTreeMap::new();
-        for peak in counting.peaks_of(algorithm, &limit) {
+        for peak in counting.peaks_of(end.algorithm, &end.limit) {
             *peaks.entry(*peak).or_default() += 1;
         }
-        end.believed = BTreeMap::from([(0, self.callers)]);
         // A caller is touched if its peak is above the limit.
         let mut above = 0;
         for (peak, count) in peaks.iter().rev() {
             end.permits = u64::from(*peak);
             end.below = end.permits.saturating_sub(1);
-            end.believed.insert(end.permits, above);
+            end.touched.insert(end.permits, (above, false));
             above += count;
-            end.believed.insert(end.below, above);
-            if !is_few(above, self.callers, self.share) {
+            if above > self.few {
                 break;
             }
         }
-        if algorithm == Algorithm::Gcra {
-            end.widen(&limit);
+        end.touched.entry(end.below).or_insert((above, false));
+        if end.algorithm == Algorithm::Gcra {
+            end.widen();
         }
         end
     }
@@ -183,26 +151,22 @@ impl Search {
     /// Returns the limits that the next reading is to run, if there is anything left to find or to
     /// verify.
     pub(super) fn next(&self) -> Option<Vec<(Algorithm, Limit)>> {
-        let limits: Vec<_> = self.ends().flat_map(End::tried).collect();
+        let ends = self.goals.iter().flat_map(|(_, ends)| ends);
+        let limits: Vec<_> = ends.flat_map(End::tried).collect();
         (!limits.is_empty()).then_some(limits)
-    }
-
-    fn ends(&self) -> impl Iterator<Item = &End> {
-        self.goals.iter().flat_map(|goal| &goal.ends)
     }
 
     /// Takes what the runs of [`next`](Self::next) have found.
     pub(super) fn found(&mut self, counting: &Counting) {
-        let (callers, share) = (self.callers, self.share);
-        let mut runs = counting.runs().iter();
-        for end in self.goals.iter_mut().flat_map(|goal| &mut goal.ends) {
-            for run in runs.by_ref().take(end.tried().len()) {
-                let permits = run.limit.permits();
-                end.run.insert(permits, run.touched);
-                if end.algorithm != Algorithm::Gcra {
+        for end in self.goals.iter_mut().flat_map(|(_, ends)| ends) {
+            for (algorithm, limit) in end.tried() {
+                // One that had no place has its turn in the next reading.
+                let Some(run) = counting.run(algorithm, &limit) else {
                     continue;
-                }
-                if is_few(run.touched, callers, share) {
+                };
+                let permits = limit.permits();
+                end.touched.insert(permits, (run.touched, true));
+                if run.touched <= self.few {
                     end.permits = end.permits.min(permits);
                 } else {
                     end.below = end.below.max(permits);
@@ -212,27 +176,23 @@ impl Search {
     }
 
     pub(super) fn into_limits(self) -> Vec<SmallestLimit> {
-        let callers = self.callers;
-        self.goals.iter().map(|goal| goal.found(callers)).collect()
-    }
-}
-
-impl Goal {
-    fn found(&self, callers: u64) -> SmallestLimit {
-        let figure = |of: fn(&End) -> u64| {
-            let figures = || self.ends.iter().map(of);
-            figures().min().unwrap_or(0)..=figures().max().unwrap_or(0)
-        };
-        let is_found = callers > 0 && self.ends.iter().all(End::is_found);
-        let permits: Option<RangeInclusive<u64>> = is_found.then(|| figure(|end| end.permits));
-        SmallestLimit {
-            algorithm: self.algorithm,
-            interval: self.interval,
-            permits,
-            touched: figure(|end| end.touched(end.permits)),
-            touched_by_one_less: figure(|end| end.touched(end.below)),
-            verified: is_found && self.ends.iter().all(End::is_verified),
-        }
+        let smallest = self.goals.iter().map(|(bounds, ends)| {
+            let figure = |of: fn(&End) -> u64| {
+                let [least, most] = ends.each_ref().map(of);
+                least.min(most)..=least.max(most)
+            };
+            let is_found = self.callers > 0 && ends.iter().all(End::is_found);
+            let permits: Option<RangeInclusive<u64>> = is_found.then(|| figure(|end| end.permits));
+            SmallestLimit {
+                algorithm: bounds.algorithm,
+                interval: bounds.given.interval(),
+                permits,
+                touched: figure(|end| end.touched(end.permits).0),
+                touched_by_one_less: figure(|end| end.touched(end.below).0),
+                verified: is_found && ends.iter().all(End::is_verified),
+            }
+        });
+        smallest.collect()
     }
 }
 
@@ -241,59 +201,45 @@ impl End {
     ///
     /// In one interval GCRA grants at most twice its permits, and it refuses nothing of a caller
     /// that never asks for more than half of them.
-    fn widen(&mut self, limit: &Limit) {
-        let micros = u64::try_from(limit.interval().as_micros()).unwrap_or(u64::MAX);
+    fn widen(&mut self) {
+        let micros = u64::try_from(self.limit.interval().as_micros()).unwrap_or(u64::MAX);
         self.below /= 2;
         self.permits = self.permits.saturating_mul(2).min(micros);
-        self.believed.retain(|permits, _| *permits == 0);
+        self.touched.retain(|permits, _| *permits == 0);
     }
 
     /// Returns the limits that the next reading is to run for it.
     fn tried(&self) -> Vec<(Algorithm, Limit)> {
-        let Some(limit) = self.limit else {
-            return Vec::new();
-        };
         let step = ((self.permits.saturating_sub(self.below)) / (TRIED + 1)).max(1);
         let between = (1..=TRIED).map(|place| self.below.saturating_add(place * step));
         let between = between.filter(|permits| *permits < self.permits);
         let all = between.chain([self.below, self.permits]);
-        let new = all.filter(|permits| *permits > 0 && !self.run.contains_key(permits));
-        new.map(|permits| (self.algorithm, limit.with_permits(permits)))
+        let new = all.filter(|permits| !self.touched(*permits).1);
+        new.map(|permits| (self.algorithm, self.limit.with_permits(permits)))
             .collect()
     }
 
     /// Returns whether it is as small as can be.
     fn is_found(&self) -> bool {
-        self.below + 1 == self.permits && self.is_known(self.permits)
+        self.below + 1 == self.permits && self.touched.contains_key(&self.permits)
     }
 
-    fn is_known(&self, permits: u64) -> bool {
-        self.believed.contains_key(&permits) || self.run.contains_key(&permits)
-    }
-
-    /// Returns whether runs have touched as many as is believed.
     fn is_verified(&self) -> bool {
-        let agrees = |permits: &u64| match self.believed.get(permits) {
-            None => self.run.contains_key(permits),
-            Some(touched) => self.run.get(permits) == Some(touched),
-        };
-        let limits = [self.below, self.permits];
-        let limits = limits.iter().filter(|permits| **permits > 0);
-        self.limit.is_none() || limits.into_iter().all(agrees)
+        self.touched(self.below).1 && self.touched(self.permits).1
     }
 
-    fn touched(&self, permits: u64) -> u64 {
-        let touched = self.run.get(&permits).or(self.believed.get(&permits));
-        touched.copied().unwrap_or(0)
+    /// Returns the callers touched, and whether a run has shown it.
+    fn touched(&self, permits: u64) -> (u64, bool) {
+        self.touched.get(&permits).copied().unwrap_or_default()
     }
 }
 
-/// Returns whether so many are fewer than a share of the callers, or none.
-fn is_few(touched: u64, callers: u64, share: f64) -> bool {
+/// Returns how many are fewer than a share of the callers, at most.
+fn most_of(callers: u64, share: f64) -> u64 {
     // In billionths, so that a tenth of a percent of 1000 is 1.
     const WHOLE: f64 = 1e9;
-    let share = (share * WHOLE).round() as u128;
-    touched == 0 || u128::from(touched) * (WHOLE as u128) < share * u128::from(callers)
+    let share = (share * WHOLE).round() as u128 * u128::from(callers);
+    u64::try_from(share.saturating_sub(1) / WHOLE as u128).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -311,11 +257,8 @@ mod tests {
             (2, 10, 0.3, true),
             (3, 10, 0.3, false),
         ] {
-            assert_eq!(
-                is_few(touched, callers, share),
-                few,
-                "{touched} of {callers}"
-            );
+            let most = most_of(callers, share);
+            assert_eq!(touched <= most, few, "{touched} of {callers}");
         }
     }
 

@@ -49,7 +49,13 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     /// A limit, as in `60/1m`; repeat it to compare limits, which costs no further reading
-    #[arg(long, required_unless_present_any = ["demo", "rules"], value_name = "RATE")]
+    #[arg(
+        long,
+        required_unless_present_any = ["demo", "rules"],
+        default_value_if("demo", "true", "30/1m,60/1m,120/1m"),
+        value_delimiter = ',',
+        value_name = "RATE"
+    )]
     limit: Vec<Limit>,
     /// Send the requests through the rules of this file, as a service would
     #[arg(long, conflicts_with_all = ["limit", "demo", "by", "share"], value_name = "FILE")]
@@ -117,12 +123,12 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
-    let (column, unit) = match text.rsplit_once(':') {
-        None => (text, Duration::from_secs(1)),
-        Some((column, "s")) => (column, Duration::from_secs(1)),
-        Some((column, "ms")) => (column, Duration::from_millis(1)),
-        Some((column, "us")) => (column, Duration::from_micros(1)),
-        Some((_, unit)) => return Err(format!("the unit is `s`, `ms` or `us`, not `{unit}`")),
+    let (column, unit) = text.rsplit_once(':').unwrap_or((text, "s"));
+    let unit = match unit {
+        "s" => Duration::from_secs(1),
+        "ms" => Duration::from_millis(1),
+        "us" => Duration::from_micros(1),
+        _ => return Err(format!("the unit is `s`, `ms` or `us`, not `{unit}`")),
     };
     Ok((column.to_owned(), unit))
 }
@@ -141,16 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let mut replay = Replay::by(&arguments.by)
         .share(arguments.share)
         .reorder(columns.reorder);
-    let usual = [
-        Limit::per_minute(30),
-        Limit::per_minute(60),
-        Limit::per_minute(120),
-    ];
-    let limits = match &arguments.limit[..] {
-        [] => &usual[..],
-        limits => limits,
-    };
-    for limit in limits {
+    for limit in &arguments.limit {
         replay = replay.limit_by(arguments.algorithm.algorithm(), *limit);
     }
     if let Some(column) = &columns.time_field {
