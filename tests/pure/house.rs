@@ -201,13 +201,20 @@ fn documents_name_only_what_exists() {
     for document in documents {
         let text = read(document);
         let folder = Path::new(document).parent().expect("a folder");
+        let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
+        let headings: BTreeSet<_> = headings
+            .map(|heading| heading.to_lowercase().replace(' ', "-"))
+            .collect();
         let links = text
             .split("](")
             .skip(1)
             .filter_map(|rest| rest.split_once(')'));
         for (link, _) in links.filter(|(link, _)| !link.starts_with("http")) {
-            let path = link.split('#').next().unwrap_or(link);
-            assert!(folder.join(path).exists(), "{document} links to {link}");
+            let exists = match link.strip_prefix('#') {
+                Some(anchor) => headings.contains(anchor),
+                None => folder.join(link.split('#').next().unwrap_or(link)).exists(),
+            };
+            assert!(exists, "{document} links to {link}");
         }
     }
 }

@@ -124,6 +124,11 @@ fn the_demo_is_a_day_that_is_the_same_each_time() {
     ] {
         assert!(first.output.contains(part), "{part}: {}", first.output);
     }
+    let readme = std::fs::read_to_string("README.md").unwrap();
+    let (_, shown) = readme.split_once("$ ratelimit replay --demo\n").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    assert!(shown.contains("Smallest"), "{shown}");
+    assert!(first.output.starts_with(shown), "{shown}\n{}", first.output);
     let json = object(&["replay", "--demo", "--limit", "5/1s"], b"");
     assert_eq!(json["unreadable"], 0);
     assert_eq!(json["candidates"].as_array().unwrap().len(), 1);
