@@ -1,6 +1,7 @@
 //! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
-//! memory, or in Redis at `REDIS_URL`. `PORT` sets the port. `/metrics` is for Prometheus, and
-//! `/_limits` is a page that shows what the limits do.
+//! memory, or in Redis at `REDIS_URL`. Listens on port 3000, or on a free one if that is taken;
+//! `PORT` sets another. `/metrics` is for Prometheus, and `/_limits` is a page that shows what the
+//! limits do.
 
 #![allow(
     clippy::print_stderr,
@@ -8,7 +9,7 @@
     reason = "an example prints its results"
 )]
 
-use std::{env, error::Error, net::SocketAddr, sync::Arc, time::Duration};
+use std::{env, error::Error, io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -209,8 +210,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
             (limits(&store, path)?, "in memory")
         }
     };
-    let port: u16 = env::var("PORT").map_or(Ok(0), |port| port.parse())?;
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let listener = match env::var("PORT") {
+        Ok(port) => TcpListener::bind(("127.0.0.1", port.parse()?)).await?,
+        Err(_) => match TcpListener::bind("127.0.0.1:3000").await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                TcpListener::bind("127.0.0.1:0").await?
+            }
+            listener => listener?,
+        },
+    };
     let url = format!("http://{}", listener.local_addr()?);
     println!("listening on {url}, counting {place}\nopen {url}/_limits");
     for (what, line) in TRY {
