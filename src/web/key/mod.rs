@@ -49,7 +49,7 @@ use std::{
 use http::request::Parts;
 
 #[cfg(feature = "config")]
-pub(crate) use self::dynamic::{All, Any, intern};
+pub(crate) use self::dynamic::{Any, intern};
 pub(crate) use self::mistakes::PEER_HINT;
 pub use self::{
     client_ip::ClientIp,
