@@ -220,7 +220,7 @@ impl ClientIp {
         let mut client = peer;
         for (index, hop) in forwarded::hops(self.header, lines).enumerate() {
             let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
-                key.record(Mistakes::UNREADABLE);
+                key.mistakes.add(Mistakes::UNREADABLE);
                 break;
             };
             client = Some(address);
@@ -254,7 +254,7 @@ impl ClientIp {
             && parts.headers.contains_key(header::FORWARDED);
         let client = if self.trusts(peer) {
             if beside {
-                key.record(Mistakes::FORWARDED_BESIDE);
+                key.mistakes.add(Mistakes::FORWARDED_BESIDE);
             }
             self.walk(peer, &parts.headers, key)
         } else {
@@ -264,7 +264,7 @@ impl ClientIp {
             // If no proxy is expected, clients may write what they like; a neighbour that forwards
             // is a proxy.
             if forwards && (self.expects_proxies() || is_near(peer)) {
-                key.record(Mistakes::UNTRUSTED_PEER);
+                key.mistakes.add(Mistakes::UNTRUSTED_PEER);
             }
             Some(peer)
         };
