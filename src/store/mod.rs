@@ -163,8 +163,6 @@ pub(crate) struct About {
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// One call reaches only limiters of one identity: a Redis Cluster.
-    pub(crate) is_cluster: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
 }

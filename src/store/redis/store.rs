@@ -174,7 +174,6 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: address.clone(),
-            is_cluster: source.is_cluster,
             rule_names: RuleNames::default(),
             observers: settings.observers.clone(),
         };
