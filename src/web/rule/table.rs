@@ -24,7 +24,7 @@ use crate::{
     failure_policy::FailurePolicy,
     macros::warning,
     name::{Identity, Name},
-    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
+    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
@@ -255,7 +255,7 @@ pub(crate) struct CompiledRules {
     entries: Vec<Vec<CompiledRule>>,
     unmatched: Unmatched,
     otherwise: Vec<CompiledRule>,
-    defaults: Defaults,
+    pub(crate) defaults: Defaults,
     /// The header fields of responses.
     pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
@@ -388,12 +388,6 @@ impl CompiledRules {
     fn rules_for(&self, entry: Option<usize>) -> &[CompiledRule] {
         let rules = entry.and_then(|entry| self.entries.get(entry));
         rules.unwrap_or(&self.otherwise)
-    }
-
-    /// Tells the observers of new rules that are in force now, or were refused.
-    pub(crate) fn tell_of_reload(&self, refused: Option<&ConfigError>) {
-        let observers = &self.defaults.observers;
-        observers.changed(&StateChange::Rules { refused });
     }
 
     fn passes(&self, result: RequestResult) -> Plan {
