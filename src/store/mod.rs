@@ -284,15 +284,9 @@ impl Listeners {
     }
 }
 
-impl Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listeners({})", self.0.len())
-    }
-}
-
 /// A store that decides in the place of one that fails.
 #[cfg(feature = "redis")]
-pub(crate) trait StandIn: Decide + Debug {
+pub(crate) trait StandIn: Decide {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
     /// is left out.

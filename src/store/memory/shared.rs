@@ -1,11 +1,8 @@
 //! The limiters of a store in memory, and what decides by them: a store without a queue.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
 };
 
 use super::{
@@ -238,10 +235,4 @@ impl crate::store::StandIn for Shared {
 #[cfg(feature = "redis")]
 pub(crate) fn stand_in(clock: Arc<dyn Clock>) -> Arc<Shared> {
     Arc::new(Shared::new(MOST_LIMITERS, clock, Listeners::none()))
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
 }

@@ -1,9 +1,6 @@
 //! Redis without guards: each verb is a script or a command.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use super::{
     batch::Batches,
@@ -320,14 +317,6 @@ impl Server {
                  limit"
             );
         }
-    }
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("connection", &self.connection)
-            .finish_non_exhaustive()
     }
 }
 

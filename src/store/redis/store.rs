@@ -220,7 +220,7 @@ impl fmt::Debug for RedisStore {
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)
-            .field("connection", &self.server().connection)
+            .field("connection", &self.server().connection.state())
             .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,6 @@
 //! is not held against the server.
 
 use std::{
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -218,13 +217,5 @@ impl WatchedConnection {
         if let Some(mut node) = self.traffic.node(0) {
             node.owed_since = None;
         }
-    }
-}
-
-impl fmt::Debug for Traffic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Traffic")
-            .field("nodes", &self.nodes.len())
-            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! The permits of one lease: handed out, given back, and settled when it ends.
 
-use std::{fmt, sync::Mutex};
+use std::sync::Mutex;
 
 use crate::receipt::{PermitId, Receipt, TakenAhead};
 use crate::sync::lock;
@@ -98,14 +98,5 @@ impl TakenAhead for Balance {
         if !state.open {
             self.correct(&mut state, settle);
         }
-    }
-}
-
-// Receipts hold names, and names identities.
-impl fmt::Debug for Balance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Balance")
-            .field("taken", &self.taken())
-            .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,6 @@
 //! The leases of a store, and what is known of the limiters that may have one.
 
 use std::{
-    fmt,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -337,14 +336,5 @@ impl Drop for Lease {
 impl Drop for Expiry {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-// Names hold identities.
-impl fmt::Debug for LeaseTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseTable")
-            .field("limiters", &self.entries.len())
-            .finish_non_exhaustive()
     }
 }
