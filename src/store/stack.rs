@@ -251,7 +251,7 @@ impl<S: Decide> Remote<S> {
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }
-        let leased = self.leasing.take(acquire).map(Ok);
+        let leased = self.leasing.table.take(acquire).map(Ok);
         let decision = leased.or_else(|| self.server.decide_at_once(acquire));
         // A decision is large: it is moved only to be changed.
         match &decision {

@@ -70,17 +70,10 @@ impl Traffic {
         self.came_in_at(0);
     }
 
-    /// Records a reply of the only node, unless its bytes are seen.
-    pub(crate) fn replied(&self) {
+    /// Records a reply of a node, unless its bytes are seen.
+    pub(crate) fn replied(&self, index: usize) {
         if !self.is_watched() {
-            self.came_in();
-        }
-    }
-
-    /// Records a reply of the node of this name, unless its bytes are seen.
-    pub(crate) fn replied_for(&self, name: &Name) {
-        if !self.is_watched() {
-            self.came_in_at(self.index(name));
+            self.came_in_at(index);
         }
     }
 

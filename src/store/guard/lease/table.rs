@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
@@ -60,15 +60,13 @@ pub(crate) struct Lease {
     pub(crate) received: Duration,
     /// The limit when it was taken, with what was left beside it.
     pub(crate) state: LimitState,
-    /// None without a runtime: the entry in the store expires by itself.
-    pub(crate) _expiry: Option<Expiry>,
+    /// The task that ends it in time, also if its limiter is not asked for any more. None without a
+    /// runtime: the entry in the store expires by itself.
+    pub(crate) _expiry: Option<JoinSet<()>>,
 }
 
 /// Settles with the store. It neither waits nor comes back to leases, whose locks may be held.
 pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
-
-/// The task that ends a lease in time, also if its limiter is not asked for any more.
-pub(crate) struct Expiry(pub(crate) AbortHandle);
 
 /// The part of a call beside its callers.
 pub(crate) struct LeasePlan {
@@ -95,6 +93,9 @@ impl LeaseTable {
     }
 
     /// Grants out of the lease, if it has enough.
+    ///
+    /// That overtakes no waiter: where one waits there is no lease.
+    #[inline]
     pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
         lease_of(acquire)?;
         let entry = self.entries.get(acquire.first.name().text())?;
@@ -148,7 +149,7 @@ impl LeaseTable {
         self.entries.iter().filter(has_lease).count()
     }
 
-    /// Ends so many leases.
+    /// Gives back what this many leases hold and no grant has.
     pub(crate) fn end_first(&self, most: usize) {
         let ended = |(_, entry): (Text, Arc<Entry>)| lock(&entry.0).lease.take();
         self.entries
@@ -330,11 +331,5 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.balance.close(|entry, keep| (self.settle)(entry, keep));
-    }
-}
-
-impl Drop for Expiry {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

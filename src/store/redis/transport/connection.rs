@@ -279,7 +279,7 @@ impl Connection {
             _ => {
                 // With several nodes, the caller knows which one it was.
                 if !self.source.is_cluster {
-                    self.dial.traffic.replied();
+                    self.dial.traffic.replied(0);
                 }
                 self.record_answer(since);
             }
