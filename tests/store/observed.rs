@@ -1,5 +1,6 @@
 //! Law O8: observers are told of each request once, and as its answer says.
 
+mod again;
 mod calls;
 mod metrics;
 mod traces;
