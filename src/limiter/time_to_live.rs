@@ -2,10 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{RateLimiter, mismatch, stored};
+use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
-    labels::Labels,
     name::Name,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
@@ -134,11 +133,10 @@ impl RateLimiter {
             .in_slots(self.key().slots());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
-                store: Arc::clone(&self.store),
-                limiter: stored(new),
-                labels: Labels::unnamed(name),
                 lease: self.lease,
                 yields: self.yields,
+                origin: self.origin,
+                ..Self::of(Arc::clone(&self.store), new)
             })
         } else {
             Err(ErrorKind::NotInitialized.into())

@@ -200,6 +200,11 @@ pub(crate) trait Decide: Calls {
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+
+    /// Returns how many limiters are kept in this process.
+    fn limiters(&self) -> usize {
+        0
+    }
 }
 
 /// The calls that a queue sends, by leases or a store.
