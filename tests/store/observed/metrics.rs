@@ -23,13 +23,13 @@ fn recorder() -> PrometheusRecorder {
 }
 
 /// Runs a scenario on this thread, whose metrics go to a recorder of its own.
-fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
+pub(super) fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
     let recorder = recorder();
     metrics::with_local_recorder(&recorder, || runtime().block_on(scenario(&recorder)));
 }
 
 /// The samples of a scrape, each with its labels in their order.
-fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
+pub(super) fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
     let text = recorder.handle().render();
     let lines = text
         .lines()
@@ -112,7 +112,11 @@ fn gauges_say_what_is_kept_in_memory() {
         is("ratelimit_limiters", 2.0);
         assert_eq!(stores.map(|store| store.len()), [1, 1]);
 
-        let store = shared_redis().deny_cache(secs(60)).observe(metrics).build().unwrap();
+        let store = shared_redis()
+            .deny_cache(secs(60))
+            .observe(metrics)
+            .build()
+            .unwrap();
         let layer = layer_of(&store, rule("b"));
         for key in ["ann", "bob", "bob", "bob", "bob", "ann", "ann", "ann"] {
             let _ = decide(&layer, request(key)).await;
