@@ -44,6 +44,8 @@ pub(crate) struct Refusals {
     any: AtomicBool,
     /// By the hash of what was asked. None where nothing is repeated.
     kept: Option<Cache<u64, Arc<KnownRefusal>>>,
+    /// Each of them holds it, which counts them.
+    counter: Arc<()>,
     cap: Duration,
     generations: Generations,
     /// The clock of the logs.
@@ -67,6 +69,7 @@ impl Refusals {
         Self {
             any: AtomicBool::new(false),
             kept,
+            counter: Arc::default(),
             cap,
             generations: Generations::default(),
             clock: StoreClock::new(own_clock),
@@ -113,6 +116,11 @@ impl Refusals {
                 }
             }
         }
+    }
+
+    /// Returns how many refusals are kept, also those that are over.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.counter) - 1
     }
 
     /// Drops what a settlement makes untrue.
@@ -178,6 +186,7 @@ impl Refusals {
             asked: asked.at,
             until,
             asked_again: AtomicBool::new(false),
+            _counter: Arc::clone(&self.counter),
         };
         kept.insert(key(acquire), Arc::new(known));
         self.any.store(true, Ordering::Relaxed);
@@ -300,6 +309,7 @@ struct KnownRefusal {
     until: Duration,
     /// Set if a caller asks already, to know it for longer.
     asked_again: AtomicBool,
+    _counter: Arc<()>,
 }
 
 impl KnownRefusal {

@@ -65,7 +65,7 @@ pub(crate) struct Lease {
     pub(crate) _expiry: Option<JoinSet<()>>,
 }
 
-/// Settles with the store. It neither waits nor comes back to leases, whose locks may be held.
+/// Settles with the store. It does not wait.
 pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 /// The part of a call beside its callers.

@@ -134,3 +134,21 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     let is_small = |ahead: &u32| *ahead <= 10;
     assert!(ahead[before..].iter().all(is_small), "{ahead:?}");
 }
+
+/// A loss is told to observers that may ask for the lease again, and the order stays.
+#[tokio::test]
+async fn a_correction_that_comes_back_waits_for_its_turn() {
+    let world = World::of_one();
+    let balance = balance(&world, 100);
+    let _ = balance.take(60).unwrap();
+    let mut sent = Vec::new();
+    balance.close(|entry, keep| sent.push((entry.permits, keep)));
+    balance.give_back(10, &mut |entry, keep| {
+        sent.push((entry.permits, keep));
+        if keep == 50 {
+            assert_eq!(balance.used(), 50);
+            balance.give_back(20, &mut |_, _| panic!("another one sends"));
+        }
+    });
+    assert_eq!(sent, [(100, 60), (60, 50), (50, 30)]);
+}
