@@ -175,8 +175,20 @@ mod tests {
     /// Texts near to rates, most of them wrong.
     fn texts() -> impl Strategy<Value = String> {
         let part = |parts: &'static [&'static str]| proptest::sample::select(parts);
-        let number = part(&["", "0", "5", "-5", "5_", "1_0", "9007199254740992", "x", " 7"]);
-        let time = part(&["", "/", "/1", "/s", "/1m", "/ 5ms", "/1w", "/0s", "/36526d", "/1m "]);
+        let number = part(&[
+            "",
+            "0",
+            "5",
+            "-5",
+            "5_",
+            "1_0",
+            "9007199254740992",
+            "x",
+            " 7",
+        ]);
+        let time = part(&[
+            "", "/", "/1", "/s", "/1m", "/ 5ms", "/1w", "/0s", "/36526d", "/1m ",
+        ]);
         (number, time).prop_map(|(number, time)| format!("{number}{time}"))
     }
 
@@ -237,7 +249,10 @@ mod tests {
                 assert!(error.contains("1/1m is per client or has"), "{error}");
             }
             let error = serde_json::from_str::<Limit>("100").unwrap_err();
-            assert!(error.to_string().contains("expected a rate such as"), "{error}");
+            assert!(
+                error.to_string().contains("expected a rate such as"),
+                "{error}"
+            );
         }
     }
 

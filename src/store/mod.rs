@@ -64,6 +64,8 @@
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
+#[cfg(feature = "test-util")]
+mod failing;
 pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
@@ -83,7 +85,7 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::demand::Charge;
 use crate::{
     decision::Decision,
@@ -167,6 +169,16 @@ pub(crate) struct About {
     pub(crate) is_cluster: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
+}
+
+impl About {
+    fn in_memory(observers: Observers) -> Self {
+        Self {
+            prefix: "memory".into(),
+            observers,
+            ..Self::default()
+        }
+    }
 }
 
 /// Takes permits, all of them or none, at once or later.
@@ -268,7 +280,7 @@ impl Listeners {
     }
 
     /// Returns the list of a store that stands alone.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "_guards")]
     pub(crate) fn none() -> Self {
         Self::new([])
     }
@@ -291,7 +303,7 @@ impl Debug for Listeners {
 }
 
 /// A store that decides in the place of one that fails.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) trait StandIn: Decide + Debug {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
