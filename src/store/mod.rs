@@ -64,6 +64,8 @@
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
+#[cfg(feature = "unstable-store")]
+pub mod backend;
 #[cfg(feature = "test-util")]
 mod failing;
 pub(crate) mod guard;
@@ -95,7 +97,7 @@ use crate::{
     list::List,
     name::Name,
     observe::Observers,
-    receipt::Receipt,
+    receipt::{PermitId, Receipt},
 };
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
@@ -167,6 +169,8 @@ pub(crate) struct About {
     pub(crate) address: Option<Arc<str>>,
     /// One call reaches only limiters of one identity: a Redis Cluster.
     pub(crate) is_cluster: bool,
+    /// It has no other algorithm, no slots, and no limits per client.
+    pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
 }
@@ -253,6 +257,19 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Returns at once, also where a lock of leases is held. One that is lost costs at most one
     /// interval, or what was to be charged. A receipt is settled once.
     fn settle(&self, receipt: Receipt, keep: u32);
+}
+
+/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
+/// come from the operating system each time.
+#[cfg(any(feature = "redis", feature = "unstable-store"))]
+pub(crate) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
 }
 
 /// Is called when a limiter changes.
