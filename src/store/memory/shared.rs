@@ -214,7 +214,7 @@ impl Shared {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl crate::store::StandIn for Shared {
     fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
@@ -240,7 +240,7 @@ impl crate::store::StandIn for Shared {
 }
 
 /// Returns a store with no queue, for one that fails.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) fn stand_in(clock: Arc<dyn Clock>) -> Arc<Shared> {
     Arc::new(Shared::new(MOST_LIMITERS, clock, Listeners::none()))
 }

@@ -24,7 +24,6 @@ use crate::{
     store::{
         About, AnyStore,
         guard::breaker::Traffic,
-        rule_names::RuleNames,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
     },
@@ -172,8 +171,8 @@ impl RedisStore {
             prefix: Arc::clone(&settings.prefix),
             address: source.shown.clone(),
             is_cluster: source.is_cluster,
-            rule_names: RuleNames::default(),
             observers: settings.observers.clone(),
+            ..About::default()
         };
         let connection = Arc::new(settings.connection(source, traffic));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
