@@ -3,11 +3,14 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::receipt::{PermitId, Receipt, TakenAhead};
-use crate::sync::lock;
+use crate::{
+    name::Limiter,
+    receipt::{PermitId, Receipt, TakenAhead},
+    sync::lock,
+};
 
 /// The permits of one lease, which have one entry in the store between them.
 ///
@@ -60,6 +63,11 @@ impl Balance {
         state.unused = left;
         state.grants += 1;
         Some((left, self.receipt.id.for_grant(state.grants)))
+    }
+
+    /// Returns the limiter that the permits are of.
+    pub(crate) fn limiter(&self) -> &Arc<Limiter> {
+        &self.receipt.limiter
     }
 
     /// Ends the lease: nothing is handed out any more, and what no grant has is given back.

@@ -318,9 +318,16 @@ impl Lease {
             retry_after: None,
             shadow: false,
         };
+        // The limiter is the lease's, so that a grant allocates none. No call is made for it.
+        let limiter = match self.balance.limiter() {
+            limiter if limiter.limit == charge.limit() => Arc::clone(limiter),
+            _ => charge.limiter.share(),
+        };
         let receipt = Receipt {
             id,
-            ..charge.receipt().granted(self.state.interval)
+            ..charge
+                .receipt_of(limiter, None)
+                .granted(self.state.interval)
         };
         let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
         let (limits, receipts) = (List::from([state]), List::from([receipt]));
