@@ -12,7 +12,7 @@ use tower_ratelimit::{Algorithm, Diagnosis, Limit, RateLimiter, RateType, RedisS
 use crate::{
     Answer, Stop, print,
     redis::{Connection, Which},
-    replay::{Named, SCHEMA, time},
+    replay::{SCHEMA, time},
     say,
     verify::listed,
 };
@@ -319,7 +319,7 @@ impl Seen {
             _ => "never".to_owned(),
         };
         let _ = writeln!(page, "expires    {expires}");
-        let _ = write!(page, "algorithm  {}", Named::of(self.algorithm));
+        let _ = write!(page, "algorithm  {}", self.algorithm);
         page
     }
 
@@ -352,7 +352,7 @@ impl Seen {
             "schema": SCHEMA,
             "name": name,
             "limit": limit_of(limit),
-            "algorithm": Named::of(self.algorithm),
+            "algorithm": self.algorithm.to_string(),
             "left": self.left,
             "granted_in_last_second": self.granted_lately,
             "next_free_ms": self.next_free.map(millis),

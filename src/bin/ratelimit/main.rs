@@ -9,6 +9,7 @@ mod check;
 mod demo;
 mod diff;
 mod explain;
+mod html;
 mod impact;
 mod limiter;
 mod redis;

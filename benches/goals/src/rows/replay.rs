@@ -109,7 +109,7 @@ pub(crate) fn read(path: &str, replayed: bool) {
     if replayed {
         let replay = Replay::by("ip").limit(Limit::per_minute(60));
         let report = replay.run(|| open().map(Some)).unwrap();
-        assert_eq!((report.requests, report.callers), (LINES, CALLERS));
+        assert_eq!((report.read.requests, report.callers), (LINES, CALLERS));
         assert!(report.smallest[0].verified);
     } else {
         let (mut log, mut line, mut lines) = (open().unwrap(), Vec::new(), 0);
