@@ -11,22 +11,21 @@ mod diff;
 mod explain;
 mod impact;
 mod limiter;
+mod out;
 mod redis;
 mod replay;
 mod rules;
 mod traffic;
 mod verify;
 
-use std::{
-    fmt::Display,
-    io::{self, ErrorKind, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
 use tower_ratelimit::{ConfigError, Error};
+
+use self::out::{print, say};
 
 /// Choose request limits from access logs, check files of rules, and look after limiters in Redis.
 #[derive(Parser)]
@@ -141,24 +140,4 @@ fn run(command: Command) -> Result<Answer, Stop> {
             Ok(Answer::Yes)
         }
     }
-}
-
-/// Prints a result. A reader that has seen enough may leave early.
-fn print(result: &str) -> Result<(), String> {
-    let mut output = io::stdout().lock();
-    let printed = output
-        .write_all(result.as_bytes())
-        .and_then(|()| output.flush());
-    match printed {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(format!("the result cannot be written: {error}"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Says something that is no result.
-fn say(what: impl Display) {
-    // There is no place left to say that this place is closed.
-    let _ = writeln!(io::stderr().lock(), "ratelimit: {what}");
 }

@@ -35,8 +35,8 @@ pub(crate) const SCHEMA: u32 = 1;
 /// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
-/// at once with the status of the log, requests that wait do so in the log's time, and callers of
-/// gRPC need the column of their `content-type` as a `--field`.
+/// at once with the status of the log, requests that would wait for permits are counted as such and
+/// take none, and callers of gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The log; `-` is the standard input, which is read once, so that no limit is verified
@@ -136,8 +136,8 @@ pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let columns = &arguments.columns;
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        let replayed = impact::run(columns, &arguments.assumptions, rules, log)?;
-        return replayed.print(arguments.json);
+        let assumptions = &arguments.assumptions;
+        return impact::run(columns, assumptions, rules, log, arguments.json);
     }
     if !columns.field.is_empty() || arguments.assumptions.is_any() {
         return Err(Stop::usage(

@@ -42,8 +42,6 @@ pub(crate) fn fixed<T: std::str::FromStr>(text: &str) -> Result<(String, T), Str
 /// A file of rules.
 pub(crate) struct Loaded {
     pub(crate) rules: Result<Rules, ConfigError>,
-    /// The file as it stands.
-    pub(crate) table: Table,
     /// The keys that code has.
     pub(crate) keys: BTreeSet<String>,
 }
@@ -70,9 +68,8 @@ impl Assumptions {
         }
         let file = self.file(&known);
         let mut paths = paths.iter();
-        let loaded = tables.map(|table| Loaded {
+        let loaded = tables.map(|_| Loaded {
             rules: file.load(paths.next().copied().unwrap_or(Path::new(""))),
-            table,
             keys: known.keys.clone(),
         });
         if loaded.iter().all(|file| file.rules.is_ok()) {
