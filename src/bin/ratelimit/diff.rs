@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
 }
 
 fn in_file<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> Stop {
-    move |error| Stop::Usage(format!("{}: {error}", path.display()))
+    move |error| Stop::usage(format!("{}: {error}", path.display()))
 }
 
 /// Parts of a file, such as `rules.login`, with the texts of their fields.

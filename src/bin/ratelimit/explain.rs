@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
         .iter()
         .find(|(name, _)| !loaded.keys.contains(name))
     {
-        return Err(Stop::Usage(format!(
+        return Err(Stop::usage(format!(
             "no rule counts by a key {name:?} of the code"
         )));
     }
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let others = arguments.header.iter().chain(&arguments.key);
     let others = others.map(|(name, value)| (name.as_str(), Some(value.as_str())));
     let request = request(given.map(|text| text.map(String::as_str)), others)
-        .ok_or_else(|| Stop::Usage(format!("HTTP has no request {method:?} {path:?}")))?;
+        .ok_or_else(|| Stop::usage(format!("HTTP has no request {method:?} {path:?}")))?;
     let (parts, ()) = request.clone().into_parts();
     let limiters = stage.layer.limiters_of(&parts);
     // In Redis they have the prefix of the store there.
@@ -129,10 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
             false => format!("{}{limiters}\n{}\n", columns(&rows), verdict(result)),
         }
     })?;
-    Ok(match is_refused(result) {
-        true => Answer::No,
-        false => Answer::Yes,
-    })
+    Ok(Answer::is(!is_refused(result)))
 }
 
 fn verdict(result: RequestResult) -> &'static str {
