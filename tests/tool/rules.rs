@@ -664,7 +664,10 @@ fn mistakes_are_named() {
             "\"user\"",
         ),
         (vec!["check", service, "--tier", "plans=paid"], "\"plans\""),
-        (vec!["check", service, "--tier", "plan=gold"], "free, paid"),
+        (
+            vec!["check", service, "--tier", "plan=gold"],
+            "\"free\", \"paid\"",
+        ),
         (vec!["check", service, "--tier", "plan"], "'plan'"),
         (vec!["check", service, "--when", "beta=true"], "\"beta\""),
         (vec!["check", service, "--when", "beta=yes"], "'beta=yes'"),

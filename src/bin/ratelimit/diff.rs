@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let files = [&*arguments.old, &*arguments.new];
-    let [old, new] = arguments.assumptions.load(files)?.map(|file| file.rules);
+    let [old, new] = arguments.assumptions.load(files)?.rules;
     let stages = [
         Stage::new(old.map_err(in_file(&arguments.old))?)?,
         Stage::new(new.map_err(in_file(&arguments.new))?)?,

@@ -59,17 +59,15 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
-    let [loaded] = arguments.assumptions.load([&arguments.file])?;
-    if let Some((name, _)) = arguments
-        .key
-        .iter()
-        .find(|(name, _)| !loaded.keys.contains(name))
-    {
+    let loaded = arguments.assumptions.load([&arguments.file])?;
+    let names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
+    if let Some((_, name)) = names.into_iter().find(|it| !loaded.code.contains(it)) {
         return Err(Stop::usage(format!(
             "no rule counts by a key {name:?} of the code"
         )));
     }
-    let mut stage = Stage::new(loaded.rules?)?;
+    let [rules] = loaded.rules;
+    let mut stage = Stage::new(rules?)?;
     let (method, path) = (&arguments.method, &arguments.path);
     let ip = arguments.ip.to_string();
     let given = [

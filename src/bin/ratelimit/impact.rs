@@ -56,8 +56,8 @@ pub(crate) fn run(
     log: &Path,
     as_json: bool,
 ) -> Result<Answer, Stop> {
-    let [loaded] = assumptions.load([rules])?;
-    let stage = Stage::new(loaded.rules?)?;
+    let [rules] = assumptions.load([rules])?.rules;
+    let stage = Stage::new(rules?)?;
     let Impact { read, effects, .. } = send(settings, log, None, [stage])?;
     let [effect] = effects;
     print(&match as_json {
