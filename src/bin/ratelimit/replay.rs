@@ -4,7 +4,6 @@ use std::{
     borrow::Cow,
     fs::{self, File},
     io::{self, BufRead, BufReader, Cursor, Read},
-    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,10 +19,10 @@ use tower_ratelimit::{
 };
 
 use crate::{
-    Answer, Stop, demo, html, impact, print,
+    Answer, Stop, demo, html, impact,
+    out::{columns, print, say},
     rules::Assumptions,
-    say,
-    traffic::{Columns, LOST, columns},
+    traffic::{Columns, LOST, address},
 };
 
 /// The version of what `--json` prints. It grows when a field changes or goes.
@@ -36,8 +35,8 @@ pub(crate) const SCHEMA: u32 = 1;
 /// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
-/// at once with the status of the log, requests that wait do so in the log's time, and callers of
-/// gRPC need the column of their `content-type` as a `--field`.
+/// at once with the status of the log, requests that would wait for permits are counted as such and
+/// take none, and callers of gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The log; `-` is the standard input, which is read once, so that no limit is verified
@@ -127,8 +126,8 @@ pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let columns = &arguments.columns;
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        let replayed = impact::run(columns, &arguments.assumptions, rules, log)?;
-        return replayed.print(arguments.json);
+        let assumptions = &arguments.assumptions;
+        return impact::run(columns, assumptions, rules, log, arguments.json);
     }
     if !columns.field.is_empty() || arguments.assumptions.is_any() {
         return Err(Stop::usage(
@@ -207,14 +206,6 @@ fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<Strin
         parts.headers.insert("x-forwarded-for", value);
     }
     client.find(&parts).map(|address| address.to_string())
-}
-
-/// Reads an address, with or without a port.
-pub(crate) fn address(text: &str) -> Option<SocketAddr> {
-    match text.parse::<IpAddr>() {
-        Ok(ip) => Some(SocketAddr::new(ip, 0)),
-        Err(_) => text.parse().ok(),
-    }
 }
 
 /// Opens a log, and decompresses it if it begins as gzip does. A terminal sees how far it is read.
