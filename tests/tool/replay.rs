@@ -265,3 +265,68 @@ fn a_report_is_one_file_that_needs_no_network() {
     assert_eq!(ran.status, 2);
     assert!(ran.said.contains("/no/such/folder/x: "), "{}", ran.said);
 }
+
+/// The costs of rules and the other rules of a request count: the oracle is a replay of the file
+/// with the limit that was found, and with one permit less.
+#[test]
+fn the_smallest_limits_of_rules_are_found() {
+    let rules = |all: &str, dear: &str| {
+        format!(
+            "[rules.all]\nrate = \"{all}\"\nby = \"peer\"\n\
+             [rules.dear]\nrate = \"{dear}\" # of five each\nby = \"peer\"\ncost = 5\n\
+             [[on]]\nroute = \"/dear\"\nrules = [\"all\", \"dear\"]\n\
+             [[on]]\nroute = \"/{{*rest}}\"\nrules = [\"all\"]\n"
+        )
+    };
+    let line = |second: u32, caller: u32| {
+        let path = if second % 3 == 0 { "/dear" } else { "/x" };
+        let time = 1_791_640_500 + second;
+        format!("192.0.2.{caller} - - [{time}.{caller:03}] \"GET {path} HTTP/1.1\" 200 5\n")
+    };
+    // Caller n comes every n seconds.
+    let lines = (0..300).flat_map(|second| {
+        let callers = (1..41).filter(move |caller| second % caller == 0);
+        callers.map(move |caller| line(second, caller))
+    });
+    let log = file("rules.log", lines.collect::<String>().as_bytes());
+    let replay = |rules: &str, more: &[&str]| {
+        let rules = file("smallest.toml", rules.as_bytes());
+        let arguments = [
+            "replay",
+            log.to_str().unwrap(),
+            "--rules",
+            rules.to_str().unwrap(),
+        ];
+        object(&[&arguments[..], more].concat(), b"")
+    };
+    let found = replay(&rules("1000/1m", "1000/1m"), &["--share", "10%"]);
+    let found = found["smallest"].as_array().unwrap();
+    assert_eq!(found.len(), 2);
+    for (place, found) in found.iter().enumerate() {
+        let limit = found["limit"].as_str().unwrap();
+        let (permits, _) = limit.split_once('/').unwrap();
+        let less = permits.parse::<u64>().unwrap() - 1;
+        assert!(less >= 4, "{found}");
+        for (limit, expected) in [
+            (limit, &found["touched"]),
+            (&format!("{less}/1m"), &found["touched_by_one_less"]),
+        ] {
+            let rules = match place {
+                0 => rules(limit, "1000/1m"),
+                _ => rules("1000/1m", limit),
+            };
+            let row = &replay(&rules, &[])["rules"][place];
+            assert_eq!(row["rule"], found["rule"]);
+            assert_eq!(&row["callers"], expected, "{limit}: {row}");
+        }
+        // Fewer than a tenth of 40 callers.
+        let touched = ["touched", "touched_by_one_less"].map(|it| found[it].as_u64().unwrap());
+        assert!(touched[0] < 4 && touched[1] >= 4, "{found}");
+        assert_eq!(found["callers"], 40);
+    }
+    let ran = ratelimit(
+        &["replay", "-", "--rules", "limits.toml", "--share", "1%"],
+        b"",
+    );
+    assert_eq!(ran.status, 2, "{}", ran.said);
+}

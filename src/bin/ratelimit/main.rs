@@ -16,6 +16,7 @@ mod out;
 mod redis;
 mod replay;
 mod rules;
+mod smallest;
 mod traffic;
 mod verify;
 

@@ -69,14 +69,15 @@ pub(crate) struct Arguments {
     )]
     limit: Vec<Limit>,
     /// Send the requests through the rules of this file, as a service would
-    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "share", "client_ip_from", "html"], value_name = "FILE")]
+    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"], value_name = "FILE")]
     rules: Option<PathBuf>,
     /// The algorithm that counts: `sliding-log`, `fixed-window` or `gcra`
     #[arg(long, default_value = "sliding-log")]
     algorithm: Algorithm,
-    /// Look for the smallest limit that touches fewer than this share of callers
-    #[arg(long, default_value = "0.1%", value_parser = share, value_name = "SHARE")]
-    share: f64,
+    /// Look for the smallest limit that touches fewer than this share of callers [default: 0.1%].
+    /// With `--rules` for that of each rule, in several readings, and only if it is given
+    #[arg(long, value_parser = share, value_name = "SHARE")]
+    share: Option<f64>,
     #[command(flatten)]
     columns: Columns,
     #[command(flatten)]
@@ -127,7 +128,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let columns = &arguments.columns;
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
         let assumptions = &arguments.assumptions;
-        return impact::run(columns, assumptions, rules, log, arguments.json);
+        return impact::run(
+            columns,
+            assumptions,
+            rules,
+            log,
+            arguments.share,
+            arguments.json,
+        );
     }
     if !columns.field.is_empty() || arguments.assumptions.is_any() {
         return Err(Stop::usage(
@@ -146,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     if let Some((column, unit)) = &columns.duration_field {
         rows = rows.duration_column(column, *unit);
     }
-    let mut replay = Replay::of(rows).share(arguments.share);
+    let mut replay = Replay::of(rows).share(arguments.share.unwrap_or(0.001));
     for limit in &arguments.limit {
         replay = replay.limit_by(arguments.algorithm, *limit);
     }

@@ -265,7 +265,8 @@ pub(crate) struct Row {
     pub(crate) refused: u64,
     pub(crate) in_shadow: u64,
     pub(crate) without_key: u64,
-    /// The hashes of callers that it refused, or would have.
+    /// The hashes of its callers, and of those that it refused, or would have.
+    pub(crate) callers: HashSet<u64>,
     pub(crate) touched: HashSet<u64>,
 }
 
@@ -331,6 +332,9 @@ impl Observer for Recorder {
             row.limit = met.limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
+            if met.result != MissingKey {
+                row.callers.insert(met.key_hash());
+            }
             row.refused += u64::from(matches!(met.result, Deny | AboveRate | QueueFull));
             row.in_shadow += u64::from(met.result == ShadowDeny);
             row.without_key += u64::from(met.result == MissingKey);
