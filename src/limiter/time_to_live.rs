@@ -137,6 +137,7 @@ impl RateLimiter {
         Ok(Self {
             lease: self.lease,
             yields: self.yields,
+            origin: self.origin,
             ..Self::of(Arc::clone(&self.store), new)
         })
     }

@@ -238,7 +238,7 @@ fn insert_decision(extensions: &mut Extensions, decision: Decision, outermost: b
         return;
     };
     let decisions = extensions.get_or_insert_default::<Decisions>();
-    if decisions.as_slice().is_empty() {
+    if decisions.iter().len() == 0 {
         decisions.push(other.clone());
     }
     if outermost {

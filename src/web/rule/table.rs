@@ -372,14 +372,15 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the names of the limiters that a request would be counted in.
-    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<Name> {
+    /// Returns the limiters that a request would be counted in: their rules and names.
+    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
         let charges = self
             .rules_for(self.index.find(parts))
             .iter()
             .filter_map(|rule| {
                 let charge = rule.plan(parts).ok()?;
-                Some(charge?.name().clone())
+                let charge = charge?;
+                Some((Arc::clone(&charge.labels.name), charge.name().clone()))
             });
         charges.collect()
     }
