@@ -50,7 +50,7 @@ pub(crate) struct Exit {
 }
 
 impl Exit {
-    fn new(listeners: Listeners, about: About) -> Self {
+    pub(crate) fn new(listeners: Listeners, about: About) -> Self {
         let told = AtomicUsize::new(0);
         Self {
             listeners,

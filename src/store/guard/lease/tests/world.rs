@@ -201,10 +201,7 @@ impl World {
     ) -> Result<OpResult, Error> {
         let leasing = &self.processes[process];
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
-        let exit = Exit {
-            listeners: Listeners::new([listener]),
-            about: About::default(),
-        };
+        let exit = Exit::new(Listeners::new([listener]), About::default());
         let _changing = exit.changing(name, op);
         leasing.begins(name, op);
         leasing.inner().manage(name, op).await
