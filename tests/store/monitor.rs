@@ -116,7 +116,9 @@ async fn a_layers_decision_is_one_command() {
 async fn metrics_make_redis_do_no_more() {
     let done = async |observed: bool| {
         let server = RedisServer::start();
+        let clock = ManualClock::new();
         let store = patient(server.url()).deny_cache(Duration::ZERO);
+        let store = store.client_clock(clock.clone());
         let store = match observed {
             true => store.observe(Arc::new(Metrics::new())),
             false => store.summary(None),
@@ -129,8 +131,9 @@ async fn metrics_make_redis_do_no_more() {
                 let rule = way.rule(rule.named(&format!("{counted}-{place}")));
                 let layer = RateLimitLayer::builder(&store).otherwise(rule);
                 let layer = layer.count_remaining(counted).build().unwrap();
-                for user in ["ann", "ann", "bob", "ann", "ann"] {
+                for user in ["ann", "ann", "bob", "ann", "ann", "ann"] {
                     let _ = ask(&layer, user).await;
+                    clock.advance(secs(1000));
                 }
             }
         }

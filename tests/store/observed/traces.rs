@@ -213,9 +213,9 @@ async fn a_batch_is_one_span() {
     let _ = decide(&layer, request("first")).await;
     drop(log.take());
     let mut callers = JoinSet::new();
-    for key in 0..60 {
+    for caller in 0..60 {
         let layer = layer.clone();
-        callers.spawn(async move { decide(&layer, request(&format!("key-{}", key / 2))).await });
+        callers.spawn(async move { decide(&layer, request(&format!("key-{}", caller / 6))).await });
     }
     assert!(callers.join_all().await.iter().all(Decision::is_allowed));
     let spans = calls(&log);
