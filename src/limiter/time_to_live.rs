@@ -131,15 +131,14 @@ impl RateLimiter {
         let new = new
             .counted_by(self.key().algorithm())
             .in_slots(self.key().slots());
-        if self.manage_changed(Op::Rename(new.clone())).await? {
-            Ok(Self {
-                lease: self.lease,
-                yields: self.yields,
-                origin: self.origin,
-                ..Self::of(Arc::clone(&self.store), new)
-            })
-        } else {
-            Err(ErrorKind::NotInitialized.into())
+        if !self.manage_changed(Op::Rename(new.clone())).await? {
+            return Err(ErrorKind::NotInitialized.into());
         }
+        Ok(Self {
+            lease: self.lease,
+            yields: self.yields,
+            origin: self.origin,
+            ..Self::of(Arc::clone(&self.store), new)
+        })
     }
 }

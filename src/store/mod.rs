@@ -64,6 +64,10 @@
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
+#[cfg(feature = "unstable-store")]
+pub mod backend;
+#[cfg(feature = "test-util")]
+mod failing;
 pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
@@ -83,7 +87,7 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::demand::Charge;
 use crate::{
     decision::Decision,
@@ -93,7 +97,7 @@ use crate::{
     list::List,
     name::Name,
     observe::Observers,
-    receipt::Receipt,
+    receipt::{PermitId, Receipt},
 };
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
@@ -165,8 +169,20 @@ pub(crate) struct About {
     pub(crate) address: Option<Arc<str>>,
     /// One call reaches only limiters of one identity: a Redis Cluster.
     pub(crate) is_cluster: bool,
+    /// It has no other algorithm, no slots, and no limits per client.
+    pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
+}
+
+impl About {
+    fn in_memory(observers: Observers) -> Self {
+        Self {
+            prefix: "memory".into(),
+            observers,
+            ..Self::default()
+        }
+    }
 }
 
 /// Takes permits, all of them or none, at once or later.
@@ -248,6 +264,19 @@ pub(crate) trait Calls: Send + Sync + 'static {
     fn settle(&self, receipt: Receipt, keep: u32);
 }
 
+/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
+/// come from the operating system each time.
+#[cfg(any(feature = "redis", feature = "unstable-store"))]
+pub(crate) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
+}
+
 /// Is called when a limiter changes.
 ///
 /// It runs before the change is known to its cause, and so neither waits nor comes back.
@@ -273,7 +302,7 @@ impl Listeners {
     }
 
     /// Returns the list of a store that stands alone.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "_guards")]
     pub(crate) fn none() -> Self {
         Self::new([])
     }
@@ -289,15 +318,9 @@ impl Listeners {
     }
 }
 
-impl Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listeners({})", self.0.len())
-    }
-}
-
 /// A store that decides in the place of one that fails.
-#[cfg(feature = "redis")]
-pub(crate) trait StandIn: Decide + Debug {
+#[cfg(feature = "_guards")]
+pub(crate) trait StandIn: Decide {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
     /// is left out.

@@ -3,7 +3,7 @@
 //! A [`Remote`] has all guards: every decision, verb and settlement walks them in its functions,
 //! from the outside in. A store in memory has the exit, the queue and itself.
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use std::sync::Weak;
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use super::{
     },
     report::{self, Undecided},
 };
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use super::{
     guard::{
         breaker::Traffic, deadline::Deadline, deny_cache::Refusals, fallback::Fallback,
@@ -29,7 +29,7 @@ use super::{
     },
     memory::shared::{Shared, stand_in},
 };
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::clock::check_timer;
 use crate::{
     clock::{Clock, SteadyClock},
@@ -128,11 +128,7 @@ pub(crate) fn memory<S: Decide>(
     let queues = Arc::new(Queues::default());
     let listeners = Listeners::new([Box::new(Arc::clone(&queues)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
-    let about = About {
-        prefix: "memory".into(),
-        observers,
-        ..About::default()
-    };
+    let about = About::in_memory(observers);
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
     let stack = InMemory {
         exit: Exit::new(listeners, about),
@@ -199,7 +195,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
 }
 
 /// A server with its guards on.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) struct Remote<S: Decide> {
     exit: Exit,
     fallback: Fallback<Shared>,
@@ -212,7 +208,7 @@ pub(crate) struct Remote<S: Decide> {
 }
 
 /// The settings of the guards around a server.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) struct Guards {
     pub(crate) deadline: Duration,
     /// For how long a refusal is cached.
@@ -224,7 +220,7 @@ pub(crate) struct Guards {
 }
 
 /// Puts the guards around a server, which is made with its listeners.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) fn remote<S: Decide>(
     guards: Guards,
     about: About,
@@ -271,7 +267,7 @@ pub(crate) fn remote<S: Decide>(
 ///
 /// A demand that can be decided at once skips the queue, also to take from a lease: where a
 /// caller waits there is none.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
     fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
@@ -279,7 +275,7 @@ impl<S: Decide> Remote<S> {
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }
-        let leased = self.leasing.take(acquire).map(Ok);
+        let leased = self.leasing.table.take(acquire).map(Ok);
         let decision = leased.or_else(|| self.server.decide_at_once(acquire));
         // A decision is large: it is moved only to be changed.
         match &decision {
@@ -294,7 +290,7 @@ impl<S: Decide> Remote<S> {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         let decision = self.decide_unsent(acquire);

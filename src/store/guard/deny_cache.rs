@@ -9,7 +9,6 @@
 mod generations;
 
 use std::{
-    fmt,
     hash::{BuildHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -385,16 +384,6 @@ impl Held {
             && *self.limiter == *charge.limiter
             && (Arc::ptr_eq(&self.labels, &charge.labels)
                 || self.labels.answers_like(&charge.labels))
-    }
-}
-
-// What it holds has identities in it.
-impl fmt::Debug for Refusals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refusals")
-            .field("cap", &self.cap)
-            .field("len", &self.kept.as_ref().map_or(0, Cache::len))
-            .finish_non_exhaustive()
     }
 }
 

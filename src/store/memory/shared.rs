@@ -1,11 +1,8 @@
 //! The limiters of a store in memory, and what decides by them: a store without a queue.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
 };
 
 use super::{
@@ -217,7 +214,7 @@ impl Shared {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl crate::store::StandIn for Shared {
     fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
@@ -243,13 +240,7 @@ impl crate::store::StandIn for Shared {
 }
 
 /// Returns a store with no queue, for one that fails.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) fn stand_in(clock: Arc<dyn Clock>) -> Arc<Shared> {
     Arc::new(Shared::new(MOST_LIMITERS, clock, Listeners::none()))
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
 }

@@ -104,11 +104,9 @@ impl Rules {
     /// the requested path. `GET` includes `HEAD`. A CORS preflight is an OPTIONS request, whatever
     /// method it asks for: `POST /login` does not match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
-        self.entries.push((
-            pattern.to_owned(),
-            Pattern::route(pattern),
-            rules.into_rules(),
-        ));
+        let rules = rules.into_rules();
+        self.entries
+            .push((pattern.to_owned(), Pattern::route(pattern), rules));
         self
     }
 

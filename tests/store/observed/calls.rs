@@ -348,6 +348,17 @@ async fn an_observer_that_panics_is_not_called_again() {
 }
 
 #[tokio::test]
+async fn a_limiter_is_observed_under_its_new_name() {
+    let heard = Arc::new(Heard::default());
+    let store = MemoryStore::new().observe(heard.clone());
+    let limiter = RateLimiter::new(&store, "before").unwrap();
+    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    let renamed = limiter.rename("after").await.unwrap();
+    assert!(renamed.try_acquire().await.unwrap().is_allowed());
+    assert!(heard.has("allow store"), "{heard:?}");
+}
+
+#[tokio::test]
 async fn one_observer_of_both_is_told_once() {
     let heard = Arc::new(Heard::default());
     let of_layer = Arc::new(Heard::default());

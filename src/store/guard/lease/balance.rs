@@ -2,12 +2,15 @@
 
 use std::{
     collections::VecDeque,
-    fmt, mem,
-    sync::{Mutex, MutexGuard},
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::receipt::{PermitId, Receipt, TakenAhead};
-use crate::sync::lock;
+use crate::{
+    name::Limiter,
+    receipt::{PermitId, Receipt, TakenAhead},
+    sync::lock,
+};
 
 /// The permits of one lease, which have one entry in the store between them.
 ///
@@ -60,6 +63,11 @@ impl Balance {
         state.unused = left;
         state.grants += 1;
         Some((left, self.receipt.id.for_grant(state.grants)))
+    }
+
+    /// Returns the limiter that the permits are of.
+    pub(crate) fn limiter(&self) -> &Arc<Limiter> {
+        &self.receipt.limiter
     }
 
     /// Ends the lease: nothing is handed out any more, and what no grant has is given back.
@@ -122,14 +130,5 @@ impl TakenAhead for Balance {
         if !state.open {
             self.correct(state, settle);
         }
-    }
-}
-
-// Receipts hold names, and names identities.
-impl fmt::Debug for Balance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Balance")
-            .field("taken", &self.taken())
-            .finish_non_exhaustive()
     }
 }

@@ -233,7 +233,7 @@ impl World {
 
     /// Ends all leases of a process.
     pub(crate) fn end(&self, process: usize) {
-        self.processes[process].end_first(usize::MAX);
+        self.processes[process].table.end_first(usize::MAX);
     }
 
     pub(crate) fn advance(&self, millis: u64) {
