@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::{
     Answer, Stop,
     out::{columns, print},
-    rules::Assumptions,
+    rules::{Assumptions, Loaded},
+    smallest::{Search, Searched},
     traffic::{Columns, Effect, Read, Row, Stage, is_refused},
 };
 
@@ -54,21 +55,40 @@ pub(crate) fn run(
     assumptions: &Assumptions,
     rules: &Path,
     log: &Path,
+    share: Option<f64>,
     as_json: bool,
 ) -> Result<Answer, Stop> {
-    let [rules] = assumptions.load([rules])?.rules;
-    let stage = Stage::new(rules?)?;
+    let Loaded {
+        rules: [loaded],
+        code,
+    } = assumptions.load([rules])?;
+    let stage = Stage::new(loaded?)?;
     let Impact { read, effects, .. } = send(settings, log, None, [stage])?;
     let [effect] = effects;
+    let searched = share.map(|share| Searched {
+        settings,
+        assumptions,
+        code: &code,
+        rules,
+        log,
+        share,
+    });
+    let found = searched.map_or_else(|| Ok(Vec::new()), |it| it.find(&effect.rules))?;
     print(&match as_json {
         true => {
             let mut object = read.object();
             object["refused"] = effect.refused.into();
             object["waiting"] = effect.waiting.into();
             object["rules"] = effect.rules.iter().map(|row| shown(row, &read)).collect();
+            if share.is_some() {
+                object["smallest"] = found.iter().map(Search::object).collect();
+            }
             format!("{object:#}\n")
         }
-        false => table(&effect, &read),
+        false => {
+            let sentences = found.iter().map(|it| it.sentence() + "\n");
+            table(&effect, &read) + &sentences.collect::<String>()
+        }
     })?;
     Ok(read.report(&effect.rules))
 }

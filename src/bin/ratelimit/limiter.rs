@@ -12,7 +12,7 @@ use crate::{
     Answer, Stop,
     out::{columns, print, say},
     redis::{Connection, Which},
-    replay::{Named, SCHEMA, time},
+    replay::{SCHEMA, time},
     verify::listed,
 };
 
@@ -263,7 +263,7 @@ fn shown(seen: &Diagnosis) -> Vec<(String, Value, String)> {
         (json!(it.map(millis)), words)
     };
     let lately = seen.granted_lately;
-    let algorithm = Named::of(seen.algorithm);
+    let algorithm = seen.algorithm.to_string();
     let expires = match seen.time_to_live[0] {
         TimeToLive::Left(left) => Some(left),
         _ => None,

@@ -9,12 +9,14 @@ mod check;
 mod demo;
 mod diff;
 mod explain;
+mod html;
 mod impact;
 mod limiter;
 mod out;
 mod redis;
 mod replay;
 mod rules;
+mod smallest;
 mod traffic;
 mod verify;
 

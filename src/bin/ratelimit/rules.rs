@@ -101,6 +101,11 @@ impl Assumptions {
         Ok(Loaded { rules, code })
     }
 
+    /// Reads a text, whose code has these names.
+    pub(crate) fn parse(&self, code: &BTreeSet<Name>, text: &str) -> Result<Rules, ConfigError> {
+        self.file(code).parse(text)
+    }
+
     /// Returns whether an option is given.
     pub(crate) fn is_any(&self) -> bool {
         self.strict || self.fixed().next().is_some()

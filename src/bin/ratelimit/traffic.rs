@@ -134,7 +134,8 @@ fn in_log(log: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", log.display())
 }
 
-fn address(text: &str) -> Option<SocketAddr> {
+/// Reads an address, with or without a port.
+pub(crate) fn address(text: &str) -> Option<SocketAddr> {
     match text.parse::<IpAddr>() {
         Ok(ip) => Some(SocketAddr::new(ip, 0)),
         Err(_) => text.parse().ok(),
@@ -270,7 +271,8 @@ pub(crate) struct Row {
     pub(crate) refused: u64,
     pub(crate) in_shadow: u64,
     pub(crate) without_key: u64,
-    /// The hashes of callers that it refused, or would have.
+    /// The hashes of its callers, and of those that it refused, or would have.
+    pub(crate) callers: HashSet<u64>,
     pub(crate) touched: HashSet<u64>,
 }
 
@@ -336,6 +338,9 @@ impl Observer for Recorder {
             row.limit = met.limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
+            if met.result != MissingKey {
+                row.callers.insert(met.key_hash());
+            }
             row.refused += u64::from(matches!(met.result, Deny | AboveRate | QueueFull));
             row.in_shadow += u64::from(met.result == ShadowDeny);
             row.without_key += u64::from(met.result == MissingKey);

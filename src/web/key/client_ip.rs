@@ -207,6 +207,13 @@ impl ClientIp {
         self
     }
 
+    /// Returns the address that counts, with all of its bits; `None` if no limit could count it.
+    ///
+    /// For what else needs the client's address, such as an access log.
+    pub fn find(&self, parts: &Parts) -> Option<IpAddr> {
+        self.address(parts, &mut Key::default()).ok()
+    }
+
     /// Expects no proxy.
     pub(crate) fn none() -> Self {
         Self::new(Trust::Hops(0), None)
