@@ -38,16 +38,16 @@ pub(crate) struct Columns {
     /// Sort lines within this time
     ///
     /// Lines that are apart by more are left out.
-    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME")]
+    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME", hide_short_help = true)]
     pub(crate) reorder: Duration,
     /// The column of the time, if it has no usual name
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", hide_short_help = true)]
     pub(crate) time_field: Option<String>,
     /// The column of a duration to subtract
     ///
     /// Lines are written when requests end. It is in seconds, or in a unit, as in `took:ms` or
     /// `11:us`.
-    #[arg(long, value_parser = replay::duration, value_name = "COLUMN")]
+    #[arg(long, value_parser = replay::duration, value_name = "COLUMN", hide_short_help = true)]
     pub(crate) duration_field: Option<(String, Duration)>,
     /// The column of a header, or of a key of the code
     ///
