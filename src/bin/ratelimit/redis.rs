@@ -36,6 +36,12 @@ pub(crate) struct Connection {
     /// The prefix of rules' names
     #[arg(long, default_value = "ratelimit")]
     prefix: String,
+    /// The client whose part of a limit is meant
+    ///
+    /// Of a limit per client, which each has for itself: the id of a Redisson instance, or what a
+    /// service gives to `client_id`. `diagnose` lists those that have keys.
+    #[arg(long, value_name = "ID")]
+    client: Option<String>,
 }
 
 impl Connection {
@@ -55,7 +61,12 @@ impl Connection {
             ([one], false) => RedisStore::builder(one),
             _ => return Err(Stop::usage("several addresses are for `--cluster`")),
         };
-        Ok(builder.prefix(&self.prefix).summary(None).build()?)
+        let builder = builder.prefix(&self.prefix).summary(None);
+        Ok(match &self.client {
+            Some(client) => builder.client_id(client),
+            None => builder,
+        }
+        .build()?)
     }
 }
 
