@@ -119,7 +119,7 @@ impl Command {
                 if !write.may(&format!("delete {name:?}"))? {
                     return Ok(Answer::Yes);
                 }
-                RateLimiter::new(&store, &name)?.delete().await?;
+                RateLimiter::new(&store, &name)?.by_tool().delete().await?;
                 let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
                 one.print(&format!("{name}: deleted"), &object)
             }
@@ -170,7 +170,7 @@ impl One {
     async fn set_rate(&self, write: &Write, rate: Limit, reset: bool) -> Result<Answer, Stop> {
         let store = self.connection.open()?;
         let name = self.which.name(&store)?;
-        let limiter = RateLimiter::new(&store, &name)?;
+        let limiter = RateLimiter::new(&store, &name)?.by_tool();
         let before = limiter.limit().await?;
         let limit = like(rate, before)?;
         let was = before.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
@@ -205,7 +205,9 @@ impl One {
         if !write.may(&format!("repair {name:?}, which has lost {drift}"))? {
             return Ok(Answer::Yes);
         }
-        let limiter = RateLimiter::new(&store, &name)?.algorithm(seen.algorithm);
+        let limiter = RateLimiter::new(&store, &name)?
+            .by_tool()
+            .algorithm(seen.algorithm);
         let lost = limiter.repair().await?;
         let object = json!({"schema": SCHEMA, "name": name, "lost": lost});
         self.print(&format!("{name}: {lost} permits had been lost"), &object)

@@ -258,7 +258,7 @@ impl Observer for Activity {
         match *event {
             StateChange::Breaker { node, open } => self.node(node, "open", open),
             StateChange::Connection { node, connected } => self.node(node, "connected", connected),
-            StateChange::Rules { refused } => {
+            StateChange::Rules { refused, .. } => {
                 let error = refused.map(ToString::to_string);
                 let error = error.map(|it| it.chars().take(LONGEST_ERROR).collect::<String>());
                 let reloads = &mut lock(&self.changes).reloads;
