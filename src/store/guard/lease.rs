@@ -23,8 +23,8 @@ use std::{
 use tokio::{runtime::Handle, task::JoinSet};
 
 use self::{
-    balance::Balance,
-    table::{Lease, LeasePlan, LeaseTable, Settle, lease_of, longest},
+    balance::{Balance, Settle},
+    table::{Lease, LeasePlan, LeaseTable, lease_of, longest},
 };
 use super::{clock::StoreClock, queue::Queues};
 use crate::{
@@ -119,11 +119,11 @@ impl<S: Calls> Leasing<S> {
                 let received = self.table.clock().elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
-                let balance = Arc::new(Balance::new(receipt.granted(state.interval)));
+                let receipt = receipt.granted(state.interval);
+                let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
                 let lease = Lease {
                     _expiry: self.expiry(plan, &balance, left),
                     balance,
-                    settle: Arc::clone(&self.settle),
                     limit: first.first.limit(),
                     sent,
                     lasts,
@@ -279,9 +279,7 @@ impl<S: Calls> Calls for Leasing<S> {
 
     fn settle(&self, receipt: Receipt, keep: u32) {
         match (&receipt.lease, receipt.permits.checked_sub(keep)) {
-            (Some(lease), Some(unused)) => {
-                lease.give_back(unused, &mut |entry, keep| self.inner.settle(entry, keep));
-            }
+            (Some(lease), Some(unused)) => lease.give_back(unused),
             // More than it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
         }

@@ -1,6 +1,6 @@
 //! The permits of one lease: handed out, given back, and settled when it ends.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::receipt::{PermitId, Receipt, TakenAhead};
 use crate::sync::lock;
@@ -14,8 +14,12 @@ use crate::sync::lock;
 pub(crate) struct Balance {
     /// The receipt of the call that took them.
     receipt: Receipt,
+    settle: Settle,
     state: Mutex<State>,
 }
+
+/// Settles with the store. It neither waits nor comes back to leases, whose locks may be held.
+pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 struct State {
     /// Set if permits that come back may be handed out again.
@@ -29,10 +33,11 @@ struct State {
 }
 
 impl Balance {
-    pub(crate) fn new(receipt: Receipt) -> Self {
+    pub(crate) fn new(receipt: Receipt, settle: Settle) -> Self {
         let permits = receipt.permits;
         Self {
             receipt,
+            settle,
             state: Mutex::new(State {
                 open: true,
                 unused: permits,
@@ -53,10 +58,10 @@ impl Balance {
     }
 
     /// Ends the lease: nothing is handed out any more, and what no grant has is given back.
-    pub(crate) fn close(&self, settle: impl FnOnce(Receipt, u32)) {
+    pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.open = false;
-        self.correct(&mut state, settle);
+        self.correct(&mut state);
     }
 
     /// Returns whether it is to be followed by another: it has ended, or less than half of it is
@@ -76,7 +81,9 @@ impl Balance {
         self.receipt.permits
     }
 
-    fn correct(&self, state: &mut State, settle: impl FnOnce(Receipt, u32)) {
+    /// Takes what is unused out of the entry. Under the lock, so that corrections are sent in their
+    /// order.
+    fn correct(&self, state: &mut State) {
         if state.unused == 0 {
             return;
         }
@@ -86,17 +93,16 @@ impl Balance {
         };
         state.entry -= state.unused;
         state.unused = 0;
-        settle(entry, state.entry);
+        (self.settle)(entry, state.entry);
     }
 }
 
 impl TakenAhead for Balance {
-    // Under the lock, so that corrections are sent in their order.
-    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+    fn give_back(&self, permits: u32) {
         let mut state = lock(&self.state);
         state.unused += permits;
         if !state.open {
-            self.correct(&mut state, settle);
+            self.correct(&mut state);
         }
     }
 }

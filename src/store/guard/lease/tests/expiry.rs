@@ -1,5 +1,7 @@
 //! Which leases are out, when they end, and what a balance knows of one.
 
+use std::sync::Mutex;
+
 use super::{world::Connection, *};
 use crate::receipt::TakenAhead;
 
@@ -16,8 +18,8 @@ fn leased(world: &mut World) -> Vec<Acquire> {
     out
 }
 
-fn balance(world: &World, permits: u32) -> Arc<Balance> {
-    Arc::new(Balance::new(world.acquire(permits).first.receipt()))
+fn balance(world: &World, permits: u32, settle: Settle) -> Arc<Balance> {
+    Arc::new(Balance::new(world.acquire(permits).first.receipt(), settle))
 }
 
 #[tokio::test]
@@ -89,17 +91,23 @@ async fn the_tasks_end_with_their_leases() {
 #[test]
 fn a_balance_is_worn_when_less_than_half_is_left() {
     let world = World::of_one();
-    let balance = balance(&world, 100);
+    let settled = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&settled);
+    let settle = move |entry: Receipt, keep| log.lock().unwrap().push((entry.permits, keep));
+    let balance = balance(&world, 100, Arc::new(settle));
     assert_eq!((balance.used(), balance.is_low()), (0, false));
     let (left, _) = balance.take(50).unwrap();
     assert_eq!(left, 50);
     assert_eq!((balance.used(), balance.is_low()), (50, false));
     balance.take(1).unwrap();
     assert_eq!((balance.used(), balance.is_low()), (51, true));
-    balance.give_back(20, &mut |_, _| panic!("it may be handed out again"));
+    // It may be handed out again.
+    balance.give_back(20);
+    assert_eq!(*settled.lock().unwrap(), []);
     assert_eq!((balance.used(), balance.is_low()), (31, false));
     // Out of the store, as no grant has it.
-    balance.close(|entry, keep| assert_eq!((entry.permits, keep), (100, 31)));
+    balance.close();
+    assert_eq!(*settled.lock().unwrap(), [(100, 31)]);
     assert_eq!((balance.used(), balance.is_low()), (31, true));
     assert_eq!(balance.taken(), 100);
 }
