@@ -19,7 +19,7 @@ use super::{
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
     observe::{Observers, StateChange},
-    store::redis::classify::{Class, Executed},
+    store::redis::classify::Class,
     sync::lock,
 };
 
@@ -67,7 +67,7 @@ pub(crate) struct Failed {
 
 impl Failed {
     fn after_sending(error: RedisError) -> Self {
-        let unacknowledged = Class::of(&error).executed() == Executed::Perhaps;
+        let unacknowledged = Class::of(&error).leaves_open();
         Self {
             error,
             unacknowledged,
