@@ -175,7 +175,7 @@ impl RedisStore {
             rule_names: RuleNames::default(),
             observers: settings.observers.clone(),
         };
-        let connection = Arc::new(settings.connection(source, traffic));
+        let connection = Arc::new(Connection::new(source, settings.dial(traffic)));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners| Server {
             settle_queue: SettleQueue::new(
@@ -225,15 +225,14 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
-        let dial = Dial {
+    fn dial(&self, traffic: Arc<Traffic>) -> Dial {
+        Dial {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             traffic,
             observers: self.observers.clone(),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
-        };
-        Connection::new(source, dial)
+        }
     }
 }
