@@ -248,14 +248,14 @@ pub(crate) trait Calls: Send + Sync + 'static {
 /// It runs before the change is known to its cause, and so neither waits nor comes back.
 pub(crate) trait Listener: Send + Sync {
     /// Its limit or its state is another: what was known of it is no longer true.
-    fn changed(&self, name: &Name);
+    fn changed(&self, _name: &Name) {}
 
     /// Permits of it may be free that were not, or later than a waiter expects.
     ///
     /// `undone` are those that were taken for a list of several calls, another of which refused.
     /// Other such lists are not to be asked for again because of them: they would take and give
     /// back without end, and make each other do so.
-    fn room(&self, name: &Name, undone: bool);
+    fn room(&self, _name: &Name, _undone: bool) {}
 }
 
 /// The listeners of a store, in their order: the deny cache, leases, waiters.

@@ -33,6 +33,7 @@ use crate::{
     name::Name,
     observe::{Observers, StateChange},
     receipt::Receipt,
+    sync::OnDrop,
 };
 
 /// The outermost guard: every decision and verb passes here, once.
@@ -53,7 +54,6 @@ impl Exit {
         error.of(self.about.address.as_ref())
     }
 
-    /// Calls the listeners when it is dropped. Not made for what only reads.
     /// Returns the result of a verb, of which the observers know now.
     fn managed(&self, op: &Op, result: Result<OpResult, Error>) -> Result<OpResult, Error> {
         if result.is_ok() && !op.only_reads() {
@@ -63,32 +63,23 @@ impl Exit {
         result.map_err(|error| self.named(error))
     }
 
-    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> Option<Changing<'a>> {
-        (!op.only_reads()).then(|| Changing {
-            listeners: &self.listeners,
-            name,
-            op,
-        })
-    }
-}
-
-/// A verb that changes a limiter: its listeners are called when it is over, or its caller is gone.
-pub(crate) struct Changing<'a> {
-    listeners: &'a Listeners,
-    name: &'a Name,
-    op: &'a Op,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let new_name = match self.op {
-            Op::Rename(new_name) => Some(new_name),
-            _ => None,
+    /// Calls the listeners when a verb that changes a limiter is over, or its caller is gone.
+    pub(crate) fn changing<'a>(
+        &'a self,
+        name: &'a Name,
+        op: &'a Op,
+    ) -> Option<OnDrop<impl FnOnce() + 'a>> {
+        let changed = move || {
+            let new_name = match op {
+                Op::Rename(new_name) => Some(new_name),
+                _ => None,
+            };
+            for name in std::iter::once(name).chain(new_name) {
+                self.listeners.changed(name);
+                self.listeners.room(name, false);
+            }
         };
-        for name in std::iter::once(self.name).chain(new_name) {
-            self.listeners.changed(name);
-            self.listeners.room(name, false);
-        }
+        (!op.only_reads()).then(|| OnDrop::new(changed))
     }
 }
 

@@ -36,6 +36,7 @@ use crate::{
     name::Name,
     receipt::Receipt,
     store::{Calls, Listener, Op},
+    sync::OnDrop,
 };
 
 /// The calls to a store, by which permits are fetched ahead.
@@ -95,17 +96,16 @@ impl<S: Calls> Leasing<S> {
             return Ok(decisions);
         };
         let ahead = ahead(first, plan);
-        let mut asking = Asking {
-            inner: &*self.inner,
-            plan,
-            unanswered: Some(ahead.first.receipt()),
-        };
+        // Made before the call is sent: its caller may leave.
+        let receipt = ahead.first.receipt();
+        let _asked = OnDrop::new(|| plan.entry.asked());
+        let unanswered = OnDrop::new(|| self.inner.settle(receipt.clone(), 0));
         let mut all = run.to_vec();
         all.push(ahead);
         let sent = self.table.clock().now();
         let decisions = self.inner.acquire_run(&all).await;
         // What a call may have taken that failed, the store has given back.
-        let receipt = asking.unanswered.take();
+        unanswered.disarm();
         let mut decisions = decisions?;
         let leased = (decisions.len() == all.len()).then(|| decisions.pop());
         record(run, &decisions, plan);
@@ -113,7 +113,7 @@ impl<S: Calls> Leasing<S> {
             None => {}
             Some(Decision::Deny(_)) => plan.entry.refused(plan.ahead),
             Some(Decision::Allow(grant)) => {
-                let (Some(state), Some(receipt)) = (grant.states().first(), receipt) else {
+                let Some(state) = grant.states().first() else {
                     return Ok(decisions);
                 };
                 let received = self.table.clock().elapsed(&sent);
@@ -220,31 +220,12 @@ fn add(decision: &mut Decision, in_hand: u32) {
     }
 }
 
-/// A call that asks for a lease, until it is over.
-struct Asking<'a, S: Calls> {
-    inner: &'a S,
-    plan: &'a LeasePlan,
-    /// The receipt of what is taken ahead, made before the call, until it is answered.
-    unanswered: Option<Receipt>,
-}
-
-impl<S: Calls> Drop for Asking<'_, S> {
-    fn drop(&mut self) {
-        self.plan.entry.asked();
-        if let Some(receipt) = self.unanswered.take() {
-            self.inner.settle(receipt, 0);
-        }
-    }
-}
-
 impl<S: Calls> Listener for Weak<Leasing<S>> {
     fn changed(&self, name: &Name) {
         if let Some(leasing) = self.upgrade() {
             leasing.table.changed(name);
         }
     }
-
-    fn room(&self, _: &Name, _undone: bool) {}
 }
 
 impl<S: Calls> Calls for Leasing<S> {
