@@ -350,6 +350,16 @@ impl Op {
         }
     }
 
+    /// Returns the names whose limiters it may change, of which `name` has it.
+    pub(crate) fn changes<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
+        let new_name = match self {
+            Self::Rename(new_name) => Some(new_name),
+            _ => None,
+        };
+        let names = [Some(name), new_name].into_iter().flatten();
+        names.filter(|_| !self.only_reads())
+    }
+
     /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
         matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)

@@ -64,22 +64,13 @@ impl Exit {
     }
 
     /// Calls the listeners when a verb that changes a limiter is over, or its caller is gone.
-    pub(crate) fn changing<'a>(
-        &'a self,
-        name: &'a Name,
-        op: &'a Op,
-    ) -> Option<OnDrop<impl FnOnce() + 'a>> {
-        let changed = move || {
-            let new_name = match op {
-                Op::Rename(new_name) => Some(new_name),
-                _ => None,
-            };
-            for name in std::iter::once(name).chain(new_name) {
+    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> OnDrop<impl FnOnce() + 'a> {
+        OnDrop::new(move || {
+            for name in op.changes(name) {
                 self.listeners.changed(name);
                 self.listeners.room(name, false);
             }
-        };
-        (!op.only_reads()).then(|| OnDrop::new(changed))
+        })
     }
 }
 
@@ -225,7 +216,7 @@ pub(crate) fn remote<S: Decide>(
         deadline: Deadline::new(guards.deadline, guards.traffic),
         refusals,
         queue: Queued::new(Arc::clone(&leasing), clock, queues, in_flight),
-        server: Arc::clone(leasing.inner()),
+        server: Arc::clone(&leasing.inner),
         leasing,
     })
 }

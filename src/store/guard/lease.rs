@@ -29,7 +29,7 @@ use self::{
 use super::{clock::StoreClock, queue::Queues};
 use crate::{
     clock::Clock,
-    decision::{Decision, LimitState, RefusalKind},
+    decision::{Decision, RefusalKind},
     demand::{Acquire, Charge},
     error::Error,
     list::List,
@@ -43,7 +43,7 @@ use crate::{
 ///
 /// It stands between the queue and the store, as a type: tasks of the queue send calls through it.
 pub(crate) struct Leasing<S: Calls> {
-    inner: Arc<S>,
+    pub(crate) inner: Arc<S>,
     pub(crate) table: LeaseTable,
     /// Settles with `inner`.
     settle: Settle,
@@ -71,21 +71,11 @@ impl<S: Calls> Leasing<S> {
         }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<S> {
-        &self.inner
-    }
-
     /// Gives back what is in hand before a verb is carried out; what is taken meanwhile, after it.
     /// Returns whether the verb changes anything.
     pub(crate) fn begins(&self, name: &Name, op: &Op) -> bool {
-        if op.only_reads() {
-            return false;
-        }
-        self.table.changed(name);
-        if let Op::Rename(new_name) = op {
-            self.table.changed(new_name);
-        }
-        true
+        op.changes(name).for_each(|name| self.table.changed(name));
+        !op.only_reads()
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
@@ -176,7 +166,10 @@ impl<S: Calls> Leasing<S> {
 
 /// Learns from the answers of a call.
 fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
-    if let Some(state) = decisions.iter().find_map(state_of) {
+    if let Some(state) = decisions
+        .iter()
+        .find_map(|decision| decision.states().first())
+    {
         let mut answered = run.iter().zip(decisions);
         let lacks = |(acquire, decision): (&Acquire, &Decision)| {
             acquire.max_wait.is_some() && is_over_limit(decision)
@@ -202,10 +195,6 @@ fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
 
 fn is_over_limit(decision: &Decision) -> bool {
     matches!(decision, Decision::Deny(refusal) if refusal.kind() == RefusalKind::OverLimit)
-}
-
-fn state_of(decision: &Decision) -> Option<&LimitState> {
-    decision.states().first()
 }
 
 /// Adds the permits in hand to what a decision says is left.

@@ -81,11 +81,7 @@ impl<L: StandIn> Locals<L> {
     /// Returns the receipt that is the store's.
     pub(crate) fn settle(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
         if receipt.place != Place::Store {
-            let here = Receipt {
-                place: Place::Here,
-                ..receipt.clone()
-            };
-            self.store.settle(here, keep);
+            self.store.settle(receipt.clone(), keep);
             return receipt.of_store();
         }
         if let Some(recent) = self.recent.get()

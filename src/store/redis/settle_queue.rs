@@ -38,18 +38,18 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 pub(super) struct SettleQueue {
     batches: Arc<Batches>,
     listeners: Listeners,
-    counts: Arc<Counts>,
+    pub(super) counts: Arc<Counts>,
     /// The runtime of the last receipt, for those that are dropped outside of any.
     runtime: Mutex<Option<Handle>>,
 }
 
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     /// The receipts that are not settled yet.
     on_their_way: watch::Sender<usize>,
     /// Those that found no place, no runtime, or no Redis for too long.
-    lost_receipts: AtomicU64,
-    lost_charges: AtomicU64,
+    pub(super) lost_receipts: AtomicU64,
+    pub(super) lost_charges: AtomicU64,
     observers: Observers,
 }
 
@@ -142,16 +142,6 @@ impl SettleQueue {
         }
         let (batches, listeners) = (Arc::clone(&self.batches), self.listeners.clone());
         drop(runtime.spawn(settlement.run(batches, listeners)));
-    }
-
-    /// Returns how many releases were lost. Each costs its permits for one interval.
-    pub(super) fn lost_receipts(&self) -> u64 {
-        self.counts.lost_receipts.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many charges were lost. Each lets its permits be used twice.
-    pub(super) fn lost_charges(&self) -> u64 {
-        self.counts.lost_charges.load(Ordering::Relaxed)
     }
 
     /// Waits until no receipt is on its way: each was settled, or kept for its full time.

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -150,13 +150,15 @@ impl RedisStore {
 
     /// Returns how many receipts could not be released. Each costs its permits for one interval.
     pub fn lost_receipts(&self) -> u64 {
-        self.server().settle_queue.lost_receipts()
+        let counts = &self.server().settle_queue.counts;
+        counts.lost_receipts.load(Ordering::Relaxed)
     }
 
     /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
     /// [`Charge`](crate::Charge).
     pub fn lost_charges(&self) -> u64 {
-        self.server().settle_queue.lost_charges()
+        let counts = &self.server().settle_queue.counts;
+        counts.lost_charges.load(Ordering::Relaxed)
     }
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {

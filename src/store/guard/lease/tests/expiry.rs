@@ -81,7 +81,7 @@ async fn the_tasks_end_with_their_leases() {
     world.processes[0].table.end_first(1);
     world.settle_down().await;
     assert_eq!(tasks(), 2);
-    let store: Weak<Connection> = Arc::downgrade(world.processes[0].inner());
+    let store: Weak<Connection> = Arc::downgrade(&world.processes[0].inner);
     world.processes.remove(0);
     world.settle_down().await;
     assert_eq!(tasks(), 0);
