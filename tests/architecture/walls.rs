@@ -89,9 +89,6 @@ fn what_is_compiled_for_redis_alone() {
         "observe",
         "observe::kept",
         "store",
-        "store::guard",
-        "store::memory::shared",
-        "store::stack",
     ]);
     assert_eq!(asks, known);
 }
