@@ -78,6 +78,21 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
         of them")
 }
 
+/// Checks that a store counts by this limit which has a sliding log alone.
+fn check_log_alone(
+    rule: &str,
+    naming: &Naming,
+    limit: Option<&LimitSource>,
+) -> Result<(), ConfigError> {
+    let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+    let given = limit.and_then(LimitSource::given);
+    if naming.counting != Counting::default() || given.is_some_and(per_client) {
+        bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
+            `Algorithm::SlidingLog`, no slots, and no limit per client");
+    }
+    Ok(())
+}
+
 impl CompiledRule {
     pub(super) fn new(
         mut rule: Rule,
@@ -92,7 +107,8 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(&store.about().prefix, &defaults.observers)?;
+        let about = store.about();
+        let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -114,20 +130,11 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
-            let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-            let given = limit.as_ref().and_then(LimitSource::given);
-            if store.about().counts_by_log_alone
-                && (naming.counting != Counting::default() || given.is_some_and(per_client))
-            {
-                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                    `Algorithm::SlidingLog`, no slots, and no limit per client");
+            if about.counts_by_log_alone {
+                check_log_alone(&label, naming, limit.as_ref())?;
             }
             let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
-            if !store
-                .about()
-                .rule_names
-                .claim(&labels.name, fingerprint, holder)
-            {
+            if !about.rule_names.claim(&labels.name, fingerprint, holder) {
                 return Err(duplicate(&labels.name));
             }
         }
