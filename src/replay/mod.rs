@@ -131,8 +131,8 @@ impl Replay {
 
     /// Reads the log that `open` returns, and decides its requests.
     ///
-    /// Once for all limits; again to verify the smallest ones, and a few times to find them if GCRA
-    /// counts. `open` returns `None` if the log cannot be read once more.
+    /// Once for all limits; again to verify the smallest ones, and a few times to find them unless a
+    /// sliding log counts. `open` returns `None` if the log cannot be read once more.
     ///
     /// # Errors
     ///
@@ -286,12 +286,12 @@ impl Replay {
         }
     }
 
-    /// Returns the callers with the most requests that the first limit counts at once.
+    /// Returns the callers with the most requests in the interval of the first limit.
     fn busiest(&self, read: &RowsRead, callers: &Callers, counting: &Counting) -> Vec<Busiest> {
         let first = self.limits.iter().take(1);
         let bounds = first.flat_map(|it| self.bounds(it, read.resolution).of_permits(1));
         let peaks: Vec<_> = bounds
-            .map(|limit| limit.map_or(&[][..], |(by, limit)| counting.peaks_of(by, &limit)))
+            .map(|limit| limit.map_or(&[][..], |(_, limit)| counting.peaks_of(&limit)))
             .collect();
         let [least, all] = &peaks[..] else {
             return Vec::new();

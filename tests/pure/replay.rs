@@ -81,7 +81,7 @@ fn figures_are_those_of_the_oracle() {
                 assert_eq!(found.touched_by_one_less, [less; 2], "{row}");
             }
         }
-        let (most, _) = oracle::busiest(&callers, limits[0].0, limits[0].1);
+        let most = oracle::busiest(&callers, limits[0].1.interval());
         assert_eq!(report.busiest[0].most, [most; 2], "{row}");
     }
 }
@@ -122,8 +122,7 @@ fn ranges_of_coarse_times_hold_the_truth() {
             assert!(holds(found.permits.unwrap(), smallest), "{row}");
             assert!(found.verified, "{row}");
         }
-        let interval = Limit::new(1, limits[0].1.interval());
-        let (most, _) = oracle::busiest(&callers, Algorithm::SlidingLog, interval);
+        let most = oracle::busiest(&callers, limits[0].1.interval());
         let [_, at_most] = report.busiest[0].most;
         let least = report.busiest.iter().map(|it| it.most[0]).max().unwrap();
         assert!(holds([least, at_most], most), "seed {seed}: {most}");
