@@ -13,11 +13,13 @@
 //! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
 //!
 //! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that HTTP does not
-//!   allow), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
+//!   allow), `requests`, `resolution_us`, `refused`, `waiting`; `rules` have `rule`, `limit`,
 //!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
-//!   shadow) and `approximate` (times are coarser than a twentieth of the interval).
+//!   shadow) and `approximate` (times are coarser than a twentieth of the interval). With `--share`,
+//!   `smallest` has the smallest `limit` of each `rule` with one of its own (null if none is small
+//!   enough), its `callers`, and those `touched` and `touched_by_one_less`.
 //! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
-//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waited`; its
+//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waiting`; its
 //!   `refused`, and that of each caller in `newly_refused`, `newly_let_through`, `refused_more` and
 //!   `refused_less`, is a list of old and new.
 //! - `explain --json`: the `result`, by its name in metrics, and the `rules`.
@@ -159,7 +161,7 @@ impl Replay {
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, with_series| {
             let (mut callers, mut counting) = (Callers::default(), None);
             let begin = |resolution| Counting::new(&limits(resolution), with_series);
-            let keep = |fields: &format::Fields<'_>| callers.number(caller(fields).as_deref());
+            let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
             let read = self
                 .rows
                 .each(log, lines, keep, |resolution, time, caller| {
