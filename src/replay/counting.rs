@@ -89,7 +89,7 @@ impl Counting {
             ..Self::default()
         };
         for (algorithm, limit) in limits {
-            let is_new = counting.place(*algorithm, limit).is_none();
+            let is_new = counting.place(&(*algorithm, *limit)).is_none();
             if is_new && counting.runs.len() < Self::MOST_RUNS {
                 counting.add(*algorithm, *limit, with_series)?;
             }
@@ -136,9 +136,9 @@ impl Counting {
     }
 
     /// Returns the place of a limit among those that are run.
-    pub(super) fn place(&self, algorithm: Algorithm, limit: &Limit) -> Option<usize> {
+    pub(super) fn place(&self, (algorithm, limit): &(Algorithm, Limit)) -> Option<usize> {
         let mut runs = self.runs.iter();
-        runs.position(|run| run.algorithm == algorithm && run.limit == *limit)
+        runs.position(|run| run.algorithm == *algorithm && run.limit == *limit)
     }
 
     pub(super) fn callers(&self) -> usize {

@@ -294,19 +294,15 @@ impl<T> Reading<'_, T> {
         }
         let number = self.read.physical;
         match Format::of(text, &self.rows.columns) {
-            Ok(format) => {
-                let is_header = format.has_header();
-                self.format = Some(format);
-                return Ok(is_header);
-            }
+            Ok(format) => Ok(self.format.insert(format).has_header()),
             Err(reason) => {
                 let problem = || format!("line {number} of the log: {reason}");
-                self.problem.get_or_insert_with(problem);
+                let problem = self.problem.get_or_insert_with(problem);
+                match number < FORMAT_WITHIN {
+                    true => Ok(false),
+                    false => Err(ReplayError::Format(problem.clone())),
+                }
             }
-        }
-        match self.problem.take_if(|_| number >= FORMAT_WITHIN) {
-            Some(problem) => Err(ReplayError::Format(problem)),
-            None => Ok(false),
         }
     }
 

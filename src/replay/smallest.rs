@@ -156,9 +156,9 @@ impl Search {
 
     /// Takes what the runs of [`tried`](Self::tried) have found.
     pub(super) fn found(&mut self, counting: &Counting) {
-        for (permits, (algorithm, limit)) in self.tried().collect::<Vec<_>>() {
+        for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that had no place has its turn in the next reading.
-            let run = counting.place(algorithm, &limit);
+            let run = counting.place(&limit);
             let Some(run) = run.and_then(|place| counting.runs.get(place)) else {
                 continue;
             };
