@@ -257,31 +257,24 @@ impl<T> Reading<'_, T> {
             log.skip_until(b'\n')?;
         }
         // Most logs are ASCII, which this reads much faster than what mends the rest.
-        let text = match str::from_utf8(line) {
-            Ok(text) => Cow::Borrowed(text),
-            Err(_) => String::from_utf8_lossy(line),
-        };
-        let text = text.trim_end_matches(['\n', '\r']);
+        let text = str::from_utf8(line);
+        let text = text.map_or_else(|_| String::from_utf8_lossy(line), Cow::Borrowed);
         // Editors on other systems write a byte order mark.
-        let text = match self.read.physical {
-            1 => text.strip_prefix('\u{feff}').unwrap_or(text),
-            _ => text,
-        };
+        let text = text.trim_start_matches('\u{feff}');
+        let text = text.trim_end_matches(['\n', '\r']);
         if text.is_empty() || self.is_header(text)? {
             return Ok(true);
         }
         self.read.lines += 1;
         let format = self.format.as_ref().filter(|_| is_whole);
         let fields = format.and_then(|format| format.read(text));
-        match fields.and_then(|fields| self.take(&fields, keep)) {
-            Some(()) => {}
-            None => {
-                self.read.unreadable += 1;
-                if self.read.samples.len() < SAMPLES {
-                    let shown = text.chars().take(SAMPLE).flat_map(char::escape_debug);
-                    let number = self.read.physical;
-                    self.read.samples.push((number, shown.collect()));
-                }
+        let taken = fields.and_then(|fields| self.take(&fields, keep));
+        if taken.is_none() {
+            self.read.unreadable += 1;
+            if self.read.samples.len() < SAMPLES {
+                let shown = text.chars().take(SAMPLE).flat_map(char::escape_debug);
+                let number = self.read.physical;
+                self.read.samples.push((number, shown.collect()));
             }
         }
         Ok(true)
