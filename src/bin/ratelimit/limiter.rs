@@ -47,7 +47,9 @@ pub(crate) enum Command {
         /// The limit, as in `60/1m`
         #[arg(long, value_name = "RATE")]
         rate: Limit,
-        /// Begin anew: all permits are free, of a limit per client those of `--client`
+        /// Begin anew: all permits are free
+        ///
+        /// Of a limit per client those of `--client`.
         #[arg(long)]
         reset: bool,
     },
