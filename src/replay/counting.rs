@@ -31,34 +31,26 @@ pub(super) struct Run {
     algorithm: Algorithm,
     limit: Limit,
     charge: Charge,
-    /// The one that counts as it does, if the pass has series.
+    /// That of its interval, if the pass has series.
     series: usize,
     pub(super) touched: u64,
     pub(super) refused: u64,
 }
 
-/// The largest numbers of requests in one interval, or in one window.
+/// The largest numbers of requests in one interval.
 struct Series {
-    is_window: bool,
     interval: i64,
     /// By caller
     peaks: Vec<u32>,
 }
 
-/// The requests of one caller in the present interval or window.
-#[derive(Clone, Copy, Default)]
-struct Count {
-    /// The last tick, of a window.
-    end: i64,
-    requests: u32,
-}
-
 /// A caller that asked for something in the last interval.
 struct Active {
     last: i64,
-    /// Its requests in the longest interval of a log, oldest first.
+    /// Its requests in the longest interval, oldest first, if the pass has series.
     times: VecDeque<i64>,
-    counts: List<Count>,
+    /// By series, its requests in the present interval.
+    counts: List<u32>,
     /// By run
     states: List<Option<Box<LimiterState>>>,
 }
@@ -77,8 +69,6 @@ pub(super) struct Counting {
     series: Vec<Series>,
     callers: Vec<Caller>,
     active: Vec<u32>,
-    /// The longest interval of a log.
-    longest: i64,
     /// For how long after its last request a caller's state matters.
     kept: i64,
     next_sweep: i64,
@@ -99,7 +89,7 @@ impl Counting {
             ..Self::default()
         };
         for (algorithm, limit) in limits {
-            let is_new = counting.place(*algorithm, limit).is_none();
+            let is_new = counting.place(&(*algorithm, *limit)).is_none();
             if is_new && counting.runs.len() < Self::MOST_RUNS {
                 counting.add(*algorithm, *limit, with_series)?;
             }
@@ -116,25 +106,15 @@ impl Counting {
         let stored = limit.stored();
         algorithm.check(stored.rate, stored.interval)?;
         let interval = stored.interval.saturating_mul(TICKS);
-        let is_window = algorithm == Algorithm::FixedWindow;
-        let known = self.series_of(is_window, interval);
+        let known = self.series_of(&limit);
         let series = known.unwrap_or(self.series.len());
         if known.is_none() && with_series {
-            self.series.push(Series {
-                is_window,
-                interval,
-                peaks: Vec::new(),
-            });
-            if !is_window {
-                self.longest = self.longest.max(interval);
-            }
+            let peaks = Vec::new();
+            self.series.push(Series { interval, peaks });
         }
-        let beyond = match algorithm {
-            Algorithm::SlidingLog => 0,
-            Algorithm::FixedWindow => TICKS,
-            // The time from permit to permit is rounded up to a microsecond.
-            Algorithm::Gcra => stored.rate,
-        };
+        // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit up to
+        // a microsecond.
+        let beyond = TICKS.saturating_add(stored.rate);
         self.kept = self.kept.max(interval.saturating_add(beyond));
         let name = Name::exact("replay")?.counted_by(algorithm);
         let labels = Labels::unnamed("replay");
@@ -149,26 +129,25 @@ impl Counting {
         Ok(())
     }
 
-    fn series_of(&self, is_window: bool, interval: i64) -> Option<usize> {
+    fn series_of(&self, limit: &Limit) -> Option<usize> {
+        let interval = limit.stored().interval.saturating_mul(TICKS);
         let mut all = self.series.iter();
-        all.position(|it| it.is_window == is_window && it.interval == interval)
+        all.position(|series| series.interval == interval)
     }
 
     /// Returns the place of a limit among those that are run.
-    pub(super) fn place(&self, algorithm: Algorithm, limit: &Limit) -> Option<usize> {
+    pub(super) fn place(&self, (algorithm, limit): &(Algorithm, Limit)) -> Option<usize> {
         let mut runs = self.runs.iter();
-        runs.position(|run| run.algorithm == algorithm && run.limit == *limit)
+        runs.position(|run| run.algorithm == *algorithm && run.limit == *limit)
     }
 
     pub(super) fn callers(&self) -> usize {
         self.callers.len()
     }
 
-    /// Returns the largest numbers of requests that a limit counts, by caller.
-    pub(super) fn peaks_of(&self, algorithm: Algorithm, limit: &Limit) -> &[u32] {
-        let interval = limit.stored().interval.saturating_mul(TICKS);
-        let series = self.series_of(algorithm == Algorithm::FixedWindow, interval);
-        let series = series.and_then(|place| self.series.get(place));
+    /// Returns the largest numbers of requests in the interval of a limit, by caller.
+    pub(super) fn peaks_of(&self, limit: &Limit) -> &[u32] {
+        let series = self.series_of(limit).and_then(|it| self.series.get(it));
         series.map_or(&[], |series| &series.peaks)
     }
 
@@ -190,20 +169,12 @@ impl Counting {
             Box::new(Active {
                 last: time,
                 times: VecDeque::new(),
-                counts: self.series.iter().map(|_| Count::default()).collect(),
+                counts: self.series.iter().map(|_| 0).collect(),
                 states: self.runs.iter().map(|_| None).collect(),
             })
         });
         active.last = time;
-        if self.longest > 0 {
-            active.add(time, self.longest);
-        }
-        for (series, count) in self.series.iter_mut().zip(&mut active.counts) {
-            count.add(series, &active.times, time);
-            if let Some(peak) = series.peaks.get_mut(place) {
-                *peak = (*peak).max(count.requests);
-            }
-        }
+        active.count(&mut self.series, place, time);
         let [requests, refused @ ..] = self.moments.at(time, self.runs.len()) else {
             return;
         };
@@ -211,7 +182,7 @@ impl Counting {
         let counted = self.runs.iter_mut().zip(&mut active.states);
         for (place, ((run, state), refused)) in counted.zip(refused).enumerate() {
             let is_touched = row.touched >> place & 1 == 1;
-            let requests = active.counts.get(run.series).map(|it| it.requests);
+            let requests = active.counts.get(run.series).copied();
             // All that a pass without series is to find.
             if requests.is_none() && is_touched {
                 *state = None;
@@ -243,9 +214,13 @@ impl Counting {
 }
 
 impl Active {
-    fn add(&mut self, time: i64, longest: i64) {
-        let expired = |oldest: &i64| *oldest <= time - longest;
-        while self.times.front().is_some_and(expired) {
+    /// Adds a request to the series, in which the caller has a place.
+    fn count(&mut self, all: &mut [Series], place: usize, time: i64) {
+        let Some(longest) = all.iter().map(|series| series.interval).max() else {
+            return;
+        };
+        // As src/algorithm/sliding_log: what is an interval old has expired.
+        while self.times.front().is_some_and(|it| *it <= time - longest) {
             self.times.pop_front();
         }
         // By an eighth, where it would double: for most callers this is most of their memory.
@@ -253,32 +228,19 @@ impl Active {
             self.times.reserve_exact(4.max(self.times.len() / 8));
         }
         self.times.push_back(time);
-    }
-}
-
-impl Count {
-    fn add(&mut self, series: &Series, times: &VecDeque<i64>, time: i64) {
-        if series.is_window {
-            // As src/algorithm/fixed_window.rs: it lasts a millisecond longer than the interval.
-            if self.requests == 0 || time > self.end {
-                *self = Self {
-                    end: time + series.interval + TICKS - 1,
-                    requests: 0,
-                };
+        for (series, count) in all.iter_mut().zip(&mut self.counts) {
+            let oldest = |count: u32| {
+                let place = self.times.len().checked_sub(count as usize)?;
+                self.times.get(place)
+            };
+            *count = count.saturating_add(1);
+            // Times that are not kept any more have expired, too.
+            while oldest(*count).is_none_or(|it| *it <= time - series.interval) {
+                *count -= 1;
             }
-            self.requests = self.requests.saturating_add(1);
-            return;
-        }
-        self.requests = self.requests.saturating_add(1);
-        // As src/algorithm/sliding_log: what is an interval old has expired. Times that are not
-        // kept any more have, too.
-        let is_live = |requests: u32| {
-            let place = times.len().checked_sub(requests as usize);
-            let oldest = place.and_then(|place| times.get(place));
-            oldest.is_some_and(|oldest| *oldest > time - series.interval)
-        };
-        while self.requests > 1 && !is_live(self.requests) {
-            self.requests -= 1;
+            if let Some(peak) = series.peaks.get_mut(place) {
+                *peak = (*peak).max(*count);
+            }
         }
     }
 }

@@ -30,32 +30,12 @@ const COMBINED: [&str; 9] = [
 /// The characters of the columns that an error lists.
 const LONGEST_LIST: usize = 300;
 
-/// The columns that are read.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Columns {
-    /// Each with whether a log may lack it.
-    pub(super) fields: Vec<(String, bool)>,
-    pub(super) time: Option<String>,
-    /// Its name, and the microseconds of its unit.
-    pub(super) duration: Option<(String, i64)>,
-}
-
-/// What one line says.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request<'a> {
-    /// When it was written, in microseconds.
-    pub(super) written: i64,
-    /// For how long the request had lasted by then.
-    pub(super) lasted: i64,
-    /// By column.
-    pub(super) fields: Fields<'a>,
-}
-
-pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 4]>;
+/// The texts of a line, by column.
+pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 6]>;
 
 /// The place of a column.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     /// Among the words of a line.
     number: usize,
     /// In JSON.
@@ -69,41 +49,39 @@ struct Place {
 pub(super) struct Format {
     /// The byte between words: a space or a comma. `None` is JSON.
     between: Option<u8>,
-    time: Place,
-    /// The place, and the microseconds of its unit.
-    duration: Option<(Place, i64)>,
     /// `None` for one that the log lacks.
-    fields: Vec<Option<Place>>,
+    pub(super) places: Vec<Option<Place>>,
     /// The words of a line that are read.
     words: usize,
 }
 
 impl Format {
     /// Finds the format by a line, which the header of a CSV file is: an error says what is
-    /// missing.
-    pub(super) fn of(line: &str, columns: &Columns) -> Result<Self, String> {
+    /// missing. Each column has a name, and may be optional.
+    pub(super) fn of(line: &str, columns: &[(String, bool)]) -> Result<Self, String> {
         if line.starts_with('{') {
             let value = serde_json::from_str::<Value>(line);
             let value = value.map_err(|error| format!("it is no JSON: {error}"))?;
             let names = value.as_object().into_iter().flatten();
             let names: Vec<_> = names.map(|(name, _)| name.clone()).collect();
-            return Self::find(None, columns, &names, |name| {
-                member(&value, name).map(|_| 0)
-            });
+            let find = |name: &str| member(&value, name).map(|_| 0);
+            return Self::find(None, columns, &names, find);
         }
         let time = Words::of(line, b' ').position(|word| time::read(word).is_some());
-        let (between, names): (_, Vec<String>) = match time.filter(|_| line.contains(' ')) {
-            Some(time) => {
-                let numbers = (COMBINED.len() + 1..).map(|number| number.to_string());
-                let names = COMBINED.map(str::to_owned).into_iter().chain(numbers);
-                let mut names: Vec<_> = names.zip(Words::of(line, b' ')).collect();
-                if let Some((name, _)) = names.get_mut(time) {
-                    *name = "time".to_owned();
-                }
-                (b' ', names.into_iter().map(|(name, _)| name).collect())
-            }
-            None => (b',', Words::of(line, b',').map(str::to_owned).collect()),
+        let between = match time {
+            Some(_) if line.contains(' ') => b' ',
+            _ => b',',
         };
+        let mut names: Vec<_> = Words::of(line, between).map(str::to_owned).collect();
+        if between == b' ' {
+            for (place, name) in names.iter_mut().enumerate() {
+                let known = COMBINED.get(place).map(|name| (*name).to_owned());
+                *name = match time == Some(place) {
+                    true => "time".to_owned(),
+                    false => known.unwrap_or_else(|| (place + 1).to_string()),
+                };
+            }
+        }
         if names.len() < 2 {
             return Err(
                 "it is neither JSON, nor of the common or combined format, nor the header of a \
@@ -121,7 +99,7 @@ impl Format {
     /// Finds the columns by name.
     fn find(
         between: Option<u8>,
-        columns: &Columns,
+        columns: &[(String, bool)],
         names: &[String],
         find: impl Fn(&str) -> Option<usize>,
     ) -> Result<Self, String> {
@@ -130,39 +108,29 @@ impl Format {
             let name = name.to_owned();
             Some(Place { number, name, word })
         };
-        let one = |name: &str| {
-            let usual = USUAL.iter().find(|(it, _)| *it == name);
+        let places = columns.iter().map(|(name, optional)| {
+            let usual = USUAL.iter().find(|(it, _)| it == name);
             let usual = usual.map_or("", |(_, names)| names).split(' ');
-            let mut all = iter::once(name).chain(usual);
-            let found = all.find_map(|name| place(name, None));
-            found.or_else(|| match name {
+            let found = iter::once(&**name)
+                .chain(usual)
+                .find_map(|it| place(it, None));
+            let found = found.or_else(|| match &**name {
                 "method" => place("request", Some(0)),
                 "path" => place("request", Some(1)),
                 _ => None,
-            })
-        };
-        let needed = |name: &str| one(name).ok_or_else(|| lacks(between, name, names));
-        let duration = columns.duration.as_ref();
-        let duration = duration.map(|(name, unit)| Ok::<_, String>((needed(name)?, *unit)));
-        let fields = columns
-            .fields
-            .iter()
-            .map(|(name, optional)| match optional {
-                true => Ok(one(name)),
-                false => needed(name).map(Some),
             });
-        let mut format = Self {
+            match found {
+                None if !optional => Err(lacks(between, name, names)),
+                found => Ok(found),
+            }
+        });
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let last = places.iter().flatten().map(|place| place.number).max();
+        Ok(Self {
             between,
-            fields: fields.collect::<Result<_, _>>()?,
-            time: needed(columns.time.as_deref().unwrap_or("time"))?,
-            duration: duration.transpose()?,
-            words: 0,
-        };
-        let timed = format.duration.iter().map(|(place, _)| place);
-        let all = format.fields.iter().flatten().chain(timed);
-        let last = all.chain([&format.time]).map(|place| place.number).max();
-        format.words = last.unwrap_or(0) + 1;
-        Ok(format)
+            places,
+            words: last.unwrap_or(0) + 1,
+        })
     }
 
     /// Returns whether the line that it was found by is no request.
@@ -170,38 +138,23 @@ impl Format {
         self.between == Some(b',')
     }
 
-    /// Returns whether the log has each of the columns.
-    pub(super) fn found(&self) -> impl Iterator<Item = bool> {
-        self.fields.iter().map(Option::is_some)
-    }
-
-    /// Reads a line; `None` if a column is missing or is not as it has to be.
-    pub(super) fn read<'a>(&self, line: &'a str) -> Option<Request<'a>> {
+    /// Reads a line; `None` if it is not of this format.
+    pub(super) fn read<'a>(&self, line: &'a str) -> Option<Fields<'a>> {
         let Some(between) = self.between else {
             let value: Value = serde_json::from_str(line).ok()?;
-            return self.pick(|place| match member(&value, &place.name)? {
+            return Some(self.pick(|place| match member(&value, &place.name)? {
                 Value::String(text) => Some(Cow::Owned(text.clone())),
                 Value::Number(number) => Some(Cow::Owned(number.to_string())),
                 _ => None,
-            });
+            }));
         };
         let words = Words::of(line, between).take(self.words);
         let words: SmallVec<[&str; 16]> = words.collect();
-        if words.len() < self.words {
-            return None;
-        }
-        self.pick(|place| words.get(place.number).map(|word| Cow::Borrowed(*word)))
+        let text = |place: &Place| words.get(place.number).map(|word| Cow::Borrowed(*word));
+        (words.len() == self.words).then(|| self.pick(text))
     }
 
-    fn pick<'a>(&self, text: impl Fn(&Place) -> Option<Cow<'a, str>>) -> Option<Request<'a>> {
-        let lasted = match &self.duration {
-            None => 0,
-            Some((place, unit)) => match &*text(place)? {
-                // nginx writes it where no server was asked.
-                "-" | "" => 0,
-                text => time::decimal(text, *unit)?,
-            },
-        };
+    fn pick<'a>(&self, text: impl Fn(&Place) -> Option<Cow<'a, str>>) -> Fields<'a> {
         let field = |place: &Option<Place>| {
             let place = place.as_ref()?;
             match place.word {
@@ -209,11 +162,7 @@ impl Format {
                 Some(number) => word_of(text(place)?, number),
             }
         };
-        Some(Request {
-            written: time::read(&text(&self.time)?)?,
-            lasted,
-            fields: self.fields.iter().map(field).collect(),
-        })
+        self.places.iter().map(field).collect()
     }
 }
 
@@ -319,19 +268,21 @@ impl<'a> Iterator for Words<'a> {
 mod tests {
     use super::*;
 
-    fn columns(by: &str) -> Columns {
-        Columns {
-            fields: vec![(by.to_owned(), false)],
-            ..Columns::default()
-        }
+    fn columns(names: &[&str]) -> Vec<(String, bool)> {
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), false))
+            .collect()
     }
 
-    fn request(caller: &str) -> Request<'_> {
-        Request {
-            written: 971_211_336_000_000,
-            lasted: 0,
-            fields: [Some(Cow::Borrowed(caller))].into_iter().collect(),
-        }
+    /// Reads the column of a line that shows its format.
+    fn read(line: &str, by: &str) -> Option<String> {
+        let format = Format::of(line, &columns(&["time", by])).unwrap();
+        text(&format.read(line)?)
+    }
+
+    fn text(fields: &Fields<'_>) -> Option<String> {
+        fields[1].as_deref().map(str::to_owned)
     }
 
     const COMBINED: &str = r#"192.0.2.7 - ann [10/Oct/2000:13:55:36 -0700] "GET /a\"b?q=1 HTTP/1.1" 200 23 "-" "curl 8" 0.25"#;
@@ -341,31 +292,31 @@ mod tests {
         for (by, caller) in [
             ("ip", "192.0.2.7"),
             ("user", "ann"),
+            ("4", "10/Oct/2000:13:55:36 -0700"),
             ("request", r#"GET /a\"b?q=1 HTTP/1.1"#),
             ("status", "200"),
             ("agent", "curl 8"),
             ("10", "0.25"),
         ] {
-            let format = Format::of(COMBINED, &columns(by)).unwrap();
-            assert_eq!(format.read(COMBINED), Some(request(caller)), "{by}");
+            assert_eq!(read(COMBINED, by).as_deref(), Some(caller), "{by}");
         }
-        let timed = Columns {
-            duration: Some(("10".to_owned(), 1_000_000)),
-            ..columns("ip")
-        };
-        let format = Format::of(COMBINED, &timed).unwrap();
-        assert_eq!(format.read(COMBINED).unwrap().lasted, 250_000);
-        let cut = &COMBINED[..60];
-        assert_eq!(format.read(cut), None, "its duration is cut off");
-        let error = Format::of(COMBINED, &columns("tenant")).unwrap_err();
-        assert!(error.contains("\"tenant\""), "{error}");
+        let format = Format::of(COMBINED, &columns(&["time", "10"])).unwrap();
+        assert_eq!(
+            format.read(&COMBINED[..60]),
+            None,
+            "its last column is cut off"
+        );
+        for missing in ["tenant", "11"] {
+            let error = Format::of(COMBINED, &columns(&["time", missing])).unwrap_err();
+            assert!(error.contains(&format!("{missing:?}")), "{error}");
+        }
     }
 
     #[test]
     fn a_time_in_another_place_is_found() {
         let line = r#"example.org:443 192.0.2.7 - - [971211336.000] "GET / HTTP/1.1" 200"#;
-        let format = Format::of(line, &columns("2")).unwrap();
-        assert_eq!(format.read(line), Some(request("192.0.2.7")));
+        assert_eq!(read(line, "2").as_deref(), Some("192.0.2.7"));
+        assert_eq!(read(line, "time").as_deref(), Some("971211336.000"));
     }
 
     #[test]
@@ -377,25 +328,21 @@ mod tests {
             (r#"{"ts":971211336,"user":{"id":7}}"#, "user.id", "7"),
             (r#"{"ts":971211336,"user.id":"x"}"#, "user.id", "x"),
         ] {
-            let format = Format::of(line, &columns(by)).unwrap();
-            assert_eq!(format.read(line), Some(request(caller)), "{line}");
-            assert_eq!(format.read("{}"), None);
+            assert_eq!(read(line, by).as_deref(), Some(caller), "{line}");
+            let format = Format::of(line, &columns(&["time", by])).unwrap();
+            let empty = format.read("{}").unwrap();
+            assert!(empty.iter().all(Option::is_none), "{empty:?}");
             assert_eq!(format.read(r#"{"ts":"#), None);
         }
-        let error = Format::of(r#"{"level":"info"}"#, &columns("ip")).unwrap_err();
+        let error = Format::of(r#"{"level":"info"}"#, &columns(&["ip"])).unwrap_err();
         assert!(error.contains("\"ip\": it has level"), "{error}");
-        let error = Format::of("{\"\\u001b[2J\":1}", &columns("ip")).unwrap_err();
+        let error = Format::of("{\"\\u001b[2J\":1}", &columns(&["ip"])).unwrap_err();
         assert!(error.ends_with("it has \\u{1b}[2J"), "{error}");
     }
 
     #[test]
     fn a_request_line_has_a_method_and_a_path() {
-        let columns = Columns {
-            fields: ["method", "path", "host", "status"]
-                .map(|name| (name.to_owned(), true))
-                .to_vec(),
-            ..Columns::default()
-        };
+        let columns = ["method", "path", "host", "status"].map(|name| (name.to_owned(), true));
         let line = r#"{"ts":971211336,"request":"POST /a?b HTTP/1.1"}"#;
         let caddy = r#"{"ts":971211336,"request":{"method":"GET","uri":"/","host":"h"}}"#;
         let absent = r#"192.0.2.7 - - [971211336.0] "-" 400"#;
@@ -408,32 +355,34 @@ mod tests {
             (caddy, [Some("GET"), Some("/"), Some("h"), None]),
             (absent, [None, None, None, Some("400")]),
         ] {
-            let read = Format::of(line, &columns).unwrap();
-            let request = read.read(line).unwrap();
-            let fields: Vec<_> = request.fields.iter().map(Option::as_deref).collect();
+            let fields = Format::of(line, &columns).unwrap().read(line).unwrap();
+            let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
             assert_eq!(fields, expected, "{line}");
         }
-        let short = "192.0.2.7 [971211336.0] x";
-        let found: Vec<_> = Format::of(short, &columns).unwrap().found().collect();
-        assert_eq!(found, [false; 4]);
+        let short = Format::of("192.0.2.7 [971211336.0] x", &columns).unwrap();
+        assert!(short.places.iter().all(Option::is_none));
     }
 
     #[test]
     fn csv_has_named_columns() {
-        let format = Format::of(r#"status,time,"client_ip",path"#, &columns("ip")).unwrap();
+        let header = r#"status,time,"client_ip",path"#;
+        let format = Format::of(header, &columns(&["time", "ip"])).unwrap();
         assert!(format.has_header());
         for (line, caller) in [
-            ("200,971211336,a,/", "a"),
-            (r#"200,"971211336","a ""b"", c",/"#, r#"a ""b"", c"#),
-            ("200,2000-10-10 20:55:36,,", ""),
+            ("200,971211336,a,/", Some("a")),
+            (r#"200,"971211336","a ""b"", c",/"#, Some(r#"a ""b"", c"#)),
+            ("200,2000-10-10 20:55:36,,", Some("")),
+            ("", None),
+            (r#"200,971211336,"a"#, None),
         ] {
-            assert_eq!(format.read(line), Some(request(caller)), "{line}");
-        }
-        for line in ["", "200,x,a,/", r#"200,971211336,"a"#] {
-            assert_eq!(format.read(line), None, "{line}");
+            let fields = format.read(line);
+            assert_eq!(fields.and_then(|it| text(&it)).as_deref(), caller, "{line}");
         }
         for header in ["time,path", "what is this", ""] {
-            assert!(Format::of(header, &columns("ip")).is_err(), "{header}");
+            assert!(
+                Format::of(header, &columns(&["time", "ip"])).is_err(),
+                "{header}"
+            );
         }
     }
 }

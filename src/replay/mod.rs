@@ -13,11 +13,13 @@
 //! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
 //!
 //! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that HTTP does not
-//!   allow), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
+//!   allow), `requests`, `resolution_us`, `refused`, `waiting`; `rules` have `rule`, `limit`,
 //!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
-//!   shadow) and `approximate` (times are coarser than a twentieth of the interval).
+//!   shadow) and `approximate` (times are coarser than a twentieth of the interval). With `--share`,
+//!   `smallest` has the smallest `limit` of each `rule` with one of its own (null if none is small
+//!   enough), its `callers`, and those `touched` and `touched_by_one_less`.
 //! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
-//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waited`; its
+//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waiting`; its
 //!   `refused`, and that of each caller in `newly_refused`, `newly_let_through`, `refused_more` and
 //!   `refused_less`, is a list of old and new.
 //! - `explain --json`: the `result`, by its name in metrics, and the `rules`.
@@ -131,8 +133,8 @@ impl Replay {
 
     /// Reads the log that `open` returns, and decides its requests.
     ///
-    /// Once for all limits; again to verify the smallest ones, and a few times to find them if GCRA
-    /// counts. `open` returns `None` if the log cannot be read once more.
+    /// Once for all limits; again to verify the smallest ones, and a few times to find them unless a
+    /// sliding log counts. `open` returns `None` if the log cannot be read once more.
     ///
     /// # Errors
     ///
@@ -159,7 +161,7 @@ impl Replay {
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, with_series| {
             let (mut callers, mut counting) = (Callers::default(), None);
             let begin = |resolution| Counting::new(&limits(resolution), with_series);
-            let keep = |fields: &format::Fields<'_>| callers.number(caller(fields).as_deref());
+            let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
             let read = self
                 .rows
                 .each(log, lines, keep, |resolution, time, caller| {
@@ -180,12 +182,18 @@ impl Replay {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
         };
         let limits = |resolution| {
-            let limits = self.limits.iter();
-            let all = limits.flat_map(|it| self.bounds(it, resolution).of_permits(it.1.permits()));
-            all.flatten().collect()
+            let ends = self.bounds(resolution).zip(&self.limits);
+            let ends = ends.flat_map(|(bounds, (_, limit))| bounds.of_permits(limit.permits()));
+            ends.flatten().collect()
         };
         let (read, callers, counting) = count(log, u64::MAX, &limits, true)?;
-        let mut searches = self.searches(read.resolution, &counting);
+        let mut searches: Vec<[Search; 2]> = Vec::new();
+        for bounds in self.bounds(read.resolution) {
+            if searches.iter().all(|[search, _]| search.bounds != bounds) {
+                let search = |end| Search::new(bounds, end, &counting, self.share);
+                searches.push([0, 1].map(search));
+            }
+        }
         loop {
             let tried = searches.iter().flatten().flat_map(Search::tried);
             let limits: Vec<_> = tried.map(|(_, limit)| limit).collect();
@@ -213,25 +221,11 @@ impl Replay {
         Err(ReplayError::Setting(reason))
     }
 
-    fn bounds(&self, (by, limit): &(Algorithm, Limit), resolution: Duration) -> Bounds {
-        Bounds::of(
-            *by,
-            limit.interval(),
-            resolution,
-            !self.rows.has_durations(),
-        )
-    }
-
-    /// Returns a search for each end of the smallest limit of each algorithm and interval.
-    fn searches(&self, resolution: Duration, counting: &Counting) -> Vec<[Search; 2]> {
-        let mut all: Vec<Bounds> = Vec::new();
-        for bounds in self.limits.iter().map(|it| self.bounds(it, resolution)) {
-            if !all.contains(&bounds) {
-                all.push(bounds);
-            }
-        }
-        let search = |bounds| [0, 1].map(|end| Search::new(bounds, end, counting, self.share));
-        all.into_iter().map(search).collect()
+    /// Returns the bounds of each limit where times are so far apart.
+    fn bounds(&self, resolution: Duration) -> impl Iterator<Item = Bounds> {
+        let whole = !self.rows.has_durations();
+        let limits = self.limits.iter();
+        limits.map(move |(by, limit)| Bounds::of(*by, limit.interval(), resolution, whole))
     }
 
     fn report(
@@ -242,35 +236,32 @@ impl Replay {
         smallest: Vec<SmallestLimit>,
     ) -> Report {
         // Of each candidate, the runs that bound it.
-        let bounds = self.limits.iter().map(|it| {
-            let limits = self.bounds(it, read.resolution).of_permits(it.1.permits());
-            limits.map(|limit| limit.and_then(|(by, limit)| counting.place(by, &limit)))
+        let given = self.bounds(read.resolution).zip(&self.limits);
+        let ends = given.map(|(bounds, (_, limit))| {
+            let ends = bounds.of_permits(limit.permits());
+            ends.map(|limit| counting.place(&limit?))
         });
-        let bounds: Vec<_> = bounds.collect();
+        let ends: Vec<_> = ends.collect();
         let run = |of: fn(&Run) -> u64, ends: &[Option<usize>; 2]| {
             ends.map(|place| place.and_then(|it| counting.runs.get(it)).map_or(0, of))
         };
-        let candidates = self
-            .limits
-            .iter()
-            .zip(&bounds)
-            .map(|(given, ends)| Candidate {
-                limit: given.1,
-                algorithm: given.0,
-                touched: run(|run| run.touched, ends),
-                refused: run(|run| run.refused, ends),
-            });
+        let candidates = self.limits.iter().zip(&ends);
+        let candidates = candidates.map(|((algorithm, limit), ends)| Candidate {
+            limit: *limit,
+            algorithm: *algorithm,
+            touched: run(|run| run.touched, ends),
+            refused: run(|run| run.refused, ends),
+        });
         let moments = &counting.moments;
         let starts = (0..).map(|place| (moments.start + place * moments.width).div_euclid(1000));
         let moments = starts.zip(&moments.counts).map(|(from_ms, counts)| {
             let count = |place: usize| counts.get(place).copied().unwrap_or(0);
-            let refused = bounds
-                .iter()
-                .map(|ends| ends.map(|it| it.map_or(0, |it| count(it + 1))));
+            let refused =
+                |ends: &[Option<usize>; 2]| ends.map(|it| it.map_or(0, |it| count(it + 1)));
             Moment {
                 from_ms,
                 requests: count(0),
-                refused: refused.collect(),
+                refused: ends.iter().map(refused).collect(),
             }
         });
         Report {
@@ -286,16 +277,15 @@ impl Replay {
         }
     }
 
-    /// Returns the callers with the most requests that the first limit counts at once.
+    /// Returns the callers with the most requests in the interval of the first limit.
     fn busiest(&self, read: &RowsRead, callers: &Callers, counting: &Counting) -> Vec<Busiest> {
-        let first = self.limits.iter().take(1);
-        let bounds = first.flat_map(|it| self.bounds(it, read.resolution).of_permits(1));
-        let peaks: Vec<_> = bounds
-            .map(|limit| limit.map_or(&[][..], |(by, limit)| counting.peaks_of(by, &limit)))
-            .collect();
-        let [least, all] = &peaks[..] else {
-            return Vec::new();
-        };
+        let ends = self
+            .bounds(read.resolution)
+            .next()
+            .map(|it| it.of_permits(1));
+        let ends = ends.unwrap_or_default();
+        let [least, all] =
+            ends.map(|it| it.map_or(&[][..], |(_, limit)| counting.peaks_of(&limit)));
         let mut most: Vec<_> = all.iter().zip(0u32..).collect();
         most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
         most.truncate(BUSIEST);

@@ -64,7 +64,8 @@ pub struct SmallestLimit {
     /// The interval
     #[serde(rename = "interval_ms", serialize_with = "in_millis")]
     pub interval: Duration,
-    /// Its permits; `None` if there was no request, or if GCRA would need a second reading
+    /// Its permits; `None` if there was no request, or if it would take a second reading to
+    /// find them: only those of a sliding log are found in one
     pub permits: Option<Figure>,
     /// The callers that it touches
     pub touched: Figure,

@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 
 use super::{
     ReplayError,
-    format::{Columns, Fields, Format, Request},
-    time::Resolution,
+    format::{Fields, Format},
+    time::{self, Resolution},
 };
 
 /// The length of the longest line that is read: longer ones are unreadable.
@@ -50,7 +50,10 @@ const SAMPLE: usize = 100;
 #[derive(Clone, Debug)]
 #[must_use = "nothing is read before `read`"]
 pub struct Rows {
-    columns: Columns,
+    /// The time, the duration, and those that are read, each with whether a log may lack it.
+    columns: Vec<(String, bool)>,
+    /// In microseconds: the unit of the duration, if one is subtracted.
+    unit: Option<i64>,
     reorder: Duration,
 }
 
@@ -92,7 +95,8 @@ impl Rows {
     /// Reads these columns, which a log must have.
     pub fn of<'n>(columns: impl IntoIterator<Item = &'n str>) -> Self {
         let none = Self {
-            columns: Columns::default(),
+            columns: vec![("time".to_owned(), false), (String::new(), true)],
+            unit: None,
             reorder: Duration::from_secs(60),
         };
         columns.into_iter().fold(none, Self::column)
@@ -100,13 +104,13 @@ impl Rows {
 
     /// Adds a column.
     pub fn column(mut self, column: &str) -> Self {
-        self.columns.fields.push((column.to_owned(), false));
+        self.columns.push((column.to_owned(), false));
         self
     }
 
     /// Adds a column that a log may lack.
     pub fn optional(mut self, column: &str) -> Self {
-        self.columns.fields.push((column.to_owned(), true));
+        self.columns.push((column.to_owned(), true));
         self
     }
 
@@ -118,21 +122,25 @@ impl Rows {
     }
 
     /// Names the column of the time. Default: the one that the format has, or a usual name.
-    pub fn time_column(mut self, column: &str) -> Self {
-        self.columns.time = Some(column.to_owned());
-        self
+    pub fn time_column(self, column: &str) -> Self {
+        self.at(0, column)
     }
 
     /// Subtracts the duration in this column, in numbers of the given unit, because a server writes
     /// a line when its request ends.
     pub fn duration_column(mut self, column: &str, unit: Duration) -> Self {
-        self.columns.duration = Some((column.to_owned(), micros(unit)));
+        self.unit = Some(micros(unit));
+        self.at(1, column)
+    }
+
+    fn at(mut self, place: usize, column: &str) -> Self {
+        self.columns[place] = (column.to_owned(), false);
         self
     }
 
     /// Returns whether a duration is subtracted.
     pub(super) fn has_durations(&self) -> bool {
-        self.columns.duration.is_some()
+        self.unit.is_some()
     }
 
     /// Reads a log, and calls `each` for every request with its time and its columns, in their
@@ -146,7 +154,7 @@ impl Rows {
         log: impl BufRead,
         mut each: impl FnMut(SystemTime, &[Option<Box<str>>]),
     ) -> Result<RowsRead, ReplayError> {
-        let keep = |fields: &Fields<'_>| {
+        let keep = |fields: &[Option<Cow<'_, str>>]| {
             let fields = fields.iter().map(|field| field.as_deref().map(Box::from));
             Some(fields.collect::<Box<[Option<Box<str>>]>>())
         };
@@ -168,7 +176,7 @@ impl Rows {
         &self,
         mut log: impl BufRead,
         lines: u64,
-        mut keep: impl FnMut(&Fields<'_>) -> Option<T>,
+        mut keep: impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
         mut decide: impl FnMut(Duration, i64, T) -> Result<(), ReplayError>,
     ) -> Result<RowsRead, ReplayError> {
         let mut reading = Reading {
@@ -196,8 +204,8 @@ impl Rows {
                 None => Ok(reading.read),
             };
         };
-        let columns = self.columns.fields.iter().zip(format.found());
-        let missing = columns.filter(|(_, found)| !found);
+        let columns = self.columns.iter().zip(&format.places).skip(2);
+        let missing = columns.filter(|(_, place)| place.is_none());
         reading.read.missing = missing.map(|((name, _), _)| name.clone()).collect();
         if reading.read.resolution.is_zero() {
             reading.find_resolution();
@@ -237,7 +245,7 @@ impl<T> Reading<'_, T> {
         &mut self,
         log: &mut impl BufRead,
         line: &mut Vec<u8>,
-        keep: &mut impl FnMut(&Fields<'_>) -> Option<T>,
+        keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
     ) -> Result<bool, ReplayError> {
         line.clear();
         if log.by_ref().take(LONGEST_LINE).read_until(b'\n', line)? == 0 {
@@ -249,30 +257,24 @@ impl<T> Reading<'_, T> {
             log.skip_until(b'\n')?;
         }
         // Most logs are ASCII, which this reads much faster than what mends the rest.
-        let text = match str::from_utf8(line) {
-            Ok(text) => Cow::Borrowed(text),
-            Err(_) => String::from_utf8_lossy(line),
-        };
-        let text = text.trim_end_matches(['\n', '\r']);
+        let text = str::from_utf8(line);
+        let text = text.map_or_else(|_| String::from_utf8_lossy(line), Cow::Borrowed);
         // Editors on other systems write a byte order mark.
-        let text = match self.read.physical {
-            1 => text.strip_prefix('\u{feff}').unwrap_or(text),
-            _ => text,
-        };
+        let text = text.trim_start_matches('\u{feff}');
+        let text = text.trim_end_matches(['\n', '\r']);
         if text.is_empty() || self.is_header(text)? {
             return Ok(true);
         }
         self.read.lines += 1;
         let format = self.format.as_ref().filter(|_| is_whole);
-        match format.and_then(|format| format.read(text)) {
-            Some(request) => self.take(&request, keep),
-            None => {
-                self.read.unreadable += 1;
-                if self.read.samples.len() < SAMPLES {
-                    let shown = text.chars().take(SAMPLE).flat_map(char::escape_debug);
-                    let number = self.read.physical;
-                    self.read.samples.push((number, shown.collect()));
-                }
+        let fields = format.and_then(|format| format.read(text));
+        let taken = fields.and_then(|fields| self.take(&fields, keep));
+        if taken.is_none() {
+            self.read.unreadable += 1;
+            if self.read.samples.len() < SAMPLES {
+                let shown = text.chars().take(SAMPLE).flat_map(char::escape_debug);
+                let number = self.read.physical;
+                self.read.samples.push((number, shown.collect()));
             }
         }
         Ok(true)
@@ -285,32 +287,43 @@ impl<T> Reading<'_, T> {
         }
         let number = self.read.physical;
         match Format::of(text, &self.rows.columns) {
-            Ok(format) => {
-                let is_header = format.has_header();
-                self.format = Some(format);
-                return Ok(is_header);
-            }
+            Ok(format) => Ok(self.format.insert(format).has_header()),
             Err(reason) => {
                 let problem = || format!("line {number} of the log: {reason}");
-                self.problem.get_or_insert_with(problem);
+                let problem = self.problem.get_or_insert_with(problem);
+                match number < FORMAT_WITHIN {
+                    true => Ok(false),
+                    false => Err(ReplayError::Format(problem.clone())),
+                }
             }
-        }
-        match self.problem.take_if(|_| number >= FORMAT_WITHIN) {
-            Some(problem) => Err(ReplayError::Format(problem)),
-            None => Ok(false),
         }
     }
 
-    fn take(&mut self, request: &Request<'_>, keep: &mut impl FnMut(&Fields<'_>) -> Option<T>) {
-        let started = request.written.saturating_sub(request.lasted);
+    /// Takes a request in; `None` if it has no time, or no duration where one is subtracted.
+    fn take(
+        &mut self,
+        fields: &Fields<'_>,
+        keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
+    ) -> Option<()> {
+        let [written, lasted, fields @ ..] = &fields[..] else {
+            return None;
+        };
+        let written = time::read(written.as_deref()?)?;
+        let lasted = match (self.rows.unit, lasted.as_deref()) {
+            // nginx writes it where no server was asked.
+            (None, _) | (_, Some("-" | "")) => 0,
+            (Some(unit), lasted) => time::decimal(lasted?, unit)?,
+        };
+        let started = written.saturating_sub(lasted);
         if started < self.newest.saturating_sub(micros(self.rows.reorder)) {
             self.read.late += 1;
-        } else if let Some(kept) = keep(&request.fields) {
-            self.written.add(request.written);
-            self.lasted.add(request.lasted);
+        } else if let Some(kept) = keep(fields) {
+            self.written.add(written);
+            self.lasted.add(lasted);
             self.newest = self.newest.max(started);
             self.waiting.insert((started, self.read.physical), kept);
         }
+        Some(())
     }
 
     /// Finds the resolution of the starts: where a duration is subtracted, both have one.

@@ -103,13 +103,14 @@ impl Search {
         let Some((algorithm, limit)) = search.limit(1) else {
             return search;
         };
-        search.peaks = counting.peaks_of(algorithm, &limit).to_vec();
+        search.peaks = counting.peaks_of(&limit).to_vec();
         search.peaks.sort_unstable();
-        // GCRA grants at most twice its permits in an interval, and refuses nothing of a caller
-        // that never asks for more than half of them.
-        let (most, least) = match algorithm {
-            Algorithm::Gcra => (2, 2),
-            Algorithm::SlidingLog | Algorithm::FixedWindow => (1, 1),
+        // The others grant at most twice their permits in an interval, and refuse nothing of a
+        // caller that never asks for more than half of them.
+        let factor = if algorithm == Algorithm::SlidingLog {
+            1
+        } else {
+            2
         };
         let first = |counted: &dyn Fn(u64) -> u64| {
             let highest = u64::from(search.peaks.last().copied().unwrap_or(0)) * 2 + 1;
@@ -124,9 +125,9 @@ impl Search {
             fits
         };
         let permits = |permits| search.limit(permits).map_or(permits, |it| it.1.permits());
-        let below = first(&|it| permits(it) * most) - 1;
+        let below = first(&|it| permits(it) * factor) - 1;
         let micros = u64::try_from(bounds.interval.as_micros()).unwrap_or(u64::MAX);
-        let fits = first(&|it| permits(it) / least).min(micros);
+        let fits = first(&|it| permits(it) / factor).min(micros);
         (search.below, search.permits) = (below, fits);
         search
     }
@@ -155,9 +156,9 @@ impl Search {
 
     /// Takes what the runs of [`tried`](Self::tried) have found.
     pub(super) fn found(&mut self, counting: &Counting) {
-        for (permits, (algorithm, limit)) in self.tried().collect::<Vec<_>>() {
+        for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that had no place has its turn in the next reading.
-            let run = counting.place(algorithm, &limit);
+            let run = counting.place(&limit);
             let Some(run) = run.and_then(|place| counting.runs.get(place)) else {
                 continue;
             };
@@ -172,7 +173,7 @@ impl Search {
 
     /// Returns whether it is as small as can be.
     pub(super) fn is_found(&self) -> bool {
-        let by_peaks = self.limit(1).is_none_or(|(by, _)| by != Algorithm::Gcra);
+        let by_peaks = self.limit(1).is_none_or(|it| it.0 == Algorithm::SlidingLog);
         let is_run = self.runs.contains_key(&self.permits);
         self.callers > 0 && self.below + 1 == self.permits && (by_peaks || is_run)
     }

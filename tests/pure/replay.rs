@@ -81,8 +81,27 @@ fn figures_are_those_of_the_oracle() {
                 assert_eq!(found.touched_by_one_less, [less; 2], "{row}");
             }
         }
-        let (most, _) = oracle::busiest(&callers, limits[0].0, limits[0].1);
+        let most = oracle::busiest(&callers, limits[0].1.interval());
         assert_eq!(report.busiest[0].most, [most; 2], "{row}");
+        // The figures over time are parts of these.
+        let moments = &report.moments;
+        assert!(
+            (60..=120).contains(&moments.len()),
+            "{row}: {}",
+            moments.len()
+        );
+        let requests: u64 = moments.iter().map(|it| it.requests).sum();
+        assert_eq!(requests, report.read.requests, "{row}");
+        for (place, candidate) in report.candidates.iter().enumerate() {
+            let refused: u64 = moments.iter().map(|it| it.refused[place][0]).sum();
+            assert_eq!(refused, candidate.refused[0], "{row}");
+        }
+        let from = moments.iter().rfind(|it| it.requests > 0).unwrap().from_ms;
+        let width = moments[1].from_ms - moments[0].from_ms;
+        assert!(
+            (from..from + width).contains(&report.read.last_ms.unwrap()),
+            "{row}"
+        );
     }
 }
 
@@ -122,8 +141,7 @@ fn ranges_of_coarse_times_hold_the_truth() {
             assert!(holds(found.permits.unwrap(), smallest), "{row}");
             assert!(found.verified, "{row}");
         }
-        let interval = Limit::new(1, limits[0].1.interval());
-        let (most, _) = oracle::busiest(&callers, Algorithm::SlidingLog, interval);
+        let most = oracle::busiest(&callers, limits[0].1.interval());
         let [_, at_most] = report.busiest[0].most;
         let least = report.busiest.iter().map(|it| it.most[0]).max().unwrap();
         assert!(holds([least, at_most], most), "seed {seed}: {most}");
@@ -170,6 +188,20 @@ fn addresses_count_as_peers_do() {
         !shown.contains("192.0.2.1") && !shown.contains("abba"),
         "{shown}"
     );
+}
+
+/// Memory does not grow with what callers invent.
+#[test]
+fn long_callers_are_cut_and_told_apart() {
+    let long = "x".repeat(10_000);
+    let line = |end: u32| format!("{{\"ts\":1700000000.1,\"agent\":\"{long}{end}\"}}\n");
+    let text: String = [1, 2, 2].map(line).concat();
+    let replay = Replay::by("agent").limit(Limit::per_minute(9)).show_keys();
+    let report = run(&replay, &text).unwrap();
+    let most = report.busiest.iter().map(|it| it.most[0]);
+    assert_eq!(most.collect::<Vec<_>>(), [2, 1]);
+    let longest = report.busiest.iter().map(|it| it.caller.len()).max();
+    assert!(longest < Some(200), "{longest:?}");
 }
 
 #[test]

@@ -31,8 +31,9 @@ pub(crate) const SCHEMA: u32 = 1;
 /// Replay an access log against limits, to choose one of them.
 ///
 /// Shows the callers that each limit would touch, the requests that it would refuse, and the
-/// smallest limit that leaves nearly all callers alone. Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
-/// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
+/// smallest limit that leaves nearly all callers alone. Reads the common and combined formats, JSON
+/// lines and CSV with a header, also compressed by gzip. Exits with 1 if more than 1 % of the lines
+/// were unreadable or too late.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
 /// at once with the status of the log, requests that would wait for permits are counted as such and
