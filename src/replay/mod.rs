@@ -10,19 +10,8 @@
 //! One object, whose `schema` is 1; it grows when a member changes or goes. Its other members are
 //! those of [`Report`] and of its [`RowsRead`], which implement `serde::Serialize`.
 //!
-//! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
-//!
-//! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that HTTP does not
-//!   allow), `requests`, `resolution_us`, `refused`, `waiting`; `rules` have `rule`, `limit`,
-//!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
-//!   shadow) and `approximate` (times are coarser than a twentieth of the interval). With `--share`,
-//!   `smallest` has the smallest `limit` of each `rule` with one of its own (null if none is small
-//!   enough), its `callers`, and those `touched` and `touched_by_one_less`.
-//! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
-//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waiting`; its
-//!   `refused`, and that of each caller in `newly_refused`, `newly_let_through`, `refused_more` and
-//!   `refused_less`, is a list of old and new.
-//! - `explain --json`: the `result`, by its name in metrics, and the `rules`.
+//! [`Rows`] reads other columns of a log in the same way; the command sends them through rules. What
+//! its other commands print is in [operations](crate::docs::operations#the-commands-json).
 //!
 //! # Example
 //!

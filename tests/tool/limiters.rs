@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tower_ratelimit::key::{Key, KeyExtractor, NoKey};
 
 use crate::{
+    assert_documented,
     scene::*,
     support::{Cluster, RedisServer, cluster::MASTERS, unique},
     tool,
@@ -33,7 +34,9 @@ fn said(output: Output, status: i32) -> String {
 
 #[track_caller]
 fn object(output: Output) -> Value {
-    serde_json::from_str(&said(output, 0)).unwrap()
+    let object = serde_json::from_str(&said(output, 0)).unwrap();
+    assert_documented(&object);
+    object
 }
 
 fn shared() -> (RedisServerRef, RedisStore) {
@@ -266,6 +269,7 @@ async fn what_is_wrong_is_found_and_mended() {
     assert!(found.contains("What looks wrong"), "{found}");
     let json = said(on(server, &["diagnose", name, "--json"]), 1);
     let json: Value = serde_json::from_str(&json).unwrap();
+    assert_documented(&json);
     assert_eq!(json["findings"][0]["kind"], "Drift");
     assert_eq!(json["left"], 3, "what a caller would find");
     let mended = object(on(server, &["repair", name, "--yes", "--json"]));
@@ -371,6 +375,7 @@ fn a_server_is_verified() {
         let status = output.status.code();
         let object: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(object["schema"], 1);
+        assert_documented(&object);
         let findings = object["findings"].as_array().unwrap();
         for finding in findings {
             let has = |name: &str| finding[name].as_str().is_some_and(|it| !it.is_empty());

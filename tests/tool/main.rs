@@ -24,6 +24,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde_json::Value;
+
 /// What the command printed, what it said, and its exit status.
 struct Ran {
     output: String,
@@ -53,6 +55,25 @@ fn ratelimit(arguments: &[&str], input: &[u8]) -> Ran {
         output: String::from_utf8(output.stdout).expect("text"),
         said: String::from_utf8(output.stderr).expect("text"),
         status: output.status.code().expect("it ended by itself"),
+    }
+}
+
+/// Asserts that the documents name each member of what `--json` prints.
+fn assert_documented(value: &Value) {
+    let text = include_str!("../../src/docs/operations.md");
+    let (_, section) = text
+        .split_once("\n## The command's JSON\n")
+        .expect("a section");
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            assert!(
+                section.contains(&format!("`{name}`")),
+                "{name} is not documented"
+            );
+            assert_documented(value);
+        }),
+        Value::Array(values) => values.iter().for_each(assert_documented),
+        _ => {}
     }
 }
 

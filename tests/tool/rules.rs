@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{Ran, check::FILES, file, ratelimit, support::random::Random};
+use crate::{Ran, assert_documented, check::FILES, file, ratelimit, support::random::Random};
 
 fn path_of(name: &str, text: &str) -> String {
     let path = file(name, text.as_bytes());
@@ -17,7 +17,11 @@ fn path_of(name: &str, text: &str) -> String {
 fn object(arguments: &[&str], status: i32) -> Value {
     let ran = ratelimit(&[arguments, &["--json"]].concat(), b"");
     assert_eq!(ran.status, status, "{arguments:?}: {}", ran.said);
-    serde_json::from_str(&ran.output).unwrap()
+    let object = serde_json::from_str(&ran.output).unwrap();
+    if arguments[0] != "replay" || arguments.contains(&"--rules") {
+        assert_documented(&object);
+    }
+    object
 }
 
 /// The rules that a request meets with limit and cost, and the limiters.

@@ -28,18 +28,18 @@ pub(crate) fn send<const N: usize>(
     mut stages: [Stage; N],
 ) -> Result<Impact<N>, Stop> {
     let mut callers = HashMap::<Box<str>, [u64; N]>::new();
-    let read = settings.read(log, by, |line| {
+    let read = settings.read(log, by, |time, request, caller| {
         let mut refused = [0; N];
         for (stage, refused) in stages.iter_mut().zip(&mut refused) {
-            let result = stage.send(line.time, line.request.clone());
+            let result = stage.send(time, request.clone());
             *refused = u64::from(is_refused(result));
         }
-        let caller = line.caller.filter(|caller| !matches!(&**caller, "" | "-"));
+        let caller = caller.filter(|caller| !matches!(&**caller, "" | "-"));
         if let Some(caller) = caller.filter(|_| refused != [0; N]) {
             let sums = callers.entry(caller).or_insert([0; N]);
-            sums.iter_mut()
-                .zip(refused)
-                .for_each(|(sum, one)| *sum += one);
+            for (sum, one) in sums.iter_mut().zip(refused) {
+                *sum += one;
+            }
         }
     })?;
     Ok(Impact {

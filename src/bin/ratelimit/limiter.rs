@@ -121,7 +121,7 @@ impl Command {
                 }
                 RateLimiter::new(&store, &name)?.by_tool().delete().await?;
                 let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
-                one.print(&format!("{name}: deleted"), &object)
+                one.print(&format!("{}: deleted", name.escape_debug()), &object)
             }
             Self::Diagnose(one) => one.diagnose().await,
             Self::Repair { one, write } => one.repair(&write).await,
@@ -183,7 +183,10 @@ impl One {
             false => limiter.set_or_update_rate(limit).await?,
         }
         let object = json!({"schema": SCHEMA, "name": name, "limit": limit_of(limit)});
-        self.print(&format!("{name}: {was} -> {limit}"), &object)
+        self.print(
+            &format!("{}: {was} -> {limit}", name.escape_debug()),
+            &object,
+        )
     }
 
     async fn diagnose(&self) -> Result<Answer, Stop> {
@@ -210,7 +213,10 @@ impl One {
             .algorithm(seen.algorithm);
         let lost = limiter.repair().await?;
         let object = json!({"schema": SCHEMA, "name": name, "lost": lost});
-        self.print(&format!("{name}: {lost} permits had been lost"), &object)
+        self.print(
+            &format!("{}: {lost} permits had been lost", name.escape_debug()),
+            &object,
+        )
     }
 }
 

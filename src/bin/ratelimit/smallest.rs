@@ -78,9 +78,9 @@ impl Searched<'_> {
                 Stage::new(rules?)
             });
             let mut stages: Vec<_> = stages.collect::<Result<_, _>>()?;
-            self.settings.read(self.log, None, |line| {
+            self.settings.read(self.log, None, |time, request, _| {
                 for stage in &mut stages {
-                    stage.send(line.time, line.request.clone());
+                    stage.send(time, request.clone());
                 }
             })?;
             for ((place, permits), stage) in tried.into_iter().zip(stages) {

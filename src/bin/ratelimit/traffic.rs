@@ -56,14 +56,6 @@ pub(crate) struct Columns {
     pub(crate) field: Vec<(String, String)>,
 }
 
-/// A request of a log.
-pub(crate) struct Line {
-    pub(crate) time: Duration,
-    pub(crate) request: Request<()>,
-    /// Its column of the caller.
-    pub(crate) caller: Option<Box<str>>,
-}
-
 /// What was read.
 pub(crate) struct Read {
     pub(crate) rows: RowsRead,
@@ -75,63 +67,54 @@ pub(crate) struct Read {
 const USUAL: [&str; 5] = ["ip", "method", "path", "host", "status"];
 
 impl Columns {
-    /// Reads a log, whose callers are in a column.
+    /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
+    /// a column.
     pub(crate) fn read(
         &self,
         log: &Path,
         by: Option<&str>,
-        mut each: impl FnMut(Line),
+        mut each: impl FnMut(Duration, Request<()>, Option<Box<str>>),
     ) -> Result<Read, String> {
         let rows = match by {
             Some(by) => Rows::of([by]),
             None => Rows::of([]).optional("ip"),
         };
-        let mut rows = rows.reorder(self.reorder);
-        rows = USUAL.into_iter().fold(rows, Rows::optional);
+        let mut rows = USUAL
+            .into_iter()
+            .fold(rows.reorder(self.reorder), Rows::optional);
         // They follow the usual ones, and a log must have them: a typing error would be silent.
-        rows = self
-            .field
-            .iter()
-            .fold(rows, |rows, (_, column)| rows.column(column));
+        let columns = self.field.iter().map(|(_, column)| column);
+        rows = columns.fold(rows, |rows, column| rows.column(column));
         if let Some(column) = &self.time_field {
             rows = rows.time_column(column);
         }
         if let Some((column, unit)) = &self.duration_field {
             rows = rows.duration_column(column, *unit);
         }
-        let names = self.field.iter().map(|(name, _)| name.as_str());
-        let names: Vec<_> = names.collect();
-        let file = replay::open(log).map_err(|error| in_log(log, &error))?;
+        let in_log = |error: &dyn std::fmt::Display| format!("{}: {error}", log.display());
+        let file = replay::open(log).map_err(|error| in_log(&error))?;
         let mut invalid = 0;
         let read = rows.read(file, |time, fields| {
             let [caller, ip, method, path, host, status, others @ ..] = fields else {
                 return;
             };
             let usual = [ip, method, path, host, status];
-            let others = names
-                .iter()
-                .copied()
-                .zip(others.iter().map(Option::as_deref));
+            let names = self.field.iter().map(|(name, _)| name.as_str());
+            let others = names.zip(others.iter().map(Option::as_deref));
+            let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let caller = match by {
+                Some("ip") => caller.as_deref().map(grouped),
+                _ => caller.clone(),
+            };
             match request(usual.map(Option::as_deref), others) {
                 None => invalid += 1,
-                Some(request) => each(Line {
-                    time: time.duration_since(UNIX_EPOCH).unwrap_or_default(),
-                    request,
-                    caller: match by {
-                        Some("ip") => caller.as_deref().map(grouped),
-                        _ => caller.clone(),
-                    },
-                }),
+                Some(request) => each(time, request, caller),
             }
         });
-        let mut rows = read.map_err(|error| in_log(log, &error))?;
+        let mut rows = read.map_err(|error| in_log(&error))?;
         rows.missing.dedup();
         Ok(Read { rows, invalid })
     }
-}
-
-fn in_log(log: &Path, error: &dyn std::fmt::Display) -> String {
-    format!("{}: {error}", log.display())
 }
 
 /// Reads an address, with or without a port.
