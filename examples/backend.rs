@@ -9,16 +9,16 @@ use tower_ratelimit::{
 };
 
 #[derive(Debug)]
-struct Plain {
-    clock: ManualClock,
-    limiters: Mutex<HashMap<String, Log>>,
+pub struct Plain {
+    pub clock: ManualClock,
+    pub limiters: Mutex<HashMap<String, Log>>,
 }
 
 #[derive(Clone, Debug)]
-struct Log {
-    limit: Limit,
+pub struct Log {
+    pub limit: Limit,
     /// When, by which demand, and how many; the oldest first.
-    grants: Vec<(Duration, [u8; 16], u64)>,
+    pub grants: Vec<(Duration, [u8; 16], u64)>,
 }
 
 impl Log {
