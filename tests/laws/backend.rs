@@ -3,7 +3,9 @@
 use crate::scene::*;
 use tower_ratelimit::{
     Error,
-    backend::{Answer, Backend, BackendStore, Demand, Outcome, Settlement, Verb, failure, laws},
+    backend::{
+        Acquire, Answer, Backend, BackendStore, Name, Op, OpResult, Settings, Settle, failure, laws,
+    },
 };
 
 use super::{guards::Guards, plain::Plain, world::World};
@@ -23,13 +25,14 @@ enum Defect {
     GivesBackTwice,
     ForgetsDebts,
     ForgetsWithTheLimit,
+    NeverForgets,
     KeepsTheOldLimit,
     LosesWhatComesAtTheSameTime,
 }
 
 use Defect::*;
 
-const DEFECTS: [Defect; 14] = [
+const DEFECTS: [Defect; 15] = [
     WaitsTooShort,
     WaitsTooLong,
     CountsOneMore,
@@ -42,6 +45,7 @@ const DEFECTS: [Defect; 14] = [
     GivesBackTwice,
     ForgetsDebts,
     ForgetsWithTheLimit,
+    NeverForgets,
     KeepsTheOldLimit,
     LosesWhatComesAtTheSameTime,
 ];
@@ -57,7 +61,7 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
-    async fn acquire(&self, demand: Demand<'_>) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
         if self.has(LosesWhatComesAtTheSameTime) {
             let before = self.0.limiters.lock().unwrap().clone();
             tokio::task::yield_now().await;
@@ -68,7 +72,7 @@ impl Backend for Faulty {
         let is_list = answers.len() > 1;
         let refused = answers.iter().any(|answer| answer.wait.is_some());
         for (charge, answer) in demand.charges().zip(&mut answers) {
-            let log = all.get_mut(charge.name()).unwrap();
+            let log = all.get_mut(charge.name().as_str()).unwrap();
             let last = log.grants.len().saturating_sub(1);
             match (self.1, answer.wait) {
                 (Some(WaitsTooShort), Some(wait)) => answer.wait = Some(wait / 2),
@@ -87,53 +91,64 @@ impl Backend for Faulty {
         Ok(answers)
     }
 
-    async fn settle(&self, settled: Settlement<'_>) -> Result<(), Error> {
-        let before = self.0.limiters.lock().unwrap().clone();
-        self.0.settle(settled).await?;
-        let mut all = self.0.limiters.lock().unwrap();
-        let Some(log) = all.get_mut(settled.name()) else {
-            return Ok(());
-        };
-        let is_debt = |id| id == settled.id_of_more();
-        match self.1 {
-            Some(IgnoresSettlements) => *all = before,
-            Some(ForgetsDebts) => log.grants.retain(|(_, id, _)| !is_debt(*id)),
-            // Whatever it was that was granted first.
-            Some(GivesBackTwice) if settled.more() == 0 && !log.grants.is_empty() => {
-                log.grants[0].2 = log.grants[0].2.saturating_sub(1);
+    async fn settle(&self, name: &Name, settle: Settle) -> Result<(), Error> {
+        match settle {
+            _ if self.has(IgnoresSettlements) => return Ok(()),
+            Settle::Charge(..) if self.has(ForgetsDebts) => return Ok(()),
+            Settle::Keep(..) if self.has(GivesBackTwice) => {
+                // Whatever it was that was granted first.
+                let mut all = self.0.limiters.lock().unwrap();
+                let log = all.get_mut(name.as_str());
+                if let Some((.., permits)) = log.and_then(|log| log.grants.first_mut()) {
+                    *permits = permits.saturating_sub(1);
+                }
             }
             _ => {}
         }
-        Ok(())
+        self.0.settle(name, settle).await
     }
 
-    async fn manage(&self, name: &str, verb: &Verb) -> Result<Outcome, Error> {
-        match *verb {
-            Verb::SetRate {
-                limit, existing, ..
-            } if self.has(ForgetsWithTheLimit) => {
-                let keep = false;
-                let verb = Verb::SetRate {
-                    limit,
-                    keep,
-                    existing,
-                };
-                self.0.manage(name, &verb).await
-            }
-            Verb::SetRate { .. } if self.has(KeepsTheOldLimit) => Ok(Outcome::Changed(true)),
-            _ => self.0.manage(name, verb).await,
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
+        if let Op::SetRate {
+            limit,
+            keep,
+            existing,
+        } = op
+        {
+            let (limit, existing) = (*limit, *existing);
+            let keep = match self.1 {
+                Some(KeepsTheOldLimit) => return Ok(OpResult::Changed(true)),
+                Some(ForgetsWithTheLimit) => false,
+                Some(NeverForgets) => true,
+                _ => *keep,
+            };
+            let op = Op::SetRate {
+                limit,
+                keep,
+                existing,
+            };
+            return self.0.manage(name, &op).await;
         }
+        self.0.manage(name, op).await
     }
 }
 
-fn faulty(defect: Option<Defect>) -> (BackendStore<Faulty>, ManualClock) {
+fn store(backend: impl Backend, deadline: Duration, clock: Option<&ManualClock>) -> BackendStore {
+    let settings = Settings {
+        deadline,
+        clock: clock.map(|clock| Arc::new(clock.clone()) as Arc<dyn Clock>),
+        ..Settings::default()
+    };
+    BackendStore::new(backend, settings).unwrap()
+}
+
+fn faulty(defect: Option<Defect>) -> (BackendStore, ManualClock) {
     let clock = ManualClock::new();
     let plain = Plain {
         clock: clock.clone(),
         limiters: Mutex::default(),
     };
-    let store = BackendStore::new(Faulty(plain, defect)).deadline(LONG);
-    (store.clock(clock.clone()), clock)
+    (store(Faulty(plain, defect), LONG, Some(&clock)), clock)
 }
 
 #[test]
@@ -168,14 +183,14 @@ fn the_laws_hold_in_memory_and_in_redis() {
 }
 
 /// A backend that does not answer, or only with errors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Gone {
     answers: Option<ErrorKind>,
     calls: Arc<AtomicUsize>,
 }
 
 impl Backend for Gone {
-    async fn acquire(&self, _: Demand<'_>) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, _: &Acquire) -> Result<Vec<Answer>, Error> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match self.answers {
             Some(kind) => Err(failure(kind, std::io::Error::other("gone"))),
@@ -183,22 +198,22 @@ impl Backend for Gone {
         }
     }
 
-    async fn settle(&self, _: Settlement<'_>) -> Result<(), Error> {
+    async fn settle(&self, _: &Name, _: Settle) -> Result<(), Error> {
         Err(ErrorKind::Unavailable.into())
     }
 
-    async fn manage(&self, _: &str, _: &Verb) -> Result<Outcome, Error> {
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
         Err(ErrorKind::Unavailable.into())
     }
 }
 
-fn gone(answers: Option<ErrorKind>) -> (BackendStore<Gone>, Arc<AtomicUsize>) {
+fn gone(answers: Option<ErrorKind>) -> (BackendStore, Arc<AtomicUsize>) {
     let calls = Arc::default();
     let gone = Gone {
         answers,
         calls: Arc::clone(&calls),
     };
-    (BackendStore::new(gone).deadline(millis(20)), calls)
+    (store(gone, millis(20), None), calls)
 }
 
 /// Errors and silence meet the failure policy, and the breaker soon keeps calls away.
@@ -269,17 +284,22 @@ async fn what_it_cannot_count_is_an_error() {
     }
     let unset = limiter.try_acquire().await.unwrap_err();
     assert_eq!(unset.kind(), ErrorKind::NotInitialized);
-    let unknown = limiter.rename("other").await.unwrap_err();
+    limiter.try_set_rate(Limit::per_second(1)).await.unwrap();
+    let unknown = limiter.release(1).await.unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::Rejected);
-    assert!(unknown.to_string().contains("`rename`"), "{unknown}");
     // A tier that a request chooses is not known before.
     let by_request = Rule::new("r2", limit_by(move |_| per_client), Constant("all"));
     let by_request = by_request.on_failure(FailurePolicy::Allow);
     let service = RateLimitLayer::new(&store, by_request).layer(service_fn(serve::<String>));
     let answer = service.oneshot(Request::new(String::new())).await.unwrap();
     assert_eq!(answer.status(), 503);
-    let prefix = BackendStore::clone(&store).prefix("a b").unwrap_err();
-    assert_eq!(prefix.kind(), ConfigErrorKind::Name);
+    let (plain, prefix) = (Gone::default(), "a b".to_owned());
+    let settings = Settings {
+        prefix,
+        ..Settings::default()
+    };
+    let error = BackendStore::new(plain, settings).unwrap_err();
+    assert_eq!(error.kind(), ConfigErrorKind::Name);
 }
 
 /// A lease changes no answer, callers wait in their order, and shadow rules refuse nothing.

@@ -23,7 +23,10 @@ use tokio::sync::Mutex;
 use tokio_postgres::{Client, Config, NoTls, Statement, error::SqlState, types::ToSql};
 use tower_ratelimit::{
     Clock, Error, ErrorKind, Limit,
-    backend::{Answer, Backend, Charge, Demand, LimitFrom, Outcome, Settlement, Verb, failure},
+    backend::{
+        Acquire, Answer, Backend, Charge, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
+        failure,
+    },
 };
 use uuid::Uuid;
 
@@ -89,6 +92,27 @@ impl Postgres {
         Ok(Arc::clone(link.insert(made)))
     }
 
+    /// Stores a limit: only where there is none, or only an existing one; what is in use is kept, or
+    /// forgotten.
+    async fn set(
+        &self,
+        name: &str,
+        limit: StoredLimit,
+        (only_new, existing, keep): (bool, bool, bool),
+    ) -> Result<OpResult, Error> {
+        let limit = limit.limit().ok_or(ErrorKind::Limit)?;
+        let (permits, interval) = (
+            i64::try_from(limit.permits()).ok(),
+            millis(limit.interval()),
+        );
+        let kept = limit.keep_alive_time().and_then(millis);
+        let values: [&(dyn ToSql + Sync); 7] = [
+            &name, &permits, &interval, &kept, &only_new, &existing, &keep,
+        ];
+        let set = self.value("ratelimit_set($1, $2, $3, $4, $5, $6, $7)", &values);
+        set.await.map(OpResult::Changed)
+    }
+
     /// Returns the only value of an expression. It is prepared each time: verbs are rare.
     async fn value<T>(&self, expression: &str, values: &[&(dyn ToSql + Sync)]) -> Result<T, Error>
     where
@@ -127,7 +151,7 @@ impl Link {
         Ok(Self {
             acquire: client.prepare(acquire).await?,
             settle: client
-                .prepare("SELECT ratelimit_settle($1, $2, $3, $4, $5, $6)")
+                .prepare("SELECT ratelimit_settle($1, $2, $3, $4, $5)")
                 .await?,
             client,
         })
@@ -135,21 +159,23 @@ impl Link {
 }
 
 impl Backend for Postgres {
-    async fn acquire(&self, demand: Demand<'_>) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
         let charges: Vec<_> = demand.charges().collect();
-        let given = |charge: &Charge<'_>| match charge.limit() {
-            LimitFrom::Given(limit) | LimitFrom::StoredOr(limit) => Some(limit),
-            LimitFrom::Stored => None,
+        let given = |charge: &&Charge| match charge.limit() {
+            LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
+            LimitSource::Store => None,
         };
         let each = |number: fn(Limit) -> Option<i64>| -> Vec<Option<i64>> {
-            charges
-                .iter()
-                .map(|charge| given(charge).and_then(number))
-                .collect()
+            let limits = charges.iter().map(given);
+            limits.map(|limit| limit.and_then(number)).collect()
         };
-        let flags =
-            |flag: fn(&Charge<'_>) -> bool| -> Vec<bool> { charges.iter().map(flag).collect() };
-        let names: Vec<_> = charges.iter().map(Charge::name).collect();
+        let flags = |flag: fn(&Charge) -> bool| -> Vec<bool> {
+            charges.iter().map(|charge| flag(charge)).collect()
+        };
+        let names: Vec<_> = charges
+            .iter()
+            .map(|charge| charge.name().as_str())
+            .collect();
         let wanted: Vec<_> = charges
             .iter()
             .map(|charge| i64::from(charge.permits()))
@@ -157,9 +183,9 @@ impl Backend for Postgres {
         let permits = each(|limit| i64::try_from(limit.permits()).ok());
         let intervals = each(|limit| millis(limit.interval()));
         let kept = each(|limit| limit.keep_alive_time().and_then(millis));
-        let must_exist = flags(|charge| charge.limit() == LimitFrom::Stored);
-        let replaces = flags(|charge| matches!(charge.limit(), LimitFrom::Given(_)));
-        let shadows = flags(|charge| charge.is_shadow());
+        let must_exist = flags(|charge| charge.limit() == LimitSource::Store);
+        let replaces = flags(|charge| matches!(charge.limit(), LimitSource::Code(_)));
+        let shadows = flags(Charge::is_shadow);
         let (id, now) = (Uuid::from_bytes(demand.id()), self.now());
         let values: [&(dyn ToSql + Sync); 10] = [
             &names,
@@ -179,28 +205,22 @@ impl Backend for Postgres {
             .query(&link.acquire, &values)
             .await
             .map_err(failed)?;
-        rows.iter()
-            .map(|row| {
-                answer(row)
-                    .map_err(failed)?
-                    .ok_or(ErrorKind::ForeignState.into())
-            })
-            .collect()
+        let answer = |row| {
+            answer(row)
+                .map_err(failed)?
+                .ok_or(ErrorKind::ForeignState.into())
+        };
+        rows.iter().map(answer).collect()
     }
 
-    async fn settle(&self, settled: Settlement<'_>) -> Result<(), Error> {
-        let (id, more) = (
-            Uuid::from_bytes(settled.id()),
-            Uuid::from_bytes(settled.id_of_more()),
-        );
-        let values: [&(dyn ToSql + Sync); 6] = [
-            &settled.name(),
-            &id,
-            &i64::from(settled.keep()),
-            &i64::from(settled.more()),
-            &more,
-            &self.now(),
-        ];
+    async fn settle(&self, name: &Name, settle: Settle) -> Result<(), Error> {
+        let (id, permits, is_more) = match settle {
+            Settle::Keep(id, permits) => (id, permits, false),
+            Settle::Charge(id, permits) => (id, permits, true),
+        };
+        let (id, permits) = (Uuid::from_bytes(id), i64::from(permits));
+        let values: [&(dyn ToSql + Sync); 5] =
+            [&name.as_str(), &id, &permits, &is_more, &self.now()];
         let link = self.link().await?;
         link.client
             .query(&link.settle, &values)
@@ -209,51 +229,36 @@ impl Backend for Postgres {
         Ok(())
     }
 
-    async fn manage(&self, name: &str, verb: &Verb) -> Result<Outcome, Error> {
-        let set = async |limit: Limit, only_new: bool, existing: bool, keep: bool| {
-            let permits = i64::try_from(limit.permits()).ok();
-            let (interval, kept) = (
-                millis(limit.interval()),
-                limit.keep_alive_time().and_then(millis),
-            );
-            let call = "ratelimit_set($1, $2, $3, $4, $5, $6, $7)";
-            let values: [&(dyn ToSql + Sync); 7] = [
-                &name, &permits, &interval, &kept, &only_new, &existing, &keep,
-            ];
-            self.value(call, &values).await.map(Outcome::Changed)
-        };
-        match *verb {
-            Verb::TrySetRate(limit) => set(limit, true, false, true).await,
-            Verb::SetRate {
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
+        let (name, now) = (name.as_str(), self.now());
+        match op {
+            Op::TrySetRate(limit) => self.set(name, *limit, (true, false, true)).await,
+            Op::SetRate {
                 limit,
                 keep,
                 existing,
-            } => set(limit, false, existing, keep).await,
-            Verb::Release(permits) => {
-                let call = "ratelimit_release($1, $2, $3)";
-                let released = self
-                    .number(call, &[&name, &i64::from(permits), &self.now()])
-                    .await?;
-                Ok(Outcome::Permits(unsigned(released)))
+            } => self.set(name, *limit, (false, *existing, *keep)).await,
+            Op::Release(permits) => {
+                let (call, permits) = ("ratelimit_release($1, $2, $3)", i64::from(*permits));
+                let released = self.number(call, &[&name, &permits, &now]).await?;
+                Ok(OpResult::Permits(released))
             }
-            Verb::Available => {
-                let free = self
-                    .number("ratelimit_available($1, $2)", &[&name, &self.now()])
-                    .await?;
-                Ok(Outcome::Permits(unsigned(free)))
+            Op::Available => {
+                let call = "ratelimit_available($1, $2)";
+                Ok(OpResult::Permits(self.number(call, &[&name, &now]).await?))
             }
-            Verb::Limit => {
+            Op::Inspect => {
                 let stored =
                     "(SELECT ARRAY[permits, millis] FROM ratelimit_limiter WHERE name = $1)";
                 let stored: Option<Vec<i64>> = self.value(stored, &[&name]).await?;
-                let limit =
-                    stored.map(|stored| limit(stored[0], stored[1]).ok_or(ErrorKind::ForeignState));
-                Ok(Outcome::Limit(limit.transpose()?))
+                let limit = stored.and_then(|stored| limit(stored[0], stored[1]));
+                Ok(OpResult::Limit(limit.map(StoredLimit::from)))
             }
-            Verb::Delete => self
-                .value("ratelimit_delete($1)", &[&name])
-                .await
-                .map(Outcome::Changed),
+            Op::Delete => {
+                let deleted = self.value("ratelimit_delete($1)", &[&name]).await?;
+                Ok(OpResult::Changed(deleted))
+            }
+            // `expire`, `rename` and `repair`: a keep-alive time is enough, and nothing drifts.
             _ => Err(ErrorKind::Rejected.into()),
         }
     }

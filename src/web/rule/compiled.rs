@@ -20,7 +20,7 @@ use crate::{
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{Kept, Observers},
-    store::{AnyStore, rule_names::Holder},
+    store::{About, AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
         key::{Key, KeyTraits, Mistakes, NoKey, Warned},
@@ -92,7 +92,7 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(&store.about().prefix, &defaults.observers)?;
+        let limits = rule.checked_limits(store.about(), &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -114,14 +114,6 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
-            let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-            let given = limit.as_ref().and_then(LimitSource::given);
-            if store.about().counts_by_log_alone
-                && (naming.counting != Counting::default() || given.is_some_and(per_client))
-            {
-                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                    `Algorithm::SlidingLog`, no slots, and no limit per client");
-            }
             let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
             if !store
                 .about()
@@ -402,6 +394,26 @@ impl Rule {
             LimitOf::Parts(_) => (None, &[][..]),
         };
         one.into_iter().chain(tiers.iter().map(|(_, limit)| limit))
+    }
+
+    /// Returns its limits with the names under which they count, if the store can count by them.
+    fn checked_limits(
+        &self,
+        about: &About,
+        observers: &Observers,
+    ) -> Result<Vec<NamedLimit>, ConfigError> {
+        let limits = self.named_limits(&about.prefix, observers)?;
+        let is_lacking = |named: &NamedLimit| {
+            let given = named.limit.as_ref().and_then(LimitSource::given);
+            let per_client = given.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
+            per_client || named.naming.counting != Counting::default()
+        };
+        if about.counts_by_log_alone && limits.iter().any(is_lacking) {
+            let label = self.label();
+            bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
+                `Algorithm::SlidingLog`, no slots, and no limit per client");
+        }
+        Ok(limits)
     }
 
     /// Returns its limits with the names under which they count.
