@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -16,14 +16,25 @@ use tower_ratelimit::{
     },
 };
 
+/// Limiters in this process.
 #[derive(Debug)]
 pub struct Plain {
+    /// What time it is.
     pub clock: ManualClock,
+    /// The limiters by their names.
     pub limiters: Mutex<HashMap<String, Log>>,
 }
 
+impl Plain {
+    fn limiters(&self) -> MutexGuard<'_, HashMap<String, Log>> {
+        self.limiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One limiter.
 #[derive(Clone, Debug)]
 pub struct Log {
+    /// The stored limit.
     pub limit: Limit,
     /// When, by which demand, and how many; the oldest first.
     pub grants: Vec<(Duration, [u8; 16], u64)>,
@@ -57,7 +68,7 @@ impl Log {
 
 impl Backend for Plain {
     async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
-        let (now, mut all) = (self.clock.now(), self.limiters.lock().unwrap());
+        let (now, mut all) = (self.clock.now(), self.limiters());
         let (mut logs, mut granted) = (Vec::new(), true);
         for charge in demand.charges() {
             let new = |limit| Log {
@@ -98,7 +109,7 @@ impl Backend for Plain {
     }
 
     async fn settle(&self, name: &Name, settle: Settle) -> Result<(), Error> {
-        let (now, mut all) = (self.clock.now(), self.limiters.lock().unwrap());
+        let (now, mut all) = (self.clock.now(), self.limiters());
         let log = all.get_mut(name.as_str());
         match (settle, log) {
             (Settle::Charge(id, more), Some(log)) => log.grants.push((now, id, more.into())),
@@ -114,7 +125,7 @@ impl Backend for Plain {
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        let (now, mut all) = (self.clock.now(), self.limiters.lock().unwrap());
+        let (now, mut all) = (self.clock.now(), self.limiters());
         let name = name.as_str();
         Ok(match (op, all.get_mut(name)) {
             (Op::TrySetRate(_), Some(_)) | (Op::SetRate { existing: true, .. }, None) => {

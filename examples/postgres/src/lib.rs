@@ -3,18 +3,32 @@
 //! A decision is one call of one function, `limits.sql`, in one round trip. It takes a lock on the
 //! names of its limiters until it is committed, and counts by the server's clock.
 //!
+//! ```no_run
+//! use tower_ratelimit::{Limit, RateLimitLayer, backend::{BackendStore, Settings}, key::PeerIp};
+//! use tower_ratelimit_postgres::Postgres;
+//!
+//! let postgres = Postgres::new("host=localhost user=shop dbname=shop".parse()?);
+//! let store = BackendStore::new(postgres, Settings::default())?;
+//! let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp).named("address"));
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! What it costs:
 //!
-//! - A decision reads the grants of the last interval, up to three times. So it is for limits of up
-//!   to some hundreds of permits: beyond that, take Redis.
-//! - A grant is a row that is written, and later deleted: autovacuum has to follow. A refusal writes
-//!   nothing. Neither waits for the disk: `synchronous_commit` is off on this connection. A server
-//!   that crashes forgets the grants of the last moment, and no more than that.
-//! - All calls of a process go over one connection, so they need one core of the server at most.
-//!   Calls for the same limiter wait for each other, whichever process they are of.
+//! - A decision reads the grants of the last interval three times. With 10 or 100 grants it took
+//!   half a millisecond on one core of a busy machine, with 1,000 grants 5 ms, and with 10,000 some
+//!   30 ms. So it is for limits of up to some hundreds of permits: beyond that, take Redis.
+//! - A grant is a row that is written, and later deleted: autovacuum has to follow. A refusal
+//!   writes nothing. Neither waits for the disk: `synchronous_commit` is off on this connection. A
+//!   server that crashes forgets the grants of the last moment, and no more than that.
+//! - All calls of a process go over one connection, so they use one core of the server at most, and
+//!   3,000 decisions a second were the most there. Calls for the same limiter wait for each other,
+//!   whichever process they are of.
 //! - Limiters that rules made are forgotten when [`Postgres::forget`] is called.
+//! - A clock of the server that is set back keeps grants for as much longer.
+//! - There is no `expire`, `rename` and `repair`. Behind PgBouncer, it needs a pool by session.
 //!
-//! The role needs USAGE and CREATE on its schema, or [`SCHEMA`] was run by another one before and it
+//! The role needs USAGE and CREATE on its schema. Or another role has run [`SCHEMA`], and this one
 //! has SELECT, INSERT, UPDATE and DELETE on both tables.
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -92,8 +106,8 @@ impl Postgres {
         Ok(Arc::clone(link.insert(made)))
     }
 
-    /// Stores a limit: only where there is none, or only an existing one; what is in use is kept, or
-    /// forgotten.
+    /// Stores a limit, only where there is none, or only an existing one. It keeps what is in use,
+    /// or forgets it.
     async fn set(
         &self,
         name: &str,

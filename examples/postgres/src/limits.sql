@@ -38,7 +38,8 @@ END $$;
 -- Returns the permits in use after an instant.
 CREATE OR REPLACE FUNCTION ratelimit_used(limiter text, since bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce(sum(permits), 0)::bigint FROM ratelimit_grant WHERE name = limiter AND at > since
+    SELECT coalesce(sum(permits), 0)::bigint
+    FROM ratelimit_grant WHERE name = limiter AND at > since
 $$;
 
 -- Returns the instant of the grant with whose end so many permits are free; null if that is so.
