@@ -206,11 +206,6 @@ impl Naming {
         Self { counting, ..self }
     }
 
-    /// Returns whether the identity alone is the hash tag.
-    pub(crate) fn is_derived(&self) -> bool {
-        self.kind == Kind::Derived
-    }
-
     /// Returns the lengths of what stands before and after the identity.
     pub(crate) fn around(&self) -> (usize, usize) {
         (self.before.len(), self.after.len())
@@ -407,7 +402,6 @@ mod tests {
         let derived = Naming::derived("shop", "login").unwrap();
         assert_eq!(derived.to_string(), "shop:{<key>}:login");
         assert_eq!(Naming::shared("orders").unwrap().to_string(), "orders");
-        assert!(derived.is_derived() && !naming.is_derived());
         assert!(derived.takes_identity() && naming.takes_identity());
     }
 

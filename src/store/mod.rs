@@ -27,9 +27,9 @@
 //! held. A reload of a layer's rules locks out other reloads, and takes the lock of `RuleNames`
 //! meanwhile.
 //!
-//! Settling may be called with a lease locked, so it never comes back to leases. There the settle
+//! Settling is called with none of these held, and never comes back to leases. There the settle
 //! queue spawns a task and wakes those that wait for the store to close; both take no lock of
-//! another part.
+//! another part. Where it loses a receipt, its observers may ask the store again.
 //!
 //! ## What happens before what
 //!
@@ -167,8 +167,6 @@ pub(crate) struct About {
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// One call reaches only limiters of one identity: a Redis Cluster.
-    pub(crate) is_cluster: bool,
     /// It has no other algorithm, no slots, and no limits per client.
     pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
@@ -216,6 +214,11 @@ pub(crate) trait Decide: Calls {
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+
+    /// Returns how many limiters are kept in this process.
+    fn limiters(&self) -> usize {
+        0
+    }
 }
 
 /// The calls that a queue sends, by leases or a store.
@@ -254,8 +257,8 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
     ///
-    /// Returns at once, also where a lock of leases is held. One that is lost costs at most one
-    /// interval, or what was to be charged. A receipt is settled once.
+    /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
+    /// receipt is settled once.
     fn settle(&self, receipt: Receipt, keep: u32);
 }
 
@@ -313,15 +316,9 @@ impl Listeners {
     }
 }
 
-impl Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listeners({})", self.0.len())
-    }
-}
-
 /// A store that decides in the place of one that fails.
 #[cfg(feature = "_guards")]
-pub(crate) trait StandIn: Decide + Debug {
+pub(crate) trait StandIn: Decide {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
     /// is left out.

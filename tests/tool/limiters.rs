@@ -2,12 +2,12 @@
 
 use std::{fs, process::Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower_ratelimit::key::{Key, KeyExtractor, NoKey};
 
 use crate::{
     scene::*,
-    support::{Cluster, RedisServer, unique},
+    support::{Cluster, RedisServer, cluster::MASTERS, unique},
     tool,
 };
 
@@ -84,16 +84,37 @@ async fn a_limiter_is_shown_and_not_touched() {
     assert_eq!(seen["granted_in_last_second"].as_u64().unwrap() % 4, 0);
     let next = seen["next_free_ms"].as_u64().unwrap();
     assert!((3_500_000..=3_600_000).contains(&next), "{next}");
+    let expires = seen["expires_ms"].as_u64().unwrap();
+    assert!((7_200_000..=7_300_000).contains(&expires), "{expires}");
     let page = said(on(server, &["get", limiter.name()]), 0);
-    assert!(page.contains("left       6\n"), "{page}");
-    let lines = said(
-        on(
-            server,
-            &["watch", limiter.name(), "--every", "10ms", "--count", "3"],
-        ),
-        0,
+    for line in [
+        "left                    6\n",
+        "used                    4\n",
+        "expires                 in 7",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    let watch = ["watch", limiter.name(), "--every", "10ms", "--count", "3"];
+    let lines = said(on(server, &watch), 0);
+    assert_eq!(
+        lines
+            .matches("limit 10/1h, left 6, used 4, granted in")
+            .count(),
+        3,
+        "{lines}"
     );
-    assert_eq!(lines.matches("6 left of 10/1h").count(), 3, "{lines}");
+    assert_eq!(lines.matches(", expires in 7").count(), 3, "{lines}");
+    let objects = said(on(server, &[&watch[..], &["--json"]].concat()), 0);
+    let objects: Vec<Value> = objects
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 3);
+    for object in objects {
+        let names: Vec<_> = object.as_object().unwrap().keys().collect();
+        assert_eq!(names, seen.as_object().unwrap().keys().collect::<Vec<_>>());
+        assert_eq!((&object["left"], &object["used"]), (&6.into(), &4.into()));
+    }
     assert_eq!(dumps(), before);
 }
 
@@ -302,18 +323,31 @@ fn a_server_that_cannot_be_asked_is_told_from_a_wrong_command() {
 async fn a_cluster_is_asked_by_its_nodes() {
     let cluster = Cluster::start();
     let store = RedisStore::cluster(cluster.urls()).build().unwrap();
-    let limiter = in_use(&store, 4).await;
     let urls = cluster.urls().join(",");
-    let args = [
-        "get",
-        limiter.name(),
-        "--cluster",
-        "--json",
-        "--redis",
-        &urls,
-    ];
-    let seen = object(tool().args(args).output().unwrap());
-    assert_eq!(seen["left"], 6);
+    let ask = |args: &[&str]| {
+        let cluster = ["--cluster", "--json", "--redis", &urls];
+        tool().args(args).args(cluster).output().unwrap()
+    };
+    // Each master has one of them.
+    for node in 0..MASTERS {
+        let limiter = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
+        limiter.set_rate(Limit::per_hour(10)).await.unwrap();
+        take(&limiter, 4).await;
+        let name = limiter.name();
+        assert_eq!(object(ask(&["get", name]))["left"], 6);
+        let watched = said(ask(&["watch", name, "--every", "1ms", "--count", "2"]), 0);
+        assert_eq!(watched.matches("\"left\":6").count(), 2, "{watched}");
+        assert_eq!(object(ask(&["diagnose", name]))["findings"], json!([]));
+        let value = format!("{{{name}}}:value");
+        cluster.node_of(&value).cli(&["SET", &value, "3"]);
+        said(ask(&["diagnose", name]), 1);
+        assert_eq!(object(ask(&["repair", name, "--yes"]))["lost"], 3);
+        object(ask(&["set-rate", name, "--rate", "20/1h", "--yes"]));
+        assert_eq!(limiter.available_permits().await.unwrap(), 16);
+        object(ask(&["delete", name, "--yes"]));
+        assert!(!limiter.exists().await.unwrap());
+        said(ask(&["get", name]), 4);
+    }
     let verified = tool()
         .args(["verify", "--cluster", "--redis", &urls])
         .output();
@@ -327,4 +361,35 @@ async fn a_cluster_is_asked_by_its_nodes() {
         let (_, address) = url.split_once("://").unwrap();
         assert!(page.contains(address.trim_end_matches('/')), "{page}");
     }
+}
+
+#[test]
+fn a_server_is_verified() {
+    let server = RedisServer::start();
+    // Old and Holes are of the machine's version.
+    let kinds = |output: Output| {
+        let status = output.status.code();
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(object["schema"], 1);
+        let findings = object["findings"].as_array().unwrap();
+        for finding in findings {
+            let has = |name: &str| finding[name].as_str().is_some_and(|it| !it.is_empty());
+            assert!(has("kind") && has("severity") && has("text"), "{finding}");
+        }
+        assert_eq!(status, Some(i32::from(!findings.is_empty())), "{object}");
+        let kinds = findings
+            .iter()
+            .map(|it| it["kind"].as_str().unwrap().to_owned());
+        kinds
+            .filter(|kind| !["Old", "Holes"].contains(&kind.as_str()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(on(&server, &["verify", "--json"])), [""; 0]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    assert_eq!(kinds(on(&server, &["verify", "--json"])), ["Evicts"]);
+    let page = said(on(&server, &["verify"]), 1);
+    assert!(page.contains("allkeys-lru"), "{page}");
+    // Nothing stays.
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
 }

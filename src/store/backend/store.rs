@@ -111,7 +111,7 @@ impl<B: Backend> Unguarded<B> {
         let name = acquire.first.name();
         let pass = self.breakers.enter(name, asked.unwrap_or_default())?;
         let answers = self.backend.acquire(acquire).await;
-        self.breakers.traffic().replied();
+        self.breakers.traffic().replied(0);
         pass.ends(match answers.as_ref().map_err(Error::kind) {
             Err(ErrorKind::Unavailable | ErrorKind::Timeout) => Signal::Failed,
             _ => Signal::Answered,

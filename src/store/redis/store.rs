@@ -22,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind},
     observe::Observers,
     store::{
-        About,
+        About, AnyStore,
         guard::breaker::Traffic,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
@@ -82,8 +82,6 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) settings: Settings,
-    /// For errors: without user and password.
-    address: Option<Arc<str>>,
     pub(crate) shared: Arc<Remote<Server>>,
 }
 
@@ -140,10 +138,10 @@ impl RedisStore {
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        let (leasing, settle_queue) = (&self.shared.leasing, &self.server().settle_queue);
+        let (leases, settle_queue) = (&self.shared.leasing.table, &self.server().settle_queue);
         // No more at a time than find a place. Leases that are taken meanwhile are in use.
-        for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
-            leasing.end_first(RETURNED_AT_ONCE);
+        for _ in 0..leases.count().div_ceil(RETURNED_AT_ONCE) {
+            leases.end_first(RETURNED_AT_ONCE);
             settle_queue.flush().await;
         }
         settle_queue.flush().await;
@@ -161,7 +159,6 @@ impl RedisStore {
     }
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
-        let address = source.shown.clone();
         let breakers = settings.breakers(&source);
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
@@ -172,8 +169,7 @@ impl RedisStore {
         };
         let about = About {
             prefix: Arc::clone(&settings.prefix),
-            address: address.clone(),
-            is_cluster: source.is_cluster,
+            address: source.shown.clone(),
             observers: settings.observers.clone(),
             ..About::default()
         };
@@ -195,11 +191,7 @@ impl RedisStore {
             rewritten: Rewritten::new(),
             listeners,
         });
-        Self {
-            settings,
-            address,
-            shared,
-        }
+        Self { settings, shared }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -208,18 +200,18 @@ impl RedisStore {
 
     /// Names the server that an error is about.
     fn named(&self, error: Error) -> Error {
-        error.of(self.address.as_ref())
+        error.of(self.shared.about().address.as_ref())
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.address)
+            .field("address", &self.shared.about().address)
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)
-            .field("connection", &self.server().connection)
+            .field("connection", &self.server().connection.state())
             .finish_non_exhaustive()
     }
 }

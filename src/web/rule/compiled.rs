@@ -251,15 +251,6 @@ impl CompiledRule {
         Ok(())
     }
 
-    /// Returns whether the limiters of these rules share an identity, and so a hash slot.
-    pub(super) fn share_identity(rules: &[Self]) -> bool {
-        let mut limits = rules.iter().flat_map(|rule| &rule.limits);
-        let key = |rule: &Self| rule.rule.key.as_ref().map(|key| key.description());
-        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
-        rules.len() < 2
-            || (limits.all(|named| named.naming.is_derived()) && rules.windows(2).all(same))
-    }
-
     /// Returns the refusal of a request that lacks the key; `None` if the rule lets it pass.
     pub(super) fn refuse(&self, missing: Missing, parts: &Parts) -> Option<Refusal> {
         // Browsers send no credentials with a preflight: a refusal would lock their users out.
@@ -355,19 +346,6 @@ impl Rule {
         // The part of the check that needs no limit.
         check(None)?;
         self.known_limits().try_for_each(|limit| check(Some(limit)))
-    }
-
-    /// Checks that the fields of responses can carry its permits, unless it is hidden.
-    pub(super) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let mut permits = self.known_limits().map(Limit::permits);
-        match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => {
-                let rule = self.label();
-                bail!(Rule: "rule {rule:?} has {permits} permits, and response fields can carry \
-                    at most {most}: add `.hide_headers()`, or turn the fields off")
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Returns how many slots divide its intervals, after a check.
