@@ -173,7 +173,7 @@ enum Kind {
 
 impl Naming {
     pub(crate) fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
-        check_prefix(prefix)?;
+        check_word("a prefix", prefix)?;
         check_rule_name(rule)?;
         let (before, after) = (format!("{prefix}:{{"), format!("}}:{rule}"));
         Ok(Self::new(Kind::Derived, &before, &after))
@@ -266,10 +266,6 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
 
 fn refused(name: &str, reason: &str) -> ConfigError {
     config_error!(Name: "{name:?} cannot name a limiter: {reason}")
-}
-
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
-    check_word("a prefix", prefix)
 }
 
 pub(crate) fn check_rule_name(name: &str) -> Result<(), ConfigError> {

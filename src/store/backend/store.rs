@@ -14,7 +14,7 @@ use crate::{
     limit::{Limit, RateType},
     list::List,
     macros::detail,
-    name::{Name, check_prefix},
+    name::{Name, check_word},
     receipt::Receipt,
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
@@ -67,7 +67,7 @@ impl BackendStore {
     /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if the prefix is empty or
     /// has other characters than `A-Z a-z 0-9 . _ -`.
     pub fn new(backend: impl Backend, settings: Settings) -> Result<Self, ConfigError> {
-        check_prefix(&settings.prefix)?;
+        check_word("a prefix", &settings.prefix)?;
         let steady = Arc::new(SteadyClock::new());
         let breakers = Breakers::new(FAILURES, settings.deadline, 1, |_| 0, steady);
         let guards = Guards {

@@ -20,7 +20,7 @@ use crate::{
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{Kept, Observers},
-    store::{About, AnyStore, rule_names::Holder},
+    store::{AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
         key::{Key, KeyTraits, Mistakes, NoKey, Warned},
@@ -78,6 +78,21 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
         of them")
 }
 
+/// Checks that a store counts by this limit which has a sliding log alone.
+fn check_log_alone(
+    rule: &str,
+    naming: &Naming,
+    limit: Option<&LimitSource>,
+) -> Result<(), ConfigError> {
+    let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+    let given = limit.and_then(LimitSource::given);
+    if naming.counting != Counting::default() || given.is_some_and(per_client) {
+        bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
+            `Algorithm::SlidingLog`, no slots, and no limit per client");
+    }
+    Ok(())
+}
+
 impl CompiledRule {
     pub(super) fn new(
         mut rule: Rule,
@@ -92,7 +107,8 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.checked_limits(store.about(), &defaults.observers)?;
+        let about = store.about();
+        let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -114,12 +130,11 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
+            if about.counts_by_log_alone {
+                check_log_alone(&label, naming, limit.as_ref())?;
+            }
             let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
-            if !store
-                .about()
-                .rule_names
-                .claim(&labels.name, fingerprint, holder)
-            {
+            if !about.rule_names.claim(&labels.name, fingerprint, holder) {
                 return Err(duplicate(&labels.name));
             }
         }
@@ -372,26 +387,6 @@ impl Rule {
             LimitOf::Parts(_) => (None, &[][..]),
         };
         one.into_iter().chain(tiers.iter().map(|(_, limit)| limit))
-    }
-
-    /// Returns its limits with the names under which they count, if the store can count by them.
-    fn checked_limits(
-        &self,
-        about: &About,
-        observers: &Observers,
-    ) -> Result<Vec<NamedLimit>, ConfigError> {
-        let limits = self.named_limits(&about.prefix, observers)?;
-        let is_lacking = |named: &NamedLimit| {
-            let given = named.limit.as_ref().and_then(LimitSource::given);
-            let per_client = given.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
-            per_client || named.naming.counting != Counting::default()
-        };
-        if about.counts_by_log_alone && limits.iter().any(is_lacking) {
-            let label = self.label();
-            bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                `Algorithm::SlidingLog`, no slots, and no limit per client");
-        }
-        Ok(limits)
     }
 
     /// Returns its limits with the names under which they count.
