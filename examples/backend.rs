@@ -2,23 +2,42 @@
 //! says the program, which checks them in a hundred random histories:
 //! `cargo run --example backend --features test-util,unstable-store`.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
-use tower_ratelimit::{
-    Clock, Error, ErrorKind, Limit, ManualClock,
-    backend::{Answer, Backend, BackendStore, Demand, LimitFrom, Outcome, Settlement, Verb, laws},
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
+use tower_ratelimit::{
+    Clock, Error, ErrorKind, Limit, ManualClock,
+    backend::{
+        Acquire, Answer, Backend, BackendStore, LimitSource, Name, Op, OpResult, Settings, Settle,
+        laws,
+    },
+};
+
+/// Limiters in this process.
 #[derive(Debug)]
-struct Plain {
-    clock: ManualClock,
-    limiters: Mutex<HashMap<String, Log>>,
+pub struct Plain {
+    /// What time it is.
+    pub clock: ManualClock,
+    /// The limiters by their names.
+    pub limiters: Mutex<HashMap<String, Log>>,
 }
 
+impl Plain {
+    fn limiters(&self) -> MutexGuard<'_, HashMap<String, Log>> {
+        self.limiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One limiter.
 #[derive(Clone, Debug)]
-struct Log {
-    limit: Limit,
+pub struct Log {
+    /// The stored limit.
+    pub limit: Limit,
     /// When, by which demand, and how many; the oldest first.
-    grants: Vec<(Duration, [u8; 16], u64)>,
+    pub grants: Vec<(Duration, [u8; 16], u64)>,
 }
 
 impl Log {
@@ -48,110 +67,104 @@ impl Log {
 }
 
 impl Backend for Plain {
-    async fn acquire(&self, demand: Demand<'_>) -> Result<Vec<Answer>, Error> {
-        let (now, mut all) = (self.clock.now(), self.limiters.lock().unwrap());
-        let mut logs = Vec::new();
+    async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
+        let (now, mut all) = (self.clock.now(), self.limiters());
+        let (mut logs, mut granted) = (Vec::new(), true);
         for charge in demand.charges() {
-            let stored = all.get(charge.name()).cloned();
+            let new = |limit| Log {
+                limit,
+                grants: Vec::new(),
+            };
+            let stored = all.get(charge.name().as_str()).cloned();
             let mut log = match (charge.limit(), stored) {
-                (LimitFrom::Stored, None) => return Err(ErrorKind::NotInitialized.into()),
-                (LimitFrom::Given(limit) | LimitFrom::StoredOr(limit), None) => Log {
-                    limit,
-                    grants: Vec::new(),
-                },
-                (LimitFrom::Given(limit), Some(log)) => Log { limit, ..log },
+                (LimitSource::Code(limit), Some(log)) => Log { limit, ..log },
                 (_, Some(log)) => log,
+                (LimitSource::Code(limit) | LimitSource::StoreOrInit(limit), None) => new(limit),
+                (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized.into()),
             };
             log.forget(now);
+            granted &= charge.is_shadow() || log.free() >= charge.permits().into();
             logs.push(log);
         }
-        let fits = |(charge, log): (_, &Log)| demand.fits(charge, log.free());
-        let granted = demand.charges().zip(&logs).all(fits);
         let mut answers = Vec::new();
         for (charge, mut log) in demand.charges().zip(logs) {
             let permits = charge.permits().into();
-            let room = log.free() >= permits;
-            let wait = (!room).then(|| log.wait(permits, now));
-            if granted && room {
+            let has_room = log.free() >= permits;
+            let wait = (!has_room).then(|| log.wait(permits, now));
+            if granted && has_room {
                 log.grants.push((now, demand.id(), permits));
             }
+            let (name, limit) = (charge.name().as_str(), log.limit);
             answers.push(Answer {
-                limit: log.limit,
+                limit,
                 remaining: log.free(),
                 wait,
                 next: log.wait(log.free() + 1, now),
-                reset: log.wait(log.limit.permits(), now),
-                changed: all.get(charge.name()).map(|log| log.limit) != Some(log.limit),
+                reset: log.wait(limit.permits(), now),
+                changed: all.get(name).is_none_or(|log| log.limit != limit),
             });
-            all.insert(charge.name().to_owned(), log);
+            all.insert(name.to_owned(), log);
         }
         Ok(answers)
     }
 
-    async fn settle(&self, settled: Settlement<'_>) -> Result<(), Error> {
-        let now = self.clock.now();
-        if let Some(log) = self.limiters.lock().unwrap().get_mut(settled.name()) {
-            if settled.more() > 0 {
-                log.grants
-                    .push((now, settled.id_of_more(), settled.more().into()));
-            }
-            for (_, id, permits) in &mut log.grants {
-                if *id == settled.id() {
-                    *permits = (*permits).min(settled.keep().into());
+    async fn settle(&self, name: &Name, settle: Settle) -> Result<(), Error> {
+        let (now, mut all) = (self.clock.now(), self.limiters());
+        let log = all.get_mut(name.as_str());
+        match (settle, log) {
+            (Settle::Charge(id, more), Some(log)) => log.grants.push((now, id, more.into())),
+            (Settle::Keep(id, keep), Some(log)) => {
+                let grant = log.grants.iter_mut().find(|(_, of, _)| *of == id);
+                if let Some((.., permits)) = grant {
+                    *permits = keep.into();
                 }
             }
+            (_, None) => {}
         }
         Ok(())
     }
 
-    async fn manage(&self, name: &str, verb: &Verb) -> Result<Outcome, Error> {
-        let (now, mut all) = (self.clock.now(), self.limiters.lock().unwrap());
-        let log = all.get_mut(name);
-        Ok(match (*verb, log) {
-            (Verb::TrySetRate(_), Some(_)) => Outcome::Changed(false),
-            (Verb::TrySetRate(limit), None)
-            | (
-                Verb::SetRate {
-                    limit,
-                    existing: false,
-                    ..
-                },
-                None,
-            ) => {
-                all.insert(
-                    name.to_owned(),
-                    Log {
-                        limit,
-                        grants: Vec::new(),
-                    },
-                );
-                Outcome::Changed(true)
+    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
+        let (now, mut all) = (self.clock.now(), self.limiters());
+        let name = name.as_str();
+        Ok(match (op, all.get_mut(name)) {
+            (Op::TrySetRate(_), Some(_)) | (Op::SetRate { existing: true, .. }, None) => {
+                OpResult::Changed(false)
             }
-            (Verb::SetRate { limit, keep, .. }, Some(log)) => {
-                log.limit = limit;
-                log.grants.retain(|_| keep);
-                Outcome::Changed(true)
+            (Op::TrySetRate(limit) | Op::SetRate { limit, .. }, log) => {
+                let limit = limit.limit().ok_or(ErrorKind::Limit)?;
+                let keeps = matches!(op, Op::SetRate { keep: true, .. });
+                let grants = log.filter(|_| keeps).map(|log| log.grants.clone());
+                let grants = grants.unwrap_or_default();
+                all.insert(name.to_owned(), Log { limit, grants });
+                OpResult::Changed(true)
             }
-            (Verb::Available, Some(log)) => {
+            (Op::Available, Some(log)) => {
                 log.forget(now);
-                Outcome::Permits(log.free())
+                OpResult::Permits(log.free() as i64)
             }
-            (Verb::Limit, log) => Outcome::Limit(log.map(|log| log.limit)),
-            (Verb::Delete, _) => Outcome::Changed(all.remove(name).is_some()),
-            (Verb::SetRate { .. }, None) => Outcome::Changed(false),
+            (Op::Inspect, log) => OpResult::Limit(log.map(|log| log.limit.into())),
+            (Op::Delete, _) => OpResult::Changed(all.remove(name).is_some()),
             (_, None) => return Err(ErrorKind::NotInitialized.into()),
-            _ => return Err(ErrorKind::Rejected.into()),
+            // What it does not have: `release`, `expire`, `rename` and `repair`.
+            (_, Some(_)) => return Err(ErrorKind::Rejected.into()),
         })
     }
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() {
+#[tokio::main]
+async fn main() -> Result<(), tower_ratelimit::ConfigError> {
     let clock = ManualClock::new();
     let plain = Plain {
         clock: clock.clone(),
         limiters: Mutex::default(),
     };
-    let store = BackendStore::new(plain).clock(clock.clone());
+    let settings = Settings {
+        // Without it, the backend counts by its server's clock.
+        clock: Some(Arc::new(clock.clone())),
+        ..Settings::default()
+    };
+    let store = BackendStore::new(plain, settings)?;
     laws::check(&store, &clock, 7, 100).await;
+    Ok(())
 }

@@ -211,7 +211,7 @@ impl Limit {
 
 /// The source of the limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LimitSource {
+pub enum LimitSource {
     /// The given one: a differing stored one is rewritten
     Code(Limit),
     /// The stored one; there must be one
@@ -233,7 +233,7 @@ impl LimitSource {
 /// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not
 /// allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredLimit {
+pub struct StoredLimit {
     pub(crate) rate: i64,
     pub(crate) interval: i64,
     pub(crate) rate_type: RateType,
@@ -241,9 +241,15 @@ pub(crate) struct StoredLimit {
     pub(crate) keep_alive: Millis,
 }
 
+impl From<Limit> for StoredLimit {
+    fn from(limit: Limit) -> Self {
+        limit.stored()
+    }
+}
+
 impl StoredLimit {
     /// Returns the limit, if it is valid.
-    pub(crate) fn limit(&self) -> Option<Limit> {
+    pub fn limit(&self) -> Option<Limit> {
         let interval = Duration::from_millis(u64::try_from(self.interval).ok()?);
         let mut limit = Limit::try_new(u64::try_from(self.rate).ok()?, interval).ok()?;
         limit.rate_type = self.rate_type;

@@ -42,7 +42,7 @@ pub(crate) struct Counting {
 ///
 /// Slots are not compared: each user of a limiter may merge its grants as it likes.
 #[derive(Clone)]
-pub(crate) struct Name {
+pub struct Name {
     text: Text,
     counting: Counting,
 }
@@ -110,7 +110,8 @@ impl Name {
         self.algorithm().has_log() && self.counting.slots.is_none()
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// Returns the text, which may hold an identity: keep it out of logs.
+    pub fn as_str(&self) -> &str {
         self.text.as_str()
     }
 

@@ -331,11 +331,12 @@ pub(crate) trait StandIn: Decide {
 
 /// The verbs that do not take permits.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub enum Op {
     /// Stores a limit where there is none
     TrySetRate(StoredLimit),
     /// Stores a limit whatever was stored
     SetRate {
+        /// The limit.
         limit: StoredLimit,
         /// Set if permits in use go on counting.
         keep: bool,
@@ -428,10 +429,14 @@ pub enum TimeToLive {
 
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpResult {
+pub enum OpResult {
+    /// Whether it has changed something
     Changed(bool),
+    /// The stored limit
     Limit(Option<StoredLimit>),
+    /// A number of permits
     Permits(i64),
+    /// When the limiter vanishes
     TimeToLive(TimeToLive),
 }
 

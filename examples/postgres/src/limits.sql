@@ -38,7 +38,8 @@ END $$;
 -- Returns the permits in use after an instant.
 CREATE OR REPLACE FUNCTION ratelimit_used(limiter text, since bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce(sum(permits), 0)::bigint FROM ratelimit_grant WHERE name = limiter AND at > since
+    SELECT coalesce(sum(permits), 0)::bigint
+    FROM ratelimit_grant WHERE name = limiter AND at > since
 $$;
 
 -- Returns the instant of the grant with whose end so many permits are free; null if that is so.
@@ -115,14 +116,15 @@ END $$;
 
 -- Lowers a grant to what it used, or charges more from now on.
 CREATE OR REPLACE FUNCTION ratelimit_settle(
-    limiter text, demand uuid, keep bigint, more bigint, id_of_more uuid, caller bigint
+    limiter text, demand uuid, amount bigint, is_more boolean, caller bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM ratelimit_lock(ARRAY[limiter]);
-    UPDATE ratelimit_grant AS g SET permits = keep
-    WHERE g.name = limiter AND g.id = demand AND g.permits > keep;
-    IF more > 0 AND EXISTS (SELECT FROM ratelimit_limiter AS l WHERE l.name = limiter) THEN
-        INSERT INTO ratelimit_grant VALUES (limiter, ratelimit_now(caller), id_of_more, more);
+    IF NOT is_more THEN
+        UPDATE ratelimit_grant AS g SET permits = amount
+        WHERE g.name = limiter AND g.id = demand AND g.permits > amount;
+    ELSIF EXISTS (SELECT FROM ratelimit_limiter AS l WHERE l.name = limiter) THEN
+        INSERT INTO ratelimit_grant VALUES (limiter, ratelimit_now(caller), demand, amount);
     END IF;
 END $$;
 

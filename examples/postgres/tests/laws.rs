@@ -9,39 +9,72 @@
 
 mod server;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use server::Server;
 use tokio::task::JoinSet;
 use tower_ratelimit::{
-    Decision, ErrorKind, Limit, ManualClock, RateLimiter, Source,
-    backend::{BackendStore, laws},
+    Clock, Decision, ErrorKind, Limit, ManualClock, RateLimiter, Source,
+    backend::{BackendStore, Settings, laws},
 };
 use tower_ratelimit_postgres::Postgres;
 
 /// Far longer than a call takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-fn store(server: &Server) -> BackendStore<Postgres> {
-    BackendStore::new(Postgres::new(server.config())).deadline(LONG)
+/// Returns a store by the server's clock, or by the test's.
+fn store(server: &Server, clock: Option<&ManualClock>) -> BackendStore {
+    let settings = Settings {
+        deadline: LONG,
+        clock: clock.map(|clock| Arc::new(clock.clone()) as Arc<dyn Clock>),
+        ..Settings::default()
+    };
+    BackendStore::new(postgres(server, clock), settings).unwrap()
+}
+
+fn postgres(server: &Server, clock: Option<&ManualClock>) -> Postgres {
+    let postgres = Postgres::new(server.config());
+    match clock {
+        Some(clock) => postgres.clock(clock.clone()),
+        None => postgres,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_keeps_the_laws() {
-    let server = Server::start().await;
-    let clock = ManualClock::new();
-    let postgres = Postgres::new(server.config()).clock(clock.clone());
-    let store = BackendStore::new(postgres)
-        .deadline(LONG)
-        .clock(clock.clone());
-    laws::check(&store, &clock, 7, 60).await;
+    let (server, clock) = (Server::start().await, ManualClock::new());
+    laws::check(&store(&server, Some(&clock)), &clock, 7, 60).await;
+}
+
+/// The oldest permits are given back first, part of a grant as well, and what is left is exact.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_gives_back_the_oldest_permits() {
+    let (server, clock) = (Server::start().await, ManualClock::new());
+    let store = store(&server, Some(&clock));
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
+    limiter.try_set_rate(Limit::per_minute(10)).await.unwrap();
+    for permits in [3, 4] {
+        limiter
+            .try_acquire_many(permits)
+            .await
+            .unwrap()
+            .assert_allowed();
+        clock.advance(Duration::from_secs(10));
+    }
+    assert_eq!(limiter.release(5).await.unwrap(), 5);
+    assert_eq!(limiter.available_permits().await.unwrap(), 8);
+    // Two of the second grant are left, which began ten seconds ago.
+    let decision = limiter.try_acquire_many(9).await.unwrap();
+    decision.assert_retry_after(Duration::from_secs(50));
+    assert_eq!(limiter.release(9).await.unwrap(), 2);
+    assert_eq!(limiter.available_permits().await.unwrap(), 10);
 }
 
 /// By the server's clock, from several processes: each has a connection of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_connections_share_one_limit() {
     let server = Server::start().await;
-    let stores: Vec<_> = (0..4).map(|_| store(&server)).collect();
+    let stores: Vec<_> = (0..4).map(|_| store(&server, None)).collect();
     let limiters: Vec<_> = stores
         .iter()
         .map(|store| RateLimiter::new(store, "shared").unwrap())
@@ -88,7 +121,7 @@ async fn several_connections_share_one_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_server_is_an_error_and_a_new_connection_finds_the_limits() {
     let mut server = Server::start().await;
-    let store = store(&server);
+    let store = store(&server, None);
     let limiter = RateLimiter::new(&store, "orders").unwrap();
     let missing = limiter.try_acquire().await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotInitialized);
@@ -125,10 +158,7 @@ async fn a_lost_server_is_an_error_and_a_new_connection_finds_the_limits() {
 async fn idle_limiters_are_forgotten() {
     let server = Server::start().await;
     let clock = ManualClock::new();
-    let postgres = || Postgres::new(server.config()).clock(clock.clone());
-    let store = BackendStore::new(postgres())
-        .deadline(LONG)
-        .clock(clock.clone());
+    let store = store(&server, Some(&clock));
     let minute = Limit::per_minute(5)
         .keep_alive(Duration::from_secs(120))
         .unwrap();
@@ -136,7 +166,7 @@ async fn idle_limiters_are_forgotten() {
     kept.try_set_rate(Limit::per_minute(5)).await.unwrap();
     idle.try_set_rate(minute).await.unwrap();
     idle.try_acquire().await.unwrap().assert_allowed();
-    let admin = postgres();
+    let admin = postgres(&server, Some(&clock));
     for (pause, forgotten) in [(119, 0), (1, 1), (1000, 0)] {
         clock.advance(Duration::from_secs(pause));
         assert_eq!(admin.forget().await.unwrap(), forgotten, "{pause}");
