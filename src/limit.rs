@@ -1,13 +1,16 @@
 //! Limits: so many permits in any interval of a given length.
 
 mod algorithm;
+pub(crate) mod calendar;
 mod slots;
 mod text;
 
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
-pub(crate) use self::{algorithm::emission, slots::Slots, text::time};
+#[cfg(feature = "calendar")]
+pub use self::calendar::{StartingOn, Weekday};
+pub(crate) use self::{algorithm::emission, calendar::Calendar, slots::Slots, text::time};
 use crate::{
     clock::Millis,
     error::{ConfigError, bail, config_error},
@@ -47,6 +50,8 @@ pub struct Limit {
     interval: Millis,
     rate_type: RateType,
     keep_alive: Option<Millis>,
+    /// Set if it goes by the calendar. In what would be padding: other limits cost nothing more.
+    calendar: Option<Calendar>,
 }
 
 /// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
@@ -83,6 +88,7 @@ impl Limit {
             interval,
             rate_type: RateType::Overall,
             keep_alive: None,
+            calendar: None,
         }
     }
 
@@ -155,8 +161,12 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is shorter than the
-    /// interval, as in Redisson, or not in whole milliseconds.
+    /// interval, as in Redisson, or not in whole milliseconds; and of a limit by the calendar,
+    /// whose count expires with its window.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
+        if self.calendar.is_some() {
+            bail!(Limit: "{self} has no keep-alive time: what was used expires with its window");
+        }
         let millis = checked_millis(keep_alive)?;
         if millis < self.interval {
             bail!(Limit: "a keep-alive time of {keep_alive:?} is shorter than the interval of \
@@ -171,7 +181,7 @@ impl Limit {
         self.permits
     }
 
-    /// Returns the length of the interval.
+    /// Returns the length of the interval; of a limit by the calendar 1, 7 or 31 times 24 hours.
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }
@@ -183,7 +193,34 @@ impl Limit {
 
     /// Returns how long an unused limiter stays, if that was set.
     pub fn keep_alive_time(&self) -> Option<Duration> {
-        self.keep_alive.map(Duration::from_millis)
+        let keep_alive = self.keep_alive.filter(|_| self.calendar.is_none());
+        keep_alive.map(Duration::from_millis)
+    }
+
+    /// Returns the calendar that it goes by, if it does.
+    pub(crate) fn calendar(&self) -> Option<Calendar> {
+        self.calendar
+    }
+
+    /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so.
+    pub(crate) fn check_counting(
+        &self,
+        owner: &str,
+        algorithm: Algorithm,
+    ) -> Result<(), ConfigError> {
+        let reason = match (self.calendar, algorithm) {
+            (None, Algorithm::Calendar) => {
+                "only days, weeks and months go by the calendar, as in `Limit::monthly(10_000)`"
+            }
+            (Some(_), Algorithm::FixedWindow | Algorithm::Gcra) => {
+                "it goes by the calendar: leave the algorithm out"
+            }
+            (Some(_), _) if self.rate_type == RateType::PerClient => {
+                "it goes by the calendar, and is for all clients together"
+            }
+            _ => return Ok(()),
+        };
+        bail!(Limit: "{owner:?} cannot count by the limit {self}: {reason}")
     }
 
     /// Returns the limit as it is written for a limiter that a rule created from a request's key.
@@ -280,6 +317,7 @@ pub(crate) fn check_lease(
             Algorithm::SlidingLog => return Ok(()),
             Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
+            Algorithm::Calendar => "a window of the calendar has no entry that could be scored",
         }
     };
     bail!(Limit: "{owner:?} cannot lease permits for {lease:?}: {reason}")

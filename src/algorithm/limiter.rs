@@ -8,7 +8,8 @@ use crate::{
     clock::Now,
     demand::Charge,
     error::ErrorKind,
-    limit::{self, Limit, LimitSource, Slots, StoredLimit, ahead_of},
+    limit::{self, Limit, LimitSource, StoredLimit, ahead_of},
+    name::Counting,
     receipt::{PermitId, Receipt, Taken},
 };
 
@@ -26,8 +27,8 @@ pub(crate) trait Algorithm: Debug + Send {
         Ok(())
     }
 
-    /// Counts by this resolution from now on, if it has entries.
-    fn set_slots(&mut self, _slots: Option<Slots>) {}
+    /// Counts in these slots, or by this calendar, from now on.
+    fn count_by(&mut self, _counting: Counting) {}
 
     /// Begins a call. Returns the permits left: exactly, or well enough to tell whether
     /// there are as many as `wanted`.
@@ -131,7 +132,14 @@ pub(crate) trait Algorithm: Debug + Send {
     }
 
     /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
-    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64;
+    fn charge(
+        &mut self,
+        limit: &StoredLimit,
+        permits: u32,
+        id: PermitId,
+        taken: Option<Taken>,
+        now: Now,
+    ) -> i64;
 
     /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
     fn repair(&mut self, _limit: &StoredLimit, _now: Now) -> Result<i64, ErrorKind> {
@@ -356,7 +364,7 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
         if name.algorithm() != kind || (taken.is_none() && !has_entry) {
             return Ok(0);
         }
-        self.state.set_slots(name.slots());
+        self.state.count_by(name.counting());
         let Some(more @ 1..) = keep.checked_sub(receipt.permits) else {
             if matches!(taken, Some(Taken::Estimate)) {
                 return Ok(0);
@@ -368,7 +376,8 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         self.state.check(&limit)?;
         self.limit = Some(limit);
-        Ok(-self.state.charge(&limit, more, receipt.id.for_more(), now))
+        let id = receipt.id.for_more();
+        Ok(-self.state.charge(&limit, more, id, taken, now))
     }
 
     /// Returns the tick from which all permits are free again; `None` if they are.

@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{RateLimiter, mismatch, stored};
+use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
     labels::Labels,
-    name::Name,
+    limit::Algorithm,
+    name::{Limiter, Name},
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
 
@@ -43,7 +44,8 @@ impl RateLimiter {
     /// Lets the limiter vanish after `time`, in whole milliseconds. Returns whether it exists.
     /// Redisson: `expire`.
     ///
-    /// With a keep-alive time, the next acquire replaces it by that.
+    /// With a keep-alive time, the next acquire replaces it by that. By the calendar it has no
+    /// effect: what was used vanishes with its window.
     ///
     /// # Errors
     ///
@@ -68,6 +70,9 @@ impl RateLimiter {
     ///
     /// Dropping it may leave it done or not.
     pub async fn expire_when(&self, time: Duration, when: ExpireWhen) -> Result<bool, Error> {
+        if self.key().algorithm() == Algorithm::Calendar {
+            return Ok(false);
+        }
         // The longest time that Redis can add to the present one.
         let millis = u64::try_from(time.as_millis())
             .unwrap_or(u64::MAX)
@@ -89,6 +94,9 @@ impl RateLimiter {
     ///
     /// Dropping it may leave it done or not.
     pub async fn clear_expire(&self) -> Result<bool, Error> {
+        if self.key().algorithm() == Algorithm::Calendar {
+            return Ok(false);
+        }
         self.manage_changed(Op::ClearExpire).await
     }
 
@@ -129,13 +137,14 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
-        let new = new
-            .counted_by(self.key().algorithm())
-            .in_slots(self.key().slots());
+        let new = new.counted(self.key().counting());
         if self.manage_changed(Op::Rename(new.clone())).await? {
             Ok(Self {
                 store: Arc::clone(&self.store),
-                limiter: stored(new),
+                limiter: Arc::new(Limiter {
+                    name: new,
+                    limit: self.limiter.limit,
+                }),
                 labels: Labels::unnamed(name),
                 lease: self.lease,
                 yields: self.yields,

@@ -14,7 +14,7 @@ use crate::{
     },
     clock::{Now, TICKS},
     demand::Charge,
-    error::ConfigError,
+    error::{ConfigError, bail},
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource},
     list::List,
@@ -105,6 +105,9 @@ impl Counting {
     }
 
     fn add(&mut self, algorithm: Algorithm, limit: Limit) -> Result<(), ConfigError> {
+        if algorithm == Algorithm::Calendar || limit.calendar().is_some() {
+            bail!(Limit: "a replay counts {limit} by a rule alone: give it a rules file");
+        }
         let stored = limit.stored();
         algorithm.check(stored.rate, stored.interval)?;
         let interval = stored.interval.saturating_mul(TICKS);
@@ -122,7 +125,7 @@ impl Counting {
             }
         }
         let beyond = match algorithm {
-            Algorithm::SlidingLog => 0,
+            Algorithm::SlidingLog | Algorithm::Calendar => 0,
             Algorithm::FixedWindow => TICKS,
             // The time from permit to permit is rounded up to a microsecond.
             Algorithm::Gcra => stored.rate,

@@ -330,6 +330,8 @@ pub(crate) enum Op {
     Inspect,
     /// Counts the free permits
     Available,
+    /// Counts the permits used, where the store does not have the limit: by the calendar
+    Used,
     /// Gives the limiter another name
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
@@ -350,7 +352,7 @@ impl Op {
             Self::TimeToLive => "time_to_live",
             Self::Delete => "delete",
             Self::Inspect => "limit",
-            Self::Available => "available_permits",
+            Self::Available | Self::Used => "available_permits",
             Self::Rename(_) => "rename",
             Self::Repair => "repair",
         }
@@ -358,7 +360,10 @@ impl Op {
 
     /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)
+        matches!(
+            self,
+            Self::Inspect | Self::Available | Self::Used | Self::TimeToLive
+        )
     }
 }
 

@@ -364,6 +364,9 @@ impl fmt::Display for Diagnosis {
                 f.write_str("  counted by a fixed window, which ends when value expires")?;
             }
             Algorithm::Gcra => f.write_str("  counted by GCRA")?,
+            Algorithm::Calendar => f.write_str(
+                "  counted by the calendar: the date on which the window began, and the permits used",
+            )?,
         }
         self.write_neighbours(f)?;
         let findings = self.findings();

@@ -11,7 +11,11 @@ use super::{
     saga::{self, OneCall},
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
-    wire::{self, script::Call, verbs},
+    wire::{
+        self,
+        script::{Call, Unanswered},
+        verbs,
+    },
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -20,7 +24,7 @@ use crate::{
     demand::{Acquire, Charge},
     error::Error,
     labels::Warning,
-    limit::{LimitSource, StoredLimit},
+    limit::{Algorithm, LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::{Name, push_hex},
@@ -67,7 +71,10 @@ impl Decide for Server {
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let keys = wire::keys(name, ask.client_id);
+                let keys = match name.algorithm() {
+                    Algorithm::Calendar => vec![wire::calendar::key(name)],
+                    _ => Vec::from(wire::keys(name, ask.client_id)),
+                };
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
@@ -125,8 +132,13 @@ impl OneCall for Server {
         let (mut call, read) = brief();
         if let Some(read) = read {
             let reply = self.call_for(&mut call, run, &|| brief().0).await?;
-            if let Some(answers) = read(&reply, run, ask.now)? {
-                return Ok(self.decisions(run, &answers));
+            match read(&reply, run, ask.now)? {
+                Ok(answers) => return Ok(self.decisions(run, &answers)),
+                Err(Unanswered::At(now)) => {
+                    let now = Some(now);
+                    return Box::pin(self.acquire_again(run, wire::Ask { now, ..ask })).await;
+                }
+                Err(Unanswered::Left) => {}
             }
         }
         let charges: List<_> = first
@@ -149,7 +161,7 @@ impl OneCall for Server {
             callers: run.len(),
         });
         let reply = self.call_for(&mut call, run, &|| None).await?;
-        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
+        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
 }
@@ -199,6 +211,26 @@ impl Server {
         Ok(List::from([decision]))
     }
 
+    /// Makes a call once more, by the time that the server has replied.
+    async fn acquire_again(
+        &self,
+        run: &[Acquire],
+        ask: wire::Ask<'_>,
+    ) -> Result<List<Decision>, Error> {
+        let brief = || {
+            let scripts = wire::scripts_for(run.first()?);
+            let (call, read) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask)?;
+            let callers = run.len();
+            Some((Call { callers, ..call }, read))
+        };
+        let (mut call, read) = brief().unzip();
+        let read = read.ok_or_else(wire::unreadable)?;
+        let reply = self.call_for(&mut call, run, &|| Some(brief()?.0)).await?;
+        let answers = read(&reply, run, ask.now)?;
+        let answers = answers.map_err(|_| wire::unreadable())?;
+        Ok(self.decisions(run, &answers))
+    }
+
     /// Calls, and gives back the grants of callers that will not receive them.
     async fn call_for(
         &self,
@@ -236,6 +268,10 @@ impl Server {
     }
 
     async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
+        if name.algorithm() == Algorithm::Calendar {
+            let key = [wire::calendar::key(name)];
+            return wire::time_to_live(&self.command("PTTL", &key).await?);
+        }
         let left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
         if left == TimeToLive::Missing && wire::scripts(name).limit_of.is_some() {
             for (key, _) in wire::values(name, self.client_id()?) {

@@ -181,7 +181,12 @@ impl CompiledRule {
         let Some((named, limit)) = self.limit(parts) else {
             return Ok(None);
         };
-        let name = named.naming.name(&key.identity);
+        let mut name = named.naming.name(&key.identity);
+        if let LimitOf::Parts(_) = &rule.limit {
+            // Only now is it known how its limit is counted.
+            let counting = name.counting().of(limit.given());
+            name = name.counted(counting);
+        }
         Ok(Some(Charge {
             shadow: !rule.share.has(&name),
             passes: rule.on_failure == FailurePolicy::Allow,
@@ -304,6 +309,9 @@ impl Rule {
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
             bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }
+        if let Some(limit) = self.init.filter(|limit| limit.calendar().is_some()) {
+            bail!(Limit: "rule {label:?} cannot share the limit {limit}: Java knows no calendar");
+        }
         if self.share.0 > Share::ALL.0 {
             bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
                 self.share.0);
@@ -320,6 +328,7 @@ impl Rule {
                 digest or no key leave `observe_keys` out");
         }
         for limit in self.known_limits() {
+            limit.check_counting(label, self.algorithm)?;
             let limit = limit.stored();
             self.algorithm.check(limit.rate, limit.interval)?;
         }
@@ -350,7 +359,8 @@ impl Rule {
     pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
         let check = |limit| {
             let in_slots = self.slots.is_some();
-            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
+            let algorithm = self.counting(None).of(limit).algorithm;
+            check_lease(self.label(), lease, algorithm, in_slots, limit)
         };
         // The part of the check that needs no limit.
         check(None)?;
@@ -370,10 +380,25 @@ impl Rule {
         }
     }
 
+    /// Returns how its limits are counted that do not go by the calendar.
+    fn counting(&self, slots: Option<Slots>) -> Counting {
+        Counting {
+            algorithm: self.algorithm,
+            slots,
+            calendar: None,
+        }
+    }
+
+    /// Returns whether all its known limits are counted by a log.
+    fn has_log(&self) -> bool {
+        let mut limits = self.known_limits();
+        self.algorithm.has_log() && limits.all(|limit| limit.calendar().is_none())
+    }
+
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if !self.algorithm.has_log() => {
+            Some(slots) if !self.has_log() => {
                 let reason = "only a sliding log has slots";
                 Err(Slots::refused(slots, self.label(), reason))
             }
@@ -402,10 +427,7 @@ impl Rule {
         prefix: &str,
         observers: &Observers,
     ) -> Result<Vec<NamedLimit>, ConfigError> {
-        let counting = Counting {
-            algorithm: self.algorithm,
-            slots: self.checked_slots()?,
-        };
+        let counting = self.counting(self.checked_slots()?);
         let fixed_cost = match self.cost {
             CostOf::Fixed(permits) => Some(permits),
             CostOf::Parts(_) => None,
@@ -419,7 +441,7 @@ impl Rule {
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
                     .observed(observers, Kept::new(fixed, shown)),
-                naming: naming.counted(counting),
+                naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
                 limit,
             }
         };

@@ -22,6 +22,15 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
 }
 
+/// Returns the key of a limiter with this suffix, as a companion of Redisson's is named.
+pub(crate) fn companion(name: &Name, suffix: &str) -> String {
+    let name = name.as_str();
+    match name.contains('{') {
+        true => format!("{name}{suffix}"),
+        false => format!("{{{name}}}{suffix}"),
+    }
+}
+
 /// Returns the same keys in pieces.
 fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     let name = name.as_str();

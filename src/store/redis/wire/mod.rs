@@ -2,6 +2,7 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
+pub(crate) mod calendar;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod gcra;
@@ -15,16 +16,13 @@ use std::ptr;
 
 use redis::{RedisError, ServerErrorKind};
 
+#[cfg(any(test, feature = "inspect"))]
+pub(crate) use self::format::{is_member_size, permits};
 use self::script::{Call, Script, Scripts};
 pub(crate) use self::{
     format::{acquire, keys, random_id, tag, values},
-    reply::{count, read_answers, stored_limit, time_to_live},
+    reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::Ask,
-};
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) use self::{
-    format::{is_member_size, permits},
-    reply::unreadable,
 };
 use super::classify;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
@@ -36,6 +34,7 @@ pub(crate) fn scripts(name: &Name) -> &'static Scripts {
         Algorithm::SlidingLog => &sliding_log::SCRIPTS,
         Algorithm::FixedWindow => &fixed_window::SCRIPTS,
         Algorithm::Gcra => &gcra::SCRIPTS,
+        Algorithm::Calendar => &calendar::SCRIPTS,
     }
 }
 
@@ -67,7 +66,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 12] {
+pub(crate) fn all() -> [&'static Script; 14] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -81,6 +80,8 @@ pub(crate) fn all() -> [&'static Script; 12] {
         &gcra::ACQUIRE,
         &gcra::ACQUIRE_RUN,
         &gcra::VERBS,
+        &calendar::ACQUIRE,
+        &calendar::VERBS,
     ]
 }
 

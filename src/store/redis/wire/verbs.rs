@@ -3,12 +3,14 @@
 use redis::Value;
 
 use super::{
+    calendar,
     format::{self, fields, keys, optional, random_id},
     reply::{flag, second},
     script::{Ask, Call, Script},
 };
 use crate::{
     error::Error,
+    limit::Algorithm,
     name::Name,
     receipt::Receipt,
     store::{ExpireWhen, Op, OpResult},
@@ -22,6 +24,9 @@ pub(crate) fn call(
     op: &Op,
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
+    if name.algorithm() == Algorithm::Calendar {
+        return Ok(calendar::managing(name, op));
+    }
     let mut keys = Vec::from(keys(name, ask.client_id));
     let (verb, once) = match op {
         Op::TrySetRate(_) => ("try_set_rate", false),
@@ -36,7 +41,8 @@ pub(crate) fn call(
             keys.extend(format::keys(new_name, ask.client_id));
             ("rename", true)
         }
-        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+        // A limiter whose limit the store has is asked for what is left.
+        Op::TimeToLive | Op::Inspect | Op::Delete | Op::Used => return Ok(None),
     };
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
