@@ -6,6 +6,8 @@ use http::{Method, request::Parts};
 use serde::Deserialize;
 use toml::Spanned;
 
+#[cfg(feature = "calendar")]
+use super::values::Day;
 use super::{
     RulesFile,
     keys::Keys,
@@ -49,6 +51,10 @@ pub(super) struct Definition {
     lease: Option<Spanned<Time>>,
     keep_alive: Option<Spanned<Time>>,
     per_client: Option<Spanned<bool>>,
+    #[cfg(feature = "calendar")]
+    zone: Option<Spanned<String>>,
+    #[cfg(feature = "calendar")]
+    starting_on: Option<Spanned<Day>>,
     on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
     charge_if: Option<Spanned<String>>,
     #[serde(default)]
@@ -217,6 +223,12 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
         &is_missing("init"),
         [span(&fields.keep_alive), span(&fields.per_client)],
     )?;
+    #[cfg(feature = "calendar")]
+    only_with(
+        shared.is_none() || fields.init.is_some(),
+        &is_missing("init"),
+        [span(&fields.zone), span(&fields.starting_on)],
+    )?;
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
@@ -253,6 +265,19 @@ fn limit_of_rate(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mis
         .is_some_and(|flag| *flag.get_ref())
     {
         limit = limit.per_client();
+    }
+    #[cfg(feature = "calendar")]
+    {
+        if let Some(zone) = &fields.zone {
+            limit = limit
+                .in_zone(zone.get_ref())
+                .map_err(|error| zone.fail(error))?;
+        }
+        if let Some(day) = &fields.starting_on {
+            limit = limit
+                .starting_on(day.get_ref().0)
+                .map_err(|error| day.fail(error))?;
+        }
     }
     match &fields.keep_alive {
         Some(time) => limit
