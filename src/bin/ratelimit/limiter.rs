@@ -216,11 +216,12 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
 
 impl Delete {
     pub(crate) async fn run(&self) -> Result<Answer, Stop> {
-        let (store, name, _) = self.write.one.found().await?;
+        let (store, name, seen) = self.write.one.found().await?;
         if !self.write.may(&format!("delete {name:?}"))? {
             return Ok(Answer::Yes);
         }
-        RateLimiter::new(&store, &name)?.delete().await?;
+        let limiter = RateLimiter::new(&store, &name)?.algorithm(seen.algorithm);
+        limiter.delete().await?;
         let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
         self.write.one.print(&format!("{name}: deleted"), &object)
     }
@@ -268,10 +269,14 @@ struct Seen {
     limit: Option<(u64, Duration)>,
     algorithm: Algorithm,
     left: Option<i64>,
+    /// The permits used by the calendar, and the date on which its window began.
+    used: Option<(String, i64)>,
     granted_lately: u64,
     next_free: Option<Duration>,
     expires: TimeToLive,
 }
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 impl Seen {
     fn of(seen: &Diagnosis) -> Self {
@@ -291,15 +296,27 @@ impl Seen {
             }),
             _ => value.or(rate),
         };
+        let by_calendar = |text: &str| {
+            let (date, used) = text.split_once(' ')?;
+            Some((date.to_owned(), used.parse().ok()?))
+        };
+        let used = seen.value.as_deref().and_then(by_calendar);
         let [expires, value_expires, ..] = seen.time_to_live;
         let window_ends = match (seen.algorithm, value_expires) {
             (Algorithm::FixedWindow, TimeToLive::Left(left)) => Some(left),
+            // The key stays for an hour longer.
+            (Algorithm::Calendar, TimeToLive::Left(left)) => left.checked_sub(HOUR),
             _ => None,
         };
+        let expires = expires.max(match seen.algorithm {
+            Algorithm::Calendar => value_expires,
+            _ => TimeToLive::Missing,
+        });
         Self {
             limit,
             algorithm: seen.algorithm,
             left,
+            used: used.filter(|_| seen.algorithm == Algorithm::Calendar),
             granted_lately: seen.granted_lately,
             next_free: seen.next_free.or(window_ends),
             expires,
@@ -312,7 +329,14 @@ impl Seen {
             name.escape_debug(),
             self.rate()
         );
-        let _ = writeln!(page, "left       {}", shown(self.left));
+        match &self.used {
+            Some((date, used)) => {
+                let _ = writeln!(page, "used       {used} since {}", date.escape_debug());
+            }
+            None => {
+                let _ = writeln!(page, "left       {}", shown(self.left));
+            }
+        }
         let _ = writeln!(page, "next free  {}", in_time(self.next_free));
         let expires = match self.expires {
             TimeToLive::Left(left) => in_time(Some(left)),
@@ -324,6 +348,10 @@ impl Seen {
     }
 
     fn line(&self) -> String {
+        if let Some((date, used)) = &self.used {
+            let (date, turn) = (date.escape_debug(), in_time(self.next_free));
+            return format!("{used} used since {date}, next free {turn}");
+        }
         format!(
             "{} left of {}, {} granted in the last second, next free {}",
             shown(self.left),
@@ -354,6 +382,7 @@ impl Seen {
             "limit": limit_of(limit),
             "algorithm": Named::of(self.algorithm),
             "left": self.left,
+            "used": self.used.as_ref().map(|(_, used)| used),
             "granted_in_last_second": self.granted_lately,
             "next_free_ms": self.next_free.map(millis),
             "expires_ms": expires.map(millis),
