@@ -32,6 +32,7 @@ local function credit(label, used, permits)
   return { 1, credited }
 end
 
+-- Counts the permits used in the present window.
 function verbs.used()
   local label, used = stored_use()
   if not used then
@@ -40,7 +41,7 @@ function verbs.used()
   return { 1, label and life_of_stored() > 0 and used or 0 }
 end
 
--- Not safe to send twice.
+-- Releases permits of the present window. Not safe to send twice.
 function verbs.release(permits)
   local label, used = stored_use()
   if not used then
@@ -51,7 +52,8 @@ function verbs.release(permits)
   return credit(label, used, tonumber(permits))
 end
 
--- Not safe to send twice: whether it was settled before is not stored.
+-- Settles what one acquire took, if its window is still the stored one. Not safe to send twice:
+-- whether it was settled before is not stored.
 function verbs.settle(label, credited)
   local stored, used = stored_use()
   if not used then
@@ -62,6 +64,7 @@ function verbs.settle(label, credited)
   return credit(stored, used, tonumber(credited))
 end
 
+-- Moves what is used to another name, and what that had is lost.
 function verbs.rename()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return 0

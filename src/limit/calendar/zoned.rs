@@ -1,6 +1,6 @@
 //! Days, weeks and months of a time zone, by jiff.
 
-use std::{fmt, sync::OnceLock, time::Duration};
+use std::{fmt, str::FromStr, sync::OnceLock, time::Duration};
 
 use jiff::{
     Timestamp, ToSpan,
@@ -82,7 +82,7 @@ impl Weekday {
 }
 
 /// Reads a number, as `15`, or a day of the week, as `sunday`.
-impl std::str::FromStr for StartingOn {
+impl FromStr for StartingOn {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
