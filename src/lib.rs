@@ -44,7 +44,7 @@ pub use inspect::{
     verify::{Verification, VerifiedServer},
 };
 #[cfg(feature = "calendar")]
-pub use limit::{StartingOn, Weekday};
+pub use limit::StartingOn;
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "redis")]

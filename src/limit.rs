@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
 #[cfg(feature = "calendar")]
-pub use self::calendar::{StartingOn, Weekday};
+pub use self::calendar::StartingOn;
 pub(crate) use self::{algorithm::emission, calendar::Calendar, slots::Slots, text::time};
 use crate::{
     clock::Millis,
@@ -203,24 +203,19 @@ impl Limit {
     }
 
     /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so.
-    pub(crate) fn check_counting(
-        &self,
-        owner: &str,
-        algorithm: Algorithm,
-    ) -> Result<(), ConfigError> {
-        let reason = match (self.calendar, algorithm) {
-            (None, Algorithm::Calendar) => {
-                "only days, weeks and months go by the calendar, as in `Limit::monthly(10_000)`"
+    pub(crate) fn check_counting(&self, owner: &str, by: Algorithm) -> Result<(), ConfigError> {
+        let is_plain = by == Algorithm::SlidingLog && self.rate_type == RateType::Overall;
+        match self.calendar {
+            Some(_) if !is_plain => {
+                bail!(Limit: "{owner:?} counts {self} by the calendar, for all \
+                clients together: leave the algorithm and `per_client` out")
             }
-            (Some(_), Algorithm::FixedWindow | Algorithm::Gcra) => {
-                "it goes by the calendar: leave the algorithm out"
+            None if by == Algorithm::Calendar => {
+                bail!(Limit: "{owner:?} cannot count {self} by the \
+                calendar: only days, weeks and months go by it, as in `Limit::monthly(10_000)`")
             }
-            (Some(_), _) if self.rate_type == RateType::PerClient => {
-                "it goes by the calendar, and is for all clients together"
-            }
-            _ => return Ok(()),
-        };
-        bail!(Limit: "{owner:?} cannot count by the limit {self}: {reason}")
+            _ => Ok(()),
+        }
     }
 
     /// Returns the limit as it is written for a limiter that a rule created from a request's key.
@@ -303,6 +298,7 @@ pub(crate) fn check_lease(
     in_slots: bool,
     limit: Option<&Limit>,
 ) -> Result<(), ConfigError> {
+    const BY_CALENDAR: &str = "a window of the calendar has no entry that could be scored";
     if lease.is_zero() {
         return Ok(());
     }
@@ -310,6 +306,8 @@ pub(crate) fn check_lease(
         "it is not in whole milliseconds, up to a century"
     } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
         "it is longer than a tenth of the interval"
+    } else if limit.is_some_and(|limit| limit.calendar.is_some()) {
+        BY_CALENDAR
     } else {
         match algorithm {
             // The end of a slot and that of a lease add up to more than the score offset allows.
@@ -317,7 +315,7 @@ pub(crate) fn check_lease(
             Algorithm::SlidingLog => return Ok(()),
             Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
-            Algorithm::Calendar => "a window of the calendar has no entry that could be scored",
+            Algorithm::Calendar => BY_CALENDAR,
         }
     };
     bail!(Limit: "{owner:?} cannot lease permits for {lease:?}: {reason}")

@@ -43,36 +43,31 @@ end
 if not chosen then
   return { -5, now }
 end
-windows[1].next_ends = windows[2].ends
-windows[2].next_ends = windows[2].ends + windows[2].length
 
 -- The window that counts.
 local label, used = stored_use()
 if not used then
   return { UNREADABLE }
 end
-local open, known = chosen, true
+local open, unknown = chosen, false
 if not label or label < chosen.label then
   used = 0
-elseif label > chosen.label then
-  known = label == windows[2].label
+elseif label == windows[2].label then
   open = windows[2]
-  if not known then
-    local ends = now + math.max(life_of_stored(), 0)
-    open = { label = label, ends = ends, length = chosen.length, next_ends = ends + chosen.length }
-  end
+elseif label > chosen.label then
+  unknown = true
+  open = { label = label, ends = now + math.max(life_of_stored(), 0), length = chosen.length }
 end
 
 local reply = { 1, now, 0, 0, rate, open.length, 0, 0, 0 }
 local left, refused = decide(reply, rate - used, rate)
 if left ~= rate - used then
   used = rate - left
-  store_use(open.label, used, known and open.ends - now)
+  store_use(open.label, used, not unknown and open.ends - now)
 end
 for _, caller in ipairs(refused) do
-  local rounds = math.floor((caller.needs - 1) / rate)
-  local ends = rounds == 0 and open.ends or open.next_ends + (rounds - 1) * open.length
-  reply[caller.place] = ends - now
+  -- Windows that are not begun are taken to be as long as this one.
+  reply[caller.place] = open.ends - now + math.floor((caller.needs - 1) / rate) * open.length
 end
 reply[3] = left
 reply[4] = used > 0 and open.ends - now or 0

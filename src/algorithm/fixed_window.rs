@@ -114,14 +114,7 @@ impl Algorithm for FixedWindow {
         Ok(window.credit(less.into(), limit.rate))
     }
 
-    fn charge(
-        &mut self,
-        limit: &StoredLimit,
-        permits: u32,
-        _id: PermitId,
-        _taken: Option<Taken>,
-        now: Now,
-    ) -> i64 {
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, _id: PermitId, now: Now) -> i64 {
         let new = Window {
             value: limit.rate,
             end: Some(last_tick(now, limit.interval)),

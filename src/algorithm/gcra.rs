@@ -146,14 +146,7 @@ impl Algorithm for Gcra {
         Ok(pace.used(moved))
     }
 
-    fn charge(
-        &mut self,
-        limit: &StoredLimit,
-        permits: u32,
-        _id: PermitId,
-        _taken: Option<Taken>,
-        now: Now,
-    ) -> i64 {
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, _id: PermitId, now: Now) -> i64 {
         if let Ok(pace) = pace(limit) {
             let backlog = self.backlog(&pace, now);
             self.write(&pace, backlog, pace.cost(permits.into()), now);
@@ -328,9 +321,7 @@ mod tests {
     /// Takes permits as a charge does, whatever is left.
     fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Tat {
         let limit = limiter.limit.unwrap();
-        let charged = limiter
-            .state
-            .charge(&limit, permits, ID, None, Now::at(now));
+        let charged = limiter.state.charge(&limit, permits, ID, Now::at(now));
         assert_eq!(charged, i64::from(permits));
         limiter.state.stored.unwrap().tat
     }

@@ -131,15 +131,13 @@ pub(crate) trait Algorithm: Debug + Send {
         Ok(0)
     }
 
+    /// Returns whether what a receipt says is void by now, whether it used less or more.
+    fn is_over(&mut self, _taken: Option<Taken>, _now: Now) -> bool {
+        false
+    }
+
     /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
-    fn charge(
-        &mut self,
-        limit: &StoredLimit,
-        permits: u32,
-        id: PermitId,
-        taken: Option<Taken>,
-        now: Now,
-    ) -> i64;
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64;
 
     /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
     fn repair(&mut self, _limit: &StoredLimit, _now: Now) -> Result<i64, ErrorKind> {
@@ -365,6 +363,9 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
             return Ok(0);
         }
         self.state.count_by(name.counting());
+        if self.state.is_over(taken, now) {
+            return Ok(0);
+        }
         let Some(more @ 1..) = keep.checked_sub(receipt.permits) else {
             if matches!(taken, Some(Taken::Estimate)) {
                 return Ok(0);
@@ -376,8 +377,7 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         self.state.check(&limit)?;
         self.limit = Some(limit);
-        let id = receipt.id.for_more();
-        Ok(-self.state.charge(&limit, more, id, taken, now))
+        Ok(-self.state.charge(&limit, more, receipt.id.for_more(), now))
     }
 
     /// Returns the tick from which all permits are free again; `None` if they are.

@@ -192,14 +192,7 @@ impl Algorithm for SlidingLog {
         Ok(credited.into())
     }
 
-    fn charge(
-        &mut self,
-        limit: &StoredLimit,
-        permits: u32,
-        id: PermitId,
-        _taken: Option<Taken>,
-        now: Now,
-    ) -> i64 {
+    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64 {
         let (rate, interval) = (limit.rate, now.ticks(limit.interval));
         let mut value = self.agree(rate, interval, now, id);
         let mut charged = i64::from(permits);

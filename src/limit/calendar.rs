@@ -1,4 +1,4 @@
-//! Windows of the calendar: their labels, their bounds, and the limits that go by them.
+//! Windows of the calendar: their labels and bounds, and the limits that go by them.
 
 #[cfg(feature = "calendar")]
 mod zoned;
@@ -6,7 +6,7 @@ mod zoned;
 #[cfg(feature = "calendar")]
 pub(crate) use self::zoned::Calendar;
 #[cfg(feature = "calendar")]
-pub use self::zoned::{StartingOn, Weekday};
+pub use self::zoned::StartingOn;
 
 /// How long a count outlives its window, in ms: hosts whose zone data differ by an hour still find
 /// it. The same as in `lua/calendar/state.lua`.
@@ -25,7 +25,7 @@ impl Calendar {
 }
 
 /// A window of the calendar, in ms since the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     /// The date on which it begins, as a number: 20261101. A later window has a greater one.
     pub(crate) label: i64,
@@ -36,19 +36,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The window of a clock that no calendar reaches.
-    pub(crate) const EVER: Self = Self {
-        label: 0,
-        start: i64::MIN / 4,
-        end: i64::MAX / 4,
-    };
-
     pub(crate) fn holds(&self, now: i64) -> bool {
         (self.start..self.end).contains(&now)
-    }
-
-    /// Returns its length: a day of 23 or 25 hours, a month of 28 to 31 days.
-    pub(crate) fn length(&self) -> i64 {
-        self.end - self.start
     }
 }

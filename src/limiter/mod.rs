@@ -457,9 +457,6 @@ impl RateLimiter {
     ///
     /// Dropping it may leave it done or not.
     pub async fn repair(&self) -> Result<i64, Error> {
-        if self.key().algorithm() == Algorithm::Calendar {
-            return Ok(0);
-        }
         self.manage_permits(Op::Repair).await
     }
 
@@ -527,6 +524,14 @@ impl RateLimiter {
     }
 
     async fn manage(&self, op: Op) -> Result<OpResult, Error> {
+        if self.key().algorithm() == Algorithm::Calendar {
+            match op {
+                Op::SetRate { .. } | Op::TrySetRate(_) => return Err(in_code()),
+                Op::Expire(..) | Op::ClearExpire => return Ok(OpResult::Changed(false)),
+                Op::Repair => return Ok(OpResult::Permits(0)),
+                _ => {}
+            }
+        }
         Arc::clone(&self.store).manage(self.key().clone(), op).await
     }
 }

@@ -3,7 +3,7 @@
 use super::{RateLimiter, in_code, mismatch};
 use crate::{
     error::{Error, ErrorKind},
-    limit::{Algorithm, Limit, StoredLimit},
+    limit::{Limit, StoredLimit},
     store::{Op, OpResult},
 };
 
@@ -134,7 +134,7 @@ impl RateLimiter {
 
     /// Returns a limit as a store has it, if it can have it.
     fn settable(&self, limit: Limit) -> Result<StoredLimit, Error> {
-        if limit.calendar().is_some() || self.key().algorithm() == Algorithm::Calendar {
+        if limit.calendar().is_some() {
             return Err(in_code());
         }
         let limit = limit.stored();

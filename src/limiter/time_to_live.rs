@@ -6,7 +6,6 @@ use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
     labels::Labels,
-    limit::Algorithm,
     name::{Limiter, Name},
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
@@ -70,9 +69,6 @@ impl RateLimiter {
     ///
     /// Dropping it may leave it done or not.
     pub async fn expire_when(&self, time: Duration, when: ExpireWhen) -> Result<bool, Error> {
-        if self.key().algorithm() == Algorithm::Calendar {
-            return Ok(false);
-        }
         // The longest time that Redis can add to the present one.
         let millis = u64::try_from(time.as_millis())
             .unwrap_or(u64::MAX)
@@ -94,9 +90,6 @@ impl RateLimiter {
     ///
     /// Dropping it may leave it done or not.
     pub async fn clear_expire(&self) -> Result<bool, Error> {
-        if self.key().algorithm() == Algorithm::Calendar {
-            return Ok(false);
-        }
         self.manage_changed(Op::ClearExpire).await
     }
 

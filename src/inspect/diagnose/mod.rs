@@ -170,8 +170,9 @@ impl Look<'_> {
             None => report.compare(logged),
         }
         if report.time_to_live == [TimeToLive::Missing; 5] {
-            self.read_calendar(&mut report, wire::calendar::key(name))
-                .await?;
+            let name = name.clone().counted_by(Algorithm::Calendar);
+            let key = wire::own_keys(&name, own).concat();
+            self.read_calendar(&mut report, key).await?;
         }
         Ok((report, *now))
     }

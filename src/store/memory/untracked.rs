@@ -26,7 +26,7 @@ use crate::{
     limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
     name::{Limiter, Name},
-    receipt::{PermitId, Receipt, Taken},
+    receipt::{PermitId, Receipt},
     sync::lock,
 };
 
@@ -340,7 +340,7 @@ impl Algorithm for Estimate {
         Ok(limit.rate - used(&self.parts))
     }
 
-    fn charge(&mut self, _: &StoredLimit, _: u32, _: PermitId, _: Option<Taken>, _: Now) -> i64 {
+    fn charge(&mut self, _: &StoredLimit, _: u32, _: PermitId, _: Now) -> i64 {
         0
     }
 

@@ -11,11 +11,7 @@ use super::{
     saga::{self, OneCall},
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
-    wire::{
-        self,
-        script::{Call, Unanswered},
-        verbs,
-    },
+    wire::{self, script::Call, verbs},
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -24,7 +20,7 @@ use crate::{
     demand::{Acquire, Charge},
     error::Error,
     labels::Warning,
-    limit::{Algorithm, LimitSource, StoredLimit},
+    limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::{Name, push_hex},
@@ -71,10 +67,7 @@ impl Decide for Server {
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let keys = match name.algorithm() {
-                    Algorithm::Calendar => vec![wire::calendar::key(name)],
-                    _ => Vec::from(wire::keys(name, ask.client_id)),
-                };
+                let keys = wire::own_keys(name, ask.client_id);
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
@@ -118,27 +111,27 @@ impl OneCall for Server {
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
         let scripts = wire::scripts_for(first);
-        let ask = wire::Ask {
+        let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.remaining),
             ..self.ask()?
         };
-        let brief = || {
-            let brief = (scripts.brief)(run, &|charge| self.rewrites(charge), ask);
-            let callers = run.len();
-            brief
-                .map(|(call, read)| (Call { callers, ..call }, read))
-                .unzip()
-        };
-        let (mut call, read) = brief();
-        if let Some(read) = read {
+        let mut call;
+        loop {
+            let brief = || {
+                let brief = (scripts.brief)(run, &|charge| self.rewrites(charge), ask);
+                let callers = run.len();
+                brief
+                    .map(|(call, read)| (Call { callers, ..call }, read))
+                    .unzip()
+            };
+            let read;
+            (call, read) = brief();
+            let Some(read) = read else { break };
             let reply = self.call_for(&mut call, run, &|| brief().0).await?;
             match read(&reply, run, ask.now)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
-                Err(Unanswered::At(now)) => {
-                    let now = Some(now);
-                    return Box::pin(self.acquire_again(run, wire::Ask { now, ..ask })).await;
-                }
-                Err(Unanswered::Left) => {}
+                Err(None) => break,
+                now => ask.now = now.err().flatten(),
             }
         }
         let charges: List<_> = first
@@ -211,26 +204,6 @@ impl Server {
         Ok(List::from([decision]))
     }
 
-    /// Makes a call once more, by the time that the server has replied.
-    async fn acquire_again(
-        &self,
-        run: &[Acquire],
-        ask: wire::Ask<'_>,
-    ) -> Result<List<Decision>, Error> {
-        let brief = || {
-            let scripts = wire::scripts_for(run.first()?);
-            let (call, read) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask)?;
-            let callers = run.len();
-            Some((Call { callers, ..call }, read))
-        };
-        let (mut call, read) = brief().unzip();
-        let read = read.ok_or_else(wire::unreadable)?;
-        let reply = self.call_for(&mut call, run, &|| Some(brief()?.0)).await?;
-        let answers = read(&reply, run, ask.now)?;
-        let answers = answers.map_err(|_| wire::unreadable())?;
-        Ok(self.decisions(run, &answers))
-    }
-
     /// Calls, and gives back the grants of callers that will not receive them.
     async fn call_for(
         &self,
@@ -268,11 +241,8 @@ impl Server {
     }
 
     async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
-        if name.algorithm() == Algorithm::Calendar {
-            let key = [wire::calendar::key(name)];
-            return wire::time_to_live(&self.command("PTTL", &key).await?);
-        }
-        let left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
+        let keys = wire::own_keys(name, self.client_id()?);
+        let left = wire::time_to_live(&self.command("PTTL", &keys[..1]).await?)?;
         if left == TimeToLive::Missing && wire::scripts(name).limit_of.is_some() {
             for (key, _) in wire::values(name, self.client_id()?) {
                 let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;

@@ -309,8 +309,8 @@ impl Rule {
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
             bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }
-        if let Some(limit) = self.init.filter(|limit| limit.calendar().is_some()) {
-            bail!(Limit: "rule {label:?} cannot share the limit {limit}: Java knows no calendar");
+        if self.init.is_some() && self.has_calendar() {
+            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
         }
         if self.share.0 > Share::ALL.0 {
             bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
@@ -359,8 +359,7 @@ impl Rule {
     pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
         let check = |limit| {
             let in_slots = self.slots.is_some();
-            let algorithm = self.counting(None).of(limit).algorithm;
-            check_lease(self.label(), lease, algorithm, in_slots, limit)
+            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
         };
         // The part of the check that needs no limit.
         check(None)?;
@@ -380,25 +379,10 @@ impl Rule {
         }
     }
 
-    /// Returns how its limits are counted that do not go by the calendar.
-    fn counting(&self, slots: Option<Slots>) -> Counting {
-        Counting {
-            algorithm: self.algorithm,
-            slots,
-            calendar: None,
-        }
-    }
-
-    /// Returns whether all its known limits are counted by a log.
-    fn has_log(&self) -> bool {
-        let mut limits = self.known_limits();
-        self.algorithm.has_log() && limits.all(|limit| limit.calendar().is_none())
-    }
-
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if !self.has_log() => {
+            Some(slots) if !self.algorithm.has_log() || self.has_calendar() => {
                 let reason = "only a sliding log has slots";
                 Err(Slots::refused(slots, self.label(), reason))
             }
@@ -408,6 +392,12 @@ impl Rule {
             }
             None => Ok(None),
         }
+    }
+
+    /// Returns whether a known limit goes by the calendar.
+    fn has_calendar(&self) -> bool {
+        let mut limits = self.known_limits();
+        limits.any(|limit| limit.calendar().is_some())
     }
 
     /// Returns its limits, except those that a request determines or that are stored.
@@ -427,7 +417,11 @@ impl Rule {
         prefix: &str,
         observers: &Observers,
     ) -> Result<Vec<NamedLimit>, ConfigError> {
-        let counting = self.counting(self.checked_slots()?);
+        let counting = Counting {
+            algorithm: self.algorithm,
+            slots: self.checked_slots()?,
+            calendar: None,
+        };
         let fixed_cost = match self.cost {
             CostOf::Fixed(permits) => Some(permits),
             CostOf::Parts(_) => None,

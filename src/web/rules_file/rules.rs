@@ -6,8 +6,6 @@ use http::{Method, request::Parts};
 use serde::Deserialize;
 use toml::Spanned;
 
-#[cfg(feature = "calendar")]
-use super::values::Day;
 use super::{
     RulesFile,
     keys::Keys,
@@ -17,6 +15,8 @@ use super::{
     },
     values::{Rate, Time},
 };
+#[cfg(feature = "calendar")]
+use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
@@ -54,7 +54,7 @@ pub(super) struct Definition {
     #[cfg(feature = "calendar")]
     zone: Option<Spanned<String>>,
     #[cfg(feature = "calendar")]
-    starting_on: Option<Spanned<Day>>,
+    starting_on: Option<Spanned<Value<u8, u8>>>,
     on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
     charge_if: Option<Spanned<String>>,
     #[serde(default)]
@@ -267,17 +267,19 @@ fn limit_of_rate(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mis
         limit = limit.per_client();
     }
     #[cfg(feature = "calendar")]
-    {
-        if let Some(zone) = &fields.zone {
-            limit = limit
-                .in_zone(zone.get_ref())
-                .map_err(|error| zone.fail(error))?;
-        }
-        if let Some(day) = &fields.starting_on {
-            limit = limit
-                .starting_on(day.get_ref().0)
-                .map_err(|error| day.fail(error))?;
-        }
+    if let Some(zone) = &fields.zone {
+        let zoned = limit.in_zone(zone.get_ref());
+        limit = zoned.map_err(|error| zone.fail(error))?;
+    }
+    #[cfg(feature = "calendar")]
+    if let Some(day) = &fields.starting_on {
+        let starting = match day.get_ref() {
+            Value::Scalar(day) | Value::Many(day) => limit.starting_on(*day),
+            Value::Text(name) => name
+                .parse()
+                .and_then(|day: StartingOn| limit.starting_on(day)),
+        };
+        limit = starting.map_err(|error| day.fail(error))?;
     }
     match &fields.keep_alive {
         Some(time) => limit

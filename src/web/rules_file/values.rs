@@ -4,10 +4,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-#[cfg(feature = "calendar")]
-use super::reader::Value;
-#[cfg(feature = "calendar")]
-use crate::limit::StartingOn;
 use crate::{
     error::ConfigError,
     limit::{Limit, time},
@@ -24,26 +20,6 @@ impl TryFrom<String> for Rate {
     fn try_from(text: String) -> Result<Self, String> {
         let limit = text.parse().map(Self);
         limit.map_err(|error: ConfigError| error.to_string())
-    }
-}
-
-/// The first day of a week or a month: `15`, `sunday`.
-#[cfg(feature = "calendar")]
-#[derive(Clone, Copy, Deserialize)]
-#[serde(try_from = "Value<u8, u8>")]
-pub(super) struct Day(pub(super) StartingOn);
-
-#[cfg(feature = "calendar")]
-impl TryFrom<Value<u8, u8>> for Day {
-    type Error = String;
-
-    fn try_from(day: Value<u8, u8>) -> Result<Self, String> {
-        let day = match day {
-            Value::Scalar(day) | Value::Many(day) => Ok(day.into()),
-            Value::Text(day) => day.parse(),
-        };
-        day.map(Self)
-            .map_err(|error: ConfigError| error.to_string())
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        calendar::{Calendar, Open, Used},
+        calendar::{Calendar, Used},
         call,
         limiter::{LimiterState, Terms},
     },
@@ -30,8 +30,8 @@ use crate::{
         Op,
         redis::wire::{
             self,
-            calendar::{ACQUIRE, SCRIPTS, acquire, key, managing, read},
-            script::{Script, Unanswered, is_unknown_script},
+            calendar::{ACQUIRE, SCRIPTS, VERBS, acquire, read},
+            script::{Script, is_unknown_script},
             verbs,
         },
     },
@@ -39,6 +39,11 @@ use crate::{
 
 type Limiter = LimiterState<Calendar>;
 
+const ASK: wire::Ask<'static> = wire::Ask {
+    client_id: "",
+    now: None,
+    exact: false,
+};
 const LENGTH: i64 = 1_000_000;
 /// What a busy machine may lose between two commands, in ms.
 const TOLERANCE: i64 = 5_000;
@@ -126,6 +131,14 @@ impl Pair {
         }
     }
 
+    fn key(&self) -> String {
+        wire::own_keys(&self.name, "").concat()
+    }
+
+    fn verb(&self, op: &Op) -> wire::script::Call {
+        verbs::call(&VERBS, &self.name, op, ASK).unwrap().unwrap()
+    }
+
     fn now(&mut self) -> i64 {
         let (seconds, micros): (i64, i64) = self.ask(&["TIME"]);
         seconds * 1000 + micros / 1000
@@ -152,7 +165,7 @@ impl Pair {
                 Acquire::of([charge], *waits)
             })
             .collect();
-        let command = acquire(&self.name, rate, windows, &run);
+        let command = acquire(&run, windows, ASK).unwrap();
         let reply = self.call(&ACQUIRE, &command);
         if self.spoilt && windows.iter().any(|window| window.holds(self.now())) {
             let error = read(&reply, &run).err().unwrap();
@@ -161,17 +174,17 @@ impl Pair {
         }
         let answers = match read(&reply, &run).unwrap() {
             Ok(answers) => answers,
-            Err(Unanswered::At(now)) => {
+            Err(Some(now)) => {
                 let now = now.cast_signed();
-                assert_eq!(Open::at(now, self.model.state.stored, &windows), None);
+                assert_eq!(Used::at(now, self.model.state.stored, &windows), None);
                 assert!((self.now() - now).abs() < TOLERANCE);
                 return;
             }
-            Err(Unanswered::Left) => panic!("the script left it to none"),
+            Err(None) => panic!("the script left it to none"),
         };
         let now = answers[0].now;
-        assert!(Open::at(now.tick, self.model.state.stored, &windows).is_some());
-        self.model.state.go_by(windows);
+        assert!(Used::at(now.tick, self.model.state.stored, &windows).is_some());
+        self.model.state.windows = windows;
         let before = self.model.state.stored;
         let terms = Terms::HERE;
         let limiter = std::iter::once((&mut self.model as &mut LimiterState, terms));
@@ -219,12 +232,7 @@ impl Pair {
         let labels = Labels::unnamed("model");
         let charge = Charge::named(self.name.clone(), limit, labels, permits);
         let receipt = charge.receipt().taken(Taken::Date(label));
-        let ask = wire::Ask {
-            client_id: "",
-            now: None,
-            exact: false,
-        };
-        let settled = (SCRIPTS.settle)(&receipt, keep, ask).unwrap();
+        let settled = (SCRIPTS.settle)(&receipt, keep, ASK).unwrap();
         let (replied, stored) = (self.number(&settled), self.model.state.stored);
         let Some(used) = stored.filter(|used| used.label == label && !self.spoilt) else {
             assert_eq!(replied, 0, "{stored:?} {label}");
@@ -249,7 +257,7 @@ impl Pair {
     }
 
     fn compare(&mut self) {
-        let key = key(&self.name);
+        let key = self.key();
         if self.spoilt {
             assert_eq!(self.ask::<String>(&["GET", &key]), "spoilt");
             return;
@@ -266,7 +274,7 @@ impl Pair {
     }
 
     fn live(&mut self, step: &Step) {
-        let name = key(&self.name);
+        let name = self.key();
         match step {
             // Labels of these have eight digits, as all.
             Step::Move(by, part) => self.here = ((self.here.0 + by).clamp(-9, 9), *part),
@@ -277,19 +285,19 @@ impl Pair {
             Step::Settle(which, keep) => self.settle(*which, *keep),
             Step::Release(permits) => {
                 let released = i64::from(*permits).min(self.used());
-                let call = managing(&self.name, &Op::Release(*permits)).unwrap();
+                let call = self.verb(&Op::Release(*permits));
                 assert_eq!(self.number(&call), released);
                 if let Some(used) = &mut self.model.state.stored {
                     used.permits -= released;
                 }
             }
             Step::Used => {
-                let (call, used) = (managing(&self.name, &Op::Used).unwrap(), self.used());
+                let (call, used) = (self.verb(&Op::Used), self.used());
                 assert_eq!(self.number(&call), used);
             }
             Step::Rename => {
                 let new = Self::name();
-                let call = managing(&self.name, &Op::Rename(new.clone())).unwrap();
+                let call = self.verb(&Op::Rename(new.clone()));
                 let renamed = self.call(call.script, &call.command);
                 let is_there = self.spoilt || self.model.state.stored.is_some();
                 assert_eq!(renamed, Value::Int(is_there.into()));

@@ -120,7 +120,7 @@ fn mistakes_are_named_with_their_line() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("cannot share the limit 3/month Europe/Berlin from 15"),
+        error.contains("cannot share a limit by the calendar"),
         "{error}"
     );
 }

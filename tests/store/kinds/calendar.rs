@@ -1,7 +1,7 @@
 //! Limits by the calendar: each test is a line of their definition.
 
 use super::*;
-use tower_ratelimit::Weekday;
+use tower_ratelimit::StartingOn;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -200,19 +200,19 @@ fn what_it_cannot_have_is_named() {
         ),
         (
             rule().algorithm(Algorithm::Gcra),
-            "\"api\" cannot count by the limit 5/month: it goes by the calendar: leave the algorithm",
+            "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",
         ),
         (
             Rule::new("api", limit("5/month").per_client(), PeerIp),
-            "\"api\" cannot count by the limit 5/month: it goes by the calendar, and is for all",
+            "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",
         ),
         (
             Rule::new("api", Limit::per_hour(5), PeerIp).algorithm(Algorithm::Calendar),
-            "\"api\" cannot count by the limit 5/1h: only days, weeks and months",
+            "\"api\" cannot count 5/1h by the calendar: only days, weeks and months",
         ),
         (
             Rule::shared("orders").or_init(limit("5/month")),
-            "rule \"orders\" cannot share the limit 5/month: Java knows no calendar",
+            "rule \"orders\" cannot share a limit by the calendar, as Java knows none",
         ),
         (rule().cost(6), "rule \"api\" costs 6 permits"),
     ] {
@@ -228,7 +228,7 @@ fn what_it_cannot_have_is_named() {
         ),
         (
             limiter().calendar(limit("5/day").per_client()),
-            "and is for all clients together",
+            "for all clients together",
         ),
         (
             limiter().slots(10).unwrap().calendar(limit("5/day")),
@@ -242,7 +242,7 @@ fn what_it_cannot_have_is_named() {
             limiter()
                 .algorithm(Algorithm::Gcra)
                 .calendar(limit("5/day")),
-            "leave the algorithm out",
+            "leave the algorithm and",
         ),
         (counted.clone().slots(10), "only a sliding log has slots"),
         (
@@ -360,7 +360,7 @@ fn evaluated(server: &RedisServer) -> u64 {
 
 #[test]
 fn days_are_named_in_code_as_in_files() {
-    let coded = Limit::weekly(5).starting_on(Weekday::Sunday).unwrap();
+    let coded = Limit::weekly(5).starting_on(StartingOn::Sunday).unwrap();
     assert_eq!(coded, limit("5/week from sunday"));
     assert_eq!(
         Limit::monthly(5).starting_on(15).unwrap(),

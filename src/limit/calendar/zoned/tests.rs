@@ -9,6 +9,10 @@ fn at(text: &str) -> i64 {
     text.parse::<Timestamp>().unwrap().as_millisecond()
 }
 
+fn length(window: Window) -> i64 {
+    window.end - window.start
+}
+
 fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
@@ -178,7 +182,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         Just((Limit::daily(7), None)),
         proptest::sample::select(DAYS)
             .prop_map(|day| (Limit::weekly(7), Some(day.parse().unwrap()))),
-        (1u8..=31).prop_map(|day| (Limit::monthly(7), Some(StartingOn::Day(day)))),
+        (1u8..=31).prop_map(|day| (Limit::monthly(7), Some(Day(day)))),
     ];
     (period, proptest::sample::select(ZONES)).prop_map(|((limit, day), zone)| {
         let limit = limit.in_zone(zone).unwrap();
@@ -196,11 +200,11 @@ proptest! {
         let [present, next] = windows(limit, now);
         prop_assert!(present.holds(now));
         prop_assert_eq!(present.end, next.start);
-        prop_assert!(present.label < next.label && next.length() > 0);
-        prop_assert!(present.length() <= 31 * DAY + DAY / 24);
+        prop_assert!(present.label < next.label && length(next) > 0);
+        prop_assert!(length(present) <= 31 * DAY + DAY / 24);
         for instant in [
             present.start,
-            present.start + present.length() * part / 1000,
+            present.start + length(present) * part / 1000,
             present.end - 1,
         ] {
             prop_assert_eq!(windows(limit, instant), [present, next]);
@@ -216,9 +220,9 @@ proptest! {
 }
 
 #[test]
-fn a_clock_that_no_calendar_reaches_has_one_window() {
+fn a_clock_that_no_calendar_reaches_has_no_window() {
     for now in [i64::MIN / 2, i64::MAX / 2] {
-        assert_eq!(windows(Limit::monthly(1), now), [Window::EVER; 2]);
+        assert_eq!(windows(Limit::monthly(1), now), [Window::default(); 2]);
     }
 }
 
@@ -236,44 +240,23 @@ fn mistakes_are_named() {
             "\"../etc/passwd\" is not a time zone",
         ),
         (monthly.in_zone(""), "\"\" is not a time zone"),
-        (
-            Limit::daily(5).starting_on(1),
-            "5/day cannot start on another day: a day begins",
-        ),
-        (
-            monthly.starting_on(0),
-            "5/month cannot start on another day: a month begins on a day from 1",
-        ),
-        (
-            monthly.starting_on(32),
-            "5/month cannot start on another day",
-        ),
-        (
-            monthly.starting_on(Weekday::Monday),
-            "5/month cannot start on another day",
-        ),
-        (
-            Limit::weekly(5).starting_on(3),
-            "5/week cannot start on another day: a week begins on a day of",
-        ),
-        (
-            Limit::per_day(5).starting_on(3),
-            "5/1d cannot start on another day: only weeks",
-        ),
+        (Limit::daily(5).starting_on(1), "5/day cannot start on "),
+        (monthly.starting_on(0), "5/month cannot start on "),
+        (monthly.starting_on(32), "5/month cannot start on "),
+        (monthly.starting_on(Monday), "5/month cannot start on "),
+        (Limit::weekly(5).starting_on(3), "5/week cannot start on "),
+        (Limit::per_day(5).starting_on(3), "5/1d cannot start on "),
         (
             "0/month".parse(),
             "a limit takes 1 to 2^53 - 1 permits, not 0",
         ),
         ("5/month Mars".parse(), "\"Mars\" is not a time zone"),
-        ("5/month from".parse(), "\"5/month from\" is not a rate"),
-        ("5/month UTC 3".parse(), "\"5/month UTC 3\" is not a rate"),
-        (
-            "5/month from 3 4".parse(),
-            "\"5/month from 3 4\" is not a rate",
-        ),
+        ("5/month from".parse(), "\"from\" is not a time zone"),
+        ("5/month UTC 3".parse(), "\"UTC 3\" is not a time zone"),
+        ("5/month from 3 4".parse(), "\"3 4\" is not a day"),
         (
             "5/month from noon".parse(),
-            "\"noon\" is not a day: write one of a month",
+            "\"noon\" is not a day: write `15`, or",
         ),
         (
             "5/fortnight".parse(),

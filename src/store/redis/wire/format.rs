@@ -9,7 +9,7 @@ use super::script::{Ask, Script};
 use crate::{
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, StoredLimit},
+    limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
 };
@@ -22,13 +22,13 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
 }
 
-/// Returns the key of a limiter with this suffix, as a companion of Redisson's is named.
-pub(crate) fn companion(name: &Name, suffix: &str) -> String {
-    let name = name.as_str();
-    match name.contains('{') {
-        true => format!("{name}{suffix}"),
-        false => format!("{{{name}}}{suffix}"),
+/// Returns the keys of a limiter, however it is counted: by the calendar it has one of its own.
+pub(crate) fn own_keys(name: &Name, client_id: &str) -> Vec<String> {
+    if name.algorithm() != Algorithm::Calendar {
+        return keys(name, client_id).into();
     }
+    let [_, [open, name, close, ..], ..] = key_pieces(name, client_id);
+    vec![[open, name, close, ":calendar"].concat()]
 }
 
 /// Returns the same keys in pieces.

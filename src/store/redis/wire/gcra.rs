@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, Unanswered, lua},
+    script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -70,7 +70,7 @@ fn brief(
         let lone = run.first().and_then(|caller| Lone::new(&caller.first));
         let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
         let answers = answer.map(|answer| List::from([answer]));
-        Ok(answers.ok_or(Unanswered::Left))
+        Ok(answers.ok_or(None))
     }))
 }
 

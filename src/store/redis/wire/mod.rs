@@ -16,13 +16,16 @@ use std::ptr;
 
 use redis::{RedisError, ServerErrorKind};
 
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) use self::format::{is_member_size, permits};
 use self::script::{Call, Script, Scripts};
 pub(crate) use self::{
-    format::{acquire, keys, random_id, tag, values},
-    reply::{count, read_answers, stored_limit, time_to_live, unreadable},
+    format::{acquire, keys, own_keys, random_id, tag, values},
+    reply::{count, read_answers, stored_limit, time_to_live},
     script::Ask,
+};
+#[cfg(any(test, feature = "inspect"))]
+pub(crate) use self::{
+    format::{is_member_size, permits},
+    reply::unreadable,
 };
 use super::classify;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};

@@ -48,19 +48,14 @@ pub(crate) struct Scripts {
 type MakeBrief = fn(&[Acquire], &dyn Fn(&Charge) -> bool, Ask<'_>) -> Option<(Call, ReadBrief)>;
 
 /// Reads the reply to such a call.
-pub(super) type ReadBrief =
-    fn(&Value, &[Acquire], Option<Millis>) -> Result<Result<List<Answer>, Unanswered>, Error>;
+pub(super) type ReadBrief = fn(&Value, &[Acquire], Option<Millis>) -> Result<Brief, Error>;
+
+/// The answers of such a call. Without, [`Scripts::acquire`] decides, or the same once more by this
+/// time, which is the server's.
+pub(crate) type Brief = Result<List<Answer>, Option<Millis>>;
 
 /// Reads what receipts keep.
 pub(super) type ReadTaken = fn(i64, i64) -> Taken;
-
-/// The reason why a cheaper script did not decide.
-pub(crate) enum Unanswered {
-    /// It leaves the decision to [`Scripts::acquire`].
-    Left,
-    /// It is to be asked again by this time, the server's.
-    At(Millis),
-}
 
 /// The part of a call that does not depend on its limiters.
 #[derive(Clone, Copy, Debug)]

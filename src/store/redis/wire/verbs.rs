@@ -3,14 +3,12 @@
 use redis::Value;
 
 use super::{
-    calendar,
-    format::{self, fields, keys, optional, random_id},
+    format::{fields, optional, own_keys, random_id},
     reply::{flag, second},
     script::{Ask, Call, Script},
 };
 use crate::{
     error::Error,
-    limit::Algorithm,
     name::Name,
     receipt::Receipt,
     store::{ExpireWhen, Op, OpResult},
@@ -24,10 +22,7 @@ pub(crate) fn call(
     op: &Op,
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
-    if name.algorithm() == Algorithm::Calendar {
-        return Ok(calendar::managing(name, op));
-    }
-    let mut keys = Vec::from(keys(name, ask.client_id));
+    let mut keys = own_keys(name, ask.client_id);
     let (verb, once) = match op {
         Op::TrySetRate(_) => ("try_set_rate", false),
         Op::SetRate { .. } => ("set_rate", false),
@@ -35,14 +30,14 @@ pub(crate) fn call(
         Op::Expire(..) => ("expire", false),
         Op::ClearExpire => ("clear_expire", false),
         Op::Available => ("available", false),
+        Op::Used => ("used", false),
         // A second call would find nothing to repair, and report that.
         Op::Repair => ("repair", true),
         Op::Rename(new_name) => {
-            keys.extend(format::keys(new_name, ask.client_id));
+            keys.extend(own_keys(new_name, ask.client_id));
             ("rename", true)
         }
-        // A limiter whose limit the store has is asked for what is left.
-        Op::TimeToLive | Op::Inspect | Op::Delete | Op::Used => return Ok(None),
+        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
     };
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
@@ -98,7 +93,8 @@ pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
 
 /// Starts the call that settles a receipt.
 pub(super) fn settle(script: &'static Script, receipt: &Receipt, ask: Ask<'_>, once: bool) -> Call {
-    start(script, &keys(receipt.name(), ask.client_id), "settle", once)
+    let keys = own_keys(receipt.name(), ask.client_id);
+    start(script, &keys, "settle", once)
 }
 
 /// Starts the call of a verb.
