@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
-    labels::Labels,
     name::{Limiter, Name},
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
@@ -131,19 +130,18 @@ impl RateLimiter {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
         let new = new.counted(self.key().counting());
-        if self.manage_changed(Op::Rename(new.clone())).await? {
-            Ok(Self {
-                store: Arc::clone(&self.store),
-                limiter: Arc::new(Limiter {
-                    name: new,
-                    limit: self.limiter.limit,
-                }),
-                labels: Labels::unnamed(name),
-                lease: self.lease,
-                yields: self.yields,
-            })
-        } else {
-            Err(ErrorKind::NotInitialized.into())
+        if !self.manage_changed(Op::Rename(new.clone())).await? {
+            return Err(ErrorKind::NotInitialized.into());
         }
+        Ok(Self {
+            lease: self.lease,
+            yields: self.yields,
+            origin: self.origin,
+            limiter: Arc::new(Limiter {
+                name: new.clone(),
+                limit: self.limiter.limit,
+            }),
+            ..Self::of(Arc::clone(&self.store), new)
+        })
     }
 }

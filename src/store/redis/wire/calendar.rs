@@ -57,7 +57,7 @@ fn brief(
         script: &ACQUIRE,
         command: acquire(run, windows, ask)?,
         once: true,
-        callers: 0,
+        callers: run.len(),
     };
     Some((call, |reply, run, _| read(reply, run)))
 }

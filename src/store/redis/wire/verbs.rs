@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::{
-    format::{fields, optional, own_keys, random_id},
+    format::{fields, optional, own_keys},
     reply::{flag, second},
     script::{Ask, Call, Script},
 };
@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     name::Name,
     receipt::Receipt,
-    store::{ExpireWhen, Op, OpResult},
+    store::{ExpireWhen, Op, OpResult, random_id},
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;
