@@ -78,6 +78,21 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
         of them")
 }
 
+/// Checks that a store counts by this limit which has a sliding log alone.
+fn check_log_alone(
+    rule: &str,
+    naming: &Naming,
+    limit: Option<&LimitSource>,
+) -> Result<(), ConfigError> {
+    let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+    let given = limit.and_then(LimitSource::given);
+    if naming.counting != Counting::default() || given.is_some_and(per_client) {
+        bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
+            `Algorithm::SlidingLog`, no slots, and no limit per client");
+    }
+    Ok(())
+}
+
 impl CompiledRule {
     pub(super) fn new(
         mut rule: Rule,
@@ -92,7 +107,8 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(&store.about().prefix, &defaults.observers)?;
+        let about = store.about();
+        let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -114,20 +130,11 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
-            let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-            let given = limit.as_ref().and_then(LimitSource::given);
-            if store.about().counts_by_log_alone
-                && (naming.counting != Counting::default() || given.is_some_and(per_client))
-            {
-                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                    `Algorithm::SlidingLog`, no slots, and no limit per client");
+            if about.counts_by_log_alone {
+                check_log_alone(&label, naming, limit.as_ref())?;
             }
             let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
-            if !store
-                .about()
-                .rule_names
-                .claim(&labels.name, fingerprint, holder)
-            {
+            if !about.rule_names.claim(&labels.name, fingerprint, holder) {
                 return Err(duplicate(&labels.name));
             }
         }
@@ -264,15 +271,6 @@ impl CompiledRule {
         Ok(())
     }
 
-    /// Returns whether the limiters of these rules share an identity, and so a hash slot.
-    pub(super) fn share_identity(rules: &[Self]) -> bool {
-        let mut limits = rules.iter().flat_map(|rule| &rule.limits);
-        let key = |rule: &Self| rule.rule.key.as_ref().map(|key| key.description());
-        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
-        rules.len() < 2
-            || (limits.all(|named| named.naming.is_derived()) && rules.windows(2).all(same))
-    }
-
     /// Returns the refusal of a request that lacks the key; `None` if the rule lets it pass.
     pub(super) fn refuse(&self, missing: Missing, parts: &Parts) -> Option<Refusal> {
         // Browsers send no credentials with a preflight: a refusal would lock their users out.
@@ -372,19 +370,6 @@ impl Rule {
         // The part of the check that needs no limit.
         check(None)?;
         self.known_limits().try_for_each(|limit| check(Some(limit)))
-    }
-
-    /// Checks that the fields of responses can carry its permits, unless it is hidden.
-    pub(super) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let mut permits = self.known_limits().map(Limit::permits);
-        match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => {
-                let rule = self.label();
-                bail!(Rule: "rule {rule:?} has {permits} permits, and response fields can carry \
-                    at most {most}: add `.hide_headers()`, or turn the fields off")
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Returns how many slots divide its intervals, after a check.

@@ -201,7 +201,7 @@ proptest! {
         prop_assert!(present.holds(now));
         prop_assert_eq!(present.end, next.start);
         prop_assert!(present.label < next.label && length(next) > 0);
-        prop_assert!(length(present) <= 31 * DAY + DAY / 24);
+        prop_assert!(length(present) <= 31 * DAY + DAY / 12);
         for instant in [
             present.start,
             present.start + length(present) * part / 1000,

@@ -23,22 +23,18 @@ pub(crate) fn call(
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
     let mut keys = own_keys(name, ask.client_id);
-    let (verb, once) = match op {
-        Op::TrySetRate(_) => ("try_set_rate", false),
-        Op::SetRate { .. } => ("set_rate", false),
-        Op::Release(_) => ("release", true),
-        Op::Expire(..) => ("expire", false),
-        Op::ClearExpire => ("clear_expire", false),
-        Op::Available => ("available", false),
-        Op::Used => ("used", false),
-        // A second call would find nothing to repair, and report that.
-        Op::Repair => ("repair", true),
-        Op::Rename(new_name) => {
-            keys.extend(own_keys(new_name, ask.client_id));
-            ("rename", true)
-        }
+    let verb = match op {
+        Op::SetRate { .. } => "set_rate",
+        Op::Available => "available",
+        Op::Used => "used",
         Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+        other => other.verb(),
     };
+    // A second call would find nothing to repair, and report that.
+    let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
+    if let Op::Rename(new_name) = op {
+        keys.extend(own_keys(new_name, ask.client_id));
+    }
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
     match op {
