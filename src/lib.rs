@@ -43,6 +43,8 @@ pub use inspect::{
     diagnose::{Diagnosis, OtherClient, RedissonReleases},
     verify::{Verification, VerifiedServer},
 };
+#[cfg(feature = "calendar")]
+pub use limit::StartingOn;
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "unstable-store")]

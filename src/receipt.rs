@@ -68,8 +68,8 @@ impl PermitId {
 /// It is made before the acquire is sent, so that a caller that stops waiting for the answer can
 /// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
 /// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
-/// is open, with [slots](crate::RateLimiter::slots) while the slot counts, and with
-/// [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all clones of such
+/// is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the
+/// slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all clones of such
 /// a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
@@ -154,7 +154,7 @@ impl Clone for Settled {
 }
 
 /// The source of a grant that has no entry of its own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
     Window(i64),
@@ -162,6 +162,8 @@ pub(crate) enum Taken {
     Tat(Tat),
     /// The end of the slot, in ticks since the epoch
     Slot(i64),
+    /// The label of the calendar's window
+    Date(i64),
     /// An estimate: what it took cannot be distinguished from what others took, and is not given
     /// back
     Estimate,

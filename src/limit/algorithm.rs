@@ -95,6 +95,15 @@ pub enum Algorithm {
     /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
     /// other receipts were released meanwhile, it may be less, never more.
     Gcra,
+    /// What was used in a window of the calendar. A limit chooses it, such as
+    /// `Limit::monthly` of feature `calendar`; to choose it for another limit is a [`ConfigError`].
+    ///
+    /// Worst case: twice the limit around the turn of a window. The clock of the server decides,
+    /// also with [`client_clock`](crate::RedisStoreBuilder::client_clock). Grants have no entries,
+    /// so an acquire is never sent twice, as with [`FixedWindow`](Self::FixedWindow). A
+    /// [`Receipt`](crate::Receipt) settles within its window, once. This is not a format of
+    /// Redisson's: no Java peer can share it.
+    Calendar,
 }
 
 /// Writes the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
@@ -122,7 +131,8 @@ impl FromStr for Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms. The compiler finds the methods below for a new one; add it here too.
+    /// All algorithms that a setting chooses. The compiler finds the methods below for a new one; add
+    /// it here too.
     pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
 
     /// Returns its name in a rules file.
@@ -131,6 +141,7 @@ impl Algorithm {
             Self::SlidingLog => "sliding-log",
             Self::FixedWindow => "fixed-window",
             Self::Gcra => "gcra",
+            Self::Calendar => "calendar",
         }
     }
 
@@ -139,7 +150,7 @@ impl Algorithm {
     pub(crate) fn has_log(self) -> bool {
         match self {
             Self::SlidingLog => true,
-            Self::FixedWindow | Self::Gcra => false,
+            Self::FixedWindow | Self::Gcra | Self::Calendar => false,
         }
     }
 
@@ -147,7 +158,7 @@ impl Algorithm {
     /// ends when its key does.
     pub(crate) fn waits_by_server(self) -> bool {
         match self {
-            Self::FixedWindow => true,
+            Self::FixedWindow | Self::Calendar => true,
             Self::SlidingLog | Self::Gcra => false,
         }
     }
@@ -162,7 +173,7 @@ impl Algorithm {
                 bail!(Limit: "{permits} permits in {interval:?} are more than one in each \
                     microsecond, the most that `Algorithm::Gcra` counts")
             }
-            Self::SlidingLog | Self::FixedWindow | Self::Gcra => Ok(()),
+            Self::SlidingLog | Self::FixedWindow | Self::Gcra | Self::Calendar => Ok(()),
         }
     }
 }

@@ -14,7 +14,16 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", 1),
 ];
 
-/// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`.
+/// What else a rate can be.
+const BY_CALENDAR: &str = if cfg!(feature = "calendar") {
+    "; of the calendar are `100/day`, `/week` and `/month`"
+} else {
+    "; `day`, `week` and `month` need the feature `calendar`"
+};
+
+/// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`. With feature
+/// `calendar` also a day, week or month, its zone and its first day: `100/day`,
+/// `10000/month Europe/Berlin from 15`.
 ///
 /// # Errors
 ///
@@ -37,11 +46,15 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let refuse = || {
             config_error!(Limit: "{text:?} is not a rate: write permits, a slash and a time, as in \
-                `100/1m` or `5/s`; times end in ms, s, m, h or d")
+                `100/1m` or `5/s`; times end in ms, s, m, h or d{BY_CALENDAR}")
         };
         let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
         let permits = number(permits.trim()).ok_or_else(refuse)?;
         let interval = interval.trim();
+        #[cfg(feature = "calendar")]
+        if let Some(limit) = Self::in_words(permits, interval) {
+            return limit;
+        }
         // `5/s` is short for `5/1s`.
         let interval = match interval.as_bytes().first() {
             Some(first) if first.is_ascii_digit() => time(interval),
@@ -56,6 +69,10 @@ impl FromStr for Limit {
 /// [keep-alive time](Limit::keep_alive), has no place in the text.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(feature = "calendar")]
+        if let Some(calendar) = self.calendar {
+            return write!(f, "{}/{calendar}", self.permits);
+        }
         let fits = |unit: &&(&str, u64)| self.interval.is_multiple_of(unit.1);
         let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
         write!(f, "{}/{}{unit}", self.permits, self.interval / of)

@@ -204,6 +204,8 @@ impl Replay {
             format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}")
         } else if !(0.0..=1.0).contains(&share) {
             format!("a share of callers is from 0 to 1, not {share}")
+        } else if self.limits.iter().any(|it| it.1.calendar().is_some()) {
+            "days, weeks and months are replayed by rules alone: give it a rules file".to_owned()
         } else {
             return Ok(());
         };

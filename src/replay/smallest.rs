@@ -50,7 +50,7 @@ impl Bounds {
         };
         let (times, longer) = match self.algorithm {
             Algorithm::SlidingLog => (1, Duration::ZERO),
-            Algorithm::FixedWindow => (2, Duration::from_millis(1)),
+            Algorithm::FixedWindow | Algorithm::Calendar => (2, Duration::from_millis(1)),
             // The time from permit to permit is rounded up to a microsecond.
             Algorithm::Gcra => (2, Duration::from_micros(permits)),
         };

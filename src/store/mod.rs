@@ -357,6 +357,8 @@ pub enum Op {
     Inspect,
     /// Counts the free permits
     Available,
+    /// Counts the permits used, where the store does not have the limit: by the calendar
+    Used,
     /// Gives the limiter another name
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
@@ -377,7 +379,7 @@ impl Op {
             Self::TimeToLive => "time_to_live",
             Self::Delete => "delete",
             Self::Inspect => "limit",
-            Self::Available => "available_permits",
+            Self::Available | Self::Used => "available_permits",
             Self::Rename(_) => "rename",
             Self::Repair => "repair",
         }
@@ -395,7 +397,10 @@ impl Op {
 
     /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)
+        matches!(
+            self,
+            Self::Inspect | Self::Available | Self::Used | Self::TimeToLive
+        )
     }
 }
 

@@ -19,6 +19,7 @@
 )]
 
 mod backend;
+mod calendar;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod exact_wait;

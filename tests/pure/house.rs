@@ -40,10 +40,12 @@ fn the_tree_stays_light() {
     // On top of the eighty: TLS needs its own crates.
     let tls = crates(&["--features", &format!("{topologies},tls")]);
     let added: Vec<_> = tls.difference(&redis).collect();
+    let calendar = crates(&["--no-default-features", "--features", "calendar"]);
     let readme = read("README.md");
     for claim in [
         format!("the crate brings {} others", memory.len() - 1),
         format!("`tls` adds {}", added.len()),
+        format!("`calendar` {}.", calendar.difference(&memory).count()),
     ] {
         assert!(
             readme.contains(&claim),

@@ -58,6 +58,28 @@ fn every_toml_file_is_one_of_rules_or_has_a_reason() {
 }
 
 #[test]
+fn days_weeks_and_months_are_checked() {
+    let rules = |rate: &str, zone: &str| {
+        let rule = format!("[rules.api]\nrate = \"{rate}\"\nzone = \"{zone}\"\nby = \"peer\"\n");
+        let path = file(
+            "calendar.toml",
+            (rule + "[otherwise]\nrules = [\"api\"]").as_bytes(),
+        );
+        ratelimit(&["check", path.to_str().unwrap()], b"")
+    };
+    assert_eq!(rules("10000/month", "Europe/Berlin").status, 0);
+    let wrong = rules("10000/month", "Berlin");
+    assert_eq!(wrong.status, 1);
+    assert!(
+        wrong
+            .output
+            .contains("line 3, rules.api.zone: \"Berlin\" is not"),
+        "{}",
+        wrong.output
+    );
+}
+
+#[test]
 fn names_of_the_code_are_assumed_and_listed_unless_it_is_strict() {
     let text = r#"
         [keys.tenant]

@@ -152,6 +152,41 @@ async fn each_algorithm_is_recognised() {
     );
 }
 
+/// By the calendar only what is used is stored, and the date since which it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_shown_and_deleted() {
+    let (server, store) = shared();
+    let quota = RateLimiter::new(&store, &unique("quota")).unwrap();
+    let quota = quota.calendar(Limit::monthly(10)).unwrap();
+    take(&quota, 7).await;
+    let page = said(on(server, &["get", quota.name()]), 0);
+    let words: Vec<_> = page.split_whitespace().collect();
+    for row in [
+        ["limit", "none"],
+        ["left", "unknown"],
+        ["used", "7"],
+        ["algorithm", "calendar"],
+    ] {
+        assert!(words.windows(2).any(|pair| pair == row), "{page}");
+    }
+    let seen = object(on(server, &["get", quota.name(), "--json"]));
+    assert_eq!((&seen["left"], &seen["used"]), (&Value::Null, &7.into()));
+    let hour = 3_600_000;
+    let until = |field: &str| seen[field].as_u64().unwrap();
+    assert_eq!(until("expires_ms") - until("next_free_ms"), hour);
+    let said_of = said(on(server, &["diagnose", quota.name()]), 0);
+    assert!(said_of.contains("counted by the calendar"), "{said_of}");
+    assert!(said_of.contains("Nothing looks wrong."), "{said_of}");
+    let watched = on(
+        server,
+        &["watch", quota.name(), "--every", "10ms", "--count", "1"],
+    );
+    assert!(said(watched, 0).contains("used 7, "));
+    said(on(server, &["delete", quota.name(), "--yes"]), 0);
+    assert_eq!(free(&quota).await, 10);
+    said(on(server, &["get", quota.name()]), 4);
+}
+
 /// A key of several components.
 #[derive(Debug)]
 struct Two;

@@ -115,11 +115,12 @@ impl Command {
                 reset,
             } => one.set_rate(&write, rate, reset).await,
             Self::Delete { one, write } => {
-                let (store, name, _) = one.found().await?;
+                let (store, name, seen) = one.found().await?;
                 if !write.may(&format!("delete {name:?}"))? {
                     return Ok(Answer::Yes);
                 }
-                RateLimiter::new(&store, &name)?.by_tool().delete().await?;
+                let limiter = RateLimiter::new(&store, &name)?.by_tool();
+                limiter.algorithm(seen.algorithm).delete().await?;
                 let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
                 one.print(&format!("{}: deleted", name.escape_debug()), &object)
             }
@@ -274,7 +275,7 @@ fn shown(seen: &Diagnosis) -> Vec<(String, Value, String)> {
     };
     let lately = seen.granted_lately;
     let algorithm = seen.algorithm.to_string();
-    let expires = match seen.time_to_live[0] {
+    let expires = match seen.time_to_live[0].max(seen.time_to_live[1]) {
         TimeToLive::Left(left) => Some(left),
         _ => None,
     };

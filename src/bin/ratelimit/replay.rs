@@ -124,10 +124,12 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    // A time is what follows the slash of a rate.
+    // A time is what follows the slash of a rate, except a day, a week or a month, which are words.
+    let unit = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
     let rate = format!("1/{text}").parse::<Limit>();
+    let rate = rate.ok().filter(|_| unit.len() <= "ms".len());
     let time = rate.map(|limit| limit.interval());
-    time.map_err(|_| "write a time, as in `60s` or `5m`, or `0`".to_owned())
+    time.ok_or_else(|| "write a time, as in `60s` or `5m`, or `0`".to_owned())
 }
 
 pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {

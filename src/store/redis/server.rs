@@ -63,7 +63,7 @@ impl Decide for Server {
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let keys = wire::keys(name, ask.client_id);
+                let keys = wire::own_keys(name, ask.client_id);
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
@@ -97,16 +97,21 @@ impl Server {
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
         let scripts = wire::scripts_for(first);
-        let ask = wire::Ask {
+        let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.remaining),
             ..self.ask()?
         };
-        let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
-        let (mut call, read) = brief();
-        if let Some(read) = read {
+        let mut call;
+        loop {
+            let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
+            let read;
+            (call, read) = brief();
+            let Some(read) = read else { break };
             let reply = self.call_for(&mut call, run, &|| brief().0).await?;
-            if let Some(answers) = read(&reply, run, ask.now)? {
-                return Ok(self.decisions(run, &answers));
+            match read(&reply, run, ask.now)? {
+                Ok(answers) => return Ok(self.decisions(run, &answers)),
+                Err(None) => break,
+                now => ask.now = now.err().flatten(),
             }
         }
         let charges: List<_> = first
@@ -129,7 +134,7 @@ impl Server {
             callers: run.len(),
         });
         let reply = self.call_for(&mut call, run, &|| None).await?;
-        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
+        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
 
@@ -170,7 +175,8 @@ impl Server {
     }
 
     async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
-        let left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
+        let keys = wire::own_keys(name, self.client_id()?);
+        let left = wire::time_to_live(&self.command("PTTL", &keys[..1]).await?)?;
         if left == TimeToLive::Missing && wire::scripts(name).limit_of.is_some() {
             for (key, _) in wire::values(name, self.client_id()?) {
                 let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;

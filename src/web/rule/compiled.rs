@@ -196,7 +196,12 @@ impl CompiledRule {
         let Some((named, limit)) = self.limit(parts) else {
             return Ok(None);
         };
-        let name = named.naming.name(&key.identity);
+        let mut name = named.naming.name(&key.identity);
+        if let LimitOf::Parts(_) = &rule.limit {
+            // Only now is it known how its limit is counted.
+            let counting = name.counting().of(limit.given());
+            name = name.counted(counting);
+        }
         Ok(Some(Charge {
             shadow: !rule.share.has(&name),
             passes: rule.on_failure == FailurePolicy::Allow,
@@ -310,6 +315,9 @@ impl Rule {
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
             bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }
+        if self.init.is_some() && self.has_calendar() {
+            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
+        }
         if self.share.0 > Share::ALL.0 {
             bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
                 self.share.0);
@@ -326,6 +334,7 @@ impl Rule {
                 digest or no key leave `observe_keys` out");
         }
         for limit in self.known_limits() {
+            limit.check_counting(label, self.algorithm)?;
             let limit = limit.stored();
             self.algorithm.check(limit.rate, limit.interval)?;
         }
@@ -366,7 +375,7 @@ impl Rule {
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if !self.algorithm.has_log() => {
+            Some(slots) if !self.algorithm.has_log() || self.has_calendar() => {
                 let reason = "only a sliding log has slots";
                 Err(Slots::refused(slots, self.label(), reason))
             }
@@ -376,6 +385,12 @@ impl Rule {
             }
             None => Ok(None),
         }
+    }
+
+    /// Returns whether a known limit goes by the calendar.
+    fn has_calendar(&self) -> bool {
+        let mut limits = self.known_limits();
+        limits.any(|limit| limit.calendar().is_some())
     }
 
     /// Returns its limits, except those that a request determines or that are stored.
@@ -398,6 +413,7 @@ impl Rule {
         let counting = Counting {
             algorithm: self.algorithm,
             slots: self.checked_slots()?,
+            calendar: None,
         };
         let fixed_cost = match self.cost {
             CostOf::Fixed(permits) => Some(permits),
@@ -412,7 +428,7 @@ impl Rule {
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
                     .observed(observers, Kept::new(fixed, shown)),
-                naming: naming.counted(counting),
+                naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
                 limit,
             }
         };

@@ -15,6 +15,8 @@ use super::{
     },
     values::Time,
 };
+#[cfg(feature = "calendar")]
+use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
@@ -49,6 +51,10 @@ pub(super) struct Definition {
     lease: Option<Spanned<Time>>,
     keep_alive: Option<Spanned<Time>>,
     per_client: Option<Spanned<bool>>,
+    #[cfg(feature = "calendar")]
+    zone: Option<Spanned<String>>,
+    #[cfg(feature = "calendar")]
+    starting_on: Option<Spanned<Value<u8, u8>>>,
     on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
     charge_if: Option<Spanned<String>>,
     #[serde(default)]
@@ -214,6 +220,12 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
         &is_missing("init"),
         [span(&fields.keep_alive), span(&fields.per_client)],
     )?;
+    #[cfg(feature = "calendar")]
+    only_with(
+        shared.is_none() || fields.init.is_some(),
+        &is_missing("init"),
+        [span(&fields.zone), span(&fields.starting_on)],
+    )?;
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
@@ -250,6 +262,21 @@ fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mi
         .is_some_and(|flag| *flag.get_ref())
     {
         limit = limit.per_client();
+    }
+    #[cfg(feature = "calendar")]
+    if let Some(zone) = &fields.zone {
+        let zoned = limit.in_zone(zone.get_ref());
+        limit = zoned.map_err(|error| zone.fail(error))?;
+    }
+    #[cfg(feature = "calendar")]
+    if let Some(day) = &fields.starting_on {
+        let starting = match day.get_ref() {
+            Value::Scalar(day) | Value::Many(day) => limit.starting_on(*day),
+            Value::Text(name) => name
+                .parse()
+                .and_then(|day: StartingOn| limit.starting_on(day)),
+        };
+        limit = starting.map_err(|error| day.fail(error))?;
     }
     match &fields.keep_alive {
         Some(time) => limit

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::script::{Ask, Script};
 use crate::{
     demand::{Acquire, Charge},
-    limit::{LimitSource, RateType, StoredLimit},
+    limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
 };
@@ -19,6 +19,15 @@ use crate::{
 /// one.
 pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
+}
+
+/// Returns the keys of a limiter, however it is counted: by the calendar it has one of its own.
+pub(crate) fn own_keys(name: &Name, client_id: &str) -> Vec<String> {
+    if name.algorithm() != Algorithm::Calendar {
+        return keys(name, client_id).into();
+    }
+    let [_, [open, name, close, ..], ..] = key_pieces(name, client_id);
+    vec![[open, name, close, ":calendar"].concat()]
 }
 
 /// Returns the same keys in pieces.

@@ -5,13 +5,13 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
+use super::script::ReadTaken;
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     clock::Now,
     error::{Error, ErrorKind},
     limit::{RateType, StoredLimit, at_least_zero},
     list::List,
-    receipt::Tat,
     store::TimeToLive,
 };
 
@@ -34,23 +34,23 @@ pub(super) fn answer_by(
         interval: limit.interval,
         changed: Changed::Nothing,
         repaired: 0,
-        tat: None,
+        taken: None,
         estimated: false,
     }
 }
 
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter,
-/// those of the first caller first. `tells_tat` is whether it ends with what receipts of GCRA know.
+/// those of the first caller first. `taken` reads the two numbers for receipts that it ends with.
 pub(crate) fn read_answers(
     reply: &Value,
     limiters: usize,
     callers: usize,
-    tells_tat: bool,
+    taken: Option<ReadTaken>,
 ) -> Result<List<Answer>, Error> {
     let numbers = numbers(reply)?;
-    let (numbers, tat) = match &*numbers {
-        &[ref numbers @ .., at, given] if tells_tat => (numbers, Some(Tat { at, given })),
-        numbers => (numbers, None),
+    let (numbers, taken) = match (&*numbers, taken) {
+        (&[ref numbers @ .., one, other], Some(taken)) => (numbers, Some(taken(one, other))),
+        (numbers, _) => (numbers, None),
     };
     let &[1, now, ref rest @ ..] = numbers else {
         return Err(unreadable());
@@ -81,7 +81,7 @@ pub(crate) fn read_answers(
             interval,
             changed: change(changed),
             repaired,
-            tat,
+            taken,
             estimated: false,
         });
     }
@@ -224,7 +224,7 @@ mod tests {
             Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
-                read_answers(&reply, 1, 1, false).unwrap_err().kind(),
+                read_answers(&reply, 1, 1, None).unwrap_err().kind(),
                 ErrorKind::Unavailable,
                 "{reply:?}"
             );
@@ -236,7 +236,7 @@ mod tests {
             (-4, ErrorKind::ForeignState),
         ] {
             let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(read_answers(&reply, 1, 1, false).unwrap_err().kind(), kind);
+            assert_eq!(read_answers(&reply, 1, 1, None).unwrap_err().kind(), kind);
         }
     }
 }
