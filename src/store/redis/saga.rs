@@ -1,9 +1,9 @@
-//! Decides for callers in one call, or for one caller in several: no single script reaches all
-//! limiters of a list that a Redis Cluster keeps in different hash slots, or if some of them count
-//! by windows. (Slots in this file are hash slots.)
+//! Decides for one caller in several calls, where no single script reaches all limiters of its list:
+//! a Redis Cluster keeps them in different hash slots, or some of them count by fixed windows, GCRA
+//! or the calendar. (Slots in this file are hash slots.)
 //!
-//! Of such a list, there is one call for each part. Limiters whose keys callers cannot make up, such as an
-//! address's, come first, so that a caller over that limit cannot have invented names looked up;
+//! There is one call for each part of the list. Limiters whose keys callers cannot make up, such as
+//! an address's, come first, so that a caller over that limit cannot have invented names looked up;
 //! within both groups the likeliest refusal comes first. Permits already taken are given back by
 //! receipt when a later call refuses or fails. So a charge may stand for as long as the calls last,
 //! and for one interval if this process dies in between.
@@ -17,84 +17,45 @@ use crate::{
     error::Error,
     list::List,
     receipt::Receipt,
-    store::{Calls, guard::policy},
 };
 
-impl Calls for Server {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        let error = match acquire_all(self, run).await {
-            Err(error) => error,
-            decisions => return decisions,
+impl Server {
+    /// Decides for one caller, one part after the other.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it gives back all that it may have taken.
+    pub(super) async fn acquire_parts(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let mut taken = Taken {
+            server: self,
+            limits: List::new(),
+            receipts: List::new(),
+            asking: List::new(),
         };
-        match policy::without_shadows(run, &error) {
-            // What is rare is boxed, so that the futures of others have no room for it.
-            Some(enforced) => Box::pin(acquire_all(self, &enforced)).await,
-            None => Err(error),
-        }
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.is_cluster())
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        self.settle(&receipt, keep, false);
-    }
-}
-
-/// Decides for callers of the same limiters, in one call or one after the other.
-async fn acquire_all(server: &Server, run: &[Acquire]) -> Result<List<Decision>, Error> {
-    let Some(first) = run.first() else {
-        return Ok(List::new());
-    };
-    first.check()?;
-    if server.decides_together(first) {
-        return server.acquire_part(first, run).await;
-    }
-    // One at a time: each caller gets its decision at once, and holds nothing while others are
-    // decided.
-    let decision = Box::pin(acquire_parts(server, first)).await?;
-    Ok(List::from([decision]))
-}
-
-/// Decides for one caller, one part after the other.
-///
-/// # Cancel safety
-///
-/// Dropping it gives back all that it may have taken.
-async fn acquire_parts(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
-    let mut taken = Taken {
-        server,
-        limits: List::new(),
-        receipts: List::new(),
-        asking: List::new(),
-    };
-    for part in parts(acquire, server.connection.is_cluster()) {
-        taken.asking = part.receipts();
-        let decision = server
-            .acquire_part(&part, std::slice::from_ref(&part))
-            .await;
-        // The call failed or was refused, and what it may have taken was given back.
-        taken.asking = List::new();
-        let decision = match decision {
-            // Shadow rules come last, and are no reason to refuse.
-            Err(_) if part.is_all_shadow() => continue,
-            decisions => decisions?.into_iter().next(),
-        };
-        match decision {
-            None => {}
-            Some(Decision::Allow(grant)) => {
-                taken.limits.extend(grant.states().iter().cloned());
-                taken.receipts.extend(grant.receipts().iter().cloned());
+        for part in parts(acquire, self.connection.is_cluster()) {
+            taken.asking = part.receipts();
+            let decision = self.acquire_part(&part, std::slice::from_ref(&part)).await;
+            // The call failed or was refused, and what it may have taken was given back.
+            taken.asking = List::new();
+            let decision = match decision {
+                // Shadow rules come last, and are no reason to refuse.
+                Err(_) if part.is_all_shadow() => continue,
+                decisions => decisions?.into_iter().next(),
+            };
+            match decision {
+                None => {}
+                Some(Decision::Allow(grant)) => {
+                    taken.limits.extend(grant.states().iter().cloned());
+                    taken.receipts.extend(grant.receipts().iter().cloned());
+                }
+                Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
             }
-            Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
         }
+        let mut limits = mem::take(&mut taken.limits);
+        limits.sort_by(LimitState::by_tightness);
+        let receipts = mem::take(&mut taken.receipts);
+        Ok(Decision::Allow(Grant::new(limits, receipts, Source::Store)))
     }
-    let mut limits = mem::take(&mut taken.limits);
-    limits.sort_by(LimitState::by_tightness);
-    let receipts = mem::take(&mut taken.receipts);
-    Ok(Decision::Allow(Grant::new(limits, receipts, Source::Store)))
 }
 
 /// Returns the parts of the list, one for each call.

@@ -21,7 +21,7 @@ use crate::{
     macros::warning,
     name::{Name, push_hex},
     receipt::{PermitId, Receipt},
-    store::{Decide, Listeners, Op, OpResult, TimeToLive},
+    store::{Calls, Decide, Listeners, Op, OpResult, TimeToLive, guard::policy},
 };
 
 /// A server, and the state that this process keeps about it.
@@ -73,6 +73,29 @@ impl Decide for Server {
     }
 }
 
+impl Calls for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        let error = match self.acquire_all(run).await {
+            Err(error) => error,
+            decisions => return decisions,
+        };
+        match policy::without_shadows(run, &error) {
+            // What is rare is boxed, so that the futures of others have no room for it.
+            Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
+            None => Err(error),
+        }
+    }
+
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        let names = acquire.charges().map(|charge| charge.name());
+        wire::is_one_call(names, self.connection.is_cluster())
+    }
+
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.settle(&receipt, keep, false);
+    }
+}
+
 impl Server {
     /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
     /// `SettleQueue`.
@@ -88,6 +111,22 @@ impl Server {
         if let Some(call) = (scripts.settle)(receipt, keep, ask) {
             self.settle_queue.push(receipt, keep, call, undone);
         }
+    }
+
+    /// Decides for callers of the same limiters: for all of them in one call, or, where one script
+    /// does not reach all limiters, for the first caller alone.
+    async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(List::new());
+        };
+        first.check()?;
+        if self.decides_together(first) {
+            return self.acquire_part(first, run).await;
+        }
+        // One at a time: each caller gets its decision at once, and holds nothing while others are
+        // decided.
+        let decision = Box::pin(self.acquire_parts(first)).await?;
+        Ok(List::from([decision]))
     }
 
     /// Decides for callers of limiters that one script reaches.
