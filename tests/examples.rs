@@ -160,11 +160,20 @@ fn the_server_prefers_port_3000() {
 
 #[test]
 fn testing() {
-    let commands = document("testing");
+    prints_as_documented("testing");
+}
+
+#[test]
+fn backend() {
+    prints_as_documented("backend");
+}
+
+fn prints_as_documented(name: &str) {
+    let commands = document(name);
     let [(_, documented)] = &commands[..] else {
         panic!("one command: {commands:#?}");
     };
-    assert_eq!(lines(&mut command("testing")), *documented);
+    assert_eq!(lines(&mut command(name)), *documented);
 }
 
 /// The Java half is documented to print the same.
