@@ -155,11 +155,11 @@ impl fmt::Display for Error {
             ErrorKind::Permits => "permits must be between 1 and 4294967295",
             ErrorKind::AboveRate => "more permits than the limit were asked for",
             ErrorKind::Name => "the name cannot name a limiter",
-            ErrorKind::OtherSlot => "the names are in different slots of the cluster",
+            ErrorKind::OtherSlot => "the names are in different hash slots",
             ErrorKind::Timeout => "the store did not answer in time",
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Rejected => "the store refused the request",
-            ErrorKind::Tls => "no TLS with the store",
+            ErrorKind::Tls => "the TLS connection to the store failed",
             ErrorKind::Full => "the store holds as many limiters as it may",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;

@@ -85,9 +85,8 @@ impl FailurePolicy {
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
             Self::Local(share) if !(share > 0.0 && share <= 1.0) => {
-                bail!(Rule: "the rule {rule:?} decides by {share} of its limit when the store \
-                    fails: it must be above 0 and 1 at most, one divided by the number of \
-                    instances")
+                bail!(Rule: "rule {rule:?}: `FailurePolicy::local` needs a share above 0 and at most \
+                    1, not {share}: one divided by the number of instances")
             }
             _ => Ok(()),
         }

@@ -77,8 +77,8 @@ pub struct Receipt {
     pub(crate) labels: Arc<Labels>,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
-    /// The time for which an extra charge counts at least, and so may be sent again. Zero until the
-    /// acquire was answered.
+    /// The limit's interval; zero until the grant is received. An extra charge counts for at least
+    /// as long, so it may be sent again within that time.
     pub(crate) interval: Duration,
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.

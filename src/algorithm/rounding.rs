@@ -1,5 +1,5 @@
 //! The laws of the pure functions by a clock that moves by nanoseconds, whether what is left is
-//! counted or not: `tests/laws/nanoseconds.rs` has them of a store, which counts it always.
+//! counted or not. `tests/laws/exact_wait.rs` has them of a store, which always counts it.
 //!
 //! Grants are scored rounded up and expire by now rounded down, so each law holds to the
 //! nanosecond.

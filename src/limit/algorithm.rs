@@ -65,9 +65,9 @@ pub enum Algorithm {
     /// Java peer can share it.
     ///
     /// The time from permit to permit is interval / limit, rounded up to microseconds, so that it
-    /// never grants too much. At large rates that shows: of 600 000 a second, one every 2 us, 500
-    /// 000 pass in the long run. Limits with a whole quotient lose nothing; more than one permit in
-    /// a microsecond is a [`ConfigError`]. By a
+    /// never grants too much. At large rates that shows: 600,000 a second become one every 2 us, so
+    /// only 500,000 a second pass in the long run. Limits with a whole quotient lose nothing; more
+    /// than one permit in a microsecond is a [`ConfigError`]. By a
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock) it counts in whole milliseconds.
     ///
     /// Worst case: in any time span, limit x time / interval, plus the whole limit at once: twice

@@ -586,5 +586,5 @@ fn in_code() -> Error {
 
 /// Returns the error for an outcome of another verb, which no store returns.
 fn mismatch() -> Error {
-    Error::new(ErrorKind::ForeignState).detail("an answer to another question")
+    Error::new(ErrorKind::ForeignState).detail("the store answered a different verb")
 }

@@ -42,7 +42,8 @@ use crate::{
     sync::OnDrop,
 };
 
-/// The outermost guard: every decision and verb passes here, once.
+/// The outermost guard: names the store in errors, applies the failure policy in memory, and reports
+/// to listeners and observers.
 pub(crate) struct Exit {
     pub(crate) listeners: Listeners,
     pub(crate) about: About,
@@ -245,10 +246,10 @@ pub(crate) fn remote<S: Decide>(
     })
 }
 
-/// The order of all guards: exit > fallback > deadline > deny cache > queue > leases > server.
+/// The order of all guards: exit > fallback > deny cache > deadline > queue > leases > server.
 ///
-/// A demand that can be decided at once skips the queue, also to take from a lease: where a
-/// caller waits there is none.
+/// The deny cache, the leases and the breaker are also asked before there is a future. What they
+/// decide skips the queue: where a caller waits for permits there is no lease to take from.
 #[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
@@ -265,7 +266,7 @@ impl<S: Decide> Remote<S> {
             Some(Ok(decided)) => self.fallback.record_decision(acquire, decided),
             Some(Err(error)) => {
                 let instead = self.fallback.unsent(acquire, error.clone());
-                return Some(instead.or_else(|error| self.exit.fails(acquire, error)));
+                return Some(instead.map_err(|error| self.exit.named(error)));
             }
         }
         decision
@@ -306,7 +307,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             }
             let give_back = |receipt| self.queue.settle(receipt, 0);
             let decision = self.fallback.answer(acquire, decision, give_back);
-            let decision = decision.or_else(|error| self.exit.fails(acquire, error));
+            let decision = decision.map_err(|error| self.exit.named(error));
             undecided.decided(&decision);
             decision
         }))

@@ -95,11 +95,11 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     })
     .await;
     is_last(&lines_with(&log, "breaker"), 1, "WARN");
-    is_last(&lines_with(&log, "breaker"), 1, "opens");
+    is_last(&lines_with(&log, "breaker"), 1, "open");
     server.resume();
     by_redis([&service]).await;
     is_last(&lines_with(&log, "breaker"), 2, "INFO");
-    is_last(&lines_with(&log, "breaker"), 2, "closes");
+    is_last(&lines_with(&log, "breaker"), 2, "closed");
     assert!(!log.text().contains("secret"), "{}", log.text());
 }
 
@@ -144,7 +144,7 @@ async fn a_breaker_that_keeps_opening_is_reported_once_a_minute() {
             })
             .await;
         }
-        let lines = lines_with(&log, "the breaker opens");
+        let lines = lines_with(&log, "circuit breaker open");
         let minutes = began.elapsed().as_secs() / 60;
         let most = 1 + usize::try_from(minutes).unwrap();
         assert!(

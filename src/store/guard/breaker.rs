@@ -39,7 +39,7 @@ use crate::{
     },
 };
 
-/// As many as a row of bits holds.
+/// The most failures that open a breaker: the row of its last calls has 64 bits, two for each.
 pub(crate) const MOST_FAILURES: u32 = 32;
 
 /// A server that is slow now and then is reported once in this time.
@@ -305,16 +305,16 @@ impl Breakers {
         match (warns, is_open) {
             (Some(true), true) => warning!(
                 failures = self.failures,
-                "the breaker opens: the store of the rate limits is left alone, except for a call \
-                 now and then, until it answers in time"
+                "circuit breaker open: one probe per pause until the rate limit store answers in \
+                 time"
             ),
             (Some(true), false) => {
-                notice!("the breaker closes: the store of the rate limits is asked again");
+                notice!("circuit breaker closed: the rate limit store answers in time");
             }
             (Some(false), true) => {
-                detail!(failures = self.failures, "the breaker opens once more");
+                detail!(failures = self.failures, "circuit breaker open once more");
             }
-            (Some(false), false) => detail!("the breaker closes once more"),
+            (Some(false), false) => detail!("circuit breaker closed once more"),
             (None, _) => {}
         }
         Some(changed)

@@ -40,7 +40,8 @@ const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The refusals that a store returned.
 pub(crate) struct Refusals {
-    /// Saves the look-up while nothing was ever refused: permits in hand lie behind it.
+    /// False until the first refusal, so that until then a request skips the look-up on its way to
+    /// leased permits.
     any: AtomicBool,
     /// By the hash of what was asked. None where nothing is repeated.
     kept: Option<Cache<u64, Arc<KnownRefusal>>>,
@@ -193,8 +194,7 @@ impl Refusals {
     }
 
     /// Returns the refusal that asking would give, and how long ago it was asked for. A waiter gets
-    /// it where there is no room before it gives up: those who wait before it could only put that
-    /// off.
+    /// it only if there can be no room before its timeout: waiters ahead of it can only delay it.
     #[inline]
     fn known(&self, acquire: &Acquire) -> Option<(Arc<KnownRefusal>, Duration)> {
         let Found {
@@ -209,8 +209,8 @@ impl Refusals {
         if elapsed >= known.until || !fresh || !gives_up_within(acquire.max_wait, wait) {
             return None;
         }
-        // One of many asks before the end: else all of them would at the end, and each 64 that wait
-        // for the answer would be a call.
+        // One caller refreshes the refusal before it expires. Otherwise all would ask at once, in
+        // calls of 64 each.
         let asks = elapsed >= self.cap / 4 * 3 && known.until > self.cap;
         if asks && !known.asked_again.swap(true, Ordering::Relaxed) {
             return None;

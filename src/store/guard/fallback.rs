@@ -174,7 +174,7 @@ impl<L: StandIn> Fallback<L> {
         let last = Duration::from_millis(self.failed_last.load(Ordering::Relaxed));
         let calm = self.clock.now().saturating_sub(last) >= CALM;
         if calm && self.failing.swap(false, Ordering::Relaxed) {
-            notice!("the store of the rate limits answers again");
+            notice!("rate limit store answers again");
         }
     }
 
@@ -188,7 +188,7 @@ impl<L: StandIn> Fallback<L> {
             warning!(
                 error = %error,
                 cause = error.cause(),
-                "the store of the rate limits fails: requests meet their failure policy"
+                "rate limit store failing: applying failure policies"
             );
         }
     }

@@ -1,8 +1,8 @@
 //! The guards between a caller and its store. [`stack`](super::stack) has their order, as one
 //! function; here is the reason for each place.
 //!
-//! - The failure policy is outermost, in `stack::Exit`: it sees every error, also that of the
-//!   deadline, and it learns from every grant what this process may decide by in an outage.
+//! - The failure policy is outermost, in `fallback`: it sees every error, also that of the deadline,
+//!   and it learns from every grant what this process may decide by in an outage.
 //! - The deadline bounds what a request can lose, so it lies around everything that waits. The
 //!   time that a caller is ready to wait for permits comes on top.
 //! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a

@@ -175,8 +175,8 @@ impl Shared {
         kept.ok_or_else(|| ErrorKind::Full.into())
     }
 
-    /// Makes a limiter, unless its limit is known to a store alone. It begins with what it took
-    /// while untracked.
+    /// Makes a limiter, unless the caller gives no limit. It starts with what the estimate counted
+    /// for it.
     fn add<'s>(
         &self,
         shard: &'s mut Shard,

@@ -124,8 +124,8 @@ impl Batches {
         }
     }
 
-    /// Sends the call of these callers, perhaps with others. Then it is taken, and made `again`, by
-    /// the same ids, where it goes alone after all.
+    /// Sends the call of these callers, alone or in a batch. A batched call is moved out of `call`;
+    /// if the batch does not answer it, `again` makes it anew, with the same ids, and it goes alone.
     ///
     /// # Errors
     ///

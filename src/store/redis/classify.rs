@@ -209,7 +209,7 @@ const CREDENTIALS: Meaning = row(Class::Credentials)
     .remedy("the server has no such user and password: compare the address with `ACL LIST`");
 
 const MOVED: Meaning = row(Class::Moving)
-    .remedy("the slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
+    .remedy("the hash slot is another node's: a Redis Cluster is opened by `RedisStore::cluster`");
 const FORBIDDEN: Meaning = row(Class::Refused).remedy(
     "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the guide for \
      all of them",
@@ -238,7 +238,7 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
         .remedy("a script does not end: `SCRIPT KILL` stops one that has not written")),
     ("MASTERDOWN", "", row(Class::Unable)),
     ("CLUSTERDOWN", "", row(Class::Unable)
-        .remedy("slots of the Cluster have no master: see `CLUSTER INFO`")),
+        .remedy("hash slots of the Cluster have no master: see `CLUSTER INFO`")),
     ("OOM", "", row(Class::Unwritable)
         .remedy("the memory is used up: raise `maxmemory`, or find what fills it")),
     ("MISCONF", "", row(Class::Unwritable).remedy("Redis cannot save to its disk: see its log")),

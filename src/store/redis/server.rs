@@ -295,8 +295,8 @@ impl Server {
             warning!(
                 rule = charge.labels.for_logs(),
                 entries = answer.repaired,
-                "grants from the future were set back: a process with a wrong clock shares this \
-                 limit"
+                "grant timestamps that lay in the future were reset: a process with a wrong clock \
+                 shares this limit"
             );
         }
     }

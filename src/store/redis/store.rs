@@ -65,8 +65,8 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 ///
 /// # Server
 ///
-/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The README lists the permissions that an
-/// ACL user needs.
+/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The
+/// [guide](crate::docs::guide) lists the permissions that an ACL user needs.
 ///
 /// # Example
 ///

@@ -296,7 +296,7 @@ impl KeyExtractor for ClientIp {
         }
         let bits = self.ipv6_prefix;
         if !(32..=128).contains(&bits) {
-            bail!(Key: "32 to 128 bits of an IPv6 address can count, not {bits}");
+            bail!(Key: "`ipv6_prefix` must be 32 to 128, not {bits}");
         }
         Ok(KeyTraits::BOUNDED)
     }

@@ -319,8 +319,7 @@ impl Rule {
             bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
         }
         if self.share.0 > Share::ALL.0 {
-            bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
-                self.share.0);
+            bail!(Rule: "rule {label:?}: `enforce_share` must be 0 to 100, not {}", self.share.0);
         }
         self.check_lease(self.lease)?;
         self.on_failure.check(label)?;

@@ -312,10 +312,9 @@ impl Rule {
     /// was never set, does not refuse the request either: it passes uncounted, and one warning
     /// reports it.
     ///
-    /// Permits that were not taken are not settled. This is the same as
-    /// [`enforce_share(0)`](Self::enforce_share). For all rules of a layer there is
-    /// [`RateLimitLayerBuilder::shadow`](crate::RateLimitLayerBuilder::shadow). It is
-    /// [`enforce_share(0)`](Self::enforce_share): of the two, the last call counts.
+    /// Permits that were not taken are not settled. Same as
+    /// [`enforce_share(0)`](Self::enforce_share): of the two, the last call wins. For all rules of
+    /// a layer there is [`RateLimitLayerBuilder::shadow`](crate::RateLimitLayerBuilder::shadow).
     ///
     /// # Example
     ///

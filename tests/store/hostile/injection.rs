@@ -181,7 +181,7 @@ async fn no_failure_names_the_caller() {
         let output = format!("{answer:?} {}", log.text());
         // A key that is something else is no failure of the store.
         let of_store = server.port() != foreign.port();
-        let fails = output.contains("the store of the rate limits fails");
+        let fails = output.contains("rate limit store failing");
         assert_eq!(fails, of_store, "{output}");
         let lacks = output.contains("the server does not know the command");
         assert_eq!(lacks, server.port() == unknown.port(), "{output}");

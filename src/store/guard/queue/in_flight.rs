@@ -217,7 +217,7 @@ impl Node {
         self.sent.remove(at.ok()?).map(|(_, sent)| sent)
     }
 
-    /// Has a call that is in flight be sent now. Returns its new number.
+    /// Restarts the age of a call in flight, under a new number. Returns that number.
     fn renew(&mut self, call: u64, now: Duration) -> Option<u64> {
         self.remove(call).map(|_| self.send(now))
     }

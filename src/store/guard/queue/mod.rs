@@ -7,8 +7,8 @@
 //!
 //! All of it is plain state behind a mutex. A task lives as long as one call; it runs on the
 //! runtime of one of its callers, and where that is gone, on another one's, or the callers send for
-//! themselves. A runtime that is alive and not driven delays others by one deadline at most: for so
-//! long a limiter is held by a call.
+//! themselves. If a runtime is alive and not polled, its call blocks others for one deadline at
+//! most.
 //!
 //! Each call to a node has its place among those [`in_flight`] before its callers are picked, so a
 //! caller that leaves unsent takes nothing.

@@ -31,7 +31,7 @@ pub(super) struct WaitQueue {
     due: Option<Duration>,
     /// The last refusal.
     refusal: Option<Box<Refusal>>,
-    /// Set if it asks before that.
+    /// Set if it asks now, without waiting for `due`.
     nudged: bool,
     /// Set if its callers are decided for in several calls.
     pub(super) in_parts: bool,

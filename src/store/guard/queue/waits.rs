@@ -1,8 +1,8 @@
 //! Callers that wait for permits: first come, first served, one call for the first of them.
 //!
 //! No task owns a queue. A waiter that is polled and finds that it is time sends a call for the
-//! first ones, in a task, and all of them learn of its reply. Two are woken in time, as one may
-//! not be polled; the others look a little later.
+//! first ones, in a task, and all of them learn of its reply. The first two wake when it is due, in
+//! case the runtime of one is stalled; the others wake one deadline later.
 
 use std::{
     collections::hash_map::Entry,
@@ -144,7 +144,7 @@ impl<S: Calls> Place<'_, S> {
         })
     }
 
-    /// Sends a call. A store in memory answers at once, others to a task.
+    /// Sends a call. In memory the first poll completes it; otherwise a task awaits the reply.
     fn ask(&mut self, call: u64, cx: &mut Context<'_>) {
         let asking = Asking {
             queue: Arc::clone(self.queue),

@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The number of response timeouts for which a connection is kept that this process does not drive.
 const UNDRIVEN_FOR: u32 = 10;
 
-/// A way to Redis that outlives its connections.
+/// Sends commands to Redis, and connects again.
 ///
 /// All callers share one multiplexed connection: one round trip for each command, and no queue for
 /// a free connection. At most one attempt to connect is in progress at a time, in a task of its

@@ -199,7 +199,7 @@ fn script_error(code: i64) -> Option<Error> {
 }
 
 pub(crate) fn unreadable() -> Error {
-    Error::new(ErrorKind::Unavailable).detail("a reply that none of our scripts gives")
+    Error::new(ErrorKind::Unavailable).detail("unexpected reply to a script")
 }
 
 #[cfg(test)]
