@@ -1,10 +1,7 @@
 //! The algorithms that count permits: a state, an instant, and what is left.
 //!
-//! [`limiter::Algorithm`] is the one interface. A new algorithm implements it in a file of its own,
-//! and [`new`] makes it. Its scripts are a folder of the same name in `lua/`, and
-//! `store/redis/wire/` has a file that sends them. The enum [`Algorithm`] in `limit/algorithm.rs`
-//! has its name and its bounds, `Taken` in `receipt.rs` what a receipt must remember, and
-//! `inspect/diagnose` what is wrong with its keys.
+//! [`limiter::Algorithm`] is the one interface. The scripts in `lua/` do the same in Redis.
+//! `CONTRIBUTING.md` says what a new algorithm touches.
 
 pub(crate) mod answer;
 pub(crate) mod calendar;
