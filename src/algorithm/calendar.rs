@@ -165,5 +165,6 @@ impl Algorithm for Calendar {
     }
 }
 
-#[cfg(all(test, feature = "calendar"))]
+#[cfg(test)]
+#[cfg(feature = "calendar")]
 mod tests;

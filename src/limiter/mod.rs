@@ -11,10 +11,10 @@ use self::acknowledged::acknowledged;
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, Charge, MaxWait, Target},
-    error::{ConfigError, Error, ErrorKind, bail},
+    error::{ConfigError, Error, ErrorKind},
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots, at_least_zero, check_lease},
-    name::{Counting, Limiter, Name},
+    name::{Limiter, Name},
     observe::{Kept, Origin, StateChange},
     receipt::Receipt,
     store::{AnyStore, Op, OpResult, Store, take},
@@ -124,6 +124,8 @@ impl RateLimiter {
     #[cfg(feature = "calendar")]
     #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
     pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
+        use crate::{error::bail, name::Counting};
+
         limit.check_counting(self.name(), self.key().algorithm())?;
         let plain = self.key().slots().is_none() && self.lease.is_none();
         if !plain || limit.calendar().is_none() {
