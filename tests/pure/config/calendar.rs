@@ -3,17 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::RulesFile;
 
-use super::{met, one, request};
-
-const QUOTA: &str = r#"[rules.quota]
-rate = "3/month"
-zone = "Europe/Berlin"
-starting-on = 15
-by = "peer"
-
-[otherwise]
-rules = ["quota"]
-"#;
+use super::{QUOTA, met, one, request};
 
 fn layer(store: &MemoryStore, text: &str) -> RateLimitLayer {
     let rules = RulesFile::new().parse(text).unwrap();
