@@ -56,7 +56,7 @@ use crate::{
 /// On a Redis Cluster a single call needs rules of one identity, whose keys share a hash slot by
 /// their names. Other rules are called one hash slot after the other, and permits already taken are
 /// given back if a later one refuses. Until then they count as used, or for one interval if this
-/// process dies in between. A warning names such entries when the layer is built.
+/// process dies in between.
 ///
 /// # Cost
 ///

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Debug, fs};
 use http::HeaderValue;
 use tower_ratelimit::{
     ConnectionState, Cost, Decisions, HeaderStyle, RateType, Requests, ResetUnit, RuleLimit, Rules,
-    RulesFile, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
+    RulesFile, StartingOn, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
 };
 
 use super::{patient, request};
@@ -112,6 +112,7 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("ManualClock", &ManualClock::new());
     shown.show("SystemClock", &SystemClock);
     shown.show("HeaderStyle", &HeaderStyle::Draft11);
+    shown.show("StartingOn", &StartingOn::Day(15));
 }
 
 /// Words alone: nothing that somebody gave is in them.

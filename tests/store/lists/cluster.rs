@@ -1,10 +1,7 @@
 //! A Redis Cluster: limits of one identity are one call, others one for each slot.
 
-use crate::log::Log;
 use crate::scene::*;
 use std::{io::BufReader, io::Write, net::TcpStream};
-
-use tracing_subscriber::filter::LevelFilter;
 
 use super::{
     fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
@@ -246,35 +243,4 @@ async fn lists_are_whole_across_slots() {
     };
     let resent = fleet.run(seed, fault).await;
     assert!(resent > 0, "nothing was cut off from its answer");
-}
-
-/// Returns the log of building a layer with these rules.
-fn said(store: &RedisStore, rules: Vec<Rule>) -> String {
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::INFO);
-    let layer = RateLimitLayer::builder(store).on("POST /orders", rules);
-    drop(layer.build().unwrap());
-    log.text()
-}
-
-#[test]
-fn entries_of_several_slots_are_named_when_they_are_built() {
-    let cluster = || {
-        RedisStore::cluster(["redis://127.0.0.1:1/"])
-            .build()
-            .unwrap()
-    };
-    let by_user = |name| seconds(5).by(FromHeader::new("user")).named(name);
-    let by_all = || seconds(5).by(Constant("all")).named("all");
-    let several = vec![by_user("a"), by_all()];
-    let text = said(&cluster(), several.clone());
-    assert!(text.contains("WARN"), "{text}");
-    assert!(text.contains("POST /orders"), "{text}");
-    let shared = vec![by_user("a"), Rule::shared("orders")];
-    assert!(said(&cluster(), shared).contains("POST /orders"));
-
-    assert_eq!(said(&cluster(), vec![by_user("a"), by_user("b")]), "");
-    assert_eq!(said(&cluster(), vec![by_all()]), "");
-    let one_server = RedisStore::open("redis://127.0.0.1:1/").unwrap();
-    assert_eq!(said(&one_server, several), "");
 }
