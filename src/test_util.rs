@@ -244,6 +244,7 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
+            banned: false,
         }])
     }
 

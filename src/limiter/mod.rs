@@ -2,6 +2,7 @@
 
 mod acknowledged;
 pub(crate) mod all_of;
+mod ban;
 mod rate;
 mod time_to_live;
 
@@ -461,7 +462,7 @@ impl RateLimiter {
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
         match self.manage(op).await? {
-            OpResult::Permits(permits) => Ok(permits),
+            OpResult::Number(permits) => Ok(permits),
             _ => Err(mismatch()),
         }
     }

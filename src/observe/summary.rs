@@ -100,8 +100,9 @@ fn add(tally: &Tally, rule: &DecidedRule<'_>) {
         RuleResult::Deny
         | RuleResult::AboveRate
         | RuleResult::MissingKey
-        | RuleResult::QueueFull => tally.refused(rule.key_hash),
-        RuleResult::ShadowDeny => tally.refused_in_shadow(),
+        | RuleResult::QueueFull
+        | RuleResult::Banned => tally.refused(rule.key_hash),
+        RuleResult::ShadowDeny | RuleResult::ShadowBanned => tally.refused_in_shadow(),
         RuleResult::Taken
         | RuleResult::Unavailable
         | RuleResult::Cancelled

@@ -86,7 +86,7 @@ use self::rule_names::RuleNames;
 #[cfg(feature = "redis")]
 use crate::demand::Charge;
 use crate::{
-    decision::Decision,
+    decision::{Decision, Refusal},
     demand::Acquire,
     error::{Error, ErrorKind},
     limit::StoredLimit,
@@ -200,6 +200,9 @@ pub(crate) trait Decide: Calls {
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+
+    /// Counts that a caller has waited and was refused all the same: limits may ban it for that.
+    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal);
 }
 
 /// The calls that a queue sends, by leases or a store.
@@ -334,6 +337,12 @@ pub(crate) enum Op {
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
     Repair,
+    /// Bans the caller for so many milliseconds
+    Ban(u64),
+    /// Ends a ban, and forgets refusals
+    Unban,
+    /// Asks until when the caller is banned, in milliseconds since the epoch; 0 if it is not
+    BannedUntil,
 }
 
 impl Op {
@@ -353,12 +362,18 @@ impl Op {
             Self::Available => "available_permits",
             Self::Rename(_) => "rename",
             Self::Repair => "repair",
+            Self::Ban(_) => "ban_for",
+            Self::Unban => "unban",
+            Self::BannedUntil => "banned_until",
         }
     }
 
     /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)
+        matches!(
+            self,
+            Self::Inspect | Self::Available | Self::TimeToLive | Self::BannedUntil
+        )
     }
 }
 
@@ -395,7 +410,8 @@ pub enum TimeToLive {
 pub(crate) enum OpResult {
     Changed(bool),
     Limit(Option<StoredLimit>),
-    Permits(i64),
+    /// Of permits, or of milliseconds since the epoch
+    Number(i64),
     TimeToLive(TimeToLive),
 }
 

@@ -27,7 +27,7 @@ use super::{
 use crate::clock::check_timer;
 use crate::{
     clock::{Clock, SteadyClock},
-    decision::Decision,
+    decision::{Decision, RefusalKind},
     demand::Acquire,
     error::Error,
     name::Name,
@@ -146,7 +146,8 @@ impl<S: Decide> AnyStore for InMemory<S> {
         let mut undecided = Undecided::new(acquire);
         Deciding::Pending(Box::pin(async move {
             let acquire = &undecided.acquire;
-            let decision = self.queue.acquire(acquire).await;
+            let mut decision = self.queue.acquire(acquire).await;
+            strike(&*self.store, acquire, &mut decision);
             let decision = decision.or_else(|error| self.exit.fails(acquire, error));
             undecided.decided(&decision);
             decision
@@ -167,6 +168,16 @@ impl<S: Decide> AnyStore for InMemory<S> {
 
     fn about(&self) -> &About {
         &self.exit.about
+    }
+}
+
+/// Counts the refusal of a caller that has waited for permits.
+fn strike(store: &impl Decide, acquire: &Acquire, decision: &mut Result<Decision, Error>) {
+    if let Ok(Decision::Deny(refusal)) = decision
+        && refusal.kind == RefusalKind::OverLimit
+        && acquire.max_wait.is_some()
+    {
+        store.strike(acquire, refusal);
     }
 }
 

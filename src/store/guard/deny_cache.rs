@@ -154,6 +154,7 @@ impl Refusals {
             // Not of the store, or not of the limits alone.
             (
                 RefusalKind::OverLimit
+                | RefusalKind::Banned
                 | RefusalKind::MissingKey
                 | RefusalKind::KeyTooLong
                 | RefusalKind::Blocked

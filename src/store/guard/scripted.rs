@@ -85,6 +85,8 @@ impl Decide for Scripted {
         pause().await;
         Ok(OpResult::Changed(true))
     }
+
+    fn strike(&self, _: &Acquire, _: &mut Refusal) {}
 }
 
 impl Calls for Scripted {
@@ -237,6 +239,7 @@ pub(crate) fn spent(labels: &Arc<Labels>, wait: Duration) -> LimitState {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
+        banned: false,
     }
 }
 

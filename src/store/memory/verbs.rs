@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     algorithm,
-    clock::Now,
+    clock::{Now, TICKS},
     demand::Target,
     error::{Error, ErrorKind},
     limit::LimitSource,
@@ -55,6 +55,9 @@ impl Shared {
     pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
+        if let Some(outcome) = manage_ban(&mut shard, name, op, now)? {
+            return Ok(outcome);
+        }
         let (found, is_new) = find(&mut shard, name, op, now)?;
         let Some(kept) = found else {
             return self.without_limiter(name, op);
@@ -63,6 +66,8 @@ impl Shared {
             algorithm::count_by(&mut kept.limiter, name, now);
         }
         let outcome = match *op {
+            // Done above.
+            Op::Ban(_) | Op::Unban | Op::BannedUntil => OpResult::Changed(false),
             Op::TrySetRate(limit) => {
                 let changed = kept.limiter.try_set_rate(limit);
                 self.set(kept, changed, is_new, name, now)?
@@ -73,7 +78,7 @@ impl Shared {
                 self.set(kept, true, is_new && keep, name, now)?
             }
             Op::Release(permits) => {
-                OpResult::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
+                OpResult::Number(kept.limiter.release(permits.into(), now, NO_ID)?)
             }
             Op::Expire(millis, when) => OpResult::Changed(expire(kept, now.after(millis), when)),
             Op::ClearExpire => OpResult::Changed(kept.expires_at.take().is_some()),
@@ -83,25 +88,30 @@ impl Shared {
             }),
             Op::Delete => {
                 shard.remove(name);
+                shard.take_record(name);
                 OpResult::Changed(true)
             }
             Op::Inspect => OpResult::Limit(kept.limiter.limit),
             Op::Available => {
                 let permits = kept.limiter.available(now, NO_ID)?;
                 kept.keep_alive(now);
-                OpResult::Permits(permits)
+                OpResult::Number(permits)
             }
             Op::Repair => {
                 let lost = kept.limiter.repair(now)?;
                 kept.keep_alive(now);
-                OpResult::Permits(lost)
+                OpResult::Number(lost)
             }
             Op::Rename(ref new_name) => {
-                let moved = shard.remove(name);
+                let (moved, record) = (shard.remove(name), shard.take_record(name));
                 drop(shard);
                 if let Some(mut kept) = moved {
                     kept.rename(new_name);
-                    self.shard(new_name).put(kept);
+                    let mut shard = self.shard(new_name);
+                    shard.put(kept);
+                    // By no terms, strikes count for nothing: those of a ban matter.
+                    shard.take_record(new_name);
+                    shard.put_record(new_name, record, i64::MAX, now);
                 }
                 OpResult::Changed(true)
             }
@@ -134,7 +144,7 @@ impl Shared {
             .then(|| self.untracked().left(name))
             .flatten();
         Ok(match (op, estimate) {
-            (Op::Available, Some((_, left))) => OpResult::Permits(left),
+            (Op::Available, Some((_, left))) => OpResult::Number(left),
             (Op::Inspect, Some((limit, _))) => OpResult::Limit(Some(limit)),
             (Op::Available | Op::Release(_) | Op::Repair, _) => {
                 return Err(ErrorKind::NotInitialized.into());
@@ -144,6 +154,36 @@ impl Shared {
             _ => OpResult::Changed(false),
         })
     }
+}
+
+/// Carries out a verb for bans, which need no limiter; `None` for others.
+fn manage_ban(
+    shard: &mut Shard,
+    name: &Name,
+    op: &Op,
+    now: Now,
+) -> Result<Option<OpResult>, Error> {
+    Ok(Some(match *op {
+        Op::Ban(millis) => {
+            let mut record = shard.take_record(name);
+            record.ban_for(now.ticks(millis.cast_signed()), now);
+            match shard.put_record(name, record, 0, now) {
+                true => OpResult::Changed(true),
+                false => return Err(ErrorKind::Full.into()),
+            }
+        }
+        Op::Unban => OpResult::Changed(shard.take_record(name).in_force(now).is_some()),
+        Op::BannedUntil => {
+            let left = shard.record(name).and_then(|record| record.in_force(now));
+            let until = |[left, _]: [i64; 2]| (now.micros() + left + TICKS - 1) / TICKS;
+            OpResult::Number(left.map_or(0, until))
+        }
+        // Without a limiter there is a ban at most.
+        Op::Delete if shard.get_mut(name, now).is_none() => {
+            OpResult::Changed(shard.take_record(name).in_force(now).is_some())
+        }
+        _ => return Ok(None),
+    }))
 }
 
 /// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One

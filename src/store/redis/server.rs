@@ -16,7 +16,7 @@ use super::{
 use crate::{
     algorithm::answer::{Answer, Changed},
     clock::{Clock, millis, moment},
-    decision::Decision,
+    decision::{Decision, Refusal},
     demand::{Acquire, Charge},
     error::Error,
     labels::Warning,
@@ -75,6 +75,8 @@ impl Decide for Server {
             (_, None) => self.time_to_live(name).await.map(OpResult::TimeToLive),
         }
     }
+
+    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {}
 }
 
 impl Calls for Server {

@@ -47,7 +47,10 @@ pub(crate) fn answer(
 
 /// Adds the seconds to wait.
 fn push_wait(text: &mut String, kind: RefusalKind, retry_after: Option<u64>) {
-    if let (RefusalKind::OverLimit, Some(seconds)) = (kind, retry_after) {
+    let (RefusalKind::OverLimit | RefusalKind::Banned) = kind else {
+        return;
+    };
+    if let Some(seconds) = retry_after {
         text.push_str(": retry after ");
         text.push_str(itoa::Buffer::new().format(seconds));
         text.push_str(if seconds == 1 { " second" } else { " seconds" });

@@ -203,6 +203,7 @@ mod tests {
             refused: true,
             retry_after: Some(Duration::from_secs(1)),
             shadow: false,
+            banned: false,
         };
         let wait = Some(Duration::from_secs(1));
         let refusal = Refusal::by_limits(List::from([state]), wait, Source::Store);

@@ -114,7 +114,9 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
-            let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
+            let ban = &labels.ban;
+            let fingerprint =
+                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
             if !store
                 .about()
                 .rule_names
@@ -239,12 +241,13 @@ impl CompiledRule {
                 let name = this.naming.to_string();
                 let (that, that_has_one) = *firsts.entry(name).or_insert((this, has_charge_if));
                 let agree = this.naming.counting == that.naming.counting
+                    && this.labels.ban == that.labels.ban
                     && !(has_charge_if || that_has_one);
                 if !agree && !ptr::eq(this, that) {
                     let [one, other] = [that, this].map(|named| &named.labels.name);
                     bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
-                        give them the same algorithm, the same slots and no `charge_if`, or make \
-                        one rule of them");
+                        give them the same algorithm, the same slots, the same `ban` and no \
+                        `charge_if`, or make one rule of them");
                 }
             }
         }
@@ -309,6 +312,13 @@ impl Rule {
                 self.share.0);
         }
         self.check_lease(self.lease)?;
+        if let Some(ban) = &self.ban {
+            ban.check(label)?;
+            if !self.lease.is_zero() {
+                bail!(Rule: "rule {label:?} leases permits and bans callers: a permit in hand asks \
+                    nobody, so choose one of the two");
+            }
+        }
         self.on_failure.check(label)?;
         let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
         if let Some(header) = traits.and_then(|key| key.exposed_credential) {
@@ -418,7 +428,8 @@ impl Rule {
             let shown = self.observe_keys.then(|| naming.around());
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
-                    .observed(observers, Kept::new(fixed, shown)),
+                    .observed(observers, Kept::new(fixed, shown))
+                    .banning(self.ban),
                 naming: naming.counted(counting),
                 limit,
             }

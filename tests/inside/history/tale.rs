@@ -125,7 +125,7 @@ impl Tale {
     }
 
     pub(super) fn count(&mut self, at: i64, left: i64) -> usize {
-        let outcome = Some(OpResult::Permits(left));
+        let outcome = Some(OpResult::Number(left));
         self.add(0, at, What::Manage(name(), Op::Available, outcome))
     }
 

@@ -317,6 +317,7 @@ impl Lease {
             refused: false,
             retry_after: None,
             shadow: false,
+            banned: false,
         };
         let receipt = Receipt {
             id,

@@ -36,7 +36,9 @@ pub(crate) fn call(
             keys.extend(format::keys(new_name, ask.client_id));
             ("rename", true)
         }
-        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+        Op::TimeToLive | Op::Inspect | Op::Delete | Op::Ban(_) | Op::Unban | Op::BannedUntil => {
+            return Ok(None);
+        }
     };
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
@@ -86,7 +88,7 @@ fn word(when: ExpireWhen) -> &'static str {
 pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
     match reply {
         Value::Int(_) => flag(reply).map(OpResult::Changed),
-        _ => second(reply).map(OpResult::Permits),
+        _ => second(reply).map(OpResult::Number),
     }
 }
 
