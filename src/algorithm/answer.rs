@@ -179,6 +179,10 @@ impl Acquire {
         }
         let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
         if banned {
+            // What else it asks for makes no difference.
+            for limit in &mut limits {
+                limit.refused &= limit.retry_after.is_some();
+            }
             return Decision::Deny(Refusal::banned(limits, wait, source));
         }
         if !above_rate && !refused {

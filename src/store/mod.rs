@@ -202,7 +202,7 @@ pub(crate) trait Decide: Calls {
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
 
     /// Counts that a caller has waited and was refused all the same: limits may ban it for that.
-    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal);
+    fn strike(&self, _: &Acquire, _: &mut Refusal) {}
 }
 
 /// The calls that a queue sends, by leases or a store.

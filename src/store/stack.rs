@@ -18,8 +18,12 @@ use super::{
 #[cfg(feature = "redis")]
 use super::{
     guard::{
-        breaker::Traffic, deadline::Deadline, deny_cache::Refusals, fallback::Fallback,
-        lease::Leasing, local::Locals,
+        breaker::Traffic,
+        deadline::Deadline,
+        deny_cache::{Refusals, bans::Bans},
+        fallback::Fallback,
+        lease::Leasing,
+        local::Locals,
     },
     memory::shared::{Shared, stand_in},
 };
@@ -211,7 +215,7 @@ pub(crate) struct Guards {
 pub(crate) fn remote<S: Decide>(
     guards: Guards,
     about: About,
-    server: impl FnOnce(Listeners) -> S,
+    server: impl FnOnce(Listeners, Arc<Bans>) -> S,
 ) -> Arc<Remote<S>> {
     let own_clock = guards.own_clock;
     // Who waits for the server's clock waits by one of this process that never jumps.
@@ -229,7 +233,8 @@ pub(crate) fn remote<S: Decide>(
         ])
     };
     let leasing = Arc::new_cyclic(|leasing| {
-        let server = Arc::new(server(listeners(leasing)));
+        let bans = Arc::clone(&refusals.bans);
+        let server = Arc::new(server(listeners(leasing), bans));
         Leasing::new(server, own_clock, Arc::clone(&clock), queues.clone())
     });
     let listeners = listeners(&Arc::downgrade(&leasing));
@@ -293,7 +298,8 @@ impl<S: Decide> AnyStore for Remote<S> {
             let acquire = &undecided.acquire;
             let asked = self.refusals.ask(acquire);
             let call = || self.queue.acquire(acquire);
-            let decision = self.deadline.within(acquire, call).await;
+            let mut decision = self.deadline.within(acquire, call).await;
+            strike(&*self.server, acquire, &mut decision);
             match &decision {
                 Ok(decision) => self.refusals.decided(acquire, asked, decision),
                 Err(error) if Unsent::is_why(error) => {

@@ -85,8 +85,6 @@ impl Decide for Scripted {
         pause().await;
         Ok(OpResult::Changed(true))
     }
-
-    fn strike(&self, _: &Acquire, _: &mut Refusal) {}
 }
 
 impl Calls for Scripted {

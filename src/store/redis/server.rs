@@ -25,7 +25,10 @@ use crate::{
     macros::warning,
     name::{Name, push_hex},
     receipt::{PermitId, Receipt},
-    store::{Calls, Decide, Listeners, Op, OpResult, TimeToLive, guard::policy},
+    store::{
+        Calls, Decide, Listeners, Op, OpResult, TimeToLive,
+        guard::{deny_cache::bans::Bans, policy},
+    },
 };
 
 /// A server, and the state that this process keeps about it.
@@ -39,6 +42,7 @@ pub(crate) struct Server {
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(super) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
+    pub(super) bans: Arc<Bans>,
 }
 
 impl Decide for Server {
@@ -67,7 +71,8 @@ impl Decide for Server {
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let keys = wire::keys(name, ask.client_id);
+                let mut keys = Vec::from(wire::keys(name, ask.client_id));
+                keys.extend(wire::ban::keys(name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
@@ -76,7 +81,9 @@ impl Decide for Server {
         }
     }
 
-    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {}
+    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
+        self.bans.count(acquire, refusal);
+    }
 }
 
 impl Calls for Server {
@@ -112,6 +119,10 @@ impl OneCall for Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
+        if first.charges().any(|charge| charge.labels.ban.is_some()) {
+            // Boxed, so that the futures of others have no room for it.
+            return Box::pin(self.acquire_or_ban(first, run)).await;
+        }
         let scripts = wire::scripts_for(first);
         let ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.remaining),
@@ -157,6 +168,37 @@ impl OneCall for Server {
 }
 
 impl Server {
+    /// Decides for callers that limits may ban, of limiters that one script reaches.
+    async fn acquire_or_ban(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+    ) -> Result<List<Decision>, Error> {
+        let scripts = wire::scripts_for(first);
+        let ask = wire::Ask {
+            exact: run.iter().any(|acquire| acquire.remaining),
+            ..self.ask()?.at(first.first.name())
+        };
+        let asked = self.bans.ask(first);
+        let limiters: List<_> = first
+            .charges()
+            .map(|charge| (charge, self.rewrites(charge)))
+            .collect();
+        let mut call = Some(Call {
+            script: scripts.banning,
+            command: wire::ban::acquire(scripts.banning, &limiters, &asked.carried, run, ask),
+            once: !scripts.is_idempotent,
+            callers: run.len(),
+        });
+        let reply = self.call_for(&mut call, run, &|| None).await?;
+        let (answers, found) = wire::ban::read(&reply, run, scripts)?;
+        let decisions = self.decisions(run, &answers);
+        if let Some(decision) = decisions.first() {
+            self.bans.learn(first, &asked, &found, decision.states());
+        }
+        Ok(decisions)
+    }
+
     /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
     /// `SettleQueue`.
     pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {

@@ -180,7 +180,7 @@ impl RedisStore {
         };
         let connection = Arc::new(settings.connection(source, traffic));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
-        let shared = stack::remote(guards, about, |listeners| Server {
+        let shared = stack::remote(guards, about, |listeners, bans| Server {
             settle_queue: SettleQueue::new(
                 Arc::clone(&batches),
                 listeners.clone(),
@@ -194,6 +194,7 @@ impl RedisStore {
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: settings.clock.clone(),
             rewritten: Rewritten::new(),
+            bans,
             listeners,
         });
         Self {

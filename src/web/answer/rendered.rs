@@ -166,6 +166,7 @@ mod tests {
                 refused,
                 retry_after: Some(Duration::from_secs(1)),
                 shadow: !enforced,
+                banned: false,
             }
         });
         let limits = prop_oneof![4 => prop::collection::vec(limit.clone(), 1), 1 => prop::collection::vec(limit, 2)];

@@ -22,6 +22,12 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
 }
 
+/// Returns another key of a limiter.
+pub(crate) fn suffixed(name: &Name, suffix: &str) -> String {
+    let [_, [open, name, close, ..], ..] = key_pieces(name, "");
+    [open, name, close, suffix].concat()
+}
+
 /// Returns the same keys in pieces.
 fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     let name = name.as_str();

@@ -2,6 +2,7 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
+pub(crate) mod ban;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod gcra;
@@ -67,7 +68,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 12] {
+pub(crate) fn all() -> [&'static Script; 17] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -81,6 +82,11 @@ pub(crate) fn all() -> [&'static Script; 12] {
         &gcra::ACQUIRE,
         &gcra::ACQUIRE_RUN,
         &gcra::VERBS,
+        &ban::SLIDING_LOG,
+        &ban::SLOTS,
+        &ban::FIXED_WINDOW,
+        &ban::GCRA,
+        &ban::VERBS,
     ]
 }
 

@@ -3,6 +3,7 @@
 use redis::Value;
 
 use super::{
+    ban,
     format::{self, fields, keys, optional, random_id},
     reply::{flag, second},
     script::{Ask, Call, Script},
@@ -22,6 +23,9 @@ pub(crate) fn call(
     op: &Op,
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
+    if let Some(call) = ban::verb(name, op, ask) {
+        return Ok(Some(call));
+    }
     let mut keys = Vec::from(keys(name, ask.client_id));
     let (verb, once) = match op {
         Op::TrySetRate(_) => ("try_set_rate", false),
@@ -33,7 +37,9 @@ pub(crate) fn call(
         // A second call would find nothing to repair, and report that.
         Op::Repair => ("repair", true),
         Op::Rename(new_name) => {
+            keys.extend(ban::keys(name));
             keys.extend(format::keys(new_name, ask.client_id));
+            keys.extend(ban::keys(new_name));
             ("rename", true)
         }
         Op::TimeToLive | Op::Inspect | Op::Delete | Op::Ban(_) | Op::Unban | Op::BannedUntil => {
