@@ -224,3 +224,28 @@ impl Outcome {
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }
 }
+
+#[cfg(all(test, inside))]
+impl Record {
+    /// Returns what Redis has of it: the members of the log, each with its score, and the ban.
+    pub(crate) fn keys(&self, within: i64, now: Now) -> (Vec<(Vec<u8>, i64)>, Option<String>) {
+        let live = self
+            .strikes
+            .iter()
+            .filter(|(at, ..)| *at > now.tick - within);
+        let mut members: Vec<_> = live
+            .map(|(at, id, number)| ([&id.0[..], &number.to_le_bytes()].concat(), *at))
+            .collect();
+        members.sort_by_key(|(member, at)| (*at, member.clone()));
+        let ban = self.ban.map(|ban| {
+            let Sentence {
+                until,
+                level,
+                forgotten,
+                room,
+            } = ban;
+            format!("{until} {level} {forgotten} {room}")
+        });
+        (members, ban)
+    }
+}

@@ -4,6 +4,7 @@
 //! and keys after each. `pair.rs`, `verbs.rs` and `histories.rs` serve every way to count; what
 //! differs from one to another is in `log.rs`, `fixed_window.rs` and `gcra.rs`.
 
+mod bans;
 mod edges;
 mod engines;
 mod fixed_window;

@@ -273,6 +273,7 @@ pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> Li
         refused: wait.is_some(),
         retry_after: wait.map(time),
         shadow: false,
+        banned: false,
     }
 }
 
