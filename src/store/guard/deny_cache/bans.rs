@@ -15,6 +15,7 @@ use std::{
 use super::{
     MOST_REFUSALS,
     generations::{Generations, Seen},
+    slack,
 };
 use crate::{
     clock::Clock,
@@ -163,7 +164,7 @@ impl Bans {
             known.ban = state.filter(|_| !left.is_zero()).map(|state| KnownBan {
                 asked: *at,
                 received: self.clock_of(charge.name()).steady_elapsed(at),
-                left,
+                left: left.saturating_sub(slack(self.clock_of(charge.name()))),
                 state: LimitState {
                     remaining: None,
                     next_after: None,
