@@ -2,9 +2,13 @@
 
 use std::time::SystemTime;
 
-use super::{asking, request};
+use super::{answer, asking, request};
 use crate::scene::*;
-use tower_ratelimit::Ban;
+use http_body_util::BodyExt;
+use tower_ratelimit::{
+    Ban,
+    observe::{Decided, Observer},
+};
 
 on_both_by_a_clock!(
     the_last_refusal_bans,
@@ -381,4 +385,86 @@ fn terms_that_make_no_sense_do_not_build() {
         leased.ban(ban),
         "rule \"api\" leases permits and bans callers",
     );
+}
+
+#[tokio::test]
+async fn a_banned_request_is_answered_as_its_rule_says() {
+    let text = "too many requests were refused: retry after";
+    for (status, terms) in [(429, ban(1)), (403, ban(1).status(403))] {
+        let layer = layer_of(&MemoryStore::new(), rule().ban(terms));
+        have_banned(&layer, "a").await;
+        let refused = answer(&layer, request("a")).await;
+        assert_eq!(refused.status(), status);
+        let wait: u64 = refused.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((890..=901).contains(&wait), "{wait}");
+        assert_eq!(refused.headers()["cache-control"], "no-store");
+        let body = refused.into_body().collect().await.unwrap().to_bytes();
+        let body = str::from_utf8(&body).unwrap();
+        assert!(
+            body.contains(text) && body.contains("about:blank"),
+            "{body}"
+        );
+        let grpc = [
+            ("x-key", "a"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ];
+        let refused = answer(&layer, asking("POST /shop.v1.Orders/Create", &grpc)).await;
+        assert_eq!(refused.status(), 200);
+        // RESOURCE_EXHAUSTED, and not to be tried again.
+        assert_eq!(refused.headers()["grpc-status"], "8");
+        assert_eq!(refused.headers()["grpc-retry-pushback-ms"], "-1");
+    }
+}
+
+/// What became of the rules of each request.
+#[derive(Debug, Default)]
+struct Seen(Mutex<Vec<[&'static str; 2]>>);
+
+impl Observer for Seen {
+    fn decided(&self, event: &Decided<'_>) {
+        let result = event.rules[0].result.as_str();
+        self.0.lock().unwrap().push([event.result.as_str(), result]);
+    }
+}
+
+#[tokio::test]
+async fn observers_learn_of_bans() {
+    let seen = Arc::new(Seen::default());
+    let store = MemoryStore::new().observe(seen.clone());
+    for rule in [rule().ban(ban(2)).shadow(), rule().ban(ban(2))] {
+        let layer = layer_of(&store, rule);
+        for _ in 0..3 {
+            ask(&layer, "a").await;
+        }
+    }
+    let expected = [
+        ["allow", "taken"],
+        ["allow", "shadow_deny"],
+        ["allow", "shadow_banned"],
+        ["banned", "banned"],
+        ["banned", "banned"],
+        ["banned", "banned"],
+    ];
+    assert_eq!(*seen.0.lock().unwrap(), expected);
+}
+
+/// What is counted by an estimate may be others' refusals.
+#[tokio::test]
+async fn strangers_of_a_full_store_are_not_banned() {
+    let store = MemoryStore::new().max_limiters(1);
+    let layer = layer_of(&store, rule().ban(ban(2)));
+    assert_eq!(ask(&layer, "first").await, None);
+    assert_eq!(ask(&layer, "stranger").await, None);
+    for _ in 0..5 {
+        assert_eq!(
+            ask(&layer, "stranger").await.unwrap().0,
+            RefusalKind::OverLimit
+        );
+    }
+    have_banned(&layer, "first").await;
 }
