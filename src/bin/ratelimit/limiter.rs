@@ -1,4 +1,5 @@
-//! `ratelimit get`, `watch`, `set-rate`, `delete`, `diagnose` and `repair`: one limiter in Redis.
+//! `ratelimit get`, `watch`, `set-rate`, `delete`, `ban`, `unban`, `diagnose` and `repair`: one
+//! limiter in Redis.
 
 use std::{
     fmt::Write as _,
@@ -85,6 +86,23 @@ pub(crate) struct SetRate {
 /// Delete a limiter: its limit, and all that is in use of it.
 #[derive(clap::Args)]
 pub(crate) struct Delete {
+    #[command(flatten)]
+    write: Write,
+}
+
+/// Ban the caller of a limiter, by every rule that bans callers.
+#[derive(clap::Args)]
+pub(crate) struct Ban {
+    #[command(flatten)]
+    write: Write,
+    /// For how long, from now on
+    #[arg(long = "for", value_parser = time, value_name = "TIME")]
+    lasting: Duration,
+}
+
+/// End the ban of a caller, and forget its refusals. Exits with 4 if it is not banned.
+#[derive(clap::Args)]
+pub(crate) struct Unban {
     #[command(flatten)]
     write: Write,
 }
@@ -223,6 +241,41 @@ impl Delete {
         RateLimiter::new(&store, &name)?.delete().await?;
         let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
         self.write.one.print(&format!("{name}: deleted"), &object)
+    }
+}
+
+impl Ban {
+    pub(crate) async fn run(&self) -> Result<Answer, Stop> {
+        let one = &self.write.one;
+        let store = one.connection.open()?;
+        let name = one.which.name(&store)?;
+        if !self
+            .write
+            .may(&format!("ban {name:?} for {:?}", self.lasting))?
+        {
+            return Ok(Answer::Yes);
+        }
+        RateLimiter::new(&store, &name)?
+            .ban_for(self.lasting)
+            .await?;
+        let object = json!({"schema": SCHEMA, "name": name, "banned_ms": millis(self.lasting)});
+        one.print(&format!("{name}: banned for {:?}", self.lasting), &object)
+    }
+}
+
+impl Unban {
+    pub(crate) async fn run(&self) -> Result<Answer, Stop> {
+        let one = &self.write.one;
+        let store = one.connection.open()?;
+        let name = one.which.name(&store)?;
+        if !self.write.may(&format!("unban {name:?}"))? {
+            return Ok(Answer::Yes);
+        }
+        if !RateLimiter::new(&store, &name)?.unban().await? {
+            return Err(Stop::NotFound(format!("{name:?} is not banned")));
+        }
+        let object = json!({"schema": SCHEMA, "name": name, "banned_ms": 0});
+        one.print(&format!("{name}: not banned any more"), &object)
     }
 }
 

@@ -168,6 +168,12 @@ fn refused(charge: &Charge, &[.., rate, interval]: &[i64; 6]) -> Answer {
     Answer::of_banned(Some(given.unwrap_or(stored)), None, Now::millis(0))
 }
 
+/// Returns when a stored ban ends, in milliseconds since the epoch.
+#[cfg(feature = "inspect")]
+pub(crate) fn until(ban: &[u8]) -> Option<i64> {
+    str::from_utf8(ban).ok()?.split(' ').next()?.parse().ok()
+}
+
 /// Makes the call of a verb for bans; `None` for others.
 pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<Call> {
     let (verb, millis) = match op {
