@@ -107,6 +107,13 @@ impl Acquire {
         }
     }
 
+    /// Fetches nothing ahead, for a store without leases.
+    pub(crate) fn drop_leases(&mut self) {
+        for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
+            charge.lease = None;
+        }
+    }
+
     /// Returns whether all of it is shadow, so that nothing can refuse.
     pub(crate) fn is_all_shadow(&self) -> bool {
         self.charges().all(|charge| charge.shadow)

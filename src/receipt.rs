@@ -112,7 +112,7 @@ pub(crate) struct Tat {
 pub(crate) trait TakenAhead: Send + Sync {
     /// Takes back `permits` of one grant, and settles with the store what they change there.
     ///
-    /// `settle` must neither wait nor come back here.
+    /// `settle` must not wait.
     fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
 }
 

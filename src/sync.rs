@@ -7,7 +7,7 @@ use std::sync::{
     Mutex as StdMutex, MutexGuard as StdGuard, PoisonError,
     atomic::{AtomicU8, Ordering},
 };
-#[cfg(all(feature = "redis", not(interleavings)))]
+#[cfg(all(feature = "_guards", not(interleavings)))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(interleavings)]

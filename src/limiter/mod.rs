@@ -16,7 +16,7 @@ use crate::{
     labels::Labels,
     limit::{Algorithm, LimitSource, Slots, at_least_zero, check_lease},
     name::{Limiter, Name},
-    observe::Kept,
+    observe::{Kept, Origin, StateChange},
     receipt::Receipt,
     store::{AnyStore, Op, OpResult, Store, take},
 };
@@ -53,6 +53,9 @@ pub struct RateLimiter {
     lease: Option<Duration>,
     /// Set if waiters leave others their share.
     yields: bool,
+    /// The rule that it was reached by, and what changes it, for observers.
+    rule: Option<Arc<str>>,
+    origin: Origin,
 }
 
 impl RateLimiter {
@@ -78,7 +81,15 @@ impl RateLimiter {
             store,
             lease: None,
             yields: false,
+            rule: None,
+            origin: Origin::Code,
         }
+    }
+
+    /// Names the rule that it was reached by.
+    pub(crate) fn of_rule(self, rule: Arc<str>) -> Self {
+        let rule = Some(rule);
+        Self { rule, ..self }
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
@@ -182,6 +193,23 @@ impl RateLimiter {
     #[must_use]
     pub fn yield_to_others(mut self) -> Self {
         self.yields = true;
+        self
+    }
+
+    /// Reports its changes to observers as those of an operator's tool: for admin routes and
+    /// commands. Default: as those of the service's code.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{MemoryStore, RateLimiter};
+    ///
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?.by_tool();
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn by_tool(mut self) -> Self {
+        self.origin = Origin::Tool;
         self
     }
 
@@ -468,7 +496,15 @@ impl RateLimiter {
     }
 
     async fn manage(&self, op: Op) -> Result<OpResult, Error> {
-        Arc::clone(&self.store).manage(self.key().clone(), op).await
+        let changes = (!op.only_reads()).then_some(op.verb());
+        let managed = Arc::clone(&self.store).manage(self.key().clone(), op);
+        let result = managed.await?;
+        if let Some(verb) = changes {
+            let (rule, by) = (self.rule.as_deref(), self.origin);
+            let change = StateChange::Managed { verb, rule, by };
+            self.store.about().observers.changed(&change);
+        }
+        Ok(result)
     }
 }
 

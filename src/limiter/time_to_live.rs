@@ -2,10 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{RateLimiter, mismatch, stored};
+use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
-    labels::Labels,
     name::Name,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
@@ -132,16 +131,14 @@ impl RateLimiter {
         let new = new
             .counted_by(self.key().algorithm())
             .in_slots(self.key().slots());
-        if self.manage_changed(Op::Rename(new.clone())).await? {
-            Ok(Self {
-                store: Arc::clone(&self.store),
-                limiter: stored(new),
-                labels: Labels::unnamed(name),
-                lease: self.lease,
-                yields: self.yields,
-            })
-        } else {
-            Err(ErrorKind::NotInitialized.into())
+        if !self.manage_changed(Op::Rename(new.clone())).await? {
+            return Err(ErrorKind::NotInitialized.into());
         }
+        Ok(Self {
+            lease: self.lease,
+            yields: self.yields,
+            origin: self.origin,
+            ..Self::of(Arc::clone(&self.store), new)
+        })
     }
 }

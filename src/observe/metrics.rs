@@ -136,6 +136,11 @@ fn permits(rule: &str, kind: &'static str) -> Counter {
     counter!("ratelimit_permits_total", "rule" => rule.to_owned(), "kind" => kind)
 }
 
+/// Moves a gauge by what one of several stores adds to it.
+fn moves(name: &'static str, before: usize, now: usize) {
+    gauge!(name).increment(now as f64 - before as f64);
+}
+
 impl Observer for Metrics {
     fn decided(&self, event: &Decided<'_>) {
         let (result, source) = (event.result, event.source);
@@ -190,7 +195,7 @@ impl Observer for Metrics {
                 let node = self.node(node);
                 gauge!("ratelimit_connected", "node" => node).set(f64::from(u8::from(connected)));
             }
-            StateChange::Rules { refused } => {
+            StateChange::Rules { refused, .. } => {
                 let result = if refused.is_some() {
                     "refused"
                 } else {
@@ -229,6 +234,8 @@ impl Observer for Metrics {
                     }
                 }
             }
+            StateChange::Limiters { before, now } => moves("ratelimit_limiters", before, now),
+            StateChange::Remembered { before, now } => moves("ratelimit_remembered", before, now),
             StateChange::Settled { rule: None, .. }
             | StateChange::Waiting { rule: None, .. }
             | StateChange::Managed { .. } => {}
@@ -257,7 +264,17 @@ const COUNTERS: [(&str, &str); 6] = [
     ("ratelimit_rules_reloads_total", "Rules that were reloaded"),
 ];
 
-const GAUGES: [(&str, Unit, &str); 6] = [
+const GAUGES: [(&str, Unit, &str); 8] = [
+    (
+        "ratelimit_limiters",
+        Unit::Count,
+        "Limiters in the memory of this process",
+    ),
+    (
+        "ratelimit_remembered",
+        Unit::Count,
+        "Refusals in the deny cache",
+    ),
     (
         "ratelimit_limit_permits",
         Unit::Count,

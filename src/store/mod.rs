@@ -27,9 +27,9 @@
 //! held. A reload of a layer's rules locks out other reloads, and takes the lock of `RuleNames`
 //! meanwhile.
 //!
-//! Settling may be called with a lease locked, so it never comes back to leases. There the settle
+//! Settling is called with none of these held, and never comes back to leases. There the settle
 //! queue spawns a task and wakes those that wait for the store to close; both take no lock of
-//! another part.
+//! another part. Where it loses a receipt, its observers may ask the store again.
 //!
 //! ## What happens before what
 //!
@@ -64,6 +64,10 @@
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
+#[cfg(feature = "unstable-store")]
+pub mod backend;
+#[cfg(feature = "test-util")]
+mod failing;
 pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
@@ -83,7 +87,7 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::demand::Charge;
 use crate::{
     decision::{Decision, Refusal},
@@ -93,7 +97,7 @@ use crate::{
     list::List,
     name::Name,
     observe::Observers,
-    receipt::Receipt,
+    receipt::{PermitId, Receipt},
 };
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
@@ -165,8 +169,20 @@ pub(crate) struct About {
     pub(crate) address: Option<Arc<str>>,
     /// One call reaches only limiters of one identity: a Redis Cluster.
     pub(crate) is_cluster: bool,
+    /// It has no other algorithm, no slots, and no limits per client.
+    pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
+}
+
+impl About {
+    fn in_memory(observers: Observers) -> Self {
+        Self {
+            prefix: "memory".into(),
+            observers,
+            ..Self::default()
+        }
+    }
 }
 
 /// Takes permits, all of them or none, at once or later.
@@ -203,6 +219,11 @@ pub(crate) trait Decide: Calls {
 
     /// Counts that a caller has waited and was refused all the same: limits may ban it for that.
     fn strike(&self, _: &Acquire, _: &mut Refusal) {}
+
+    /// Returns how many limiters are kept in this process.
+    fn limiters(&self) -> usize {
+        0
+    }
 }
 
 /// The calls that a queue sends, by leases or a store.
@@ -241,9 +262,22 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
     ///
-    /// Returns at once, also where a lock of leases is held. One that is lost costs at most one
-    /// interval, or what was to be charged. A receipt is settled once.
+    /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
+    /// receipt is settled once.
     fn settle(&self, receipt: Receipt, keep: u32);
+}
+
+/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
+/// come from the operating system each time.
+#[cfg(any(feature = "redis", feature = "unstable-store"))]
+pub(crate) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
 }
 
 /// Is called when a limiter changes.
@@ -271,7 +305,7 @@ impl Listeners {
     }
 
     /// Returns the list of a store that stands alone.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "_guards")]
     pub(crate) fn none() -> Self {
         Self::new([])
     }
@@ -287,15 +321,9 @@ impl Listeners {
     }
 }
 
-impl Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listeners({})", self.0.len())
-    }
-}
-
 /// A store that decides in the place of one that fails.
-#[cfg(feature = "redis")]
-pub(crate) trait StandIn: Decide + Debug {
+#[cfg(feature = "_guards")]
+pub(crate) trait StandIn: Decide {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
     /// is left out.

@@ -71,12 +71,7 @@ pin_project! {
             // Held until the response body takes it over.
             settling: Option<SettleOnDrop>,
         },
-        // The first poll builds the response.
-        Refusing {
-            refused: Option<(Refusal, Parts)>,
-            shared: Arc<LayerState>,
-            fields: Fields,
-        },
+        Refused { response: Option<Response<Bytes>> },
     }
 }
 
@@ -99,6 +94,25 @@ impl LayerState {
             SettleOnDrop::new(self.id, &self.store, grant, charge_ifs, fields, extensions);
         settling.extensions = self.extensions;
         settling
+    }
+
+    /// Returns the response to a refused request.
+    pub(super) fn refuse(
+        &self,
+        refusal: Refusal,
+        request: Parts,
+        fields: Fields,
+    ) -> Response<Bytes> {
+        let mut response = self.answers.refuse(&refusal, &request, fields);
+        // In the request's map, whose memory is at hand.
+        let mut extensions = request.extensions;
+        extensions.clear();
+        extensions.extend(mem::take(response.extensions_mut()));
+        if self.extensions {
+            insert_decision(&mut extensions, Decision::Deny(refusal), false);
+        }
+        *response.extensions_mut() = extensions;
+        response
     }
 }
 
@@ -169,15 +183,11 @@ where
                         None => response.map(|body| RateLimitBody::inner(body, None)),
                     }));
                 }
-                StateProj::Refusing {
-                    refused,
-                    shared,
-                    fields,
-                } => {
-                    let Some((refusal, parts)) = refused.take() else {
+                StateProj::Refused { response } => {
+                    let Some(response) = response.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(response_to_refused(refusal, parts, shared, *fields)));
+                    return Poll::Ready(Ok(response.map(RateLimitBody::refusal)));
                 }
             };
             this.state.set(next);
@@ -199,32 +209,10 @@ fn decided<S, B, F>(
             let call = Some((inner, request));
             State::Readying { call, settling }
         }
-        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
-            refused: Some((refusal, request.into_parts().0)),
-            shared: Arc::clone(shared),
-            fields,
+        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refused {
+            response: Some(shared.refuse(refusal, request.into_parts().0, fields)),
         },
     }
-}
-
-/// Returns the response to a refused request.
-fn response_to_refused<B>(
-    refusal: Refusal,
-    request: Parts,
-    shared: &LayerState,
-    fields: Fields,
-) -> Response<RateLimitBody<B>> {
-    let answer = shared.answers.refuse(&refusal, &request, fields);
-    let (mut head, body) = answer.into_parts();
-    // In the request's map, whose memory is at hand.
-    let mut extensions = request.extensions;
-    extensions.clear();
-    extensions.extend(head.extensions);
-    if shared.extensions {
-        insert_decision(&mut extensions, Decision::Deny(refusal), false);
-    }
-    head.extensions = extensions;
-    Response::from_parts(head, RateLimitBody::refusal(body))
 }
 
 /// Logs which shadow rules would have refused the request.
@@ -250,7 +238,7 @@ fn insert_decision(extensions: &mut Extensions, decision: Decision, outermost: b
         return;
     };
     let decisions = extensions.get_or_insert_default::<Decisions>();
-    if decisions.as_slice().is_empty() {
+    if decisions.iter().len() == 0 {
         decisions.push(other.clone());
     }
     if outermost {

@@ -29,6 +29,7 @@ mod never_over;
 mod next_permit;
 mod nothing_lost;
 mod real_time;
+mod reserve;
 #[path = "../support/scene.rs"]
 mod scene;
 mod settled;

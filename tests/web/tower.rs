@@ -5,6 +5,8 @@ mod bans;
 mod config;
 mod decide_first;
 mod extensions;
+#[cfg(feature = "test-util")]
+mod failing;
 mod limiters;
 mod lists;
 mod long_input;

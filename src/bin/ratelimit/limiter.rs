@@ -199,7 +199,7 @@ impl SetRate {
         let one = &self.write.one;
         let store = one.connection.open()?;
         let name = one.which.name(&store)?;
-        let limiter = RateLimiter::new(&store, &name)?;
+        let limiter = RateLimiter::new(&store, &name)?.by_tool();
         let before = limiter.limit().await?;
         let limit = like(self.rate, before)?;
         let was = before.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
@@ -238,7 +238,7 @@ impl Delete {
         if !self.write.may(&format!("delete {name:?}"))? {
             return Ok(Answer::Yes);
         }
-        RateLimiter::new(&store, &name)?.delete().await?;
+        RateLimiter::new(&store, &name)?.by_tool().delete().await?;
         let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
         self.write.one.print(&format!("{name}: deleted"), &object)
     }
@@ -308,7 +308,9 @@ impl Repair {
         {
             return Ok(Answer::Yes);
         }
-        let limiter = RateLimiter::new(&store, &name)?.algorithm(seen.algorithm);
+        let limiter = RateLimiter::new(&store, &name)?
+            .by_tool()
+            .algorithm(seen.algorithm);
         let lost = limiter.repair().await?;
         let object = json!({"schema": SCHEMA, "name": name, "lost": lost});
         let words = format!("{name}: {lost} permits had been lost");

@@ -280,7 +280,7 @@ impl Observer for Activity {
                     }
                 });
             }
-            StateChange::Rules { refused } => {
+            StateChange::Rules { refused, .. } => {
                 let error = refused.map(ToString::to_string);
                 let error = error.map(|it| it.chars().take(LONGEST_ERROR).collect::<String>());
                 let reloads = &mut lock(&self.changes).reloads;

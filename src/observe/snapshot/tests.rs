@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::prelude::*;
 
 use super::{counts::RULE_RESULTS, *};
+use crate::observe::Origin;
 use crate::{
     error::{ConfigError, ErrorKind},
     observe::Kept,
@@ -150,7 +151,10 @@ fn memory_is_bounded() {
         let node = format!("node-{at}");
         let (node, connected) = (node.as_str(), at % 2 == 0);
         activity.changed(&StateChange::Connection { node, connected });
-        activity.changed(&StateChange::Rules { refused: None });
+        activity.changed(&StateChange::Rules {
+            refused: None,
+            by: Origin::Code,
+        });
     }
     let shown = activity.snapshot();
     let rules = shown["rules"].as_array().unwrap();
@@ -280,9 +284,13 @@ fn a_server_is_shown_with_when_it_was_lost() {
 fn a_refused_reload_says_why() {
     let activity = Activity::new();
     let error: ConfigError = "5/1x".parse::<crate::Limit>().unwrap_err();
-    activity.changed(&StateChange::Rules { refused: None });
+    activity.changed(&StateChange::Rules {
+        refused: None,
+        by: Origin::Code,
+    });
     activity.changed(&StateChange::Rules {
         refused: Some(&error),
+        by: Origin::File,
     });
     let shown = activity.snapshot();
     assert_eq!(shown["reloads"][0]["refused"], error.to_string());

@@ -21,7 +21,6 @@
 mod traffic;
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::{Arc, PoisonError},
     time::Duration,
@@ -478,14 +477,6 @@ impl Drop for Pass<'_> {
 /// Returns the least time after which a caller that leaves does so at its deadline.
 fn nearly(slow: Duration) -> Duration {
     slow / 10 * 9
-}
-
-impl fmt::Debug for Breakers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Breakers")
-            .field("has_failures", &self.has_failures)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

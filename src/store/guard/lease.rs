@@ -20,11 +20,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinSet};
 
 use self::{
     balance::Balance,
-    table::{Expiry, Lease, LeasePlan, LeaseTable, Settle, lease_of, longest},
+    table::{Lease, LeasePlan, LeaseTable, Settle, lease_of, longest},
 };
 use super::{clock::StoreClock, queue::Queues};
 use crate::{
@@ -43,7 +43,7 @@ use crate::{
 /// It stands between the queue and the store, as a type: tasks of the queue send calls through it.
 pub(crate) struct Leasing<S: Calls> {
     inner: Arc<S>,
-    table: LeaseTable,
+    pub(crate) table: LeaseTable,
     /// Settles with `inner`.
     settle: Settle,
     /// The clock to wait by.
@@ -74,14 +74,6 @@ impl<S: Calls> Leasing<S> {
         &self.inner
     }
 
-    /// Grants out of a lease, if there is one that suffices.
-    ///
-    /// That overtakes no waiter: where one waits there is no lease.
-    #[inline]
-    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
-        self.table.take(acquire)
-    }
-
     /// Gives back what is in hand before a verb is carried out; what is taken meanwhile, after it.
     /// Returns whether the verb changes anything.
     pub(crate) fn begins(&self, name: &Name, op: &Op) -> bool {
@@ -93,16 +85,6 @@ impl<S: Calls> Leasing<S> {
             self.table.changed(new_name);
         }
         true
-    }
-
-    /// Returns how many leases are out.
-    pub(crate) fn count(&self) -> usize {
-        self.table.count()
-    }
-
-    /// Gives back what this many leases hold and no grant has.
-    pub(crate) fn end_first(&self, most: usize) {
-        self.table.end_first(most);
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
@@ -166,8 +148,13 @@ impl<S: Calls> Leasing<S> {
         Ok(decisions)
     }
 
-    /// Ends a lease when `left` is over.
-    fn expiry(&self, plan: &LeasePlan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
+    /// Returns the task that ends a lease when `left` is over.
+    fn expiry(
+        &self,
+        plan: &LeasePlan,
+        balance: &Arc<Balance>,
+        left: Duration,
+    ) -> Option<JoinSet<()>> {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| self.clock.can_sleep())?;
         let (clock, end) = (
@@ -175,13 +162,15 @@ impl<S: Calls> Leasing<S> {
             self.clock.now().saturating_add(left),
         );
         let (entry, balance) = (Arc::downgrade(&plan.entry), Arc::downgrade(balance));
-        let task = runtime.spawn(async move {
+        let mut task = JoinSet::new();
+        let expires = async move {
             clock.sleep_until(end).await;
             if let Some(entry) = entry.upgrade() {
                 entry.end(&balance);
             }
-        });
-        Some(Expiry(task.abort_handle()))
+        };
+        task.spawn_on(expires, &runtime);
+        Some(task)
     }
 }
 

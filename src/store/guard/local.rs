@@ -10,7 +10,6 @@ mod recent;
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{Arc, Mutex, OnceLock},
 };
 
@@ -207,15 +206,6 @@ fn taken_here(grant: &Grant) -> Grant {
         receipts.collect(),
         Source::Local,
     )
-}
-
-// Its names contain identities.
-impl<L: fmt::Debug> fmt::Debug for Locals<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locals")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

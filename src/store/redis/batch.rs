@@ -16,7 +16,7 @@ use std::{
     collections::{HashMap, VecDeque},
     future::poll_fn,
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -24,7 +24,6 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -160,7 +159,8 @@ impl Batches {
                     asked,
                     reply,
                 };
-                if let Ok(outcome) = self.enqueue(&runtime, run, taken, member).await {
+                let mut place = self.enqueue(&runtime, run, taken, member);
+                if let Ok(outcome) = (&mut place.reply).await {
                     return outcome;
                 }
                 (*call, went_together) = (again(), true);
@@ -210,7 +210,8 @@ impl Batches {
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         match call.send(&self.connection).await {
             Ok(reply) => {
-                self.breakers.traffic().replied_for(&limiter.name);
+                let traffic = self.breakers.traffic();
+                traffic.replied(traffic.index(&limiter.name));
                 pass.ends(Signal::Answered);
                 Ok(reply)
             }
@@ -407,14 +408,6 @@ struct Place<'a> {
     number: u64,
     run: &'a [Acquire],
     reply: oneshot::Receiver<Result<Value, Failure>>,
-}
-
-impl Future for Place<'_> {
-    type Output = Result<Result<Value, Failure>, oneshot::error::RecvError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(cx)
-    }
 }
 
 impl Drop for Place<'_> {

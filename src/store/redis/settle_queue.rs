@@ -127,14 +127,9 @@ impl SettleQueue {
             charges,
             arrived: false,
         };
-        let Some(runtime) = self.runtime() else {
+        let Some(runtime) = self.runtime().filter(|_| !full) else {
             return;
         };
-        if full {
-            // The observers are told that it is lost, and here a lease may be locked.
-            drop(runtime.spawn(async move { drop(counted) }));
-            return;
-        }
         let repeatable = !call.once;
         // Before a charge is sent again, it is looked at how late it is.
         call.once |= charges;

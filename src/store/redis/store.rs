@@ -22,9 +22,8 @@ use crate::{
     error::{Error, ErrorKind},
     observe::Observers,
     store::{
-        About,
+        About, AnyStore,
         guard::breaker::Traffic,
-        rule_names::RuleNames,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
     },
@@ -83,8 +82,6 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) settings: Settings,
-    /// For errors: without user and password.
-    address: Option<Arc<str>>,
     pub(crate) shared: Arc<Remote<Server>>,
 }
 
@@ -141,10 +138,10 @@ impl RedisStore {
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        let (leasing, settle_queue) = (&self.shared.leasing, &self.server().settle_queue);
+        let (leases, settle_queue) = (&self.shared.leasing.table, &self.server().settle_queue);
         // No more at a time than find a place. Leases that are taken meanwhile are in use.
-        for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
-            leasing.end_first(RETURNED_AT_ONCE);
+        for _ in 0..leases.count().div_ceil(RETURNED_AT_ONCE) {
+            leases.end_first(RETURNED_AT_ONCE);
             settle_queue.flush().await;
         }
         settle_queue.flush().await;
@@ -162,7 +159,6 @@ impl RedisStore {
     }
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
-        let address = source.shown.clone();
         let breakers = settings.breakers(&source);
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
@@ -173,10 +169,10 @@ impl RedisStore {
         };
         let about = About {
             prefix: Arc::clone(&settings.prefix),
-            address: address.clone(),
+            address: source.shown.clone(),
             is_cluster: source.is_cluster,
-            rule_names: RuleNames::default(),
             observers: settings.observers.clone(),
+            ..About::default()
         };
         let connection = Arc::new(settings.connection(source, traffic));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
@@ -197,11 +193,7 @@ impl RedisStore {
             bans,
             listeners,
         });
-        Self {
-            settings,
-            address,
-            shared,
-        }
+        Self { settings, shared }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -210,18 +202,18 @@ impl RedisStore {
 
     /// Names the server that an error is about.
     fn named(&self, error: Error) -> Error {
-        error.of(self.address.as_ref())
+        error.of(self.shared.about().address.as_ref())
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.address)
+            .field("address", &self.shared.about().address)
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)
-            .field("connection", &self.server().connection)
+            .field("connection", &self.server().connection.state())
             .finish_non_exhaustive()
     }
 }

@@ -119,10 +119,7 @@ fn listeners_are_called_when_a_verb_is_over() {
             };
             let listeners = ["a", "b"].map(|who| Heard(Arc::clone(&log), who));
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
-            let exit = Exit {
-                listeners: Listeners::new(listeners),
-                about: About::default(),
-            };
+            let exit = Exit::new(Listeners::new(listeners), About::default());
             let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));
             let in_flight = InFlight::new(ANSWERS_WITHIN, steady, |_| 0);
             let store = Arc::new(server);

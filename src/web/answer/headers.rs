@@ -371,7 +371,7 @@ fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
         Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
-        (Some(all), _) => all.as_slice().iter().filter_map(left).min(),
+        (Some(all), _) => all.iter().filter_map(left).min(),
         (None, Some(one)) => left(one),
         (None, None) => None,
     }

@@ -16,7 +16,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::{Limit, LimitSource, Slots, check_lease},
+    limit::{Limit, LimitSource, RateType, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{Kept, Observers},
@@ -114,6 +114,16 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
+            let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+            let given = limit.as_ref().and_then(LimitSource::given);
+            if store.about().counts_by_log_alone
+                && (naming.counting != Counting::default()
+                    || given.is_some_and(per_client)
+                    || labels.ban.is_some())
+            {
+                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
+                    `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+            }
             let ban = &labels.ban;
             let fingerprint =
                 format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");

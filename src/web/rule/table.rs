@@ -24,7 +24,7 @@ use crate::{
     failure_policy::FailurePolicy,
     macros::warning,
     name::{Identity, Name},
-    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
+    observe::{CallerSpan, Decided, DecidedRule, Origin, RequestResult, RuleResult, StateChange},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
@@ -104,11 +104,9 @@ impl Rules {
     /// the requested path. `GET` includes `HEAD`. A CORS preflight is an OPTIONS request, whatever
     /// method it asks for: `POST /login` does not match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
-        self.entries.push((
-            pattern.to_owned(),
-            Pattern::route(pattern),
-            rules.into_rules(),
-        ));
+        let rules = rules.into_rules();
+        self.entries
+            .push((pattern.to_owned(), Pattern::route(pattern), rules));
         self
     }
 
@@ -392,14 +390,15 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the names of the limiters that a request would be counted in.
-    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<Name> {
+    /// Returns the limiters that a request would be counted in: their rules and names.
+    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
         let charges = self
             .rules_for(self.index.find(parts))
             .iter()
             .filter_map(|rule| {
                 let charge = rule.plan(parts).ok()?;
-                Some(charge?.name().clone())
+                let charge = charge?;
+                Some((Arc::clone(&charge.labels.name), charge.name().clone()))
             });
         charges.collect()
     }
@@ -411,9 +410,9 @@ impl CompiledRules {
     }
 
     /// Tells the observers of new rules that are in force now, or were refused.
-    pub(crate) fn tell_of_reload(&self, refused: Option<&ConfigError>) {
+    pub(crate) fn tell_of_reload(&self, refused: Option<&ConfigError>, by: Origin) {
         let observers = &self.defaults.observers;
-        observers.changed(&StateChange::Rules { refused });
+        observers.changed(&StateChange::Rules { refused, by });
     }
 
     fn passes(&self, result: RequestResult) -> Plan {

@@ -17,14 +17,10 @@ use super::{
     },
     rules::NamedRule,
 };
-use crate::web::{
-    key::network_of,
-    rule::{
-        Entry, Requests, Rule, Rules,
-        index::Index,
-        list::{EVERY_ADDRESS, is_every_address},
-        pattern::{self, Condition, Pattern},
-    },
+use crate::web::rule::{
+    Entry, Requests, Rule, Rules,
+    index::Index,
+    pattern::{self, Condition, Pattern},
 };
 
 /// A table of `on`, `deny` or `allow`.
@@ -152,12 +148,8 @@ pub(super) fn listed(
             let networks = one_or_more(networks)?;
             for network in &networks {
                 // Checks each network alone, so that the error is placed at the network.
-                let text = network.get_ref();
-                let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
-                let read = network_of(text).map_err(refuse)?;
-                if allows && is_every_address(&read) {
-                    return Err(refuse(EVERY_ADDRESS));
-                }
+                let alone = Requests::from_networks(address.clone(), [network.get_ref()]);
+                alone.check(allows).map_err(|error| network.fail(error))?;
             }
             let networks = networks.iter().map(Spanned::get_ref);
             Ok(Requests::from_networks(address, networks))

@@ -13,7 +13,7 @@ use super::{
         ByName, Fail, Mistake, Table, Texts, Value, given, in_order, line_at, need, no_such,
         one_of, only_with, span,
     },
-    values::{Rate, Time},
+    values::Time,
 };
 use crate::{
     failure_policy::FailurePolicy,
@@ -37,11 +37,11 @@ const NO_RULES: &str = "there are no rules, and nothing would be limited: write 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Definition {
-    rate: Option<Spanned<Rate>>,
-    tiers: Option<Spanned<ByName<Rate>>>,
+    rate: Option<Spanned<Limit>>,
+    tiers: Option<Spanned<ByName<Limit>>>,
     tier_by: Option<Spanned<String>>,
     shared: Option<Spanned<String>>,
-    init: Option<Spanned<Rate>>,
+    init: Option<Spanned<Limit>>,
     by: Option<Spanned<Texts>>,
     cost: Option<Spanned<Value<u32, ByName<u32>>>>,
     algorithm: Option<Spanned<String>>,
@@ -273,8 +273,8 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 }
 
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
-fn limit_of_rate(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
-    let mut limit = rate.get_ref().0;
+fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
+    let mut limit = *rate.get_ref();
     if fields
         .per_client
         .as_ref()

@@ -55,9 +55,12 @@ impl Observer for Heard {
         self.say(match event {
             StateChange::Breaker { open, .. } => format!("breaker {open}"),
             StateChange::Connection { connected, .. } => format!("connected {connected}"),
-            StateChange::Managed { verb, .. } => format!("managed {verb}"),
+            StateChange::Managed { verb, rule, by, .. } => {
+                format!("managed {verb} {} {by:?}", rule.unwrap_or("-"))
+            }
             StateChange::Lost { receipt, .. } => format!("lost receipt {receipt}"),
             StateChange::Settled { taken, charged, .. } => format!("settled {taken} {charged}"),
+            StateChange::Limiters { .. } | StateChange::Remembered { .. } => return,
             other => format!("{other:?}"),
         });
     }
@@ -80,7 +83,7 @@ async fn each_call_is_told_with_those_that_share_it() {
         "call sliding_log/verbs 0 ok",
         "call sliding_log/acquire 1 ok",
         "call HMGET 0 ok",
-        "managed try_set_rate",
+        "managed try_set_rate - Code",
         "settled 3 1",
         "allow store -",
     ] {
@@ -195,6 +198,17 @@ async fn an_observer_that_panics_is_not_called_again() {
 }
 
 #[tokio::test]
+async fn a_limiter_is_observed_under_its_new_name() {
+    let heard = Arc::new(Heard::default());
+    let store = MemoryStore::new().observe(heard.clone());
+    let limiter = RateLimiter::new(&store, "before").unwrap();
+    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    let renamed = limiter.rename("after").await.unwrap();
+    assert!(renamed.try_acquire().await.unwrap().is_allowed());
+    assert!(heard.has("allow store"), "{heard:?}");
+}
+
+#[tokio::test]
 async fn one_observer_of_both_is_told_once() {
     let heard = Arc::new(Heard::default());
     let of_layer = Arc::new(Heard::default());
@@ -232,7 +246,85 @@ fn rules_that_are_applied_or_refused_are_told() {
     layer.reload(rules.otherwise(Limit::per_hour(2))).unwrap();
     let said = heard.0.lock().unwrap().clone();
     assert!(said[0].contains("refused: Some("), "{said:?}");
-    assert_eq!(said[1], "Rules { refused: None }");
+    assert_eq!(said[1], "Rules { refused: None, by: Code }");
+}
+
+async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
+    let name = unique("ann");
+    let layer = layer_of(
+        &store,
+        Limit::per_hour(1)
+            .by(FromHeader::new("x-key"))
+            .named("login"),
+    );
+    let request = || Request::builder().header("x-key", &name).body(()).unwrap();
+    assert!(decide(&layer, request()).await.is_allowed());
+    let limiter = layer.limiter("login", [&name]).unwrap();
+    limiter.available_permits().await.unwrap();
+    limiter.release(1).await.unwrap();
+    let (parts, ()) = request().into_parts();
+    let by_request = layer.limiters_of(&parts).remove(0).by_tool();
+    by_request.delete().await.unwrap();
+    let own = limited(&store, Limit::per_hour(1)).await.by_tool();
+    let renamed = own.rename(&format!("{}2", own.name())).await.unwrap();
+    renamed.delete().await.unwrap();
+    assert!(renamed.delete().await.is_ok_and(|deleted| !deleted));
+    renamed.release(1).await.unwrap_err();
+    let said = heard.0.lock().unwrap().clone();
+    let managed: Vec<_> = said.iter().filter(|it| it.starts_with("managed")).collect();
+    assert_eq!(
+        managed,
+        [
+            "managed release login Code",
+            "managed delete login Tool",
+            "managed try_set_rate - Code",
+            "managed rename - Tool",
+            "managed delete - Tool",
+            "managed delete - Tool",
+        ]
+    );
+    assert!(!format!("{said:?}").contains(&name), "{said:#?}");
+}
+
+#[tokio::test]
+async fn changes_of_a_limiter_in_memory_are_told_without_keys() {
+    let heard = Arc::new(Heard::default());
+    changes_are_told_without_keys(MemoryStore::new().observe(heard.clone()), &heard).await;
+}
+
+#[tokio::test]
+async fn changes_of_a_limiter_in_redis_are_told_without_keys() {
+    let heard = Arc::new(Heard::default());
+    let store = shared_redis().observe(heard.clone()).build().unwrap();
+    changes_are_told_without_keys(store, &heard).await;
+}
+
+#[tokio::test]
+async fn a_file_is_told_as_the_origin_of_its_rules() {
+    let heard = Arc::new(Heard::default());
+    let path = std::env::temp_dir().join(unique("limits.toml"));
+    let text = "[rules.a]\nrate = '2/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['a']\n";
+    std::fs::write(&path, text).unwrap();
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .otherwise(Limit::per_hour(1))
+        .observe(heard.clone())
+        .build()
+        .unwrap();
+    let watch = layer.watch(tower_ratelimit::RulesFile::new(), &path);
+    let watching = tokio::spawn(watch.every(millis(20)).run());
+    until("the file is applied", async || {
+        heard.has("Rules { refused: None, by: File }")
+    })
+    .await;
+    std::fs::write(&path, "nonsense").unwrap();
+    until("the file is refused", async || {
+        let all = heard.all();
+        all.iter()
+            .any(|said| said.contains("refused: Some(") && said.ends_with("by: File }"))
+    })
+    .await;
+    watching.abort();
+    std::fs::remove_file(path).unwrap();
 }
 
 #[tokio::test]

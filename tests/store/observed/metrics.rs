@@ -23,13 +23,13 @@ fn recorder() -> PrometheusRecorder {
 }
 
 /// Runs a scenario on this thread, whose metrics go to a recorder of its own.
-fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
+pub(super) fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
     let recorder = recorder();
     metrics::with_local_recorder(&recorder, || runtime().block_on(scenario(&recorder)));
 }
 
 /// The samples of a scrape, each with its labels in their order.
-fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
+pub(super) fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
     let text = recorder.handle().render();
     let lines = text
         .lines()
@@ -91,6 +91,41 @@ fn a_request_is_counted_with_its_rules_and_permits() {
     });
 }
 
+/// Of all stores of an observer together; a clone is no other store.
+#[test]
+fn gauges_say_what_is_kept_in_memory() {
+    recorded(async |recorder| {
+        let metrics = Arc::new(Metrics::new());
+        let is = |name: &str, value: f64| {
+            let samples = samples(recorder);
+            assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
+        };
+        let stores = [(); 2].map(|()| MemoryStore::new().observe(metrics.clone()));
+        let layers = stores.each_ref().map(|store| layer_of(store, rule("a")));
+        for key in ["ann", "bob", "ann", "ann"] {
+            let _ = decide(&layers[0], request(key)).await;
+        }
+        let _ = decide(&layers[1].clone(), request("ann")).await;
+        is("ratelimit_limiters", 3.0);
+        let bob = layers[0].limiter("a", ["bob"]).unwrap();
+        assert!(bob.delete().await.unwrap());
+        is("ratelimit_limiters", 2.0);
+        assert_eq!(stores.map(|store| store.len()), [1, 1]);
+
+        let store = shared_redis()
+            .deny_cache(secs(60))
+            .observe(metrics)
+            .build()
+            .unwrap();
+        let layer = layer_of(&store, rule("b"));
+        for key in ["ann", "bob", "bob", "bob", "bob", "ann", "ann", "ann"] {
+            let _ = decide(&layer, request(key)).await;
+        }
+        is("ratelimit_remembered", 2.0);
+        is("ratelimit_limiters", 2.0);
+    });
+}
+
 /// Neither callers nor what they send make series, also where their keys are secrets.
 #[test]
 fn a_flood_of_keys_makes_no_series() {
@@ -123,7 +158,9 @@ fn a_flood_of_keys_makes_no_series() {
 async fn everything(recorder: &PrometheusRecorder) -> String {
     let mut server = RedisServer::start();
     let metrics = Arc::new(Metrics::new());
-    let store = hasty(server.url(), millis(50)).breaker(2).observe(metrics);
+    let store = hasty(server.url(), millis(50))
+        .breaker(2)
+        .observe(metrics.clone());
     let store = store.build().unwrap();
     let rules = || {
         Rules::new()
@@ -142,8 +179,12 @@ async fn everything(recorder: &PrometheusRecorder) -> String {
         send(&layer, request).await
     };
     layer.reload(rules()).unwrap();
-    let _ = ask("/").await;
+    for _ in 0..3 {
+        let _ = ask("/").await;
+    }
     let _ = ask("/refund").await;
+    let in_memory = MemoryStore::new().observe(metrics);
+    let _ = limited(&in_memory, Limit::per_hour(1)).await;
     for _ in 0..3 {
         let _ = tokio::time::timeout(millis(200), ask("/wait")).await;
     }

@@ -1,7 +1,6 @@
 //! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
-    fmt,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
@@ -280,7 +279,7 @@ impl Connection {
             _ => {
                 // With several nodes, the caller knows which one it was.
                 if !self.source.is_cluster {
-                    self.dial.traffic.replied();
+                    self.dial.traffic.replied(0);
                 }
                 self.record_answer(since);
             }
@@ -484,13 +483,4 @@ impl Slot {
 /// to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
-}
-
-// Addresses and passwords must not reach the logs.
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
 }

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use super::script::{Ask, Script};
 use crate::{
     demand::{Acquire, Charge},
-    error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
@@ -273,18 +272,6 @@ pub(super) fn given(command: &mut Cmd, source: LimitSource) {
 pub(crate) fn fields(limit: &StoredLimit) -> (i64, i64, bool, u64) {
     let per_client = limit.rate_type == RateType::PerClient;
     (limit.rate, limit.interval, per_client, limit.keep_alive)
-}
-
-/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
-/// come from the operating system each time.
-pub(crate) fn random_id() -> Result<PermitId, Error> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
-            .detail("no entropy")
-            .caused_by(error)
-    })?;
-    Ok(PermitId(id))
 }
 
 #[cfg(test)]

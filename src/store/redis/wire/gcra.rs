@@ -66,7 +66,7 @@ fn brief(
         script: &ACQUIRE,
         command: lone.command(caller.first.name(), ask.client_id, ask.now),
         once: true,
-        callers: 0,
+        callers: 1,
     };
     Some((call, |reply, run, _| {
         let lone = run.first().and_then(|caller| Lone::new(&caller.first));

@@ -18,7 +18,7 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::{Call, Script, Scripts};
 pub(crate) use self::{
-    format::{acquire, keys, random_id, tag, values},
+    format::{acquire, keys, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live},
     script::Ask,
 };
@@ -28,6 +28,7 @@ pub(crate) use self::{
     reply::unreadable,
 };
 use super::classify;
+pub(crate) use crate::store::random_id;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
 
 /// Returns the scripts that count a limiter.

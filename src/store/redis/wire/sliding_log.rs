@@ -81,7 +81,7 @@ fn brief(
         script,
         command,
         once: false,
-        callers: 0,
+        callers: run.len(),
     };
     match run {
         [caller] if takes_several(caller) => {

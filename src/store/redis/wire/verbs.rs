@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{
     ban,
-    format::{self, fields, keys, optional, random_id},
+    format::{self, fields, keys, optional},
     reply::{flag, second},
     script::{Ask, Call, Script},
 };
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     name::Name,
     receipt::Receipt,
-    store::{ExpireWhen, Op, OpResult},
+    store::{ExpireWhen, Op, OpResult, random_id},
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;

@@ -29,7 +29,7 @@ async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
             }
         }
         assert!(world.leased().is_none(), "{stays}");
-        assert_eq!(ours.count(), 0, "{stays}");
+        assert_eq!(ours.table.count(), 0, "{stays}");
     }
 }
 

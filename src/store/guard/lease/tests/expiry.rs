@@ -25,15 +25,15 @@ async fn leases_are_ended_by_number() {
     let mut world = World::of_one();
     let out = leased(&mut world);
     let ours = &world.processes[0];
-    assert_eq!(ours.count(), 3);
+    assert_eq!(ours.table.count(), 3);
     let before = world.available();
-    ours.end_first(2);
-    assert_eq!(ours.count(), 1);
+    ours.table.end_first(2);
+    assert_eq!(ours.table.count(), 1);
     assert_eq!(world.available(), before + 6);
     let lasts = |acquire: &&Acquire| ours.table.take(acquire).is_some();
     assert_eq!(out.iter().filter(lasts).count(), 1);
-    ours.end_first(2);
-    assert_eq!(ours.count(), 0);
+    ours.table.end_first(2);
+    assert_eq!(ours.table.count(), 0);
     assert_eq!(world.available(), before + 6 + 2);
 }
 
@@ -47,7 +47,7 @@ async fn each_lease_ends_in_time() {
     for (millis, out) in [(79, 3), (1, 2), (9, 2), (1, 1), (9, 1), (1, 0)] {
         world.advance(millis);
         world.settle_down().await;
-        assert_eq!(world.processes[0].count(), out, "{millis}");
+        assert_eq!(world.processes[0].table.count(), out, "{millis}");
         // Of the four of each, three are unused.
         let ended = i64::try_from(3 - out).unwrap();
         assert_eq!(world.available(), before + 3 * ended, "{millis}");
@@ -59,13 +59,13 @@ async fn each_lease_ends_in_time() {
         world.settle_down().await;
         world.advance(1);
     }
-    assert_eq!(world.processes[0].count(), 1);
+    assert_eq!(world.processes[0].table.count(), 1);
     world.advance(98);
     world.settle_down().await;
-    assert_eq!(world.processes[0].count(), 1);
+    assert_eq!(world.processes[0].table.count(), 1);
     world.advance(1);
     world.settle_down().await;
-    assert_eq!(world.processes[0].count(), 0);
+    assert_eq!(world.processes[0].table.count(), 0);
 }
 
 /// And not at the end of the last lease, which would keep a runtime from being idle.
@@ -76,7 +76,7 @@ async fn the_tasks_end_with_their_leases() {
     world.settle_down().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks(), 3);
-    world.processes[0].end_first(1);
+    world.processes[0].table.end_first(1);
     world.settle_down().await;
     assert_eq!(tasks(), 2);
     let store: Weak<Connection> = Arc::downgrade(world.processes[0].inner());
@@ -121,7 +121,7 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     }
     world.advance(500);
     world.settle_down().await;
-    assert_eq!(world.processes[0].count(), 0);
+    assert_eq!(world.processes[0].table.count(), 0);
     // A pair of callers after a long pause looks like many.
     world.advance(60_000);
     let before = world.ahead().len();
@@ -133,4 +133,22 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     assert!(ahead.len() > before, "{ahead:?}");
     let is_small = |ahead: &u32| *ahead <= 10;
     assert!(ahead[before..].iter().all(is_small), "{ahead:?}");
+}
+
+/// A loss is told to observers that may ask for the lease again, and the order stays.
+#[tokio::test]
+async fn a_correction_that_comes_back_waits_for_its_turn() {
+    let world = World::of_one();
+    let balance = balance(&world, 100);
+    let _ = balance.take(60).unwrap();
+    let mut sent = Vec::new();
+    balance.close(|entry, keep| sent.push((entry.permits, keep)));
+    balance.give_back(10, &mut |entry, keep| {
+        sent.push((entry.permits, keep));
+        if keep == 50 {
+            assert_eq!(balance.used(), 50);
+            balance.give_back(20, &mut |_, _| panic!("another one sends"));
+        }
+    });
+    assert_eq!(sent, [(100, 60), (60, 50), (50, 30)]);
 }
