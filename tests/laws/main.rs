@@ -18,6 +18,7 @@
     reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
 )]
 
+mod bans;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod exact_wait;

@@ -38,9 +38,6 @@ use crate::{
 /// The largest number of refusals that are kept. Some 500 bytes each for one limiter, its name
 /// included: 65 MB where all are.
 const MOST_REFUSALS: usize = if cfg!(interleavings) { 16 } else { 1 << 17 };
-/// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds,
-/// and a decision falls anywhere within one.
-const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The refusals that a store returned.
 pub(crate) struct Refusals {
@@ -78,7 +75,7 @@ impl Refusals {
             counter: Arc::default(),
             cap,
             generations: Generations::default(),
-            bans: Arc::new(Bans::new(cap, own_clock.clone())),
+            bans: Arc::new(Bans::new(most, cap, own_clock.clone())),
             clock: StoreClock::new(own_clock),
         }
     }
@@ -181,7 +178,7 @@ impl Refusals {
             (RefusalKind::OverLimit, Some(wait)) => {
                 let waits = refusal.limits.iter().filter_map(|limit| limit.retry_after);
                 let first = waits.min().unwrap_or(wait).min(wait);
-                first.saturating_sub(slack(clock))
+                first.saturating_sub(clock.slack())
             }
             // Until the limit is changed.
             (RefusalKind::AboveRate, _) => self.cap,
@@ -275,7 +272,7 @@ impl Refusals {
         let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
         let wait = known.retry_after;
         Some(Found {
-            over: wait.map_or(self.cap, |wait| wait.saturating_sub(slack(clock))),
+            over: wait.map_or(self.cap, |wait| wait.saturating_sub(clock.slack())),
             known,
             elapsed,
             steady,
@@ -315,15 +312,6 @@ struct Found {
     steady: Duration,
     /// How long from then asking again is certainly refused.
     over: Duration,
-}
-
-/// Returns the part of a wait that is not certain: the server's clock is read in whole
-/// milliseconds.
-fn slack(clock: &StoreClock) -> Duration {
-    match clock.is_own() {
-        true => Duration::ZERO,
-        false => WHOLE_MILLISECOND,
-    }
 }
 
 /// A refusal, and what was asked. Times count from when it was asked.

@@ -185,8 +185,20 @@ impl Shard {
 
     /// Takes the record of a name, to be put back.
     pub(super) fn take_record(&mut self, name: &Name) -> Record {
-        let known = self.records.remove(name.text());
-        known.map_or_else(Record::default, |(record, _)| record)
+        self.lend_record(name).unwrap_or_default().0
+    }
+
+    /// Takes the record of a name, with the tick at which it is forgotten.
+    pub(super) fn lend_record(&mut self, name: &Name) -> Option<(Record, i64)> {
+        self.records.remove(name.text())
+    }
+
+    /// Gives a name the record of another one.
+    pub(super) fn replace_record(&mut self, name: &Name, record: Option<(Record, i64)>) {
+        match record {
+            Some(record) => self.records.insert(name.text().clone(), record),
+            None => self.records.remove(name.text()),
+        };
     }
 
     /// Keeps the record of a name for as long as it counts, by terms that count refusals for so

@@ -66,8 +66,6 @@ impl Shared {
             algorithm::count_by(&mut kept.limiter, name, now);
         }
         let outcome = match *op {
-            // Done above.
-            Op::Ban(_) | Op::Unban | Op::BannedUntil => OpResult::Changed(false),
             Op::TrySetRate(limit) => {
                 let changed = kept.limiter.try_set_rate(limit);
                 self.set(kept, changed, is_new, name, now)?
@@ -103,21 +101,22 @@ impl Shared {
                 OpResult::Number(lost)
             }
             Op::Rename(ref new_name) => {
-                let (moved, record) = (shard.remove(name), shard.take_record(name));
+                let (moved, record) = (shard.remove(name), shard.lend_record(name));
                 drop(shard);
                 if let Some(mut kept) = moved {
                     kept.rename(new_name);
                     let mut shard = self.shard(new_name);
                     shard.put(kept);
-                    // By no terms, strikes count for nothing: those of a ban matter.
-                    shard.take_record(new_name);
-                    shard.put_record(new_name, record, i64::MAX, now);
+                    shard.replace_record(new_name, record);
                 }
                 OpResult::Changed(true)
             }
+            // Carried out above.
+            Op::Ban(_) | Op::Unban | Op::BannedUntil => OpResult::Changed(false),
         };
         Ok(outcome)
     }
+
     /// Completes the setting of a limit: a limiter that `begins` counts what was estimated for it
     /// before.
     fn set(

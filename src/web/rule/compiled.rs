@@ -72,6 +72,16 @@ struct NamedLimit {
     limit: Option<LimitSource>,
 }
 
+impl NamedLimit {
+    /// Returns whether a log of the callers' own limits counts it, and no more is kept.
+    fn is_plain(&self) -> bool {
+        let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+        let given = self.limit.as_ref().and_then(LimitSource::given);
+        let counts = self.naming.counting == Counting::default();
+        counts && self.labels.ban.is_none() && !given.is_some_and(per_client)
+    }
+}
+
 /// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
@@ -114,16 +124,6 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
-            let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-            let given = limit.as_ref().and_then(LimitSource::given);
-            if store.about().counts_by_log_alone
-                && (naming.counting != Counting::default()
-                    || given.is_some_and(per_client)
-                    || labels.ban.is_some())
-            {
-                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                    `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
-            }
             let ban = &labels.ban;
             let fingerprint =
                 format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
@@ -134,6 +134,10 @@ impl CompiledRule {
             {
                 return Err(duplicate(&labels.name));
             }
+        }
+        if store.about().counts_by_log_alone && !limits.iter().all(NamedLimit::is_plain) {
+            bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
+                `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
         }
         rule.name = Some(label);
         if defaults.shadow {

@@ -12,11 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    MOST_REFUSALS,
-    generations::{Generations, Seen},
-    slack,
-};
+use super::generations::{Generations, Seen};
 use crate::{
     clock::Clock,
     decision::{LimitState, Refusal, Source},
@@ -35,6 +31,7 @@ use crate::{
 pub(crate) struct Bans {
     /// Made with the first call that limits may ban for.
     known: OnceLock<Cache<Text, Arc<Mutex<Known>>>>,
+    most: usize,
     /// If it is zero, no ban is known, and refusals of callers that have waited are reported.
     cap: Duration,
     generations: Generations,
@@ -96,8 +93,10 @@ pub(crate) struct AskedOfBans {
 }
 
 impl Bans {
-    pub(super) fn new(cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+    /// Knows of so many callers at most.
+    pub(super) fn new(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
         Self {
+            most,
             known: OnceLock::new(),
             cap,
             generations: Generations::default(),
@@ -164,7 +163,7 @@ impl Bans {
             known.ban = state.filter(|_| !left.is_zero()).map(|state| KnownBan {
                 asked: *at,
                 received: self.clock_of(charge.name()).steady_elapsed(at),
-                left: left.saturating_sub(slack(self.clock_of(charge.name()))),
+                left: left.saturating_sub(self.clock_of(charge.name()).slack()),
                 state: LimitState {
                     remaining: None,
                     next_after: None,
@@ -282,7 +281,7 @@ impl Bans {
     }
 
     fn get_or_make(&self, charge: &Charge) -> Arc<Mutex<Known>> {
-        let known = self.known.get_or_init(|| cache(64, MOST_REFUSALS));
+        let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {
             let now = self.clock_of(charge.name()).now();
