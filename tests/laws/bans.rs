@@ -71,7 +71,7 @@ fn law<S: Store>(world: &World<S>, (after, lasting, asks): Input, from_memory: D
         {
             world.advance(pause);
             let now = world.now();
-            let request = http::Request::builder()
+            let request = Request::builder()
                 .header("x-key", CALLERS[caller])
                 .header("x-cost", cost);
             let decision = decide(&layer, request.body(()).unwrap()).await;

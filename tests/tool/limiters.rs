@@ -255,7 +255,7 @@ async fn a_caller_is_banned_and_let_in_again() {
     let run = |args: &[&str]| on(server, &[args, &which].concat());
     let banned = said(run(&["ban", "--for", "15m"]), 0);
     assert!(banned.ends_with(": banned for 900s\n"), "{banned}");
-    let request = http::Request::builder()
+    let request = Request::builder()
         .header("x-key", "ann")
         .body(())
         .unwrap();

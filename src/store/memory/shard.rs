@@ -193,12 +193,20 @@ impl Shard {
         self.records.remove(name.text())
     }
 
-    /// Gives a name the record of another one.
-    pub(super) fn replace_record(&mut self, name: &Name, record: Option<(Record, i64)>) {
+    /// Stores a limiter that has another name now, with the record that it had.
+    pub(super) fn put_renamed(&mut self, kept: Kept, record: Option<(Record, i64)>) {
+        let text = kept.named.name.text().clone();
+        self.put(kept);
         match record {
-            Some(record) => self.records.insert(name.text().clone(), record),
-            None => self.records.remove(name.text()),
+            Some(record) => self.records.insert(text, record),
+            None => self.records.remove(&text),
         };
+    }
+
+    /// Removes a limiter that there is, and its record.
+    pub(super) fn delete(&mut self, name: &Name) -> bool {
+        self.records.remove(name.text());
+        self.remove(name).is_some()
     }
 
     /// Keeps the record of a name for as long as it counts, by terms that count refusals for so

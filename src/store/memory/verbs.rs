@@ -84,11 +84,7 @@ impl Shared {
                 None => TimeToLive::Lasting,
                 Some(end) => TimeToLive::Left(now.until(end - now.tick)),
             }),
-            Op::Delete => {
-                shard.remove(name);
-                shard.take_record(name);
-                OpResult::Changed(true)
-            }
+            Op::Delete => OpResult::Changed(shard.delete(name)),
             Op::Inspect => OpResult::Limit(kept.limiter.limit),
             Op::Available => {
                 let permits = kept.limiter.available(now, NO_ID)?;
@@ -105,13 +101,10 @@ impl Shared {
                 drop(shard);
                 if let Some(mut kept) = moved {
                     kept.rename(new_name);
-                    let mut shard = self.shard(new_name);
-                    shard.put(kept);
-                    shard.replace_record(new_name, record);
+                    self.shard(new_name).put_renamed(kept, record);
                 }
                 OpResult::Changed(true)
             }
-            // Carried out above.
             Op::Ban(_) | Op::Unban | Op::BannedUntil => OpResult::Changed(false),
         };
         Ok(outcome)

@@ -111,30 +111,7 @@ impl CompiledRule {
             }
             _ => {}
         }
-        let key = rule.key.as_ref().map(|key| key.description());
-        let closure = match &rule.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
-            _ => None,
-        };
-        for NamedLimit {
-            labels,
-            naming,
-            limit,
-        } in &limits
-        {
-            // All that distinguishes the rule from another one of its name.
-            let algorithm = naming.counting.algorithm;
-            let ban = &labels.ban;
-            let fingerprint =
-                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
-            if !store
-                .about()
-                .rule_names
-                .claim(&labels.name, fingerprint, holder)
-            {
-                return Err(duplicate(&labels.name));
-            }
-        }
+        rule.claim_names(&limits, store, holder)?;
         if store.about().counts_by_log_alone && !limits.iter().all(NamedLimit::is_plain) {
             bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
                 `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
@@ -357,6 +334,40 @@ impl Rule {
             self.check_cost(permits)?;
         }
         Ok(traits)
+    }
+
+    /// Claims the names of its limits, which no different rule may have.
+    fn claim_names(
+        &self,
+        limits: &[NamedLimit],
+        store: &dyn AnyStore,
+        holder: &Holder,
+    ) -> Result<(), ConfigError> {
+        let key = self.key.as_ref().map(|key| key.description());
+        let closure = match &self.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
+            _ => None,
+        };
+        for NamedLimit {
+            labels,
+            naming,
+            limit,
+        } in limits
+        {
+            // All that distinguishes the rule from another one of its name.
+            let algorithm = naming.counting.algorithm;
+            let ban = &labels.ban;
+            let fingerprint =
+                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
+            if !store
+                .about()
+                .rule_names
+                .claim(&labels.name, fingerprint, holder)
+            {
+                return Err(duplicate(&labels.name));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that a fixed cost is between 1 and the limits that are known.
