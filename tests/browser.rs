@@ -1,4 +1,4 @@
-//! The page of the example server in a headless Chromium.
+//! The page of the example server, and the report of a replay, in a headless Chromium.
 //!
 //! A plain `cargo test` leaves it out, and `tests/run.sh` installs what is missing of it.
 
@@ -188,6 +188,48 @@ fn what_comes_from_outside_is_text() {
     assert_eq!(browser.value("document.title"), "Rate limits");
     assert_eq!(browser.errors, [""; 0]);
     fs::remove_file(&limits).unwrap();
+}
+
+#[test]
+fn a_report_of_a_replay_is_seen_in_light_and_dark() {
+    let path = std::env::temp_dir()
+        .join(support::unique("report"))
+        .with_extension("html");
+    let replay = Command::new(env!("CARGO_BIN_EXE_ratelimit"))
+        .args(["replay", "--demo", "--html"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(replay.status.success(), "{replay:?}");
+    let mut browser = Chromium::start();
+    browser.open(&format!("file://{}", path.display()));
+    browser.wait_until("document.querySelectorAll('svg').length === 2");
+    for seen in ["120/1m", "2026-01-01T00:00:00Z", "smallest: "] {
+        browser.wait_for("body", seen);
+    }
+    // Each candidate has a line, and a mark among the callers; the smallest has one, too.
+    assert_eq!(
+        browser.value("document.querySelectorAll('polyline').length"),
+        3
+    );
+    assert_eq!(
+        browser.value("document.querySelectorAll('.mark').length"),
+        4
+    );
+    let ink = "getComputedStyle(document.body).color";
+    let colours = ["light", "dark"].map(|scheme| {
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        browser.call(
+            "Emulation.setEmulatedMedia",
+            json!({ "features": [feature] }),
+        );
+        browser.value(ink)
+    });
+    assert_ne!(colours[0], colours[1]);
+    let loaded = "performance.getEntriesByType('resource').length";
+    assert_eq!(browser.value(loaded), 0);
+    assert_eq!(browser.errors, [""; 0]);
+    fs::remove_file(&path).unwrap();
 }
 
 /// Without `Activity::close` the open page holds it for minutes.

@@ -1,8 +1,8 @@
 //! How permits are counted: [`Algorithm`].
 
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
-use crate::error::{ConfigError, bail};
+use crate::error::{ConfigError, bail, config_error};
 
 /// The algorithm that counts the permits in use.
 ///
@@ -97,13 +97,35 @@ pub enum Algorithm {
     Gcra,
 }
 
+/// Writes the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// Reads the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
+///
+/// # Errors
+///
+/// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) for any other text.
+impl FromStr for Algorithm {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let found = Self::ALL.into_iter().find(|it| it.word() == text);
+        found.ok_or_else(|| {
+            let all = Self::ALL.map(Self::word).join(", ");
+            config_error!(Limit: "{text:?} is no algorithm: there are {all}")
+        })
+    }
+}
+
 impl Algorithm {
     /// All algorithms. The compiler finds the methods below for a new one; add it here too.
-    #[cfg(feature = "config")]
     pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
 
     /// Returns its name in a rules file.
-    #[cfg(any(feature = "config", feature = "replay"))]
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::SlidingLog => "sliding-log",

@@ -15,7 +15,7 @@ use tower::Service;
 use tower_ratelimit::observe::{Activity, Metrics};
 
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+pub(crate) static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// The number of attempts for each measurement. Other threads of this binary can only add to a
 /// count, and do not add to all of them.

@@ -1,24 +1,61 @@
 //! `ratelimit check`: on the files of this repository, and on those that tests refuse.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, process::Command};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::{file, ratelimit};
 
-/// The files of rules of the repository. The others are tables of tests, or of tools.
+/// The files of rules of the repository.
 pub(crate) const FILES: [&str; 3] = [
     "examples/limits.toml",
     "examples/service.toml",
     "tests/pure/config/good.toml",
 ];
 
+/// What the others are. A path that ends with `/` stands for all files below it.
+const OTHERS: [(&str, &str); 9] = [
+    (".cargo/mutants.toml", "settings of cargo-mutants"),
+    ("Cargo.toml", "a manifest of cargo"),
+    ("benches/goals/Cargo.toml", "a manifest of cargo"),
+    ("benches/goals/instructions.toml", "a table of a benchmark"),
+    ("clippy.toml", "settings of clippy"),
+    ("deny.toml", "settings of cargo-deny"),
+    ("examples/opentelemetry/Cargo.toml", "a manifest of cargo"),
+    ("tests/interleavings/Cargo.toml", "a manifest of cargo"),
+    ("tests/", "tables of tests, which have rules in texts"),
+];
+
 #[test]
-fn every_file_of_rules_is_fine() {
-    for path in FILES {
+fn every_toml_file_is_one_of_rules_or_has_a_reason() {
+    let listed = Command::new("git")
+        .args(["ls-files", "*.toml"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(
+        FILES
+            .iter()
+            .all(|path| listed.lines().any(|it| it == *path))
+    );
+    for path in listed.lines() {
         let ran = ratelimit(&["check", path], b"");
-        assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
-        assert_eq!(ran.output, format!("{path}: no errors\n"));
+        let reason = OTHERS
+            .iter()
+            .find(|(other, _)| match other.strip_suffix('/') {
+                Some(_) => path.starts_with(other),
+                None => path == *other,
+            });
+        match reason {
+            _ if FILES.contains(&path) => {
+                assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
+                assert_eq!(ran.output, format!("{path}: no errors\n"));
+            }
+            Some((_, reason)) => assert_eq!(ran.status, 1, "{path}: is it {reason}?"),
+            None => panic!("{path} is neither among FILES nor OTHERS"),
+        }
     }
 }
 
@@ -49,17 +86,21 @@ fn names_of_the_code_are_assumed_and_listed_unless_it_is_strict() {
     assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
     let said: Vec<_> = ran.said.lines().collect();
     let assumed = [
-        ("key", "user", ""),
-        ("choice of a tier", "plan", ", which is the first"),
-        ("cost", "size", ", which is 1"),
-        ("outcome", "missed", ", which is charged"),
+        ("chooser of tiers", "plan", ", which chooses the first"),
         ("condition", "beta", ", which does not hold"),
+        ("cost", "size", ", which is 1"),
+        ("key", "user", ""),
+        ("outcome", "missed", ", which is charged"),
         ("secret", "k1", ""),
     ];
     let line = |(what, name, value): (&str, &str, &str)| {
         format!("ratelimit: assumed that the code has the {what} \"{name}\"{value}")
     };
     assert_eq!(said, assumed.map(line));
+    let object = ratelimit(&["check", path, "--json"], b"");
+    let object: Value = serde_json::from_str(&object.output).unwrap();
+    let code = assumed.map(|(kind, name, _)| json!({ "kind": kind, "name": name }));
+    assert_eq!(object, json!({ "schema": 1, "error": null, "code": code }));
     let strict = ratelimit(&["check", path, "--strict"], b"");
     assert_eq!(strict.status, 1, "{}{}", strict.output, strict.said);
     assert!(strict.output.contains("line "), "{}", strict.output);
@@ -82,6 +123,14 @@ fn every_bad_file_is_refused_with_its_line() {
         let path = file("bad.toml", good.replacen(from, to, 1).as_bytes());
         let path = path.to_str().unwrap();
         let ran = ratelimit(&["check", path], b"");
+        let object = ratelimit(&["check", path, "--json"], b"");
+        assert_eq!(object.status, ran.status);
+        let object: Value = serde_json::from_str(&object.output).unwrap();
+        if let Some(reason) = object["error"]["reason"].as_str() {
+            let place = object["error"]["place"].as_str();
+            let place = place.map_or(String::new(), |place| format!("{place}: "));
+            assert_eq!(ran.output, format!("{path}: {place}{reason}\n"));
+        }
         match ran.status {
             0 => taken.push(to.as_str()),
             _ => assert_eq!(ran.status, 1, "{to}: {}", ran.said),

@@ -84,16 +84,37 @@ async fn a_limiter_is_shown_and_not_touched() {
     assert_eq!(seen["granted_in_last_second"].as_u64().unwrap() % 4, 0);
     let next = seen["next_free_ms"].as_u64().unwrap();
     assert!((3_500_000..=3_600_000).contains(&next), "{next}");
+    let expires = seen["expires_ms"].as_u64().unwrap();
+    assert!((7_200_000..=7_300_000).contains(&expires), "{expires}");
     let page = said(on(server, &["get", limiter.name()]), 0);
-    assert!(page.contains("left       6\n"), "{page}");
-    let lines = said(
-        on(
-            server,
-            &["watch", limiter.name(), "--every", "10ms", "--count", "3"],
-        ),
-        0,
+    for line in [
+        "left                    6\n",
+        "used                    4\n",
+        "expires                 in 7",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    let watch = ["watch", limiter.name(), "--every", "10ms", "--count", "3"];
+    let lines = said(on(server, &watch), 0);
+    assert_eq!(
+        lines
+            .matches("limit 10/1h, left 6, used 4, granted in")
+            .count(),
+        3,
+        "{lines}"
     );
-    assert_eq!(lines.matches("6 left of 10/1h").count(), 3, "{lines}");
+    assert_eq!(lines.matches(", expires in 7").count(), 3, "{lines}");
+    let objects = said(on(server, &[&watch[..], &["--json"]].concat()), 0);
+    let objects: Vec<Value> = objects
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 3);
+    for object in objects {
+        let names: Vec<_> = object.as_object().unwrap().keys().collect();
+        assert_eq!(names, seen.as_object().unwrap().keys().collect::<Vec<_>>());
+        assert_eq!((&object["left"], &object["used"]), (&6.into(), &4.into()));
+    }
     assert_eq!(dumps(), before);
 }
 
@@ -255,10 +276,7 @@ async fn a_caller_is_banned_and_let_in_again() {
     let run = |args: &[&str]| on(server, &[args, &which].concat());
     let banned = said(run(&["ban", "--for", "15m"]), 0);
     assert!(banned.ends_with(": banned for 900s\n"), "{banned}");
-    let request = Request::builder()
-        .header("x-key", "ann")
-        .body(())
-        .unwrap();
+    let request = Request::builder().header("x-key", "ann").body(()).unwrap();
     let refusal = refused(decide(&layer, request).await);
     assert_eq!(refusal.kind(), RefusalKind::Banned);
     assert!(limiter.banned_until().await.unwrap().is_some());

@@ -352,8 +352,12 @@ impl Diagnosis {
         // The value of a sliding log does not expire, or later than its entries do.
         let interval = Duration::from_millis(at_least_zero(self.interval()));
         let value_life = self.time_to_live[if self.per_client { 2 } else { 1 }];
-        if self.entries == 0 && matches!(value_life, TimeToLive::Left(left) if left <= interval) {
-            self.algorithm = Algorithm::FixedWindow;
+        let ends = match value_life {
+            TimeToLive::Left(left) if self.entries == 0 && left <= interval => Some(left),
+            _ => None,
+        };
+        if ends.is_some() {
+            (self.algorithm, self.next_free) = (Algorithm::FixedWindow, ends);
         } else if self.foreign_entries() == 0 && self.settled {
             self.drift = match (self.number("rate"), self.permits_left()) {
                 (Some(rate), Some(left)) => Some(rate.saturating_sub(logged).saturating_sub(left)),

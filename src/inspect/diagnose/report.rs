@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 use super::RedissonReleases;
 use crate::{
     inspect::finding::{Finding, finding, write_findings},
-    limit::Algorithm,
+    limit::{Algorithm, Limit},
     store::{TimeToLive, redis::wire},
 };
 
@@ -109,6 +109,36 @@ impl Diagnosis {
     pub fn name(&self) -> &str {
         let Keys([name, ..]) = &self.keys;
         name
+    }
+
+    /// Returns the limit; `None` if there is none, or one that cannot be read.
+    pub fn limit(&self) -> Option<Limit> {
+        let [permits, interval] = ["rate", "interval"].map(|field| self.number(field));
+        let interval = Duration::from_millis(u64::try_from(interval?).ok()?);
+        let limit = Limit::try_new(u64::try_from(permits?).ok()?, interval).ok()?;
+        Some(match self.per_client {
+            true => limit.per_client(),
+            false => limit,
+        })
+    }
+
+    /// Returns the permits that are free now, also those that no call has credited yet: below zero
+    /// if more are in use than a lowered limit has. `None` if that cannot be determined.
+    pub fn left(&self) -> Option<i64> {
+        let rate = self.number("rate");
+        match self.algorithm {
+            Algorithm::SlidingLog => {
+                let in_use = i64::try_from(self.live_permits).unwrap_or(i64::MAX);
+                let free = rate?.saturating_sub(in_use);
+                Some(free.saturating_sub(self.drift.unwrap_or(0)))
+            }
+            _ => self.permits_left().or(rate),
+        }
+    }
+
+    /// Returns the permits of the limit that are not [`left`](Self::left).
+    pub fn used(&self) -> Option<i64> {
+        Some(self.number("rate")?.saturating_sub(self.left()?))
     }
 
     /// Returns the number of log entries that no Redisson wrote.

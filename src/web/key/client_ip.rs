@@ -188,6 +188,13 @@ impl ClientIp {
         self
     }
 
+    /// Returns the address that counts, with all of its bits; `None` if no limit could count it.
+    ///
+    /// For what else needs the client's address, such as an access log.
+    pub fn find(&self, parts: &Parts) -> Option<IpAddr> {
+        self.address(parts, &mut Key::default()).ok()
+    }
+
     fn new(trust: Result<Trust, ConfigError>) -> Self {
         Self {
             mistake: trust.as_ref().err().cloned(),

@@ -23,24 +23,21 @@ const USUAL: [(&str, &str); 6] = [
     ("host", "http_host request.host RequestHost"),
     ("status", "status_code response.status DownstreamStatus"),
 ];
-
+/// The columns of the combined format; others have numbers alone.
+const COMBINED: [&str; 9] = [
+    "ip", "ident", "user", "4", "request", "status", "bytes", "referer", "agent",
+];
 /// The characters of the columns that an error lists.
 const LONGEST_LIST: usize = 300;
 
 /// The columns that are read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Columns {
-    pub(super) fields: Vec<Column>,
+    /// Each with whether a log may lack it.
+    pub(super) fields: Vec<(String, bool)>,
     pub(super) time: Option<String>,
     /// Its name, and the microseconds of its unit.
     pub(super) duration: Option<(String, i64)>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Column {
-    pub(super) name: String,
-    /// Set if a log may lack it.
-    pub(super) optional: bool,
 }
 
 /// What one line says.
@@ -56,36 +53,22 @@ pub(super) struct Request<'a> {
 
 pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 4]>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// The common and combined formats, and what begins like them
-    Spaced,
-    Csv,
-    Json,
-}
-
 /// The place of a column.
 #[derive(Debug)]
 struct Place {
-    /// Of a line of words.
+    /// Among the words of a line.
     number: usize,
-    /// Of JSON.
+    /// In JSON.
     name: String,
-    /// The part of a request line that it is.
-    part: Part,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    Whole,
-    Method,
-    Path,
+    /// The word of a request line that it is: 0 is the method, 1 the path.
+    word: Option<usize>,
 }
 
 /// The format of a log, with the places of the columns in it.
 #[derive(Debug)]
 pub(super) struct Format {
-    kind: Kind,
+    /// The byte between words: a space or a comma. `None` is JSON.
+    between: Option<u8>,
     time: Place,
     /// The place, and the microseconds of its unit.
     duration: Option<(Place, i64)>,
@@ -102,90 +85,89 @@ impl Format {
         if line.starts_with('{') {
             let value = serde_json::from_str::<Value>(line);
             let value = value.map_err(|error| format!("it is no JSON: {error}"))?;
-            let has = || {
-                let names = value.as_object().into_iter().flatten();
-                names.map(|(name, _)| name.clone()).collect()
-            };
-            let find = |name: &str, _| member(&value, name).map(|_| 0);
-            return Self::find(Kind::Json, columns, find, has);
+            let names = value.as_object().into_iter().flatten();
+            let names: Vec<_> = names.map(|(name, _)| name.clone()).collect();
+            return Self::find(None, columns, &names, |name| {
+                member(&value, name).map(|_| 0)
+            });
         }
-        if let Some(time) = Spaced(line).position(|field| time::read(field).is_some())
-            && line.contains(' ')
-        {
-            let words = Spaced(line).count();
-            let find = |name: &str, optional: bool| match name {
-                "time" => Some(time),
-                _ => numbered(name).filter(|number| !optional || *number < words),
-            };
-            let has = || {
-                vec!["ip, user, request, status, bytes, referer, agent, or a number from 1".into()]
-            };
-            return Self::find(Kind::Spaced, columns, find, has);
-        }
-        let header: Vec<_> = Csv(Some(line)).collect();
-        if header.len() < 2 {
+        let time = Words::of(line, b' ').position(|word| time::read(word).is_some());
+        let (between, names): (_, Vec<String>) = match time.filter(|_| line.contains(' ')) {
+            Some(time) => {
+                let numbers = (COMBINED.len() + 1..).map(|number| number.to_string());
+                let names = COMBINED.map(str::to_owned).into_iter().chain(numbers);
+                let mut names: Vec<_> = names.zip(Words::of(line, b' ')).collect();
+                if let Some((name, _)) = names.get_mut(time) {
+                    *name = "time".to_owned();
+                }
+                (b' ', names.into_iter().map(|(name, _)| name).collect())
+            }
+            None => (b',', Words::of(line, b',').map(str::to_owned).collect()),
+        };
+        if names.len() < 2 {
             return Err(
                 "it is neither JSON, nor of the common or combined format, nor the header of a \
                 CSV file"
                     .to_owned(),
             );
         }
-        let find = |name: &str, _| header.iter().position(|column| *column == name);
-        let has = || header.iter().map(|name| (*name).to_owned()).collect();
-        Self::find(Kind::Csv, columns, find, has)
+        Self::find(Some(between), columns, &names, |name| {
+            let number = || name.parse::<usize>().ok()?.checked_sub(1);
+            let place = names.iter().position(|it| it == name).or_else(number);
+            place.filter(|place| *place < names.len())
+        })
     }
 
     /// Finds the columns by name.
     fn find(
-        kind: Kind,
+        between: Option<u8>,
         columns: &Columns,
-        find: impl Fn(&str, bool) -> Option<usize>,
-        has: impl Fn() -> Vec<String>,
+        names: &[String],
+        find: impl Fn(&str) -> Option<usize>,
     ) -> Result<Self, String> {
-        let place = |name: &str, part: Part, optional| {
-            let number = find(name, optional)?;
+        let place = |name: &str, word| {
+            let number = find(name)?;
             let name = name.to_owned();
-            Some(Place { number, name, part })
+            Some(Place { number, name, word })
         };
-        let one = |name: &str, optional| {
+        let one = |name: &str| {
             let usual = USUAL.iter().find(|(it, _)| *it == name);
             let usual = usual.map_or("", |(_, names)| names).split(' ');
-            let mut names = iter::once(name).chain(usual);
-            let found = names.find_map(|name| place(name, Part::Whole, optional));
+            let mut all = iter::once(name).chain(usual);
+            let found = all.find_map(|name| place(name, None));
             found.or_else(|| match name {
-                "method" => place("request", Part::Method, optional),
-                "path" => place("request", Part::Path, optional),
+                "method" => place("request", Some(0)),
+                "path" => place("request", Some(1)),
                 _ => None,
             })
         };
-        let needed = |name: &str| one(name, false).ok_or_else(|| lacks(kind, name, &has()));
+        let needed = |name: &str| one(name).ok_or_else(|| lacks(between, name, names));
         let duration = columns.duration.as_ref();
         let duration = duration.map(|(name, unit)| Ok::<_, String>((needed(name)?, *unit)));
-        let fields = columns.fields.iter().map(|column| match column.optional {
-            true => Ok(one(&column.name, true)),
-            false => needed(&column.name).map(Some),
-        });
+        let fields = columns
+            .fields
+            .iter()
+            .map(|(name, optional)| match optional {
+                true => Ok(one(name)),
+                false => needed(name).map(Some),
+            });
         let mut format = Self {
-            kind,
+            between,
             fields: fields.collect::<Result<_, _>>()?,
             time: needed(columns.time.as_deref().unwrap_or("time"))?,
             duration: duration.transpose()?,
             words: 0,
         };
         let timed = format.duration.iter().map(|(place, _)| place);
-        let all = format
-            .fields
-            .iter()
-            .flatten()
-            .chain(timed)
-            .chain([&format.time]);
-        format.words = all.map(|place| place.number + 1).max().unwrap_or(0);
+        let all = format.fields.iter().flatten().chain(timed);
+        let last = all.chain([&format.time]).map(|place| place.number).max();
+        format.words = last.unwrap_or(0) + 1;
         Ok(format)
     }
 
     /// Returns whether the line that it was found by is no request.
     pub(super) fn has_header(&self) -> bool {
-        self.kind == Kind::Csv
+        self.between == Some(b',')
     }
 
     /// Returns whether the log has each of the columns.
@@ -195,19 +177,16 @@ impl Format {
 
     /// Reads a line; `None` if a column is missing or is not as it has to be.
     pub(super) fn read<'a>(&self, line: &'a str) -> Option<Request<'a>> {
-        let mut words: SmallVec<[&str; 16]> = SmallVec::new();
-        match self.kind {
-            Kind::Json => {
-                let value: Value = serde_json::from_str(line).ok()?;
-                return self.pick(|place| {
-                    member(&value, &place.name)
-                        .and_then(text_of)
-                        .map(Cow::Owned)
-                });
-            }
-            Kind::Spaced => words.extend(Spaced(line).take(self.words)),
-            Kind::Csv => words.extend(Csv(Some(line)).take(self.words)),
-        }
+        let Some(between) = self.between else {
+            let value: Value = serde_json::from_str(line).ok()?;
+            return self.pick(|place| match member(&value, &place.name)? {
+                Value::String(text) => Some(Cow::Owned(text.clone())),
+                Value::Number(number) => Some(Cow::Owned(number.to_string())),
+                _ => None,
+            });
+        };
+        let words = Words::of(line, between).take(self.words);
+        let words: SmallVec<[&str; 16]> = words.collect();
         if words.len() < self.words {
             return None;
         }
@@ -225,7 +204,10 @@ impl Format {
         };
         let field = |place: &Option<Place>| {
             let place = place.as_ref()?;
-            place.part.of(text(place)?)
+            match place.word {
+                None => text(place),
+                Some(number) => word_of(text(place)?, number),
+            }
         };
         Some(Request {
             written: time::read(&text(&self.time)?)?,
@@ -235,55 +217,32 @@ impl Format {
     }
 }
 
-impl Part {
-    /// Returns this part of a request line, which has a method and a path.
-    fn of(self, text: Cow<'_, str>) -> Option<Cow<'_, str>> {
-        let range = match (self, text.find(' ')) {
-            (Self::Whole, _) => return Some(text),
-            (_, None) => return None,
-            (Self::Method, Some(end)) => 0..end,
-            (Self::Path, Some(space)) => {
-                let length = text
-                    .get(space + 1..)?
-                    .bytes()
-                    .take_while(|byte| *byte != b' ');
-                space + 1..space + 1 + length.count()
-            }
-        };
-        Some(match text {
-            Cow::Borrowed(text) => Cow::Borrowed(text.get(range)?),
-            Cow::Owned(text) => Cow::Owned(text.get(range)?.to_owned()),
-        })
+/// Returns a word of a request line, which has several.
+fn word_of(line: Cow<'_, str>, number: usize) -> Option<Cow<'_, str>> {
+    let find = |line: &str| {
+        let (method, rest) = line.split_once(' ')?;
+        let path = rest.split(' ').next()?;
+        let start = [0, method.len() + 1].get(number).copied()?;
+        Some(start..start + [method, path].get(number)?.len())
+    };
+    let found = find(&line)?;
+    match line {
+        Cow::Borrowed(line) => line.get(found).map(Cow::Borrowed),
+        Cow::Owned(line) => Some(Cow::Owned(line.get(found)?.to_owned())),
     }
 }
 
 /// Returns the text of an error for a column that a log lacks.
-fn lacks(kind: Kind, missing: &str, has: &[String]) -> String {
-    let format = match kind {
-        Kind::Spaced => "the common or combined format",
-        Kind::Csv => "the header of a CSV file",
-        Kind::Json => "JSON",
+fn lacks(between: Option<u8>, missing: &str, has: &[String]) -> String {
+    let format = match between {
+        Some(b' ') => "the common or combined format",
+        Some(_) => "the header of a CSV file",
+        None => "JSON",
     };
     // They are the log's, so they may hold anything.
-    let has = has.join(", ");
-    let has: String = has.chars().take(LONGEST_LIST).collect();
+    let has: String = has.join(", ").chars().take(LONGEST_LIST).collect();
     let has = has.escape_debug();
     format!("it looks like {format}, and has no column {missing:?}: it has {has}")
-}
-
-/// The place of a column of the combined format, by its name or its number, counted from 1.
-fn numbered(name: &str) -> Option<usize> {
-    Some(match name {
-        "ip" | "remote_addr" => 0,
-        "ident" => 1,
-        "user" | "remote_user" => 2,
-        "request" => 4,
-        "status" => 5,
-        "bytes" => 6,
-        "referer" => 7,
-        "agent" | "user_agent" => 8,
-        _ => name.parse::<usize>().ok()?.checked_sub(1)?,
-    })
 }
 
 /// Returns a member by its name, or by names with dots between them for one inside of another.
@@ -294,103 +253,76 @@ fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     })
 }
 
-fn text_of(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
+/// The words of a line. What is in quotes, or in brackets where spaces are between words, is one,
+/// and what is escaped in it stays so.
+struct Words<'a> {
+    rest: Option<&'a str>,
+    between: u8,
+}
+
+impl<'a> Words<'a> {
+    fn of(line: &'a str, between: u8) -> Self {
+        let rest = Some(line);
+        Self { rest, between }
+    }
+
+    /// Returns the place of a byte of ASCII. Words are so short that any other search is slower.
+    fn find(text: &str, byte: u8) -> Option<usize> {
+        text.bytes().position(|it| it == byte)
     }
 }
 
-/// The fields of a line of the combined format: words, and what is in quotes or brackets.
-struct Spaced<'a>(&'a str);
-
-impl<'a> Iterator for Spaced<'a> {
+impl<'a> Iterator for Words<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
-        let line = self.0.trim_start_matches(' ');
-        let (field, rest) = if let Some(inner) = line.strip_prefix('"') {
-            quoted(inner, |bytes, at| match bytes.get(at) {
-                Some(b'\\') => Step::Over(2),
-                Some(b'"') => Step::End,
-                _ => Step::Over(1),
-            })?
-        } else if let Some(inner) = line.strip_prefix('[') {
-            cut(inner, b']')?
-        } else if line.is_empty() {
-            return None;
-        } else {
-            cut(line, b' ').unwrap_or((line, ""))
-        };
-        self.0 = rest;
-        Some(field)
-    }
-}
-
-/// The fields of a line of a CSV file.
-struct Csv<'a>(Option<&'a str>);
-
-impl<'a> Iterator for Csv<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        let line = self.0.take()?;
-        let Some(inner) = line.strip_prefix('"') else {
-            let (field, rest) = match cut(line, b',') {
-                Some((field, rest)) => (field, Some(rest)),
-                None => (line, None),
-            };
-            self.0 = rest;
-            return Some(field.trim());
-        };
-        let (field, rest) = quoted(inner, |bytes, at| {
-            match (bytes.get(at), bytes.get(at + 1)) {
-                (Some(b'"'), Some(b'"')) => Step::Over(2),
-                (Some(b'"'), _) => Step::End,
-                _ => Step::Over(1),
-            }
-        })?;
-        self.0 = rest.strip_prefix(',');
-        Some(field)
-    }
-}
-
-/// Splits at the first such byte, of ASCII. Fields are so short that a search by words is slower.
-fn cut(text: &str, at: u8) -> Option<(&str, &str)> {
-    let place = text.bytes().position(|byte| byte == at)?;
-    Some((text.get(..place)?, text.get(place + 1..)?))
-}
-
-enum Step {
-    Over(usize),
-    End,
-}
-
-/// Splits at the quote that ends a field; what is escaped in it stays so.
-fn quoted(text: &str, step: impl Fn(&[u8], usize) -> Step) -> Option<(&str, &str)> {
-    let mut at = 0;
-    while at < text.len() {
-        match step(text.as_bytes(), at) {
-            Step::Over(bytes) => at += bytes,
-            Step::End => return Some((text.get(..at)?, text.get(at + 1..)?)),
+        let (mut line, has_spaces) = (self.rest.take()?, self.between == b' ');
+        if has_spaces {
+            line = line.trim_start_matches(' ');
         }
+        let inner = line.get(1..);
+        let (word, rest) = match (line.bytes().next(), inner) {
+            (None, _) if has_spaces => return None,
+            (Some(b'['), Some(inner)) if has_spaces => {
+                inner.split_at_checked(Self::find(inner, b']')?)?
+            }
+            (Some(b'"'), Some(inner)) => {
+                let bytes = inner.as_bytes();
+                let mut end = 0;
+                loop {
+                    end += match (bytes.get(end)?, bytes.get(end + 1)) {
+                        (b'\\', _) if has_spaces => 2,
+                        (b'"', Some(b'"')) if !has_spaces => 2,
+                        (b'"', _) => break,
+                        _ => 1,
+                    };
+                }
+                inner.split_at_checked(end)?
+            }
+            _ => {
+                let end = Self::find(line, self.between);
+                let (word, rest) = line.split_at_checked(end.unwrap_or(line.len()))?;
+                self.rest = end.and(rest.get(1..));
+                return Some(word.trim());
+            }
+        };
+        let rest = rest.get(1..)?;
+        self.rest = if has_spaces {
+            Some(rest)
+        } else {
+            rest.strip_prefix(',')
+        };
+        Some(word)
     }
-    None
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn columns(by: &str) -> Columns {
         Columns {
-            fields: vec![Column {
-                name: by.to_owned(),
-                optional: false,
-            }],
-            time: None,
-            duration: None,
+            fields: vec![(by.to_owned(), false)],
+            ..Columns::default()
         }
     }
 
@@ -460,13 +392,9 @@ mod tests {
     fn a_request_line_has_a_method_and_a_path() {
         let columns = Columns {
             fields: ["method", "path", "host", "status"]
-                .map(|name| Column {
-                    name: name.to_owned(),
-                    optional: true,
-                })
+                .map(|name| (name.to_owned(), true))
                 .to_vec(),
-            time: None,
-            duration: None,
+            ..Columns::default()
         };
         let line = r#"{"ts":971211336,"request":"POST /a?b HTTP/1.1"}"#;
         let caddy = r#"{"ts":971211336,"request":{"method":"GET","uri":"/","host":"h"}}"#;
