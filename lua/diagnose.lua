@@ -1,14 +1,13 @@
 -- Reads a limiter, one page of its log at a time, and changes nothing: no healing, no TTL, no
 -- sweep.
 --
--- KEYS  1-5, see lib/state.lua; 6 and 7, see ban/acquire.lua
+-- KEYS  1-5, see lib/state.lua
 -- ARGV  1  the rank of the first entry to read     2  how many entries to read
 -- Reply 1  the server's clock, ms since the epoch
 --       2  rate, interval, type and keepAliveTime as stored, nil for each that is missing
---       3  PTTL of each of the first five keys
+--       3  PTTL of each of the five keys
 --       4  value as stored, nil if it is missing     5  how many entries the log has
 --       6  the page: member, score and so on
---       7  the ban as stored, nil if it is missing   8  how many entries the strikes have
 --
 -- Redisson has no such operation. One call is one instant, so that value and log fit together if
 -- the log is one page. If it is more, the same value and number of entries on each page show that
@@ -23,9 +22,8 @@ if limit[3] == '1' or not limit[3] and redis.call('EXISTS', value_key) == 0
   value_key, log = KEYS[3], KEYS[5]
 end
 local lives = {}
-for place = 1, 5 do
-  lives[place] = redis.call('PTTL', KEYS[place])
+for place, key in ipairs(KEYS) do
+  lives[place] = redis.call('PTTL', key)
 end
 local page = redis.call('ZRANGE', log, ARGV[1], ARGV[1] + ARGV[2] - 1, 'WITHSCORES')
-return { clock(''), limit, lives, redis.call('GET', value_key), redis.call('ZCARD', log), page,
-  redis.call('GET', KEYS[7]), redis.call('ZCARD', KEYS[6]) }
+return { clock(''), limit, lives, redis.call('GET', value_key), redis.call('ZCARD', log), page }

@@ -261,7 +261,7 @@ async fn a_limit_is_changed_and_keeps_what_it_has_besides() {
 async fn a_caller_is_banned_and_let_in_again() {
     let (server, store) = shared();
     let prefix = unique("tool");
-    let store_of_rule = RedisStore::builder(server.url()).prefix(&prefix);
+    let store_of_rule = patient(server.url()).prefix(&prefix);
     let rule = Limit::per_hour(9)
         .by(FromHeader::new("x-key"))
         .named("login");

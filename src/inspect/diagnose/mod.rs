@@ -153,15 +153,14 @@ impl Look<'_> {
     /// Reads the limiter, and the server's clock.
     async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
         let keys = wire::keys(name, own);
-        let first = self.page(name, &keys, 0).await?;
-        let (now, _, _, value, entries, log, ..) = &first;
+        let first = self.page(&keys, 0).await?;
+        let (now, .., value, entries, log) = &first;
         let mut report = Diagnosis::begin(keys, &first)?;
         let mut logged = report.count(log, *now);
         let mut read = PAGE;
         // Also ends for a log that grows as fast as it is read.
         while read < *entries {
-            let (_, _, _, later_value, later_entries, log, ..) =
-                self.page(name, &report.keys.0, read).await?;
+            let (.., later_value, later_entries, log) = self.page(&report.keys.0, read).await?;
             report.settled &= later_value == *value && later_entries == *entries;
             logged = logged.saturating_add(report.count(&log, *now));
             read += PAGE;
@@ -170,15 +169,17 @@ impl Look<'_> {
             Some(state) => report.read_gcra(&state, *now),
             None => report.compare(logged),
         }
+        let [strikes, ban] = wire::ban::keys(name);
+        let ban: Option<Vec<u8>> = parsed(self.reply(redis::cmd("GET").arg(ban)).await?)?;
+        let until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
+        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
+        report.strikes = parsed(self.reply(redis::cmd("ZCARD").arg(strikes)).await?)?;
         Ok((report, *now))
     }
 
-    async fn page(&self, name: &Name, keys: &[String; 5], first: u64) -> Result<Page, Error> {
-        let mut command = DIAGNOSE.start(keys.len() + 2, 2);
-        command
-            .arg(keys)
-            .arg(&wire::ban::keys(name))
-            .arg((first, PAGE));
+    async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
+        let mut command = DIAGNOSE.start(keys.len(), 2);
+        command.arg(keys).arg((first, PAGE));
         let call = Call {
             script: &DIAGNOSE,
             command,
@@ -269,8 +270,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// A reply of `diagnose.lua`: the server's clock, the stored fields of the limit, the times to live
-/// of the keys, the value, the number of entries, a page of them with their scores, the ban and the
-/// number of strikes.
+/// of the keys, the value, the number of entries, and a page of them with their scores.
 type Page = (
     i64,
     [Option<Vec<u8>>; 4],
@@ -278,16 +278,12 @@ type Page = (
     Option<Vec<u8>>,
     u64,
     Vec<(Vec<u8>, f64)>,
-    Option<Vec<u8>>,
-    u64,
 );
 
 impl Diagnosis {
     /// Begins the report with everything of a page but its entries.
     fn begin(keys: [String; 5], page: &Page) -> Result<Self, Error> {
-        let (now, fields, lives, value, entries, _, ban, strikes) = page;
-        let until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
-        let banned_for = u64::try_from(until.saturating_sub(*now)).unwrap_or(0);
+        let (_, fields, lives, value, entries, _) = page;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();
         let stored = names.zip(fields);
@@ -305,8 +301,6 @@ impl Diagnosis {
             value: value.as_ref().map(text),
             settled: true,
             entries: *entries,
-            banned_for: Duration::from_millis(banned_for),
-            strikes: *strikes,
             ..Self::default()
         })
     }
