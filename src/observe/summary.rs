@@ -132,7 +132,7 @@ impl Tally {
                 }
             }
             RuleResult::ShadowDeny | RuleResult::ShadowBanned => {
-                _ = self.shadow.fetch_add(1, Relaxed)
+                _ = self.shadow.fetch_add(1, Relaxed);
             }
             RuleResult::Taken
             | RuleResult::Unavailable
