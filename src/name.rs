@@ -172,7 +172,7 @@ enum Kind {
 
 impl Naming {
     pub(crate) fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
-        check_prefix(prefix)?;
+        check_word("a prefix", prefix)?;
         check_rule_name(rule)?;
         let (before, after) = (format!("{prefix}:{{"), format!("}}:{rule}"));
         Ok(Self::new(Kind::Derived, &before, &after))
@@ -203,11 +203,6 @@ impl Naming {
     /// Returns the same names, counted in this way.
     pub(crate) fn counted(self, counting: Counting) -> Self {
         Self { counting, ..self }
-    }
-
-    /// Returns whether the identity alone is the hash tag.
-    pub(crate) fn is_derived(&self) -> bool {
-        self.kind == Kind::Derived
     }
 
     /// Returns the lengths of what stands before and after the identity.
@@ -270,10 +265,6 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
 
 fn refused(name: &str, reason: &str) -> ConfigError {
     config_error!(Name: "{name:?} cannot name a limiter: {reason}")
-}
-
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
-    check_word("a prefix", prefix)
 }
 
 pub(crate) fn check_rule_name(name: &str) -> Result<(), ConfigError> {
@@ -406,7 +397,6 @@ mod tests {
         let derived = Naming::derived("shop", "login").unwrap();
         assert_eq!(derived.to_string(), "shop:{<key>}:login");
         assert_eq!(Naming::shared("orders").unwrap().to_string(), "orders");
-        assert!(derived.is_derived() && !naming.is_derived());
         assert!(derived.takes_identity() && naming.takes_identity());
     }
 

@@ -111,9 +111,7 @@ pub(crate) struct Tat {
 /// Permits that were fetched ahead, from which others are granted.
 pub(crate) trait TakenAhead: Send + Sync {
     /// Takes back `permits` of one grant, and settles with the store what they change there.
-    ///
-    /// `settle` must not wait.
-    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
+    fn give_back(&self, permits: u32);
 }
 
 /// The lease that a grant is settled with.
@@ -122,9 +120,9 @@ pub(crate) struct OfLease(Arc<dyn TakenAhead>, Settled);
 
 impl OfLease {
     /// Gives `permits` back, for the first of all copies of a receipt that does.
-    pub(crate) fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+    pub(crate) fn give_back(&self, permits: u32) {
         if permits > 0 && self.1.is_first() {
-            self.0.give_back(permits, settle);
+            self.0.give_back(permits);
         }
     }
 }

@@ -28,6 +28,27 @@ impl Once {
     }
 }
 
+/// Acts when it is dropped, unless it is disarmed before.
+pub(crate) struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> OnDrop<F> {
+    pub(crate) fn new(act: F) -> Self {
+        Self(Some(act))
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
 /// Locks a mutex of the standard library. What is behind the crate's locks is whole between any two
 /// statements, so a panic elsewhere does not spoil it.
 pub(crate) fn lock<T>(mutex: &StdMutex<T>) -> StdGuard<'_, T> {

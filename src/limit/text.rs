@@ -51,12 +51,14 @@ impl FromStr for Limit {
     }
 }
 
-/// Writes permits, a slash and a time, as rules files have them: `100/1m`. What is
-/// [per client](Limit::per_client), or the [keep-alive time](Limit::keep_alive), has no place in
-/// the text.
+/// Writes permits, a slash and a time in the longest unit of which it is a multiple, as rules files
+/// have them: `100/1m`. What is [per client](Limit::per_client), or the
+/// [keep-alive time](Limit::keep_alive), has no place in the text.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.permits, Span(self.interval()))
+        let fits = |unit: &&(&str, u64)| self.interval.is_multiple_of(unit.1);
+        let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
+        write!(f, "{}/{}{unit}", self.permits, self.interval / of)
     }
 }
 
@@ -121,18 +123,6 @@ impl<'de> serde::Deserialize<'de> for Limit {
         }
 
         from.deserialize_str(Text)
-    }
-}
-
-/// The text of a time of whole milliseconds, in the longest unit of which it is a multiple.
-struct Span(Duration);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
-        let fits = |unit: &&(&str, u64)| millis.is_multiple_of(unit.1);
-        let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
-        write!(f, "{}{unit}", millis / of)
     }
 }
 

@@ -167,8 +167,6 @@ pub(crate) struct About {
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// One call reaches only limiters of one identity: a Redis Cluster.
-    pub(crate) is_cluster: bool,
     /// It has no other algorithm, no slots, and no limits per client.
     pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
@@ -285,14 +283,14 @@ pub(crate) fn random_id() -> Result<PermitId, Error> {
 /// It runs before the change is known to its cause, and so neither waits nor comes back.
 pub(crate) trait Listener: Send + Sync {
     /// Its limit or its state is another: what was known of it is no longer true.
-    fn changed(&self, name: &Name);
+    fn changed(&self, _name: &Name) {}
 
     /// Permits of it may be free that were not, or later than a waiter expects.
     ///
     /// `undone` are those that were taken for a list of several calls, another of which refused.
     /// Other such lists are not to be asked for again because of them: they would take and give
     /// back without end, and make each other do so.
-    fn room(&self, name: &Name, undone: bool);
+    fn room(&self, _name: &Name, _undone: bool) {}
 }
 
 /// The listeners of a store, in their order: the deny cache, leases, waiters.
@@ -394,6 +392,16 @@ impl Op {
             Self::Unban => "unban",
             Self::BannedUntil => "banned_until",
         }
+    }
+
+    /// Returns the names whose limiters it may change, of which `name` has it.
+    pub(crate) fn changes<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
+        let new_name = match self {
+            Self::Rename(new_name) => Some(new_name),
+            _ => None,
+        };
+        let names = [Some(name), new_name].into_iter().flatten();
+        names.filter(|_| !self.only_reads())
     }
 
     /// Returns whether it leaves everything as it is: anything else may make room.

@@ -43,6 +43,7 @@ use crate::{
     name::Name,
     observe::{Observers, StateChange},
     receipt::Receipt,
+    sync::OnDrop,
 };
 
 /// The outermost guard: every decision and verb passes here, once.
@@ -82,33 +83,14 @@ impl Exit {
         }
     }
 
-    /// Calls the listeners when it is dropped. Not made for what only reads.
-    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> Option<Changing<'a>> {
-        (!op.only_reads()).then(|| Changing {
-            listeners: &self.listeners,
-            name,
-            op,
+    /// Calls the listeners when a verb that changes a limiter is over, or its caller is gone.
+    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> OnDrop<impl FnOnce() + 'a> {
+        OnDrop::new(move || {
+            for name in op.changes(name) {
+                self.listeners.changed(name);
+                self.listeners.room(name, false);
+            }
         })
-    }
-}
-
-/// A verb that changes a limiter: its listeners are called when it is over, or its caller is gone.
-pub(crate) struct Changing<'a> {
-    listeners: &'a Listeners,
-    name: &'a Name,
-    op: &'a Op,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let new_name = match self.op {
-            Op::Rename(new_name) => Some(new_name),
-            _ => None,
-        };
-        for name in std::iter::once(self.name).chain(new_name) {
-            self.listeners.changed(name);
-            self.listeners.room(name, false);
-        }
     }
 }
 
@@ -274,7 +256,7 @@ pub(crate) fn remote<S: Decide>(
         deadline: Deadline::new(guards.deadline, guards.traffic),
         refusals,
         queue: Queued::new(Arc::clone(&leasing), clock, queues, in_flight),
-        server: Arc::clone(leasing.inner()),
+        server: Arc::clone(&leasing.inner),
         leasing,
     })
 }

@@ -71,7 +71,12 @@ pin_project! {
             // Held until the response body takes it over.
             settling: Option<SettleOnDrop>,
         },
-        Refused { response: Option<Response<Bytes>> },
+        // The first poll builds the response.
+        Refusing {
+            refused: Option<(Refusal, Parts)>,
+            shared: Arc<LayerState>,
+            fields: Fields,
+        },
     }
 }
 
@@ -97,12 +102,7 @@ impl LayerState {
     }
 
     /// Returns the response to a refused request.
-    pub(super) fn refuse(
-        &self,
-        refusal: Refusal,
-        request: Parts,
-        fields: Fields,
-    ) -> Response<Bytes> {
+    fn refuse(&self, refusal: Refusal, request: Parts, fields: Fields) -> Response<Bytes> {
         let mut response = self.answers.refuse(&refusal, &request, fields);
         // In the request's map, whose memory is at hand.
         let mut extensions = request.extensions;
@@ -183,10 +183,15 @@ where
                         None => response.map(|body| RateLimitBody::inner(body, None)),
                     }));
                 }
-                StateProj::Refused { response } => {
-                    let Some(response) = response.take() else {
+                StateProj::Refusing {
+                    refused,
+                    shared,
+                    fields,
+                } => {
+                    let Some((refusal, request)) = refused.take() else {
                         return Poll::Pending;
                     };
+                    let response = shared.refuse(refusal, request, *fields);
                     return Poll::Ready(Ok(response.map(RateLimitBody::refusal)));
                 }
             };
@@ -209,8 +214,10 @@ fn decided<S, B, F>(
             let call = Some((inner, request));
             State::Readying { call, settling }
         }
-        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refused {
-            response: Some(shared.refuse(refusal, request.into_parts().0, fields)),
+        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
+            refused: Some((refusal, request.into_parts().0)),
+            shared: Arc::clone(shared),
+            fields,
         },
     }
 }

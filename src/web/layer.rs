@@ -18,7 +18,7 @@ use crate::{
     error::ConfigError,
     limiter::RateLimiter,
     name::Identity,
-    observe::{Observer, Origin},
+    observe::{Observer, Origin, StateChange},
     store::{AnyStore, Store},
     sync::lock,
 };
@@ -106,7 +106,9 @@ impl LayerState {
 
     /// Tells the observers of rules that are in force now, or were refused.
     pub(super) fn reloaded(&self, refused: Option<&ConfigError>, by: Origin) {
-        self.rules.load().tell_of_reload(refused, by);
+        let rules = self.rules.load();
+        let observers = &rules.defaults.observers;
+        observers.changed(&StateChange::Rules { refused, by });
     }
 }
 

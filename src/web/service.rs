@@ -122,8 +122,11 @@ where
         };
         // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
-        let response = Some(self.shared.refuse(refusal, parts, fields));
-        let state = State::Refused { response };
+        let state = State::Refusing {
+            refused: Some((refusal, parts)),
+            shared: Arc::clone(&self.shared),
+            fields,
+        };
         ResponseFuture { state }
     }
 }

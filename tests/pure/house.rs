@@ -34,6 +34,9 @@ fn the_tree_stays_light() {
     for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
     }
+    let metrics = crates(&["--no-default-features", "--features", "metrics"]);
+    let added: Vec<_> = metrics.difference(&memory).collect();
+    assert_eq!(added, ["metrics", "rapidhash", "rustversion"]);
     // On top of the eighty: TLS needs its own crates.
     let tls = crates(&["--features", &format!("{topologies},tls")]);
     let added: Vec<_> = tls.difference(&redis).collect();
@@ -47,6 +50,18 @@ fn the_tree_stays_light() {
             "README.md should say: {claim}: {added:?}"
         );
     }
+}
+
+/// The first command of the README builds what tests need, too: a new user waits for it.
+#[test]
+fn the_first_command_stays_light() {
+    let readme = read("README.md");
+    let (_, command) = readme.split_once("cargo run --example server ").unwrap();
+    let features: Vec<_> = command.lines().next().unwrap().split(' ').collect();
+    assert_eq!(features[0], "--features");
+    let built = crates_by("normal,build,dev", &features);
+    assert!(built.len() <= 205, "{}: {built:?}", built.len());
+    assert!(built.contains("metrics-exporter-prometheus"));
 }
 
 /// `benches/goals` measures other crates too. They are in its own lockfile, and in nothing
@@ -287,12 +302,15 @@ fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Lines of code that contain one of the texts.
 /// The crates of the normal tree, ourselves included.
 fn crates(arguments: &[&str]) -> BTreeSet<String> {
+    crates_by("normal", arguments)
+}
+
+fn crates_by(edges: &str, arguments: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args([
-            "tree", "--edges", "normal", "--prefix", "none", "--format", "{p}",
+            "tree", "--edges", edges, "--prefix", "none", "--format", "{p}",
         ])
         .args(arguments)
         .output()

@@ -143,7 +143,7 @@ fn rules(builder: tower_ratelimit::RateLimitLayerBuilder) -> RateLimitLayer {
             [by_key(5).named("s").shadow(), by_key(60).named("t")],
         )
         .on("/refund", by_key(30).named("refund").charge_if(|_| false))
-        .on("/owed", by_key(90).named("owed"))
+        .on("/owed", by_key(4_000).named("owed"))
         .on("/lease", by_key(4_000).named("lease").lease(secs(60)))
         .on(
             "/above",
@@ -167,7 +167,7 @@ const RULES: [(&str, u64); 10] = [
     ("s", 5),
     ("t", 60),
     ("refund", 30),
-    ("owed", 90),
+    ("owed", 4_000),
     ("lease", 4_000),
     ("above", 4),
     ("wait", 3),

@@ -2,12 +2,12 @@
 
 use std::{fs, process::Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower_ratelimit::key::{Key, KeyExtractor, NoKey};
 
 use crate::{
     scene::*,
-    support::{Cluster, RedisServer, unique},
+    support::{Cluster, RedisServer, cluster::MASTERS, unique},
     tool,
 };
 
@@ -357,18 +357,31 @@ fn a_server_that_cannot_be_asked_is_told_from_a_wrong_command() {
 async fn a_cluster_is_asked_by_its_nodes() {
     let cluster = Cluster::start();
     let store = RedisStore::cluster(cluster.urls()).build().unwrap();
-    let limiter = in_use(&store, 4).await;
     let urls = cluster.urls().join(",");
-    let args = [
-        "get",
-        limiter.name(),
-        "--cluster",
-        "--json",
-        "--redis",
-        &urls,
-    ];
-    let seen = object(tool().args(args).output().unwrap());
-    assert_eq!(seen["left"], 6);
+    let ask = |args: &[&str]| {
+        let cluster = ["--cluster", "--json", "--redis", &urls];
+        tool().args(args).args(cluster).output().unwrap()
+    };
+    // Each master has one of them.
+    for node in 0..MASTERS {
+        let limiter = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
+        limiter.set_rate(Limit::per_hour(10)).await.unwrap();
+        take(&limiter, 4).await;
+        let name = limiter.name();
+        assert_eq!(object(ask(&["get", name]))["left"], 6);
+        let watched = said(ask(&["watch", name, "--every", "1ms", "--count", "2"]), 0);
+        assert_eq!(watched.matches("\"left\":6").count(), 2, "{watched}");
+        assert_eq!(object(ask(&["diagnose", name]))["findings"], json!([]));
+        let value = format!("{{{name}}}:value");
+        cluster.node_of(&value).cli(&["SET", &value, "3"]);
+        said(ask(&["diagnose", name]), 1);
+        assert_eq!(object(ask(&["repair", name, "--yes"]))["lost"], 3);
+        object(ask(&["set-rate", name, "--rate", "20/1h", "--yes"]));
+        assert_eq!(limiter.available_permits().await.unwrap(), 16);
+        object(ask(&["delete", name, "--yes"]));
+        assert!(!limiter.exists().await.unwrap());
+        said(ask(&["get", name]), 4);
+    }
     let verified = tool()
         .args(["verify", "--cluster", "--redis", &urls])
         .output();
@@ -382,4 +395,35 @@ async fn a_cluster_is_asked_by_its_nodes() {
         let (_, address) = url.split_once("://").unwrap();
         assert!(page.contains(address.trim_end_matches('/')), "{page}");
     }
+}
+
+#[test]
+fn a_server_is_verified() {
+    let server = RedisServer::start();
+    // Old and Holes are of the machine's version.
+    let kinds = |output: Output| {
+        let status = output.status.code();
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(object["schema"], 1);
+        let findings = object["findings"].as_array().unwrap();
+        for finding in findings {
+            let has = |name: &str| finding[name].as_str().is_some_and(|it| !it.is_empty());
+            assert!(has("kind") && has("severity") && has("text"), "{finding}");
+        }
+        assert_eq!(status, Some(i32::from(!findings.is_empty())), "{object}");
+        let kinds = findings
+            .iter()
+            .map(|it| it["kind"].as_str().unwrap().to_owned());
+        kinds
+            .filter(|kind| !["Old", "Holes"].contains(&kind.as_str()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(on(&server, &["verify", "--json"])), [""; 0]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    assert_eq!(kinds(on(&server, &["verify", "--json"])), ["Evicts"]);
+    let page = said(on(&server, &["verify"]), 1);
+    assert!(page.contains("allkeys-lru"), "{page}");
+    // Nothing stays.
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
 }

@@ -279,7 +279,11 @@ fn the_smallest_limits_of_rules_are_found() {
         )
     };
     let line = |second: u32, caller: u32| {
-        let path = if second % 3 == 0 { "/dear" } else { "/x" };
+        let path = if second.is_multiple_of(3) {
+            "/dear"
+        } else {
+            "/x"
+        };
         let time = 1_791_640_500 + second;
         format!("192.0.2.{caller} - - [{time}.{caller:03}] \"GET {path} HTTP/1.1\" 200 5\n")
     };

@@ -703,14 +703,3 @@ fn mistakes_are_named() {
         assert!(ran.said.contains(said), "{arguments:?}: {}", ran.said);
     }
 }
-
-#[test]
-fn help_fits_a_screen_and_shells_complete() {
-    for command in ["check", "explain", "diff", "replay", "completions"] {
-        let ran = ratelimit(&[command, "-h"], b"");
-        let lines = ran.output.lines().count();
-        assert!(ran.status == 0 && lines <= 40, "{command}: {lines} lines");
-    }
-    let script = ratelimit(&["completions", "bash"], b"").output;
-    assert!(script.contains("_ratelimit") && script.contains("--fail-on-newly-refused"));
-}

@@ -21,7 +21,7 @@ use crate::{
 /// The callers of each kind that are listed.
 const LISTED: usize = 10;
 
-/// Compare two files of rules, and the callers that they refuse in an access log.
+/// Compare two files of rules, also by what they refuse of a log.
 ///
 /// Each request of the log goes through both, in the log's time. Newly refused are callers that
 /// only the new file refuses at all. Names that only code defines are assumed and listed.
@@ -31,10 +31,14 @@ pub(crate) struct Arguments {
     old: PathBuf,
     /// The file that is to replace it
     new: PathBuf,
-    /// The log to send through both; `-` is the standard input
+    /// The log to send through both
+    ///
+    /// `-` is the standard input.
     #[arg(long)]
     log: Option<PathBuf>,
-    /// The column of the log that tells callers apart; `ip` groups addresses as `peer` does
+    /// The column of the callers
+    ///
+    /// `ip` groups addresses as rules by `peer` do.
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     #[command(flatten)]
@@ -44,7 +48,7 @@ pub(crate) struct Arguments {
     /// Exit with 1 if a caller is newly refused
     #[arg(long, requires = "log")]
     fail_on_newly_refused: bool,
-    /// Show callers by their keys instead of by digests
+    /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
     /// Print one JSON object

@@ -19,13 +19,13 @@ use crate::{
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Show a limiter as it stands in Redis: its limit, the permits left, and when more are free.
+    /// Show a limiter in Redis: its limit, and the permits left and used.
     ///
     /// It only reads. Exits with 4 if there is no such limiter.
     Get(One),
-    /// Show a limiter again and again, a line each time, until it is interrupted.
+    /// Show a limiter again and again, a line each time.
     ///
-    /// The whole log is read each time: look at a large one less often. Refusals and waiting
+    /// It goes on until it is interrupted. The whole log is read each time: look at a large one less often. Refusals and waiting
     /// requests are in no store; the metrics have them.
     Watch {
         #[command(flatten)]
@@ -49,6 +49,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "RATE")]
         rate: Limit,
         /// Begin anew: all permits are free
+        ///
+        /// Of a limit per client those of `--client`.
         #[arg(long)]
         reset: bool,
     },
@@ -69,16 +71,20 @@ pub(crate) enum Command {
         #[arg(long = "for", value_parser = time, value_name = "TIME")]
         lasting: Duration,
     },
-    /// End the ban of a caller, and forget its refusals. Exits with 4 if it is not banned.
+    /// End the ban of a caller, and forget its refusals.
+    ///
+    /// Exits with 4 if it is not banned.
     Unban {
         #[command(flatten)]
         one: One,
         #[command(flatten)]
         write: Write,
     },
-    /// Say what looks wrong with a limiter, and what to do. Exits with 1 if something does.
+    /// Say what looks wrong with a limiter, and what to do.
+    ///
+    /// Exits with 1 if something does.
     Diagnose(One),
-    /// Count the permits left of a limiter anew, where they and the log differ.
+    /// Count the permits left of a limiter anew, by its log.
     Repair {
         #[command(flatten)]
         one: One,

@@ -29,7 +29,7 @@ use tower_ratelimit::{ConfigError, Error};
 
 use self::out::{print, say};
 
-/// Choose request limits from access logs, check files of rules, and look after limiters in Redis.
+/// Choose limits by logs, check files of rules, and look after limiters in Redis.
 #[derive(Parser)]
 #[command(name = "ratelimit", version)]
 struct Arguments {

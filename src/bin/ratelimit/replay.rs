@@ -28,10 +28,10 @@ use crate::{
 /// The version of what `--json` prints. It grows when a field changes or goes.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// Replay an access log against limits: the callers each limit would touch, the requests it would
-/// refuse, and the smallest limit that leaves nearly all callers alone.
+/// Replay an access log against limits, to choose one of them.
 ///
-/// Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
+/// Shows the callers that each limit would touch, the requests that it would refuse, and the
+/// smallest limit that leaves nearly all callers alone. Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
 /// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
@@ -39,28 +39,38 @@ pub(crate) const SCHEMA: u32 = 1;
 /// take none, and callers of gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The log; `-` is the standard input, which is read once, so that no limit is verified
+    /// The log
+    ///
+    /// `-` is the standard input, which is read once, so that no limit is verified.
     #[arg(required_unless_present = "demo", conflicts_with = "demo")]
     log: Option<PathBuf>,
-    /// Replay a day that is made up, the same one each time
+    /// Replay a day that is made up
+    ///
+    /// It is the same one each time.
     #[arg(long)]
     demo: bool,
-    /// Count by this column: `ip`, `user`, a name in JSON or CSV, or the number of a column
+    /// The column of the callers
+    ///
+    /// `ip`, `user`, a name in JSON or CSV, or the number of a column.
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
-    /// Count by the client's address behind proxies, in a column with what an X-Forwarded-For has:
-    /// it is believed where the address in `ip` is of a `--trusted` network
-    #[arg(
-        long,
-        requires = "trusted",
-        conflicts_with = "by",
-        value_name = "COLUMN"
-    )]
+    /// The column of X-Forwarded-For; needs `--trusted`
+    ///
+    /// Counts by the client's address behind proxies. The column is believed where the address in
+    /// `ip` is of a `--trusted` network.
+    #[arg(long, requires = "trusted", conflicts_with = "by", value_name = "COL")]
     client_ip_from: Option<String>,
     /// A network of proxies that are trusted, as in `10.0.0.0/8`; repeat it for others
-    #[arg(long, requires = "client_ip_from", value_name = "NETWORK")]
+    #[arg(
+        long,
+        requires = "client_ip_from",
+        value_name = "NETWORK",
+        hide_short_help = true
+    )]
     trusted: Vec<String>,
-    /// A limit, as in `60/1m`; repeat it to compare limits, which costs no further reading
+    /// A limit
+    ///
+    /// Repeat it to compare limits, which costs no further reading of the log.
     #[arg(
         long,
         default_value = "30/1m,60/1m,120/1m",
@@ -68,27 +78,33 @@ pub(crate) struct Arguments {
         value_name = "RATE"
     )]
     limit: Vec<Limit>,
-    /// Send the requests through the rules of this file, as a service would
+    /// Send the log through the rules of this file
     #[arg(long, conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"], value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The algorithm that counts: `sliding-log`, `fixed-window` or `gcra`
-    #[arg(long, default_value = "sliding-log")]
+    /// How to count [default: sliding-log]
+    ///
+    /// `sliding-log`, `fixed-window` or `gcra`.
+    #[arg(long, default_value = "sliding-log", hide_default_value = true)]
     algorithm: Algorithm,
-    /// Look for the smallest limit that touches fewer than this share of callers [default: 0.1%].
-    /// With `--rules` for that of each rule, in several readings, and only if it is given
+    /// The share of callers to touch [default: 0.1%]
+    ///
+    /// Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
+    /// rule, in several readings, and only if it is given.
     #[arg(long, value_parser = share, value_name = "SHARE")]
     share: Option<f64>,
     #[command(flatten)]
     columns: Columns,
     #[command(flatten)]
     assumptions: Assumptions,
-    /// Show callers by their keys instead of by digests
+    /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
-    /// Print one JSON object, in which figures are lists of the least and the most
+    /// Print one JSON object
+    ///
+    /// Figures in it are lists of the least and the most.
     #[arg(long)]
     json: bool,
-    /// Also write the report with charts into one file, which needs no network
+    /// Also write a report with charts into this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

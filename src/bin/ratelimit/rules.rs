@@ -14,16 +14,22 @@ use crate::{Stop, out::say};
 /// What code defines: assumed and listed, or fixed.
 #[derive(clap::Args)]
 pub(crate) struct Assumptions {
-    /// Refuse names that only code defines, and that no option fixes
+    /// Refuse names of the code that no option fixes
     #[arg(long)]
     strict: bool,
-    /// Fix the tier that code chooses, as in `plan=paid`; else the first one
+    /// The tier that code chooses, as in `plan=paid`
+    ///
+    /// Without it, code chooses the first one.
     #[arg(long, value_parser = fixed::<String>, value_name = "NAME=TIER")]
     tier: Vec<(String, String)>,
-    /// Fix a condition of the code, as in `beta=true`; else it does not hold
+    /// A condition of the code, as in `beta=true`
+    ///
+    /// Without it, the condition does not hold.
     #[arg(long, value_parser = fixed::<bool>, value_name = "NAME=BOOL")]
     when: Vec<(String, bool)>,
-    /// Fix a cost that code calculates, as in `rows=20`; else 1
+    /// A cost that code calculates, as in `rows=20`
+    ///
+    /// Without it, the cost is 1.
     #[arg(long, value_parser = fixed::<u32>, value_name = "NAME=PERMITS")]
     cost: Vec<(String, u32)>,
 }

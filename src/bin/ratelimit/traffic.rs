@@ -35,18 +35,24 @@ const IPV6_PREFIX: u8 = 56;
 /// How a log is read.
 #[derive(clap::Args)]
 pub(crate) struct Columns {
-    /// Put lines in order that are apart by up to this time
-    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME")]
+    /// Sort lines within this time
+    ///
+    /// Lines that are apart by more are left out.
+    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME", hide_short_help = true)]
     pub(crate) reorder: Duration,
     /// The column of the time, if it has no usual name
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", hide_short_help = true)]
     pub(crate) time_field: Option<String>,
-    /// Subtract the duration in this column, because lines are written when requests end; in
-    /// seconds, or with a unit, as in `took:ms` or `11:us`
-    #[arg(long, value_parser = replay::duration, value_name = "COLUMN")]
+    /// The column of a duration to subtract
+    ///
+    /// Lines are written when requests end. It is in seconds, or in a unit, as in `took:ms` or
+    /// `11:us`.
+    #[arg(long, value_parser = replay::duration, value_name = "COLUMN", hide_short_help = true)]
     pub(crate) duration_field: Option<(String, Duration)>,
-    /// The column of a header, as in `x-forwarded-for=xff`, or of a key that code defines
-    #[arg(long, value_parser = rules::fixed::<String>, value_name = "NAME=COLUMN")]
+    /// The column of a header, or of a key of the code
+    ///
+    /// As in `x-forwarded-for=xff`. A log must have it.
+    #[arg(long, value_parser = rules::fixed::<String>, value_name = "NAME=COL")]
     pub(crate) field: Vec<(String, String)>,
 }
 

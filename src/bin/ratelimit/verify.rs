@@ -5,9 +5,10 @@ use tower_ratelimit::Finding;
 
 use crate::{Answer, Stop, out::print, redis::Connection, replay::SCHEMA};
 
-/// Check that a server can keep limits: its version, permissions, memory policy and clock.
+/// Check that a server can keep limits.
 ///
-/// It writes and deletes keys of its own. Exits with 1 if it finds something.
+/// It looks at the version, permissions, memory policy and clock, and writes and deletes keys of its
+/// own. Exits with 1 if it finds something.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::{
     error::{ConfigError, Error, ErrorKind},
     limit::RateType,
     list::List,
-    name::{Name, check_prefix},
+    name::{Name, check_word},
     observe::{Observer, Observers, StateChange},
     receipt::Receipt,
     store::{
@@ -69,7 +69,7 @@ impl<B: Backend> BackendStore<B> {
     /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if it is empty or has other
     /// characters than `A-Z a-z 0-9 . _ -`.
     pub fn prefix(self, prefix: &str) -> Result<Self, ConfigError> {
-        check_prefix(prefix)?;
+        check_word("a prefix", prefix)?;
         Ok(self.with(|settings| settings.prefix = prefix.into()))
     }
 

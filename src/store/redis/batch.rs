@@ -48,7 +48,7 @@ use crate::{
         breaker::{Breakers, Signal},
         queue::while_wanted,
     },
-    sync::lock,
+    sync::{OnDrop, lock},
 };
 
 /// The most calls that go together: some milliseconds of a server's time at the worst.
@@ -385,22 +385,6 @@ impl Drop for InFlight {
     }
 }
 
-/// A batch that has its calls, until the first poll that sends it is over.
-struct Departing<'a>(&'a Batches);
-
-impl<'a> Departing<'a> {
-    fn new(batches: &'a Batches) -> Self {
-        batches.departing.fetch_add(1, SeqCst);
-        Self(batches)
-    }
-}
-
-impl Drop for Departing<'_> {
-    fn drop(&mut self) {
-        self.0.departing.fetch_sub(1, SeqCst);
-    }
-}
-
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
 struct Place<'a> {
     batches: &'a Batches,
@@ -441,7 +425,11 @@ impl Task {
         tokio::task::yield_now().await;
         let batches = Arc::clone(&self.batches);
         batches.connection.ready().await;
-        let departing = Departing::new(&batches);
+        // Until the first poll that sends the calls is over.
+        batches.departing.fetch_add(1, SeqCst);
+        let departing = OnDrop::new(|| {
+            batches.departing.fetch_sub(1, SeqCst);
+        });
         let taken = batches.with(self.runtime.id(), |queue| (queue.take(), queue.begins()));
         self.has_begun = true;
         let _in_flight = batches.in_flight(self.runtime.clone());

@@ -15,7 +15,6 @@ use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge},
     error::Error,
-    limit::LimitSource,
     list::List,
     receipt::Receipt,
     store::{Calls, guard::policy},
@@ -128,16 +127,10 @@ fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
 fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
     let part = |charge: &Charge, of: &Charge| {
-        u128::from(charge.permits) * u128::from(known_rate(of).unwrap_or(u64::MAX))
+        let limit = of.limiter.limit.given();
+        u128::from(charge.permits) * u128::from(limit.map_or(u64::MAX, |limit| limit.permits()))
     };
     part(b, a).cmp(&part(a, b))
-}
-
-fn known_rate(charge: &Charge) -> Option<u64> {
-    match charge.limit() {
-        LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit.permits()),
-        LimitSource::Store => None,
-    }
 }
 
 /// The permits taken by the calls so far. Dropping it gives them back.

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -149,13 +149,15 @@ impl RedisStore {
 
     /// Returns how many receipts could not be released. Each costs its permits for one interval.
     pub fn lost_receipts(&self) -> u64 {
-        self.server().settle_queue.lost_receipts()
+        let counts = &self.server().settle_queue.counts;
+        counts.lost_receipts.load(Ordering::Relaxed)
     }
 
     /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
     /// [`Charge`](crate::Charge).
     pub fn lost_charges(&self) -> u64 {
-        self.server().settle_queue.lost_charges()
+        let counts = &self.server().settle_queue.counts;
+        counts.lost_charges.load(Ordering::Relaxed)
     }
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
@@ -170,11 +172,10 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: source.shown.clone(),
-            is_cluster: source.is_cluster,
             observers: settings.observers.clone(),
             ..About::default()
         };
-        let connection = Arc::new(settings.connection(source, traffic));
+        let connection = Arc::new(Connection::new(source, settings.dial(traffic)));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners, bans| Server {
             settle_queue: SettleQueue::new(
@@ -225,15 +226,14 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
-        let dial = Dial {
+    fn dial(&self, traffic: Arc<Traffic>) -> Dial {
+        Dial {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             traffic,
             observers: self.observers.clone(),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
-        };
-        Connection::new(source, dial)
+        }
     }
 }

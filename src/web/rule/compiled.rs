@@ -16,7 +16,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::{Limit, LimitSource, RateType, Slots, check_lease},
+    limit::{Ban, Limit, LimitSource, RateType, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{Kept, Observers},
@@ -72,20 +72,27 @@ struct NamedLimit {
     limit: Option<LimitSource>,
 }
 
-impl NamedLimit {
-    /// Returns whether a log of the callers' own limits counts it, and no more is kept.
-    fn is_plain(&self) -> bool {
-        let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-        let given = self.limit.as_ref().and_then(LimitSource::given);
-        let counts = self.naming.counting == Counting::default();
-        counts && self.labels.ban.is_none() && !given.is_some_and(per_client)
-    }
-}
-
 /// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
         of them")
+}
+
+/// Checks that a store counts by this limit which has a sliding log alone.
+fn check_log_alone(
+    rule: &str,
+    naming: &Naming,
+    limit: Option<&LimitSource>,
+    ban: Option<Ban>,
+) -> Result<(), ConfigError> {
+    let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+    let given = limit.and_then(LimitSource::given);
+    let counts_otherwise = naming.counting != Counting::default();
+    if counts_otherwise || given.is_some_and(per_client) || ban.is_some() {
+        bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
+            `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+    }
+    Ok(())
 }
 
 impl CompiledRule {
@@ -102,7 +109,8 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(&store.about().prefix, &defaults.observers)?;
+        let about = store.about();
+        let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -111,10 +119,27 @@ impl CompiledRule {
             }
             _ => {}
         }
-        rule.claim_names(&limits, store, holder)?;
-        if store.about().counts_by_log_alone && !limits.iter().all(NamedLimit::is_plain) {
-            bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+        let key = rule.key.as_ref().map(|key| key.description());
+        let closure = match &rule.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
+            _ => None,
+        };
+        for NamedLimit {
+            labels,
+            naming,
+            limit,
+        } in &limits
+        {
+            // All that distinguishes the rule from another one of its name.
+            let (algorithm, ban) = (naming.counting.algorithm, rule.ban);
+            if about.counts_by_log_alone {
+                check_log_alone(&label, naming, limit.as_ref(), rule.ban)?;
+            }
+            let fingerprint =
+                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
+            if !about.rule_names.claim(&labels.name, fingerprint, holder) {
+                return Err(duplicate(&labels.name));
+            }
         }
         rule.name = Some(label);
         if defaults.shadow {
@@ -245,15 +270,6 @@ impl CompiledRule {
         Ok(())
     }
 
-    /// Returns whether the limiters of these rules share an identity, and so a hash slot.
-    pub(super) fn share_identity(rules: &[Self]) -> bool {
-        let mut limits = rules.iter().flat_map(|rule| &rule.limits);
-        let key = |rule: &Self| rule.rule.key.as_ref().map(|key| key.description());
-        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
-        rules.len() < 2
-            || (limits.all(|named| named.naming.is_derived()) && rules.windows(2).all(same))
-    }
-
     /// Returns the refusal of a request that lacks the key; `None` if the rule lets it pass.
     pub(super) fn refuse(&self, missing: Missing, parts: &Parts) -> Option<Refusal> {
         // Browsers send no credentials with a preflight: a refusal would lock their users out.
@@ -336,40 +352,6 @@ impl Rule {
         Ok(traits)
     }
 
-    /// Claims the names of its limits, which no different rule may have.
-    fn claim_names(
-        &self,
-        limits: &[NamedLimit],
-        store: &dyn AnyStore,
-        holder: &Holder,
-    ) -> Result<(), ConfigError> {
-        let key = self.key.as_ref().map(|key| key.description());
-        let closure = match &self.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
-            _ => None,
-        };
-        for NamedLimit {
-            labels,
-            naming,
-            limit,
-        } in limits
-        {
-            // All that distinguishes the rule from another one of its name.
-            let algorithm = naming.counting.algorithm;
-            let ban = &labels.ban;
-            let fingerprint =
-                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
-            if !store
-                .about()
-                .rule_names
-                .claim(&labels.name, fingerprint, holder)
-            {
-                return Err(duplicate(&labels.name));
-            }
-        }
-        Ok(())
-    }
-
     /// Checks that a fixed cost is between 1 and the limits that are known.
     pub(crate) fn check_cost(&self, cost: u32) -> Result<(), ConfigError> {
         let mut limits = self.known_limits();
@@ -390,19 +372,6 @@ impl Rule {
         // The part of the check that needs no limit.
         check(None)?;
         self.known_limits().try_for_each(|limit| check(Some(limit)))
-    }
-
-    /// Checks that the fields of responses can carry its permits, unless it is hidden.
-    pub(super) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let mut permits = self.known_limits().map(Limit::permits);
-        match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => {
-                let rule = self.label();
-                bail!(Rule: "rule {rule:?} has {permits} permits, and response fields can carry \
-                    at most {most}: add `.hide_headers()`, or turn the fields off")
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Returns how many slots divide its intervals, after a check.

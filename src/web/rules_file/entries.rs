@@ -1,7 +1,7 @@
 //! Reads the entries of a rules file: conditions on requests, and the rules that apply.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -48,16 +48,11 @@ pub(super) struct Otherwise {
 pub(super) fn read(
     code: &RulesFile,
     text: &str,
-    mut named: Vec<NamedRule>,
+    mut named: BTreeMap<String, NamedRule>,
     on: &[Spanned<Table<Definition>>],
     otherwise: Option<&Spanned<Table<Otherwise>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
-    // A map, because each of thousands of entries may name another rule.
-    let places = named.iter().enumerate();
-    let places: HashMap<_, _> = places
-        .map(|(at, named)| (named.name.get_ref().clone(), at))
-        .collect();
     for entry in on {
         let fields = &entry.get_ref().0;
         let of_lists = [
@@ -67,16 +62,17 @@ pub(super) fn read(
         ];
         only_with(false, "`[[deny]]` and `[[allow]]`", of_lists)?;
         let pattern = pattern(code, entry)?;
-        let chosen = chosen(&mut named, &places, entry, fields.rules.as_ref())?;
+        let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
         let place = format!("on[{}]", rules.entries.len());
         rules.entries.push((place, Ok(pattern), chosen));
     }
     check_reached(text, &rules.entries, on)?;
     if let Some(table) = otherwise {
-        rules.otherwise = chosen(&mut named, &places, table, table.get_ref().0.rules.as_ref())?;
+        rules.otherwise = chosen(&mut named, table, table.get_ref().0.rules.as_ref())?;
     }
-    match named.iter().find(|named| !named.used) {
-        Some(unused) => Err(unused.name.fail(
+    let unused = named.values().filter(|named| !named.used);
+    match unused.min_by_key(|unused| unused.at.start) {
+        Some(unused) => Err(unused.at.fail(
             "no entry uses this rule: name it in the `rules` of an `[[on]]` or of `[otherwise]`, \
              or remove it",
         )),
@@ -172,24 +168,17 @@ pub(super) fn listed(
     }
 }
 
-/// Returns the rules that an entry names. `places` is the index of each rule by its name.
+/// Returns the rules that an entry names.
 fn chosen(
-    named: &mut [NamedRule],
-    places: &HashMap<String, usize>,
+    named: &mut BTreeMap<String, NamedRule>,
     entry: &impl Fail,
     names: Option<&Spanned<Vec<Spanned<String>>>>,
 ) -> Result<Vec<Rule>, Mistake> {
     let mut chosen = Vec::new();
     let mut seen = HashSet::new();
     for name in need(names, entry, "rules", "[\"api\"]")?.get_ref() {
-        let rule = places
-            .get(name.get_ref())
-            .and_then(|place| named.get_mut(*place));
-        let Some(rule) = rule else {
-            let known: Vec<_> = named
-                .iter()
-                .map(|named| named.name.get_ref().as_str())
-                .collect();
+        let Some(rule) = named.get_mut(name.get_ref()) else {
+            let known: Vec<_> = named.keys().map(String::as_str).collect();
             return Err(name.fail(no_such("rule", name.get_ref(), &known)));
         };
         if !seen.insert(name.get_ref()) {

@@ -1,6 +1,6 @@
 //! Reads the tables below `rules`, one for each rule.
 
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 
 use http::{Method, request::Parts};
 use serde::Deserialize;
@@ -81,9 +81,9 @@ struct Terms {
     status: Option<u16>,
 }
 
-/// A rule, and whether an entry has named it.
+/// A rule, the place of its name, and whether an entry has named it.
 pub(super) struct NamedRule {
-    pub(super) name: Spanned<String>,
+    pub(super) at: Range<usize>,
     pub(super) rule: Rule,
     pub(super) used: bool,
 }
@@ -93,25 +93,22 @@ pub(super) fn read(
     keys: &Keys,
     text: &str,
     rules: Option<Spanned<ByName<Table<Definition>>>>,
-) -> Result<Vec<NamedRule>, Mistake> {
-    let at = span(&rules).unwrap_or_default();
-    let mut named = Vec::new();
+) -> Result<BTreeMap<String, NamedRule>, Mistake> {
+    let file = span(&rules).unwrap_or_default();
+    let mut named = BTreeMap::new();
     let (mut line, mut counted) = (1, 0);
     for (name, table) in rules.map(Spanned::into_inner).map_or(Vec::new(), in_order) {
         check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
         let mut rule = rule(code, keys, name.get_ref(), &table)?;
         // Counted on from the last rule: from the start each time would be quadratic in the text.
-        line += line_at(&text[counted..], name.span().start - counted) - 1;
-        counted = name.span().start;
+        let (at, used) = (name.span(), false);
+        line += line_at(&text[counted..], at.start - counted) - 1;
+        counted = at.start;
         rule.line = Some(line);
-        named.push(NamedRule {
-            name,
-            rule,
-            used: false,
-        });
+        named.insert(name.into_inner(), NamedRule { at, rule, used });
     }
     match named.is_empty() {
-        true => Err(at.fail(NO_RULES)),
+        true => Err(file.fail(NO_RULES)),
         false => Ok(named),
     }
 }

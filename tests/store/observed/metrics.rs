@@ -6,6 +6,7 @@ use crate::{
     listed::{Listed, listed, metric_of},
     scene::*,
 };
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tower_ratelimit::{
     FailurePolicy, Rules,
@@ -89,6 +90,117 @@ fn a_request_is_counted_with_its_rules_and_permits() {
             assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
         }
     });
+}
+
+/// Layers are built when a service starts, perhaps before it installs a recorder.
+#[test]
+fn a_recorder_that_comes_after_the_layer_is_built_counts() {
+    let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+    let layer = layer_of(&store, rule("a"));
+    recorded(async |recorder| {
+        let _ = decide(&layer, request("ann")).await;
+        let samples = samples(recorder);
+        for (name, value) in [
+            (
+                "ratelimit_requests_total{result=\"allow\",source=\"store\"}",
+                1.0,
+            ),
+            (
+                "ratelimit_rule_requests_total{rule=\"a\",result=\"taken\"}",
+                1.0,
+            ),
+            ("ratelimit_permits_total{rule=\"a\",kind=\"taken\"}", 1.0),
+            ("ratelimit_limit_permits{rule=\"a\"}", 2.0),
+            ("ratelimit_limiters", 1.0),
+        ] {
+            assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
+        }
+    });
+}
+
+/// However many servers there are, 32 have a label of their own.
+#[test]
+fn a_flood_of_servers_makes_few_series() {
+    recorded(async |recorder| {
+        let metrics = Arc::new(Metrics::new());
+        for port in 1..=40 {
+            // Nothing answers there.
+            let store = patient(format!("redis://secret:pass@127.0.0.1:{port}"));
+            let store = store.observe(metrics.clone()).build().unwrap();
+            store.ping().await.unwrap_err();
+        }
+        let samples = samples(recorder);
+        let nodes = samples.keys().filter(|name| name.contains("node="));
+        let nodes: Vec<_> = nodes.collect();
+        assert_eq!(nodes.len(), 33, "{nodes:#?}");
+        assert!(samples.contains_key("ratelimit_connected{node=\"others\"}"));
+        assert!(
+            nodes.iter().all(|name| !name.contains("pass")),
+            "{nodes:#?}"
+        );
+    });
+}
+
+/// Remembers what metrics are described as.
+#[derive(Debug, Default)]
+struct Described(Mutex<BTreeMap<String, (&'static str, Option<Unit>)>>);
+
+impl Described {
+    fn describe(&self, name: &KeyName, kind: &'static str, unit: Option<Unit>) {
+        let mut all = self.0.lock().unwrap();
+        all.insert(name.as_str().to_owned(), (kind, unit));
+    }
+}
+
+impl Recorder for Described {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, "counter", unit);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, "gauge", unit);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, "histogram", unit);
+    }
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn each_metric_is_described_with_its_unit() {
+    let described = Described::default();
+    metrics::with_local_recorder(&described, || {
+        runtime().block_on(async {
+            let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+            let _ = decide(&layer_of(&store, rule("a")), request("ann")).await;
+        });
+    });
+    let described = described.0.into_inner().unwrap();
+    let listed = listed();
+    assert_eq!(
+        described.keys().collect::<Vec<_>>(),
+        listed.keys().collect::<Vec<_>>()
+    );
+    for (name, (kind, unit)) in described {
+        assert_eq!(kind, listed[&name].0, "{name}");
+        let expected = match name.ends_with("_seconds") {
+            true => Unit::Seconds,
+            false => Unit::Count,
+        };
+        assert_eq!(unit, Some(expected), "{name}");
+    }
 }
 
 /// Of all stores of an observer together; a clone is no other store.

@@ -21,8 +21,12 @@ use crate::{
 pub(crate) struct Balance {
     /// The receipt of the call that took them.
     receipt: Receipt,
+    settle: Settle,
     state: Mutex<State>,
 }
+
+/// Settles with the store. It does not wait.
+pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 struct State {
     /// Set if permits that come back may be handed out again.
@@ -40,10 +44,11 @@ struct State {
 }
 
 impl Balance {
-    pub(crate) fn new(receipt: Receipt) -> Self {
+    pub(crate) fn new(receipt: Receipt, settle: Settle) -> Self {
         let permits = receipt.permits;
         Self {
             receipt,
+            settle,
             state: Mutex::new(State {
                 open: true,
                 unused: permits,
@@ -71,10 +76,10 @@ impl Balance {
     }
 
     /// Ends the lease: nothing is handed out any more, and what no grant has is given back.
-    pub(crate) fn close(&self, mut settle: impl FnMut(Receipt, u32)) {
+    pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.open = false;
-        self.correct(state, &mut settle);
+        self.correct(state);
     }
 
     /// Returns whether it is to be followed by another: it has ended, or less than half of it is
@@ -94,13 +99,10 @@ impl Balance {
         self.receipt.permits
     }
 
-    /// Corrections are sent in their order, and unlocked: `settle` may tell an observer of a loss,
-    /// which may ask for this lease again. So one caller at a time sends, also what comes meanwhile.
-    fn correct<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        settle: &mut dyn FnMut(Receipt, u32),
-    ) {
+    /// Takes what is unused out of the entry. Corrections are sent in their order, and unlocked:
+    /// `settle` may tell an observer of a loss, which may ask for this lease again. So one caller at
+    /// a time sends, also what comes meanwhile.
+    fn correct<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         if state.unused > 0 {
             let permits = state.entry;
             state.entry -= mem::take(&mut state.unused);
@@ -116,7 +118,7 @@ impl Balance {
         }
         while let Some((entry, keep)) = state.corrections.pop_front() {
             drop(state);
-            settle(entry, keep);
+            (self.settle)(entry, keep);
             state = lock(&self.state);
         }
         state.sending = false;
@@ -124,11 +126,11 @@ impl Balance {
 }
 
 impl TakenAhead for Balance {
-    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+    fn give_back(&self, permits: u32) {
         let mut state = lock(&self.state);
         state.unused += permits;
         if !state.open {
-            self.correct(state, settle);
+            self.correct(state);
         }
     }
 }

@@ -50,7 +50,6 @@ struct State {
 /// Permits in hand. Dropping it ends it: what no grant has is given back.
 pub(crate) struct Lease {
     pub(crate) balance: Arc<Balance>,
-    pub(crate) settle: Settle,
     /// The limit by which it was taken.
     pub(crate) limit: LimitSource,
     /// It lasts so long after it was sent.
@@ -64,9 +63,6 @@ pub(crate) struct Lease {
     /// runtime: the entry in the store expires by itself.
     pub(crate) _expiry: Option<JoinSet<()>>,
 }
-
-/// Settles with the store. It does not wait.
-pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 /// The part of a call beside its callers.
 pub(crate) struct LeasePlan {
@@ -338,6 +334,6 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.balance.close(|entry, keep| (self.settle)(entry, keep));
+        self.balance.close();
     }
 }

@@ -19,8 +19,8 @@ use super::{
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
     observe::{Observers, StateChange},
-    store::redis::classify::{Class, Executed},
-    sync::lock,
+    store::redis::classify::Class,
+    sync::{OnDrop, lock},
 };
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within
@@ -67,7 +67,7 @@ pub(crate) struct Failed {
 
 impl Failed {
     fn after_sending(error: RedisError) -> Self {
-        let unacknowledged = Class::of(&error).executed() == Executed::Perhaps;
+        let unacknowledged = Class::of(&error).leaves_open();
         Self {
             error,
             unacknowledged,
@@ -213,11 +213,8 @@ impl Connection {
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
         let (mut link, since) = self.connected().await?;
-        let mut given_up = GivenUp {
-            connection: self,
-            since,
-            armed: true,
-        };
+        // Its caller may leave before it is answered.
+        let given_up = OnDrop::new(|| self.record_silence(since));
         let reply = match &mut link {
             Link::Multiplexed(connection, _) => connection.send_packed_command(command).await,
             #[cfg(feature = "cluster")]
@@ -226,7 +223,7 @@ impl Connection {
         };
         // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
-        given_up.armed = false;
+        given_up.disarm();
         self.record(since, reply.as_ref().err());
         reply.map_err(|error| {
             // The error of redis-rs after a repetition says nothing about the first attempt.
@@ -429,21 +426,6 @@ impl Connection {
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
         lock(&self.slot)
-    }
-}
-
-/// Records that the caller of an unanswered command has left.
-struct GivenUp<'a> {
-    connection: &'a Connection,
-    since: Instant,
-    armed: bool,
-}
-
-impl Drop for GivenUp<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.connection.record_silence(self.since);
-        }
     }
 }
 

@@ -142,39 +142,25 @@ pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
 
 /// Reads the reply of HMGET rate interval type keepAliveTime.
 pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
-    let Value::Array(fields) = reply else {
+    type Fields = (Option<i64>, Option<i64>, Option<String>, Option<i64>);
+    let is_text = |field: &Value| matches!(field, Value::BulkString(_) | Value::Nil);
+    if !matches!(reply, Value::Array(fields) if fields.len() == 4 && fields.iter().all(is_text)) {
         return Err(unreadable());
-    };
-    let [rate, interval, rate_type, keep_alive] = &**fields else {
-        return Err(unreadable());
-    };
-    let text = |field: &Value| match field {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
-        _ => None,
-    };
-    let number = |field: &Value| -> Result<Option<i64>, Error> {
-        match text(field) {
-            None => Ok(None),
-            Some(text) => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ErrorKind::ForeignState.into()),
-        }
-    };
-    let (Some(rate), Some(interval), Some(rate_type)) =
-        (number(rate)?, number(interval)?, text(rate_type))
+    }
+    let fields = redis::from_redis_value_ref::<Fields>(reply);
+    let (Some(rate), Some(interval), Some(rate_type), keep_alive) =
+        fields.map_err(|_| ErrorKind::ForeignState)?
     else {
         return Ok(None);
     };
     Ok(Some(StoredLimit {
         rate,
         interval,
-        rate_type: if rate_type == "1" {
-            RateType::PerClient
-        } else {
-            RateType::Overall
+        rate_type: match &*rate_type {
+            "1" => RateType::PerClient,
+            _ => RateType::Overall,
         },
-        keep_alive: u64::try_from(number(keep_alive)?.unwrap_or(0)).unwrap_or(0),
+        keep_alive: at_least_zero(keep_alive.unwrap_or(0)),
     }))
 }
 

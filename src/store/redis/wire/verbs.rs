@@ -27,25 +27,19 @@ pub(crate) fn call(
         return Ok(Some(call));
     }
     let mut keys = Vec::from(keys(name, ask.client_id));
-    let (verb, once) = match op {
-        Op::TrySetRate(_) => ("try_set_rate", false),
-        Op::SetRate { .. } => ("set_rate", false),
-        Op::Release(_) => ("release", true),
-        Op::Expire(..) => ("expire", false),
-        Op::ClearExpire => ("clear_expire", false),
-        Op::Available => ("available", false),
-        // A second call would find nothing to repair, and report that.
-        Op::Repair => ("repair", true),
-        Op::Rename(new_name) => {
-            keys.extend(ban::keys(name));
-            keys.extend(format::keys(new_name, ask.client_id));
-            keys.extend(ban::keys(new_name));
-            ("rename", true)
-        }
-        Op::TimeToLive | Op::Inspect | Op::Delete | Op::Ban(_) | Op::Unban | Op::BannedUntil => {
-            return Ok(None);
-        }
+    let verb = match op {
+        Op::SetRate { .. } => "set_rate",
+        Op::Available => "available",
+        Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+        other => other.verb(),
     };
+    // A second call would find nothing to repair, and report that.
+    let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
+    if let Op::Rename(new_name) = op {
+        keys.extend(ban::keys(name));
+        keys.extend(format::keys(new_name, ask.client_id));
+        keys.extend(ban::keys(new_name));
+    }
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
     match op {

@@ -1,5 +1,7 @@
 //! Which leases are out, when they end, and what a balance knows of one.
 
+use std::sync::{Mutex, OnceLock, Weak};
+
 use super::{world::Connection, *};
 use crate::receipt::TakenAhead;
 
@@ -16,8 +18,8 @@ fn leased(world: &mut World) -> Vec<Acquire> {
     out
 }
 
-fn balance(world: &World, permits: u32) -> Arc<Balance> {
-    Arc::new(Balance::new(world.acquire(permits).first.receipt()))
+fn balance(world: &World, permits: u32, settle: Settle) -> Arc<Balance> {
+    Arc::new(Balance::new(world.acquire(permits).first.receipt(), settle))
 }
 
 #[tokio::test]
@@ -79,7 +81,7 @@ async fn the_tasks_end_with_their_leases() {
     world.processes[0].table.end_first(1);
     world.settle_down().await;
     assert_eq!(tasks(), 2);
-    let store: Weak<Connection> = Arc::downgrade(world.processes[0].inner());
+    let store: Weak<Connection> = Arc::downgrade(&world.processes[0].inner);
     world.processes.remove(0);
     world.settle_down().await;
     assert_eq!(tasks(), 0);
@@ -89,17 +91,23 @@ async fn the_tasks_end_with_their_leases() {
 #[test]
 fn a_balance_is_worn_when_less_than_half_is_left() {
     let world = World::of_one();
-    let balance = balance(&world, 100);
+    let settled = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&settled);
+    let settle = move |entry: Receipt, keep| log.lock().unwrap().push((entry.permits, keep));
+    let balance = balance(&world, 100, Arc::new(settle));
     assert_eq!((balance.used(), balance.is_low()), (0, false));
     let (left, _) = balance.take(50).unwrap();
     assert_eq!(left, 50);
     assert_eq!((balance.used(), balance.is_low()), (50, false));
     balance.take(1).unwrap();
     assert_eq!((balance.used(), balance.is_low()), (51, true));
-    balance.give_back(20, &mut |_, _| panic!("it may be handed out again"));
+    // It may be handed out again.
+    balance.give_back(20);
+    assert_eq!(*settled.lock().unwrap(), []);
     assert_eq!((balance.used(), balance.is_low()), (31, false));
     // Out of the store, as no grant has it.
-    balance.close(|entry, keep| assert_eq!((entry.permits, keep), (100, 31)));
+    balance.close();
+    assert_eq!(*settled.lock().unwrap(), [(100, 31)]);
     assert_eq!((balance.used(), balance.is_low()), (31, true));
     assert_eq!(balance.taken(), 100);
 }
@@ -139,16 +147,24 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
 #[tokio::test]
 async fn a_correction_that_comes_back_waits_for_its_turn() {
     let world = World::of_one();
-    let balance = balance(&world, 100);
-    let _ = balance.take(60).unwrap();
-    let mut sent = Vec::new();
-    balance.close(|entry, keep| sent.push((entry.permits, keep)));
-    balance.give_back(10, &mut |entry, keep| {
-        sent.push((entry.permits, keep));
-        if keep == 50 {
-            assert_eq!(balance.used(), 50);
-            balance.give_back(20, &mut |_, _| panic!("another one sends"));
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let this = Arc::new(OnceLock::<Weak<Balance>>::new());
+    let settle = {
+        let (sent, this) = (Arc::clone(&sent), Arc::clone(&this));
+        move |entry: Receipt, keep| {
+            sent.lock().unwrap().push((entry.permits, keep));
+            if keep == 50 {
+                let balance = this.get().unwrap().upgrade().unwrap();
+                assert_eq!(balance.used(), 50);
+                balance.give_back(20);
+                assert_eq!(sent.lock().unwrap().len(), 2, "the caller before sends it");
+            }
         }
-    });
-    assert_eq!(sent, [(100, 60), (60, 50), (50, 30)]);
+    };
+    let balance = balance(&world, 100, Arc::new(settle));
+    this.set(Arc::downgrade(&balance)).unwrap();
+    let _ = balance.take(60).unwrap();
+    balance.close();
+    balance.give_back(10);
+    assert_eq!(*sent.lock().unwrap(), [(100, 60), (60, 50), (50, 30)]);
 }

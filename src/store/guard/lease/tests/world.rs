@@ -204,7 +204,7 @@ impl World {
         let exit = Exit::new(Listeners::new([listener]), About::default());
         let _changing = exit.changing(name, op);
         leasing.begins(name, op);
-        leasing.inner().manage(name, op).await
+        leasing.inner.manage(name, op).await
     }
 
     pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {
