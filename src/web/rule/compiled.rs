@@ -120,10 +120,7 @@ impl CompiledRule {
             _ => {}
         }
         let key = rule.key.as_ref().map(|key| key.description());
-        let closure = match &rule.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
-            _ => None,
-        };
+        let closure = rule.closure();
         for NamedLimit {
             labels,
             naming,
@@ -350,6 +347,14 @@ impl Rule {
             self.check_cost(permits)?;
         }
         Ok(traits)
+    }
+
+    /// Returns where the closure lies that finds its limit, if one does.
+    fn closure(&self) -> Option<*const ()> {
+        match &self.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast()),
+            _ => None,
+        }
     }
 
     /// Checks that a fixed cost is between 1 and the limits that are known.
