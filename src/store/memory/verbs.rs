@@ -91,10 +91,7 @@ impl Shared {
                 kept.keep_alive(now);
                 OpResult::Number(permits)
             }
-            Op::Used => {
-                let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
-                OpResult::Number(limit - kept.limiter.available(now, NO_ID)?)
-            }
+            Op::Used => OpResult::Number(used(kept, now)?),
             Op::Repair => {
                 let lost = kept.limiter.repair(now)?;
                 kept.keep_alive(now);
@@ -152,6 +149,12 @@ impl Shared {
             _ => OpResult::Changed(false),
         })
     }
+}
+
+/// Returns the permits in use.
+fn used(kept: &mut Kept, now: Now) -> Result<i64, Error> {
+    let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
+    Ok(limit - kept.limiter.available(now, NO_ID)?)
 }
 
 /// Carries out a verb for bans, which need no limiter; `None` for others.

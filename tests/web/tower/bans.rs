@@ -385,6 +385,11 @@ fn terms_that_make_no_sense_do_not_build() {
         leased.ban(ban),
         "rule \"api\" leases permits and bans callers",
     );
+    #[cfg(feature = "calendar")]
+    refuses(
+        Limit::daily(5).by(Constant("all")).named("api").ban(ban),
+        "rule \"api\" counts by the calendar and bans callers",
+    );
 }
 
 #[tokio::test]
