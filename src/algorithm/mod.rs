@@ -4,6 +4,7 @@
 //! `CONTRIBUTING.md` says what a new algorithm touches.
 
 pub(crate) mod answer;
+pub(crate) mod ban;
 pub(crate) mod calendar;
 pub(crate) mod call;
 pub(crate) mod fixed_window;

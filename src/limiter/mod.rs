@@ -2,6 +2,7 @@
 
 mod acknowledged;
 pub(crate) mod all_of;
+mod ban;
 mod rate;
 mod time_to_live;
 
@@ -545,7 +546,7 @@ impl RateLimiter {
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
         match self.manage(op).await {
-            Ok(OpResult::Permits(permits)) => Ok(permits),
+            Ok(OpResult::Number(permits)) => Ok(permits),
             // Of a limit that no store has, this is no more than an unused one.
             Err(error) if error.is_not_initialized() && self.given().is_some() => Ok(0),
             Ok(_) => Err(mismatch()),
@@ -558,7 +559,7 @@ impl RateLimiter {
             match op {
                 Op::SetRate { .. } | Op::TrySetRate(_) => return Err(in_code()),
                 Op::Expire(..) | Op::ClearExpire => return Ok(OpResult::Changed(false)),
-                Op::Repair => return Ok(OpResult::Permits(0)),
+                Op::Repair => return Ok(OpResult::Number(0)),
                 _ => {}
             }
         }

@@ -3,7 +3,17 @@
 use crate::scene::*;
 use tower_ratelimit::RulesFile;
 
-use super::{QUOTA, met, one, request};
+use super::{met, one, request};
+
+const QUOTA: &str = r#"[rules.quota]
+rate = "3/month"
+zone = "Europe/Berlin"
+starting-on = 15
+by = "peer"
+
+[otherwise]
+rules = ["quota"]
+"#;
 
 fn layer(store: &MemoryStore, text: &str) -> RateLimitLayer {
     let rules = RulesFile::new().parse(text).unwrap();
