@@ -26,11 +26,11 @@ pub struct Acquire {
     /// The answer if the store cannot decide; `None` hands the error to the caller.
     pub(crate) on_failure: Option<FailurePolicy>,
     /// Set if the permits left are to be counted.
-    pub(crate) remaining: bool,
+    pub(crate) wants_remaining: bool,
     /// The longest wait in a queue for permits; `None` waits for none.
     pub(crate) max_wait: Option<MaxWait>,
     /// The time since which its caller waits for the store; `None` until the store is called.
-    pub(crate) asked: Option<Instant>,
+    pub(crate) asked_at: Option<Instant>,
     /// Set when its caller leaves before any call was sent for it, so that it took nothing.
     pub(crate) unsent: OnceLock<()>,
 }
@@ -68,9 +68,9 @@ impl Acquire {
             first,
             rest,
             on_failure: None,
-            remaining: true,
+            wants_remaining: true,
             max_wait,
-            asked: None,
+            asked_at: None,
             unsent: OnceLock::new(),
         }
     }
@@ -183,9 +183,9 @@ pub struct Charge {
     /// The time for which permits are fetched ahead with these, for later callers.
     pub(crate) lease: Option<Duration>,
     /// Set if it passes uncounted while the store fails.
-    pub(crate) passes: bool,
+    pub(crate) allow_on_failure: bool,
     /// Set if callers cannot make up keys of its rule.
-    pub(crate) bounded: bool,
+    pub(crate) key_is_bounded: bool,
 }
 
 impl Charge {
@@ -199,8 +199,8 @@ impl Charge {
             shadow: false,
             lead: 0,
             lease: None,
-            passes: false,
-            bounded: false,
+            allow_on_failure: false,
+            key_is_bounded: false,
         }
     }
 
@@ -283,9 +283,9 @@ impl Acquire {
             first: charges.next().unwrap(),
             rest: charges.collect(),
             on_failure: None,
-            remaining: false,
+            wants_remaining: false,
             max_wait: waits.then_some(MaxWait::ENDLESS),
-            asked: None,
+            asked_at: None,
             unsent: OnceLock::new(),
         }
     }

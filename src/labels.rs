@@ -12,7 +12,7 @@ use std::{
 use crate::{
     limit::Ban,
     name::BuildSpread,
-    observe::{Kept, Observers},
+    observe::{ObservedRule, Observers},
     sync::Once,
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct Labels {
     pub(crate) draft11_policy: PolicyField,
     /// Those of its layer and its store.
     pub(crate) observers: Observers,
-    pub(crate) kept: Kept,
+    pub(crate) kept: ObservedRule,
     /// The terms by which callers are banned.
     pub(crate) ban: Option<Ban>,
     /// The warnings that were logged, each a bit.
@@ -72,14 +72,18 @@ impl Labels {
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
             draft11_policy: PolicyField::default(),
             observers: Observers::default(),
-            kept: Kept::default(),
+            kept: ObservedRule::default(),
             ban: None,
             warned: Once::default(),
         })
     }
 
     /// Returns the same, watched by `observers`.
-    pub(crate) fn observed(mut self: Arc<Self>, observers: &Observers, kept: Kept) -> Arc<Self> {
+    pub(crate) fn observed(
+        mut self: Arc<Self>,
+        observers: &Observers,
+        kept: ObservedRule,
+    ) -> Arc<Self> {
         // Not shared yet.
         if let Some(labels) = Arc::get_mut(&mut self) {
             labels.observers = observers.clone();

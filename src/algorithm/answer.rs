@@ -145,7 +145,7 @@ impl Acquire {
     ) -> Decision {
         let charge = &self.first;
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
-        let counted = self.remaining || answer.verdict == Verdict::Refused;
+        let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
         let limits = List::from([answer.state(charge, counted && !above_rate)]);
         let source = Source::of_store(answer.estimated);
         if answer.verdict == Verdict::Granted || charge.shadow {
@@ -171,7 +171,7 @@ impl Acquire {
         }
         let mut limits = List::with_capacity(answers.len());
         for (charge, answer) in answered() {
-            let counted = self.remaining || answer.verdict == Verdict::Refused;
+            let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
             limits.push(answer.state(charge, counted && !above_rate && !banned));
         }
         if limits.len() > 1 {

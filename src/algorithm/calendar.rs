@@ -2,7 +2,7 @@
 
 use super::{
     answer::Answer,
-    limiter::{Algorithm, Call, Needs},
+    limiter::{Call, Counter, Needs},
 };
 use crate::{
     clock::Now,
@@ -83,7 +83,7 @@ impl Calendar {
     }
 }
 
-impl Algorithm for Calendar {
+impl Counter for Calendar {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::Calendar
     }

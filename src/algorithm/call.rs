@@ -25,7 +25,7 @@ pub(crate) fn acquire<'a>(
     now: Now,
 ) -> Result<List<Answer>, ErrorKind> {
     let first = run.iter().flat_map(Acquire::charges);
-    let exact = run.iter().any(|caller| caller.remaining);
+    let exact = run.iter().any(|caller| caller.wants_remaining);
     let mut txns = List::with_capacity(run.first().map_or(0, |caller| 1 + caller.rest.len()));
     for ((limiter, terms), first) in limiters.zip(first) {
         txns.push(Txn::new(limiter, first, terms, exact, now)?);

@@ -4,7 +4,7 @@
 
 use super::{
     answer::Answer,
-    limiter::{Algorithm, Call, Needs},
+    limiter::{Call, Counter, Needs},
 };
 use crate::{
     clock::Now,
@@ -35,7 +35,7 @@ fn last_tick(now: Now, interval: i64) -> i64 {
     now.score() + now.ticks(interval.saturating_add(1)) - 1
 }
 
-impl Algorithm for FixedWindow {
+impl Counter for FixedWindow {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::FixedWindow
     }

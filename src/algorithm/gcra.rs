@@ -10,7 +10,7 @@ use self::pace::MOST;
 pub(crate) use self::pace::Pace;
 use super::{
     answer::Answer,
-    limiter::{Algorithm, Call, Needs},
+    limiter::{Call, Counter, Needs},
 };
 use crate::{
     clock::Now,
@@ -49,7 +49,7 @@ impl State {
     }
 }
 
-impl Algorithm for Gcra {
+impl Counter for Gcra {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::Gcra
     }

@@ -1,4 +1,4 @@
-//! The one interface of an algorithm, [`Algorithm`], and a limiter that one counts,
+//! The one interface of an algorithm, [`Counter`], and a limiter that one counts,
 //! [`LimiterState`].
 
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use crate::{
 /// All methods are pure: a state, the limit and an instant make an answer and the next state. The
 /// scripts in `lua/` do the same in Redis, and tests compare the two. So a state can lack each of
 /// its parts, as the keys in Redis can. A verb that fails changes nothing.
-pub(crate) trait Algorithm: Debug + Send {
+pub(crate) trait Counter: Debug + Send {
     /// Returns which algorithm it is.
     fn kind(&self) -> limit::Algorithm;
 
@@ -283,12 +283,12 @@ impl Needs {
 
 /// A limiter: its limit, and what is in use of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimiterState<A: ?Sized = dyn Algorithm> {
+pub(crate) struct LimiterState<A: ?Sized = dyn Counter> {
     pub(crate) limit: Option<StoredLimit>,
     pub(crate) state: A,
 }
 
-impl<A: Algorithm + ?Sized> LimiterState<A> {
+impl<A: Counter + ?Sized> LimiterState<A> {
     /// Returns the stored limit, if it can be counted by.
     fn checked_limit(&self) -> Result<StoredLimit, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;

@@ -9,7 +9,7 @@ pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
     answer::Answer,
-    limiter::{Algorithm, Call, Needs},
+    limiter::{Call, Counter, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
@@ -36,7 +36,7 @@ pub(crate) struct SlidingLog {
     dropped: i64,
 }
 
-impl Algorithm for SlidingLog {
+impl Counter for SlidingLog {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::SlidingLog
     }

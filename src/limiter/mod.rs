@@ -16,7 +16,7 @@ use crate::{
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots, at_least_zero, check_lease},
     name::{Limiter, Name},
-    observe::{Kept, Origin, StateChange},
+    observe::{ObservedRule, Origin, StateChange},
     receipt::Receipt,
     store::{AnyStore, Op, OpResult, Store, take},
 };
@@ -76,7 +76,7 @@ impl RateLimiter {
     pub(crate) fn of(store: Arc<dyn AnyStore>, name: Name) -> Self {
         Self {
             labels: Labels::unnamed(name.as_str())
-                .observed(&store.about().observers, Kept::default()),
+                .observed(&store.about().observers, ObservedRule::default()),
             limiter: stored(name),
             store,
             lease: None,

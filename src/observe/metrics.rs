@@ -12,7 +12,7 @@ use metrics::{
 
 use super::{
     Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall,
-    kept::RULE_RESULTS,
+    observed_rule::RULE_RESULTS,
 };
 use crate::{
     clock::{Clock, SystemClock},

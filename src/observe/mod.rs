@@ -6,9 +6,9 @@
 mod caller_span;
 #[cfg(any(feature = "redis", feature = "page"))]
 mod durations;
-mod kept;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod observed_rule;
 #[cfg(feature = "page")]
 mod snapshot;
 #[cfg(feature = "redis")]
@@ -31,7 +31,7 @@ pub use self::metrics::Metrics;
 #[cfg(feature = "page")]
 #[cfg_attr(docsrs, doc(cfg(feature = "page")))]
 pub use self::snapshot::Activity;
-pub(crate) use self::{caller_span::CallerSpan, kept::Kept};
+pub(crate) use self::{caller_span::CallerSpan, observed_rule::ObservedRule};
 use crate::{
     decision::source::Source,
     error::{ConfigError, ErrorKind},
@@ -186,7 +186,7 @@ pub struct DecidedRule<'a> {
     pub remaining: Option<u64>,
     pub(crate) key: Option<&'a str>,
     pub(crate) key_hash: u64,
-    pub(crate) kept: &'a Kept,
+    pub(crate) kept: &'a ObservedRule,
 }
 
 impl<'a> DecidedRule<'a> {

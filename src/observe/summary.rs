@@ -198,7 +198,7 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{error::ErrorKind, observe::kept::Kept};
+    use crate::{error::ErrorKind, observe::observed_rule::ObservedRule};
 
     fn call(millis: u64, result: Result<(), ErrorKind>) -> StoreCall<'static> {
         StoreCall {
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    fn rule(kept: &Kept, result: RuleResult, key_hash: u64) -> DecidedRule<'_> {
+    fn rule(kept: &ObservedRule, result: RuleResult, key_hash: u64) -> DecidedRule<'_> {
         DecidedRule {
             rule: Some("a"),
             result,
@@ -227,13 +227,17 @@ mod tests {
     #[test]
     fn a_line_says_what_was_refused_and_how_calls_went() {
         let summary = Summary::new(Duration::from_secs(60));
-        let (login, api, gone) = (Kept::default(), Kept::default(), Kept::default());
+        let (login, api, gone) = (
+            ObservedRule::default(),
+            ObservedRule::default(),
+            ObservedRule::default(),
+        );
         for (name, kept) in [("login", &login), ("api", &api), ("gone", &gone)] {
             kept.tally.get_or_init(|| summary.tally(name));
         }
         let mut calls = Calls::new(moment());
         let minute = Duration::from_secs(60);
-        let tally = |kept: &Kept| Arc::clone(kept.tally.get().unwrap());
+        let tally = |kept: &ObservedRule| Arc::clone(kept.tally.get().unwrap());
         tally(&api).add(&rule(&api, RuleResult::Taken, 1));
         (0..99).for_each(|_| calls.add(&call(1, Ok(()))));
         assert_eq!(summary.line(&calls, minute), None);
@@ -267,7 +271,7 @@ mod tests {
                 // Hashes, as names have them.
                 let hash = crate::name::BuildSpread::new();
                 let hash = std::hash::BuildHasher::hash_one(&hash, caller);
-                tally.add(&rule(&Kept::default(), RuleResult::Deny, hash));
+                tally.add(&rule(&ObservedRule::default(), RuleResult::Deny, hash));
             }
             let told = tally.take().callers;
             assert!((least..=most).contains(&told), "{callers}: {told}");

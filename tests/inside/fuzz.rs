@@ -103,9 +103,9 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
         first: charge(0),
         rest: (1..limiters).map(charge).collect(),
         on_failure: None,
-        remaining: true,
+        wants_remaining: true,
         max_wait: None,
-        asked: None,
+        asked_at: None,
         unsent: std::sync::OnceLock::new(),
     }
 }

@@ -308,9 +308,9 @@ fn question() -> Acquire {
         },
         rest: Vec::new(),
         on_failure: None,
-        remaining: true,
+        wants_remaining: true,
         max_wait: None,
-        asked: None,
+        asked_at: None,
         unsent: std::sync::OnceLock::new(),
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::algorithm::calendar::Calendar;
 use crate::{
     algorithm::{
-        self, fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm, sliding_log::SlidingLog,
+        self, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
     },
     limit::{Algorithm as ByName, Limit, LimitSource, Slots},
     name::Counting,
@@ -42,7 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             };
             Step {
                 acquire: Acquire {
-                    remaining,
+                    wants_remaining: remaining,
                     ..Acquire::of([charge], waits)
                 },
                 terms: Terms {
@@ -78,7 +78,7 @@ fn counting(slots: Option<Slots>) -> Counting {
 }
 
 /// Asks both ways, and holds answers and what is kept against each other.
-fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
+fn agree<A: Counter + Clone + Default + PartialEq + 'static>(
     steps: &[Step],
     slots: Option<Slots>,
 ) -> Result<(), TestCaseError> {
@@ -90,7 +90,7 @@ fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
         now += step.pause;
         let (caller, terms) = (&step.acquire, step.terms);
         let at = Now::millis(now);
-        let answer = one.acquire_one(&caller.first, terms, caller.remaining, at);
+        let answer = one.acquire_one(&caller.first, terms, caller.wants_remaining, at);
         let limiters = iter::once((&mut many as &mut LimiterState, terms));
         let answers = acquire(limiters, slice::from_ref(caller), at);
         prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
@@ -101,7 +101,7 @@ fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
 
 #[test]
 fn only_a_log_knows_a_call_that_comes_again() {
-    fn twice<A: Algorithm + Default>() -> [Verdict; 2] {
+    fn twice<A: Counter + Default>() -> [Verdict; 2] {
         let mut limiter = LimiterState::<A>::default();
         limiter.state.count_by(counting(None));
         let mut answer = || limiter.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
@@ -156,7 +156,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
 /// A call that another limiter refused either makes this one, and says so, or does neither.
 #[test]
 fn what_is_made_is_reported() {
-    fn reported<A: Algorithm + 'static>(state: A) -> bool {
+    fn reported<A: Counter + 'static>(state: A) -> bool {
         let mut first = LimiterState { limit: None, state };
         let mut spent = LimiterState::<SlidingLog>::default();
         spent.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();

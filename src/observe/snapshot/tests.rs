@@ -8,10 +8,15 @@ use super::{counts::RULE_RESULTS, *};
 use crate::observe::Origin;
 use crate::{
     error::{ConfigError, ErrorKind},
-    observe::Kept,
+    observe::ObservedRule,
 };
 
-fn rule<'a>(name: &'a str, result: RuleResult, caller: u64, kept: &'a Kept) -> DecidedRule<'a> {
+fn rule<'a>(
+    name: &'a str,
+    result: RuleResult,
+    caller: u64,
+    kept: &'a ObservedRule,
+) -> DecidedRule<'a> {
     DecidedRule {
         rule: Some(name),
         result,
@@ -35,7 +40,7 @@ fn decide(activity: &Activity, result: RequestResult, source: Source, rules: &[D
     });
 }
 
-fn refuse(activity: &Activity, name: &str, caller: u64, kept: &Kept) {
+fn refuse(activity: &Activity, name: &str, caller: u64, kept: &ObservedRule) {
     let rule = rule(name, RuleResult::Deny, caller, kept);
     decide(activity, RequestResult::Deny, Source::Store, &[rule]);
 }
@@ -65,7 +70,7 @@ proptest! {
     ) {
         let activity = Activity::new();
         let names = ["a", "b", "c"];
-        let kept: [Kept; 3] = Default::default();
+        let kept: [ObservedRule; 3] = Default::default();
         let (mut by_rule, mut by_request) = (HashMap::new(), HashMap::new());
         for (at, result, request, source) in events {
             let (result, request) = (RULE_RESULTS[result], REQUEST_RESULTS[request]);
@@ -125,7 +130,7 @@ proptest! {
 #[test]
 fn a_sample_stands_for_all() {
     for (refusals, callers) in [(1, 1), (40, 4), (16_000, 16), (50_000, 10), (40_000, 13)] {
-        let (activity, kept) = (Activity::new(), Kept::default());
+        let (activity, kept) = (Activity::new(), ObservedRule::default());
         for refusal in 0..refusals {
             refuse(&activity, "a", 1 + refusal % callers, &kept);
         }
@@ -145,7 +150,7 @@ fn a_sample_stands_for_all() {
 fn memory_is_bounded() {
     let activity = Activity::new();
     let names: Vec<_> = (0..300).map(|number| format!("rule-{number}")).collect();
-    let kept: Vec<_> = names.iter().map(|_| Kept::default()).collect();
+    let kept: Vec<_> = names.iter().map(|_| ObservedRule::default()).collect();
     for (at, name) in names.iter().enumerate() {
         refuse(&activity, name, at as u64, &kept[at]);
         let node = format!("node-{at}");
@@ -171,7 +176,7 @@ fn memory_is_bounded() {
     assert_eq!(shown["reloads"].as_array().unwrap().len(), MOST_RELOADS);
     // Rules that are gone make room for others.
     drop(kept);
-    refuse(&activity, "new", 1, &Kept::default());
+    refuse(&activity, "new", 1, &ObservedRule::default());
     let shown = activity.snapshot();
     assert_eq!(shown["rules"][0]["name"], "new");
 }
@@ -179,12 +184,12 @@ fn memory_is_bounded() {
 #[test]
 fn a_rule_keeps_its_numbers_over_a_reload() {
     let activity = Activity::new();
-    let old = Kept::default();
+    let old = ObservedRule::default();
     refuse(&activity, "a", 1, &old);
     assert_eq!(activity.snapshot()["rules"][0]["met"], true);
     drop(old);
     assert_eq!(activity.snapshot()["rules"][0]["met"], false);
-    refuse(&activity, "a", 1, &Kept::default());
+    refuse(&activity, "a", 1, &ObservedRule::default());
     let shown = activity.snapshot();
     assert_eq!(
         number(&shown["rules"][0]["results"], "deny", Source::Store),
@@ -195,7 +200,7 @@ fn a_rule_keeps_its_numbers_over_a_reload() {
 #[test]
 fn two_observers_do_not_share_counts() {
     let (one, other) = (Activity::new(), Activity::new());
-    let kept = Kept::default();
+    let kept = ObservedRule::default();
     refuse(&one, "a", 1, &kept);
     (0..3).for_each(|_| refuse(&other, "a", 1, &kept));
     for (activity, expected) in [(one, 1), (other, 3)] {
@@ -209,7 +214,7 @@ fn two_observers_do_not_share_counts() {
 
 #[test]
 fn a_key_is_shown_where_the_rule_says_so_and_is_cut() {
-    let (activity, kept) = (Activity::new(), Kept::default());
+    let (activity, kept) = (Activity::new(), ObservedRule::default());
     let long = "k".repeat(10_000);
     let mut shown = rule("a", RuleResult::Deny, 1, &kept);
     shown.key = Some(&long);

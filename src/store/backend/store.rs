@@ -108,7 +108,7 @@ struct Unguarded<B> {
 impl<B: Backend> Unguarded<B> {
     async fn decide(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let asked = acquire
-            .asked
+            .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
         let name = acquire.first.name();
         let pass = self.breakers.enter(name, asked.unwrap_or_default())?;
@@ -169,7 +169,7 @@ impl<B: Backend> Decide for Unguarded<B> {
             Err(error) => return Some(Err(error)),
         }
         acquire.share();
-        acquire.asked = Some(moment());
+        acquire.asked_at = Some(moment());
         None
     }
 

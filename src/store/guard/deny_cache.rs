@@ -203,7 +203,7 @@ impl Refusals {
         }
         let known = KnownRefusal {
             charges: acquire.charges().map(Held::of).collect(),
-            remaining: acquire.remaining,
+            wants_remaining: acquire.wants_remaining,
             limits: refusal.limits.clone(),
             retry_after: refusal.retry_after,
             seen: asked.seen,
@@ -317,7 +317,7 @@ struct Found {
 /// A refusal, and what was asked. Times count from when it was asked.
 struct KnownRefusal {
     charges: List<Held>,
-    remaining: bool,
+    wants_remaining: bool,
     limits: List<LimitState>,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
@@ -335,7 +335,7 @@ struct KnownRefusal {
 impl KnownRefusal {
     /// Returns whether it is the answer to this demand. Ids differ with each caller.
     fn answers(&self, acquire: &Acquire) -> bool {
-        self.remaining == acquire.remaining
+        self.wants_remaining == acquire.wants_remaining
             && self.charges.len() == 1 + acquire.rest.len()
             && (self.charges.iter().zip(acquire.charges())).all(|(held, asked)| held.answers(asked))
     }
@@ -376,7 +376,7 @@ fn key(acquire: &Acquire) -> u64 {
         state.write_u64(charge.labels.answer_hash);
         state.write_u64(u64::from(charge.permits) << 1 | u64::from(charge.shadow));
     }
-    state.write_u64(acquire.remaining.into());
+    state.write_u64(acquire.wants_remaining.into());
     state.finish()
 }
 

@@ -141,13 +141,13 @@ impl<L: StandIn> Fallback<L> {
         };
         for charge in acquire.charges() {
             if kept.iter().all(|receipt| receipt.name() != charge.name()) {
-                give_back(charge.receipt_made(acquire.asked));
+                give_back(charge.receipt_made(acquire.asked_at));
             }
         }
         match decision {
             Ok(Decision::Allow(mut grant)) if acquire.max_wait.is_none() => {
                 for receipt in grant.receipts_mut() {
-                    receipt.place = Place::Both(acquire.asked);
+                    receipt.place = Place::Both(acquire.asked_at);
                 }
                 Ok(Decision::Allow(grant))
             }

@@ -88,7 +88,7 @@ impl<S: Calls> Leasing<S> {
         let ahead = ahead(first, plan);
         // Made before the call is sent: its caller may leave.
         let receipt = ahead.first.receipt();
-        let _asked = OnDrop::new(|| plan.entry.asked());
+        let _ended = OnDrop::new(|| plan.entry.asking_ended());
         let unanswered = OnDrop::new(|| self.inner.settle(receipt.clone(), 0));
         let mut all = run.to_vec();
         all.push(ahead);

@@ -139,7 +139,7 @@ impl<L: StandIn> Locals<L> {
     ///
     /// Shadow rules have no part in it, nor rules that pass uncounted while the store fails.
     fn share(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
-        let counted = |charge: &&Charge| !charge.shadow && !charge.passes;
+        let counted = |charge: &&Charge| !charge.shadow && !charge.allow_on_failure;
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
@@ -157,7 +157,7 @@ impl<L: StandIn> Locals<L> {
         let mut charges = charges.into_iter();
         // Without a policy: errors come back to this guard.
         Some(Acquire {
-            remaining: acquire.remaining,
+            wants_remaining: acquire.wants_remaining,
             ..Acquire::new(charges.next()?, charges.collect(), None)
         })
     }

@@ -166,7 +166,7 @@ pub(crate) fn shadow(charge: Charge) -> Charge {
 /// Returns a demand whose caller wants to know what is left, and waits for nothing.
 pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
     Acquire {
-        remaining: true,
+        wants_remaining: true,
         ..Acquire::of(charges, false)
     }
 }

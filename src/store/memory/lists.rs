@@ -4,7 +4,7 @@
 use std::sync::MutexGuard;
 
 use super::{
-    shard::{Kept, Shard},
+    shard::{Shard, StoredLimiter},
     shared::Shared,
     untracked::Untracked,
 };
@@ -152,7 +152,12 @@ impl Shared {
 
     /// Lends the limiter of a charge, which is made if there is room. Returns `None` if there is
     /// none, for a charge that can be counted by an estimate.
-    fn lend(&self, shard: &mut Shard, charge: &Charge, now: Now) -> Result<Option<Kept>, Error> {
+    fn lend(
+        &self,
+        shard: &mut Shard,
+        charge: &Charge,
+        now: Now,
+    ) -> Result<Option<StoredLimiter>, Error> {
         match self.find_or_add(shard, &charge.limiter, now) {
             Ok(_) => Ok(shard.lend(charge.name())),
             Err(full)
@@ -169,7 +174,7 @@ impl Shared {
     fn count(
         &self,
         first: &Acquire,
-        lent: &mut [Option<Kept>],
+        lent: &mut [Option<StoredLimiter>],
         run: &[Acquire],
         now: Now,
     ) -> Result<List<Answer>, Error> {

@@ -22,7 +22,7 @@ const SMALL: usize = 128;
 
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
-    limiters: HashMap<Text, Kept, BuildSpread>,
+    limiters: HashMap<Text, StoredLimiter, BuildSpread>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// How many there may be.
@@ -37,7 +37,7 @@ pub(super) struct Shard {
     counter: Arc<()>,
 }
 
-pub(super) struct Kept {
+pub(super) struct StoredLimiter {
     /// The shared limiter that grants hold: one for all callers that use the same name.
     named: Arc<Limiter>,
     pub(super) limiter: Box<LimiterState>,
@@ -48,7 +48,7 @@ pub(super) struct Kept {
     _counter: Arc<()>,
 }
 
-impl Kept {
+impl StoredLimiter {
     fn new(named: Arc<Limiter>, counter: &Arc<()>) -> Self {
         Self {
             limiter: algorithm::new(named.name.algorithm()),
@@ -95,7 +95,7 @@ impl Kept {
     ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let charge = &acquire.first;
         algorithm::count_by(&mut self.limiter, charge.name(), now);
-        let exact = acquire.remaining;
+        let exact = acquire.wants_remaining;
         let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
         self.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
@@ -157,29 +157,34 @@ impl Shard {
     }
 
     /// Returns the limiter, unless it has expired.
-    pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut Kept> {
+    pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
         let kept = self.limiters.get_mut(name.text());
         kept.filter(|kept| kept.is_there(now))
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
-    /// room; one that `can_wait` for room is counted by an estimate meanwhile.
-    pub(super) fn add(&mut self, limiter: &Target, can_wait: bool, now: Now) -> Option<&mut Kept> {
+    /// room. With `can_estimate` its limiter can be counted by an estimate meanwhile.
+    pub(super) fn add(
+        &mut self,
+        limiter: &Target,
+        can_estimate: bool,
+        now: Now,
+    ) -> Option<&mut StoredLimiter> {
         self.limiters.remove(limiter.name.text());
-        if !self.has_room(can_wait, now) {
+        if !self.has_room(can_estimate, now) {
             return None;
         }
-        self.put(Kept::new(limiter.share(), &self.counter));
+        self.put(StoredLimiter::new(limiter.share(), &self.counter));
         self.limiters.get_mut(limiter.name.text())
     }
 
     /// Stores a limiter under its name.
-    pub(super) fn put(&mut self, kept: Kept) {
+    pub(super) fn put(&mut self, kept: StoredLimiter) {
         self.next_idle = i64::MIN;
         self.limiters.insert(kept.named.name.text().clone(), kept);
     }
 
-    pub(super) fn remove(&mut self, name: &Name) -> Option<Kept> {
+    pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
         self.limiters.remove(name.text())
     }
 
@@ -194,7 +199,7 @@ impl Shard {
     }
 
     /// Stores a limiter that has another name now, with the record that it had.
-    pub(super) fn put_renamed(&mut self, kept: Kept, record: Option<(Record, i64)>) {
+    pub(super) fn put_renamed(&mut self, kept: StoredLimiter, record: Option<(Record, i64)>) {
         let text = kept.named.name.text().clone();
         self.put(kept);
         match record {
@@ -238,14 +243,14 @@ impl Shard {
     }
 
     /// Lends a limiter, which keeps its place until it is given back.
-    pub(super) fn lend(&mut self, name: &Name) -> Option<Kept> {
+    pub(super) fn lend(&mut self, name: &Name) -> Option<StoredLimiter> {
         let lent = self.remove(name);
         self.lent += usize::from(lent.is_some());
         lent
     }
 
     /// Takes back a limiter that was lent.
-    pub(super) fn take_back(&mut self, kept: Kept) {
+    pub(super) fn take_back(&mut self, kept: StoredLimiter) {
         self.lent -= 1;
         self.put(kept);
     }
@@ -254,12 +259,12 @@ impl Shard {
     ///
     /// To look at all limiters of a large shard takes long, so several newcomers that can wait
     /// share it. For another one it is done as soon as a limiter may have become idle.
-    fn has_room(&mut self, can_wait: bool, now: Now) -> bool {
+    fn has_room(&mut self, can_estimate: bool, now: Now) -> bool {
         if self.len() + self.lent < self.most {
             return true;
         }
         self.turned_away += 1;
-        let is_due = !can_wait && self.next_idle <= now.tick;
+        let is_due = !can_estimate && self.next_idle <= now.tick;
         if is_due || self.turned_away > self.most.saturating_sub(SMALL) / 8 {
             self.turned_away = 0;
             self.forget_idle(now);

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use super::{
-    shard::{Kept, Shard},
+    shard::{Shard, StoredLimiter},
     untracked::Untracked,
 };
 use crate::{
@@ -194,7 +194,7 @@ impl Shared {
         shard: &'s mut Shard,
         limiter: &Target,
         now: Now,
-    ) -> Result<&'s mut Kept, Error> {
+    ) -> Result<&'s mut StoredLimiter, Error> {
         if shard.get_mut(&limiter.name, now).is_none() {
             return self.add(shard, limiter, now);
         }
@@ -209,12 +209,14 @@ impl Shared {
         shard: &'s mut Shard,
         limiter: &Target,
         now: Now,
-    ) -> Result<&'s mut Kept, Error> {
+    ) -> Result<&'s mut StoredLimiter, Error> {
         if limiter.limit == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let can_wait = Untracked::can_count(limiter.limit.given());
-        let kept = shard.add(limiter, can_wait, now).ok_or(ErrorKind::Full)?;
+        let can_estimate = Untracked::can_count(limiter.limit.given());
+        let kept = shard
+            .add(limiter, can_estimate, now)
+            .ok_or(ErrorKind::Full)?;
         self.begin(kept, limiter, now)?;
         Ok(kept)
     }

@@ -11,14 +11,14 @@ use std::sync::{
 };
 
 use super::{
-    shard::Kept,
+    shard::StoredLimiter,
     shared::Shared,
     sketch::{Parts, Sketch},
 };
 use crate::{
     algorithm::{
         answer::Answer,
-        limiter::{Algorithm, Call, LimiterState, Needs},
+        limiter::{Call, Counter, LimiterState, Needs},
     },
     clock::{Now, TICKS},
     demand::{Charge, Target},
@@ -237,7 +237,7 @@ impl Shared {
     /// Charges a limiter with grants from elsewhere, each with its time, the earliest first.
     pub(super) fn charge_past(
         &self,
-        kept: &mut Kept,
+        kept: &mut StoredLimiter,
         limiter: &Target,
         past: &[(i64, u32)],
         now: Now,
@@ -252,7 +252,12 @@ impl Shared {
     }
 
     /// Charges a newcomer with the permits it took while it was untracked.
-    pub(super) fn begin(&self, kept: &mut Kept, limiter: &Target, now: Now) -> Result<(), Error> {
+    pub(super) fn begin(
+        &self,
+        kept: &mut StoredLimiter,
+        limiter: &Target,
+        now: Now,
+    ) -> Result<(), Error> {
         let stored = limiter.limit.given().map(Limit::stored);
         let Some(stored) = stored.or(kept.limiter.limit) else {
             return Ok(());
@@ -308,7 +313,7 @@ pub(super) struct Estimate {
     taken: u32,
 }
 
-impl Algorithm for Estimate {
+impl Counter for Estimate {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::SlidingLog
     }

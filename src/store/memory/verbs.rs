@@ -1,7 +1,7 @@
 //! The verbs that take no permits.
 
 use super::{
-    shard::{Kept, Shard},
+    shard::{Shard, StoredLimiter},
     shared::Shared,
 };
 use crate::{
@@ -30,7 +30,7 @@ fn find<'s>(
     name: &Name,
     op: &Op,
     now: Now,
-) -> Result<(Option<&'s mut Kept>, bool), Error> {
+) -> Result<(Option<&'s mut StoredLimiter>, bool), Error> {
     let is_new = shard.get_mut(name, now).is_none();
     if is_new {
         // It may have expired.
@@ -115,7 +115,7 @@ impl Shared {
     /// before.
     fn set(
         &self,
-        kept: &mut Kept,
+        kept: &mut StoredLimiter,
         changed: bool,
         begins: bool,
         name: &Name,
@@ -152,7 +152,7 @@ impl Shared {
 }
 
 /// Returns the permits in use.
-fn used(kept: &mut Kept, now: Now) -> Result<i64, Error> {
+fn used(kept: &mut StoredLimiter, now: Now) -> Result<i64, Error> {
     let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
     Ok(limit - kept.limiter.available(now, NO_ID)?)
 }
@@ -189,7 +189,7 @@ fn manage_ban(
 
 /// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One
 /// without an end counts as one that never ends.
-fn expire(kept: &mut Kept, end: i64, when: ExpireWhen) -> bool {
+fn expire(kept: &mut StoredLimiter, end: i64, when: ExpireWhen) -> bool {
     let applies = match (when, kept.expires_at) {
         (ExpireWhen::Always, _)
         | (ExpireWhen::NotSet | ExpireWhen::Less, None)

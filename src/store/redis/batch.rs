@@ -86,7 +86,7 @@ struct Member {
     number: u64,
     limiter: Arc<Limiter>,
     /// Since when the first of its callers waits.
-    asked: Option<Instant>,
+    asked_at: Option<Instant>,
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
@@ -146,7 +146,7 @@ impl Batches {
         let limiter = &first.first.limiter;
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
-        let asked = not_waiting.filter_map(|acquire| acquire.asked).min();
+        let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
         let (mut _in_flight, mut went_together) = (None, false);
         if let Some(runtime) = self.goes_together(call.as_ref(), run) {
             _in_flight = self.goes_first(&runtime);
@@ -156,7 +156,7 @@ impl Batches {
                 let member = |number, reply| Member {
                     number,
                     limiter: limiter.share(),
-                    asked,
+                    asked_at,
                     reply,
                 };
                 let mut place = self.enqueue(&runtime, run, taken, member);
@@ -169,7 +169,7 @@ impl Batches {
         let outcome = match &*call {
             // Boxed, so that callers whose call goes with others have no room for it in their
             // futures.
-            Some(call) => Box::pin(self.exchange(call, limiter, asked)).await,
+            Some(call) => Box::pin(self.exchange(call, limiter, asked_at)).await,
             None => Err(Failure::unsent(ErrorKind::Permits.into())),
         };
         call.take().into_iter().for_each(Call::recycle);
@@ -200,10 +200,10 @@ impl Batches {
         &self,
         call: &Call,
         limiter: &Limiter,
-        asked: Option<Instant>,
+        asked_at: Option<Instant>,
     ) -> Result<Value, Failure> {
-        let waited = asked.map_or(Duration::ZERO, |asked| {
-            moment().saturating_duration_since(asked)
+        let waited = asked_at.map_or(Duration::ZERO, |asked_at| {
+            moment().saturating_duration_since(asked_at)
         });
         let entered = self.breakers.enter(&limiter.name, waited);
         let pass = entered.map_err(Failure::unsent)?;
@@ -443,8 +443,8 @@ impl Task {
         let (Some(call), Some(limiter)) = (together(calls), limiter) else {
             return;
         };
-        let asked = members.iter().filter_map(|member| member.asked).min();
-        let mut exchange = pin!(batches.exchange(&call, &limiter, asked));
+        let asked_at = members.iter().filter_map(|member| member.asked_at).min();
+        let mut exchange = pin!(batches.exchange(&call, &limiter, asked_at));
         let mut departing = Some(departing);
         let sending = poll_fn(|cx| {
             let outcome = exchange.as_mut().poll(cx);

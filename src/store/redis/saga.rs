@@ -62,7 +62,7 @@ impl Server {
 fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
     let mut charges: Vec<&Charge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
-        let made_up = |charge: &Charge| !charge.bounded;
+        let made_up = |charge: &Charge| !charge.key_is_bounded;
         let by_key = made_up(a).cmp(&made_up(b));
         by_key.then_with(|| likelier_to_refuse(a, b))
     });

@@ -51,7 +51,7 @@ impl Decide for Server {
             Ok(id) => {
                 acquire.identify(id);
                 acquire.share();
-                acquire.asked = Some(moment());
+                acquire.asked_at = Some(moment());
                 None
             }
             // Without entropy nothing can be sent.
@@ -150,7 +150,7 @@ impl Server {
         }
         let scripts = wire::scripts_for(first);
         let mut ask = wire::Ask {
-            exact: run.iter().any(|acquire| acquire.remaining),
+            exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?
         };
         let mut call;
@@ -198,7 +198,7 @@ impl Server {
     ) -> Result<List<Decision>, Error> {
         let scripts = wire::scripts_for(first);
         let ask = wire::Ask {
-            exact: run.iter().any(|acquire| acquire.remaining),
+            exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?.at(first.first.name())
         };
         let banning = scripts.banning.ok_or(ErrorKind::Limit)?;
@@ -235,7 +235,7 @@ impl Server {
                 for acquire in run {
                     for charge in acquire.charges() {
                         // No younger than the call: see `Receipt`.
-                        self.settle(&charge.receipt_made(acquire.asked), 0, false);
+                        self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
                     }
                 }
             }

@@ -19,7 +19,7 @@ use crate::{
     limit::{Ban, Limit, LimitSource, RateType, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
-    observe::{Kept, Observers},
+    observe::{ObservedRule, Observers},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
@@ -58,7 +58,7 @@ pub(super) struct CompiledRule {
     /// The rule's own; those of its limit unless it has tiers.
     pub(super) labels: Arc<Labels>,
     /// Set if callers cannot make up keys of this rule.
-    bounded: bool,
+    key_is_bounded: bool,
     /// The longest wait, and the length of the queue.
     pub(super) wait: Option<(Duration, usize)>,
     warned: Warned,
@@ -148,12 +148,12 @@ impl CompiledRule {
                 Arc::clone(&only.labels)
             }
             _ => Labels::new(rule.label(), rule.hide_headers, None)
-                .observed(&defaults.observers, Kept::default()),
+                .observed(&defaults.observers, ObservedRule::default()),
         };
         Ok(Self {
             limits,
             labels,
-            bounded: traits.is_some_and(|key| key.is_bounded),
+            key_is_bounded: traits.is_some_and(|key| key.is_bounded),
             wait: wait.map(|wait| (wait, queue)),
             warned: Warned::default(),
             rule,
@@ -204,8 +204,8 @@ impl CompiledRule {
         }
         Ok(Some(Charge {
             shadow: !rule.share.has(&name),
-            passes: rule.on_failure == FailurePolicy::Allow,
-            bounded: self.bounded,
+            allow_on_failure: rule.on_failure == FailurePolicy::Allow,
+            key_is_bounded: self.key_is_bounded,
             lease: (!rule.lease.is_zero()).then_some(rule.lease),
             ..Charge::named(name, limit, Arc::clone(&named.labels), permits)
         }))
@@ -446,7 +446,7 @@ impl Rule {
             let shown = self.observe_keys.then(|| naming.around());
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
-                    .observed(observers, Kept::new(fixed, shown))
+                    .observed(observers, ObservedRule::new(fixed, shown))
                     .banning(self.ban),
                 naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
                 limit,

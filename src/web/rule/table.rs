@@ -479,7 +479,7 @@ impl CompiledRules {
         let wait = wait.filter(|_| enforced);
         let acquire = Acquire {
             // A lease is sized by the permits left.
-            remaining: self.defaults.remaining || first.lease.is_some(),
+            wants_remaining: self.defaults.remaining || first.lease.is_some(),
             first,
             rest,
             on_failure: Some(strictest),
@@ -487,7 +487,7 @@ impl CompiledRules {
                 queue: Some(queue),
                 ..MaxWait::of(up_to)
             }),
-            asked: None,
+            asked_at: None,
             unsent: OnceLock::new(),
         };
         Plan::Acquire(acquire, charge_ifs)
@@ -502,9 +502,9 @@ fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
         Some(earlier) if earlier.shadow == charge.shadow => {
             earlier.permits = earlier.permits.saturating_add(charge.permits);
             // A rule with a stricter policy counts the limiter while the store fails.
-            if earlier.passes && !charge.passes {
-                (earlier.labels, earlier.passes) = (charge.labels, false);
-                (earlier.lease, earlier.bounded) = (charge.lease, charge.bounded);
+            if earlier.allow_on_failure && !charge.allow_on_failure {
+                (earlier.labels, earlier.allow_on_failure) = (charge.labels, false);
+                (earlier.lease, earlier.key_is_bounded) = (charge.lease, charge.key_is_bounded);
             }
         }
         // A shadow rule must not refuse through an enforced rule on the same limiter.

@@ -391,7 +391,7 @@ fn is_same(a: &Acquire, b: &Acquire) -> bool {
             charges.map(|charge| (charge.name().clone(), charge.limit(), charge.permits));
         question.collect()
     };
-    a.remaining == b.remaining && question(a) == question(b)
+    a.wants_remaining == b.wants_remaining && question(a) == question(b)
 }
 
 /// Whether a caller waits as long as a refusal says, and so is not refused by it.

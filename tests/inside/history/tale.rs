@@ -84,9 +84,9 @@ impl Tale {
             first: charge,
             rest: Vec::new(),
             on_failure: None,
-            remaining: true,
+            wants_remaining: true,
             max_wait: None,
-            asked: None,
+            asked_at: None,
             unsent: std::sync::OnceLock::new(),
         };
         let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));

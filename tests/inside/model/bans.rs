@@ -314,7 +314,7 @@ impl Stage {
             let mut each = list.which.iter().zip(caller.charges());
             each.any(|(limiter, charge)| {
                 let model: &LimiterState<SlidingLog> = &self.pairs[*limiter].model;
-                crate::algorithm::limiter::Algorithm::holds(&model.state, charge)
+                crate::algorithm::limiter::Counter::holds(&model.state, charge)
             })
         };
         let held: Vec<_> = run

@@ -250,7 +250,7 @@ impl Stage {
         let run = charges.into_iter().zip(waiting);
         let run: Vec<_> = run
             .map(|(charges, waits)| Acquire {
-                remaining: list.exact,
+                wants_remaining: list.exact,
                 ..Acquire::of(charges, waits)
             })
             .collect();

@@ -18,7 +18,7 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
-        limiter::{Algorithm as _, LimiterState},
+        limiter::{Counter as _, LimiterState},
         sliding_log::{Entry, Log, SlidingLog},
     },
     clock::Now,

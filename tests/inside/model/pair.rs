@@ -244,7 +244,7 @@ impl<K: Kind> Pair<K> {
     /// The callers of a call, as the pure functions get them.
     pub(crate) fn acquires(&self, run: &[(Sent, bool)], how: How) -> Vec<Acquire> {
         let acquires = run.iter().map(|(sent, waits)| Acquire {
-            remaining: how.exact,
+            wants_remaining: how.exact,
             ..Acquire::of([self.charge(*sent, how.limit)], *waits)
         });
         acquires.collect()

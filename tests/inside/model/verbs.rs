@@ -13,7 +13,7 @@ use crate::store::redis::wire::{
 };
 use crate::{
     algorithm::{
-        limiter::{Algorithm as _, LimiterState},
+        limiter::{Counter as _, LimiterState},
         sliding_log::SlidingLog,
     },
     clock::{Millis, Now},

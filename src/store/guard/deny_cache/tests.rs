@@ -338,7 +338,7 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         with(&|charge| charge.labels = Labels::new("a", true, None)),
         with(&|charge| *charge = charge.clone().of(other_name.name().clone())),
         Acquire {
-            remaining: false,
+            wants_remaining: false,
             ..base.clone()
         },
         all(&[&base.first]),

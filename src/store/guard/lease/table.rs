@@ -212,7 +212,7 @@ impl Entry {
     }
 
     /// Records that the call that asked for a lease is over.
-    pub(crate) fn asked(&self) {
+    pub(crate) fn asking_ended(&self) {
         lock(&self.0).asking = false;
     }
 
@@ -301,7 +301,10 @@ impl Lease {
     fn grant(&self, acquire: &Acquire, id: PermitId, left: u32, elapsed: Duration) -> Decision {
         let charge = &acquire.first;
         let answered = elapsed.saturating_sub(self.received);
-        let remaining = acquire.remaining.then_some(self.state.remaining).flatten();
+        let remaining = acquire
+            .wants_remaining
+            .then_some(self.state.remaining)
+            .flatten();
         let state = LimitState {
             labels: Arc::clone(&charge.labels),
             permits: self.state.permits,

@@ -86,7 +86,7 @@ impl World {
 
     fn try_ask(&self, charges: impl IntoIterator<Item = Charge>) -> Result<Decision, Error> {
         ready(self.guard.acquire(&Acquire {
-            asked: Some(crate::clock::moment()),
+            asked_at: Some(crate::clock::moment()),
             ..by(self.policy, charges)
         }))
     }

@@ -20,7 +20,7 @@ fn local() -> Option<FailurePolicy> {
 /// Returns a charge of a rule that lets pass while the store fails.
 fn passing(name: &str, permits: u32, limit: u64) -> Charge {
     Charge {
-        passes: true,
+        allow_on_failure: true,
         ..of(name, permits, limit)
     }
 }

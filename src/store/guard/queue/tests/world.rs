@@ -99,9 +99,9 @@ impl World {
             },
             rest: Vec::new(),
             on_failure: None,
-            remaining: false,
+            wants_remaining: false,
             max_wait,
-            asked: None,
+            asked_at: None,
             unsent: std::sync::OnceLock::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! What observers keep for a rule, so that they need not look it up: [`Kept`].
+//! What observers keep for a rule, so that they need not look it up: [`ObservedRule`].
 
 #[cfg(any(feature = "page", feature = "redis"))]
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(super) const RULE_RESULTS: usize = 11;
 
 /// Stands beside the name of a rule, and goes with it.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ObservedRule {
     /// The permits of a limit that is fixed in code or file, and its interval.
     #[cfg_attr(
         not(any(feature = "metrics", feature = "page")),
@@ -36,7 +36,7 @@ pub(crate) struct Kept {
     pub(super) counts: OnceLock<Arc<super::snapshot::RuleCounts>>,
 }
 
-impl Kept {
+impl ObservedRule {
     #[allow(
         clippy::needless_update,
         reason = "without features no observer keeps anything"
