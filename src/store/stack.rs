@@ -231,20 +231,18 @@ pub(crate) fn remote<S: Decide>(
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
     let queues = Arc::new(Queues::default());
     let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
-    // The store knows its listeners, and leases their store: one must not keep the other.
-    let listeners = |leasing: &Weak<Leasing<S>>| {
-        Listeners::new([
+    let mut listeners = Listeners::none();
+    let leasing = Arc::new_cyclic(|leasing| {
+        // The store knows its listeners, and leases their store: one must not keep the other.
+        listeners = Listeners::new([
             Box::new(Arc::clone(&refusals)) as Box<dyn Listener>,
             Box::new(Weak::clone(leasing)),
             Box::new(Arc::clone(&queues)),
-        ])
-    };
-    let leasing = Arc::new_cyclic(|leasing| {
+        ]);
         let bans = Arc::clone(&refusals.bans);
-        let server = Arc::new(server(listeners(leasing), bans));
+        let server = Arc::new(server(listeners.clone(), bans));
         Leasing::new(server, own_clock, Arc::clone(&clock), queues.clone())
     });
-    let listeners = listeners(&Arc::downgrade(&leasing));
     let traffic = Arc::clone(&guards.traffic);
     let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
     let in_flight = InFlight::new(guards.deadline, Arc::clone(&steady), move |name| {

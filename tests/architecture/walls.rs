@@ -87,7 +87,7 @@ fn what_is_compiled_for_redis_alone() {
     let known = BTreeSet::from([
         // The line in the log is a Redis store's.
         "observe",
-        "observe::kept",
+        "observe::observed_rule",
         "store",
     ]);
     assert_eq!(asks, known);

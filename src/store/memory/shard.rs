@@ -257,8 +257,9 @@ impl Shard {
 
     /// Returns whether there is room for one more limiter, and makes it if others are idle.
     ///
-    /// To look at all limiters of a large shard takes long, so several newcomers that can wait
-    /// share it. For another one it is done as soon as a limiter may have become idle.
+    /// To look at all limiters of a large shard takes long, so several newcomers that an
+    /// estimate can count share it. For another one it is done as soon as a limiter may have become
+    /// idle.
     fn has_room(&mut self, can_estimate: bool, now: Now) -> bool {
         if self.len() + self.lent < self.most {
             return true;
