@@ -181,7 +181,8 @@ fn app(limits: RateLimitLayer, recorded: PrometheusHandle, activity: &Arc<Activi
         .layer(from_fn(find_plan))
         // Behind the limits, so not limited itself. A service has it on a port of its own.
         .route("/metrics", get(async move || recorded.render()))
-        .nest("/_limits", page(activity).layer(from_fn(only_local)))
+        .nest("/_limits", page(activity))
+        .layer(from_fn(only_local))
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -84,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 #[cfg(test)]
 mod tests {
     use axum::http::header;
-    use tower_ratelimit::{ManualClock, RefusalKind};
+    use tower_ratelimit::{ErrorKind, ManualClock, RefusalKind};
 
     use super::*;
 
@@ -152,6 +152,18 @@ mod tests {
         let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.extensions().get::<Decision>().is_none());
+    }
+
+    /// A guesser is not to profit from an outage of Redis, and other routes are not to notice.
+    #[tokio::test]
+    async fn while_the_store_fails_no_login_is_possible() {
+        let app = app(&MemoryStore::failing(ErrorKind::Timeout)).unwrap();
+        let response = attempt(&app, ANN, "correct horse battery staple").await;
+        let response = response.unwrap();
+        Decision::of(&response).assert_refused_as(RefusalKind::Unavailable);
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
     }
 
     /// A server without `into_make_service_with_connect_info` refuses every login: this test would

@@ -6,7 +6,6 @@ use std::{
     panic::catch_unwind,
     pin::Pin,
     sync::{Arc, Mutex},
-    task,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -303,28 +302,7 @@ pub(crate) fn moment() -> Instant {
 /// # Cancel safety
 ///
 /// Dropping it drops `future`.
-pub(crate) fn within<F: Future>(max_wait: Duration, future: F) -> Within<F> {
-    Within {
-        timed: runtime().map(|_| tokio::time::timeout(max_wait, future)),
-    }
-}
-
-pin_project_lite::pin_project! {
-    /// The future of [`within`]. An `async fn` would store `future` twice, as its argument and as
-    /// what it awaits.
-    pub(crate) struct Within<F> {
-        #[pin]
-        timed: Option<tokio::time::Timeout<F>>,
-    }
-}
-
-impl<F: Future> Future for Within<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> task::Poll<Self::Output> {
-        match self.project().timed.as_pin_mut() {
-            Some(timed) => timed.poll(cx).map(Result::ok),
-            None => task::Poll::Ready(None),
-        }
-    }
+pub(crate) async fn within<F: Future>(max_wait: Duration, future: F) -> Option<F::Output> {
+    runtime()?;
+    tokio::time::timeout(max_wait, future).await.ok()
 }

@@ -357,7 +357,7 @@ impl Decisions {
     }
 
     /// Returns the decisions, the outermost layer's first.
-    pub fn as_slice(&self) -> &[Decision] {
-        &self.0
+    pub fn iter(&self) -> std::slice::Iter<'_, Decision> {
+        self.0.iter()
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 
 /// A list of charges, never empty, granted together or not at all.
 #[derive(Clone, Debug)]
-pub(crate) struct Acquire {
+pub struct Acquire {
     pub(crate) first: Charge,
     /// The others, each of another limiter.
     pub(crate) rest: Vec<Charge>,
@@ -75,7 +75,8 @@ impl Acquire {
         }
     }
 
-    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+    /// Returns its charges, each of another limiter.
+    pub fn charges(&self) -> impl Iterator<Item = &Charge> {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
@@ -91,6 +92,11 @@ impl Acquire {
 
     pub(crate) fn receipts(&self) -> List<Receipt> {
         self.charges().map(Charge::receipt).collect()
+    }
+
+    /// Returns the random bytes that no other acquire has, and that its grants are found by.
+    pub fn id(&self) -> [u8; 16] {
+        self.first.id.0
     }
 
     /// Gives it an id that no other acquire has: one for all limiters, as each has its own log.
@@ -164,7 +170,7 @@ impl Deref for Target {
 /// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the public
 /// [`Charge`](crate::Charge).
 #[derive(Clone, Debug)]
-pub(crate) struct Charge {
+pub struct Charge {
     pub(crate) limiter: Target,
     pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u32,
@@ -222,12 +228,24 @@ impl Charge {
         }
     }
 
-    pub(crate) fn name(&self) -> &Name {
+    /// Returns the name of the limiter.
+    pub fn name(&self) -> &Name {
         &self.limiter.name
     }
 
-    pub(crate) fn limit(&self) -> LimitSource {
+    /// Returns the source of the limit.
+    pub fn limit(&self) -> LimitSource {
         self.limiter.limit
+    }
+
+    /// Returns how many permits it takes, at least one.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Returns whether it is taken when there is room, and refuses nothing when there is none.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
     }
 
     /// Returns the receipt of a call that is still to be sent.

@@ -4,7 +4,7 @@
 // than they do. With all features everything has its user.
 #![cfg_attr(
     not(all(feature = "redis", feature = "config")),
-    allow(dead_code, unused_imports, unused_macros)
+    allow(dead_code, unreachable_pub, unused_imports, unused_macros)
 )]
 
 mod algorithm;
@@ -43,8 +43,13 @@ pub use inspect::{
     diagnose::{Diagnosis, OtherClient, RedissonReleases},
     verify::{Verification, VerifiedServer},
 };
+#[cfg(feature = "calendar")]
+pub use limit::StartingOn;
 #[cfg(feature = "redis")]
 pub use redis;
+#[cfg(feature = "unstable-store")]
+#[cfg_attr(docsrs, doc(cfg(feature = "unstable-store")))]
+pub use store::backend;
 #[cfg(feature = "redis")]
 pub use store::redis::{
     BreakerState, ConnectionState, Health, NodeHealth, RedisStore, RedisStoreBuilder,

@@ -1,13 +1,16 @@
 //! Limits: so many permits in any interval of a given length.
 
 mod algorithm;
+pub(crate) mod calendar;
 mod slots;
 mod text;
 
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
-pub(crate) use self::{algorithm::emission, slots::Slots, text::time};
+#[cfg(feature = "calendar")]
+pub use self::calendar::StartingOn;
+pub(crate) use self::{algorithm::emission, calendar::Calendar, slots::Slots, text::time};
 use crate::{
     clock::Millis,
     error::{ConfigError, bail, config_error},
@@ -47,6 +50,8 @@ pub struct Limit {
     interval: Millis,
     rate_type: RateType,
     keep_alive: Option<Millis>,
+    /// Set if it goes by the calendar. In what would be padding: other limits cost nothing more.
+    calendar: Option<Calendar>,
 }
 
 /// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
@@ -83,6 +88,7 @@ impl Limit {
             interval,
             rate_type: RateType::Overall,
             keep_alive: None,
+            calendar: None,
         }
     }
 
@@ -155,8 +161,12 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is shorter than the
-    /// interval, as in Redisson, or not in whole milliseconds.
+    /// interval, as in Redisson, or not in whole milliseconds; and of a limit by the calendar,
+    /// whose count expires with its window.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Result<Self, ConfigError> {
+        if self.calendar.is_some() {
+            bail!(Limit: "{self} has no keep-alive time: what was used expires with its window");
+        }
         let millis = checked_millis(keep_alive)?;
         if millis < self.interval {
             bail!(Limit: "a keep-alive time of {keep_alive:?} is shorter than the interval of \
@@ -171,7 +181,7 @@ impl Limit {
         self.permits
     }
 
-    /// Returns the length of the interval.
+    /// Returns the length of the interval; of a limit by the calendar 1, 7 or 31 times 24 hours.
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }
@@ -183,7 +193,29 @@ impl Limit {
 
     /// Returns how long an unused limiter stays, if that was set.
     pub fn keep_alive_time(&self) -> Option<Duration> {
-        self.keep_alive.map(Duration::from_millis)
+        let keep_alive = self.keep_alive.filter(|_| self.calendar.is_none());
+        keep_alive.map(Duration::from_millis)
+    }
+
+    /// Returns the calendar that it goes by, if it does.
+    pub(crate) fn calendar(&self) -> Option<Calendar> {
+        self.calendar
+    }
+
+    /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so.
+    pub(crate) fn check_counting(&self, owner: &str, by: Algorithm) -> Result<(), ConfigError> {
+        let is_plain = by == Algorithm::SlidingLog && self.rate_type == RateType::Overall;
+        match self.calendar {
+            Some(_) if !is_plain => {
+                bail!(Limit: "{owner:?} counts {self} by the calendar, for all \
+                clients together: leave the algorithm and `per_client` out")
+            }
+            None if by == Algorithm::Calendar => {
+                bail!(Limit: "{owner:?} cannot count {self} by the \
+                calendar: only days, weeks and months go by it, as in `Limit::monthly(10_000)`")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the limit as it is written for a limiter that a rule created from a request's key.
@@ -211,7 +243,7 @@ impl Limit {
 
 /// The source of the limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LimitSource {
+pub enum LimitSource {
     /// The given one: a differing stored one is rewritten
     Code(Limit),
     /// The stored one; there must be one
@@ -233,7 +265,7 @@ impl LimitSource {
 /// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not
 /// allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredLimit {
+pub struct StoredLimit {
     pub(crate) rate: i64,
     pub(crate) interval: i64,
     pub(crate) rate_type: RateType,
@@ -241,9 +273,15 @@ pub(crate) struct StoredLimit {
     pub(crate) keep_alive: Millis,
 }
 
+impl From<Limit> for StoredLimit {
+    fn from(limit: Limit) -> Self {
+        limit.stored()
+    }
+}
+
 impl StoredLimit {
     /// Returns the limit, if it is valid.
-    pub(crate) fn limit(&self) -> Option<Limit> {
+    pub fn limit(&self) -> Option<Limit> {
         let interval = Duration::from_millis(u64::try_from(self.interval).ok()?);
         let mut limit = Limit::try_new(u64::try_from(self.rate).ok()?, interval).ok()?;
         limit.rate_type = self.rate_type;
@@ -266,6 +304,7 @@ pub(crate) fn check_lease(
     in_slots: bool,
     limit: Option<&Limit>,
 ) -> Result<(), ConfigError> {
+    const BY_CALENDAR: &str = "a window of the calendar has no entry that could be scored";
     if lease.is_zero() {
         return Ok(());
     }
@@ -273,6 +312,8 @@ pub(crate) fn check_lease(
         "it is not in whole milliseconds, up to a century"
     } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
         "it is longer than a tenth of the interval"
+    } else if limit.is_some_and(|limit| limit.calendar.is_some()) {
+        BY_CALENDAR
     } else {
         match algorithm {
             // The end of a slot and that of a lease add up to more than the score offset allows.
@@ -280,6 +321,7 @@ pub(crate) fn check_lease(
             Algorithm::SlidingLog => return Ok(()),
             Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
             Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
+            Algorithm::Calendar => BY_CALENDAR,
         }
     };
     bail!(Limit: "{owner:?} cannot lease permits for {lease:?}: {reason}")

@@ -22,7 +22,7 @@ pub(crate) use self::{
 };
 use crate::{
     error::{ConfigError, Error, ErrorKind, bail, config_error},
-    limit::{Algorithm, LimitSource, Slots, StoredLimit},
+    limit::{Algorithm, Calendar, Limit, LimitSource, Slots, StoredLimit},
 };
 
 /// The longest identity that is written out; a longer one is digested.
@@ -30,11 +30,27 @@ const LONGEST_IDENTITY: usize = 128;
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
-/// How grants are counted: by an algorithm, and in slots or one by one.
+/// How grants are counted: by an algorithm, in slots or one by one, and by which calendar.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counting {
     pub(crate) algorithm: Algorithm,
     pub(crate) slots: Option<Slots>,
+    /// Set with [`Algorithm::Calendar`] alone.
+    pub(crate) calendar: Option<Calendar>,
+}
+
+impl Counting {
+    /// Returns how a limit is counted: by its calendar, if it has one, else like this.
+    pub(crate) fn of(self, limit: Option<&Limit>) -> Self {
+        match limit.and_then(Limit::calendar) {
+            None => self,
+            calendar => Self {
+                algorithm: Algorithm::Calendar,
+                slots: None,
+                calendar,
+            },
+        }
+    }
 }
 
 /// The Redis key of a limiter's hash, from which its other keys are derived, and how they are
@@ -42,7 +58,7 @@ pub(crate) struct Counting {
 ///
 /// Slots are not compared: each user of a limiter may merge its grants as it likes.
 #[derive(Clone)]
-pub(crate) struct Name {
+pub struct Name {
     text: Text,
     counting: Counting,
 }
@@ -89,8 +105,17 @@ impl Name {
         self
     }
 
+    /// Returns the same name, counted in this way.
+    pub(crate) fn counted(self, counting: Counting) -> Self {
+        Self { counting, ..self }
+    }
+
     pub(crate) fn algorithm(&self) -> Algorithm {
         self.counting.algorithm
+    }
+
+    pub(crate) fn counting(&self) -> Counting {
+        self.counting
     }
 
     /// Checks that this name's algorithm can count by this limit.
@@ -101,7 +126,9 @@ impl Name {
 
     /// Returns the slots, which only a log has.
     pub(crate) fn slots(&self) -> Option<Slots> {
-        let Counting { algorithm, slots } = self.counting;
+        let Counting {
+            algorithm, slots, ..
+        } = self.counting;
         slots.filter(|_| algorithm.has_log())
     }
 
@@ -110,7 +137,8 @@ impl Name {
         self.algorithm().has_log() && self.counting.slots.is_none()
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// Returns the text, which may hold an identity: keep it out of logs.
+    pub fn as_str(&self) -> &str {
         self.text.as_str()
     }
 
@@ -172,7 +200,7 @@ enum Kind {
 
 impl Naming {
     pub(crate) fn derived(prefix: &str, rule: &str) -> Result<Self, ConfigError> {
-        check_prefix(prefix)?;
+        check_word("a prefix", prefix)?;
         check_rule_name(rule)?;
         let (before, after) = (format!("{prefix}:{{"), format!("}}:{rule}"));
         Ok(Self::new(Kind::Derived, &before, &after))
@@ -203,11 +231,6 @@ impl Naming {
     /// Returns the same names, counted in this way.
     pub(crate) fn counted(self, counting: Counting) -> Self {
         Self { counting, ..self }
-    }
-
-    /// Returns whether the identity alone is the hash tag.
-    pub(crate) fn is_derived(&self) -> bool {
-        self.kind == Kind::Derived
     }
 
     /// Returns the lengths of what stands before and after the identity.
@@ -261,7 +284,10 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
         |suffix: &&str| tail.ends_with(*suffix) || tail.contains(&format!("{suffix}:"));
     if end == 0 {
         Err("its hash tag `{}` is empty")
-    } else if [":value", ":permits"].iter().any(is_of_another) {
+    } else if [":value", ":permits", ":calendar"]
+        .iter()
+        .any(is_of_another)
+    {
         Err("it reads like a key that belongs to another limiter")
     } else {
         Ok(())
@@ -270,10 +296,6 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
 
 fn refused(name: &str, reason: &str) -> ConfigError {
     config_error!(Name: "{name:?} cannot name a limiter: {reason}")
-}
-
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
-    check_word("a prefix", prefix)
 }
 
 pub(crate) fn check_rule_name(name: &str) -> Result<(), ConfigError> {
@@ -360,7 +382,11 @@ mod tests {
         let shared = ["orders", "orders:<key>"].map(|name| Naming::shared(name).unwrap());
         for naming in shared.into_iter().chain([derived]) {
             let counted = |algorithm, slots| {
-                let naming = naming.clone().counted(Counting { algorithm, slots });
+                let naming = naming.clone().counted(Counting {
+                    algorithm,
+                    slots,
+                    calendar: None,
+                });
                 naming.name(&identity(&[b"a"]))
             };
             let name = naming.name(&identity(&[b"a"]));
@@ -406,7 +432,6 @@ mod tests {
         let derived = Naming::derived("shop", "login").unwrap();
         assert_eq!(derived.to_string(), "shop:{<key>}:login");
         assert_eq!(Naming::shared("orders").unwrap().to_string(), "orders");
-        assert!(derived.is_derived() && !naming.is_derived());
         assert!(derived.takes_identity() && naming.takes_identity());
     }
 

@@ -68,8 +68,8 @@ impl PermitId {
 /// It is made before the acquire is sent, so that a caller that stops waiting for the answer can
 /// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
 /// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
-/// is open, with [slots](crate::RateLimiter::slots) while the slot counts, and with
-/// [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all clones of such
+/// is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the
+/// slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all clones of such
 /// a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
@@ -104,9 +104,7 @@ pub(crate) struct Tat {
 /// Permits that were fetched ahead, from which others are granted.
 pub(crate) trait TakenAhead: Send + Sync {
     /// Takes back `permits` of one grant, and settles with the store what they change there.
-    ///
-    /// `settle` must neither wait nor come back here.
-    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32));
+    fn give_back(&self, permits: u32);
 }
 
 /// The lease that a grant is settled with.
@@ -115,9 +113,9 @@ pub(crate) struct OfLease(Arc<dyn TakenAhead>, Settled);
 
 impl OfLease {
     /// Gives `permits` back, for the first of all copies of a receipt that does.
-    pub(crate) fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+    pub(crate) fn give_back(&self, permits: u32) {
         if permits > 0 && self.1.is_first() {
-            self.0.give_back(permits, settle);
+            self.0.give_back(permits);
         }
     }
 }
@@ -156,7 +154,7 @@ impl Clone for Settled {
 }
 
 /// The source of a grant that has no entry of its own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
     Window(i64),
@@ -164,6 +162,8 @@ pub(crate) enum Taken {
     Tat(Tat),
     /// The end of the slot, in ticks since the epoch
     Slot(i64),
+    /// The label of the calendar's window
+    Date(i64),
     /// An estimate: what it took cannot be distinguished from what others took, and is not given
     /// back
     Estimate,

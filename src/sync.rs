@@ -7,7 +7,7 @@ use std::sync::{
     Mutex as StdMutex, MutexGuard as StdGuard, PoisonError,
     atomic::{AtomicU8, Ordering},
 };
-#[cfg(all(feature = "redis", not(interleavings)))]
+#[cfg(all(feature = "_guards", not(interleavings)))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(interleavings)]
@@ -25,6 +25,27 @@ impl Once {
             return 0;
         }
         bits & !self.0.fetch_or(bits, Ordering::Relaxed)
+    }
+}
+
+/// Acts when it is dropped, unless it is disarmed before.
+pub(crate) struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> OnDrop<F> {
+    pub(crate) fn new(act: F) -> Self {
+        Self(Some(act))
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
     }
 }
 

@@ -7,7 +7,11 @@ use http::Response;
 
 use crate::{
     clock::ManualClock,
-    decision::{Decision, RefusalKind, Source},
+    decision::{Decision, Fault, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
+    error::ErrorKind,
+    labels::Labels,
+    limit::Limit,
+    list::List,
     store::MemoryStore,
 };
 
@@ -40,6 +44,141 @@ impl MemoryStore {
     pub fn manual() -> (Self, ManualClock) {
         let clock = ManualClock::new();
         (Self::new().clock(clock.clone()), clock)
+    }
+
+    /// Returns a store whose every call fails like this, as those of a `RedisStore` whose server
+    /// does.
+    ///
+    /// So rules answer by their [`FailurePolicy`], by default by this process's share of the limit,
+    /// and a [`RateLimiter`](crate::RateLimiter) returns the error. A store that
+    /// [`clock`](Self::clock) or another setting makes from this one fails as well.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use http::{Request, Response};
+    /// # use http_body_util::Full;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_ratelimit::{
+    ///     ErrorKind, FailurePolicy, Limit, MemoryStore, RateLimitLayer, key::Constant,
+    /// };
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<()>| {
+    /// #     Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new())))
+    /// # });
+    /// let store = MemoryStore::failing(ErrorKind::Timeout);
+    /// let login = Limit::per_minute(5).by(Constant("all")).named("login");
+    /// let layer = RateLimitLayer::new(&store, login.on_failure(FailurePolicy::Deny));
+    /// let response = layer.layer(handler).oneshot(Request::new(())).await?;
+    /// assert_eq!(response.status(), 503);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`FailurePolicy`]: crate::FailurePolicy
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn failing(kind: ErrorKind) -> Self {
+        Self::new().with_failing(kind)
+    }
+}
+
+/// Makes decisions for tests of code that reads them. They come from no store, and took nothing.
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+impl Grant {
+    /// Returns a grant that took nothing.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Decision, Grant, Limit};
+    ///
+    /// let grant = Grant::for_test().with_limit("login", Limit::per_minute(5), 4);
+    /// Decision::Allow(grant).assert_allowed().assert_remaining(4);
+    /// ```
+    #[must_use]
+    pub fn for_test() -> Self {
+        Self::new(List::new(), List::new(), Source::Store)
+    }
+
+    /// Adds a limit that applied, and its permits left.
+    #[must_use]
+    pub fn with_limit(self, name: &str, limit: Limit, remaining: u64) -> Self {
+        let mut limits: List<_> = self.limits().collect();
+        limits.push(state(name, limit, remaining, None));
+        limits.sort_by(LimitState::by_tightness);
+        Self::new(limits, List::new(), Source::Store)
+    }
+}
+
+/// Makes decisions for tests of code that reads them.
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+impl Refusal {
+    /// Returns a refusal of this kind, with what a real one has: one for a missing key lacks
+    /// `x-api-key`, and the error of one that is unavailable is [`ErrorKind::Unavailable`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Limit, Refusal, RefusalKind};
+    ///
+    /// /// The text that a page shows; it is what is tested here.
+    /// fn text(refusal: &Refusal) -> String {
+    ///     match refusal.retry_after() {
+    ///         Some(wait) => format!("Try again in {} seconds.", wait.as_secs()),
+    ///         None => "Try again later.".to_owned(),
+    ///     }
+    /// }
+    ///
+    /// let wait = Duration::from_secs(40);
+    /// let refusal = Refusal::for_test(RefusalKind::OverLimit);
+    /// let refusal = refusal.with_limit("login", Limit::per_minute(5), wait);
+    /// assert_eq!(text(&refusal), "Try again in 40 seconds.");
+    /// let refusal = Refusal::for_test(RefusalKind::Unavailable);
+    /// assert_eq!(text(&refusal), "Try again later.");
+    /// ```
+    #[must_use]
+    pub fn for_test(kind: RefusalKind) -> Self {
+        let lacks = |fault| {
+            let what = "x-api-key";
+            Self::missing_key(Missing { what, fault })
+        };
+        match kind {
+            RefusalKind::MissingKey => lacks(Fault::Caller),
+            RefusalKind::KeyTooLong => lacks(Fault::TooLong { most: 64 }),
+            RefusalKind::Blocked => Self::blocked(),
+            RefusalKind::Unavailable => Self::unavailable(ErrorKind::Unavailable.into()),
+            kind => Self {
+                kind,
+                ..Self::by_limits(List::new(), None, Source::Store)
+            },
+        }
+    }
+
+    /// Adds a limit that had no room, and the wait until it has; the refusal's is the longest.
+    #[must_use]
+    pub fn with_limit(mut self, name: &str, limit: Limit, wait: Duration) -> Self {
+        self.limits.push(state(name, limit, 0, Some(wait)));
+        self.limits.sort_by(LimitState::by_tightness);
+        self.retry_after = self.retry_after.max(Some(wait));
+        self
+    }
+}
+
+fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> LimitState {
+    LimitState {
+        labels: Labels::new(name, false, None),
+        permits: limit.permits(),
+        interval: limit.interval(),
+        remaining: Some(remaining),
+        next_after: None,
+        reset_after: limit.interval(),
+        refused: wait.is_some(),
+        retry_after: wait,
+        shadow: false,
     }
 }
 
@@ -224,12 +363,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::{
-        decision::{Fault, Grant, LimitState, Missing, Refusal},
-        error::{Error, ErrorKind},
-        labels::Labels,
-        list::List,
-    };
+    use crate::error::Error;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! The page of the example server in a headless Chromium.
+//! The page of the example server, and the report of a replay, in a headless Chromium.
 //!
 //! A plain `cargo test` leaves it out, and `tests/run.sh` installs what is missing of it.
 
@@ -125,6 +125,28 @@ fn it_shows_why_requests_are_refused() {
     assert_eq!(browser.text("#allowed"), "5");
     assert_eq!(browser.text("#refused"), "6");
     browser.wait_for("#callers", "127.0.0.1, address");
+    // The ninth refusal and those without a key were decided by the rules alone.
+    let sources: Vec<_> = browser
+        .text("#sources")
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    let expected = [
+        "the store",
+        "9",
+        "the rules alone: lists, missing keys, no rule",
+        "2",
+    ];
+    assert_eq!(sources, expected);
+    let about = browser.text("#about");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for part in [
+        format!("{} · server ({}) · ", host.trim(), server.child.id()),
+        format!(" · tower-ratelimit {} · since ", env!("CARGO_PKG_VERSION")),
+        " · this process only; for a fleet use /metrics".to_owned(),
+    ] {
+        assert!(about.contains(&part), "{part}: {about}");
+    }
     // In memory there is no Redis to show.
     assert_eq!(
         browser.value("document.getElementById('store').hidden"),
@@ -149,7 +171,14 @@ fn it_shows_a_redis_that_is_away_and_its_return() {
     let _load = Load::start(port);
     let mut browser = open_page(&server);
     browser.wait_for("#nodes", "connected since");
-    browser.wait_for("#calls", "calls in the last");
+    for row in [
+        "calls in the last 10 s",
+        "half of them within",
+        "99 of 100 within",
+        "requests that share a call",
+    ] {
+        browser.wait_for("#calls", row);
+    }
     for is_killed in [true, false] {
         match is_killed {
             true => redis.kill(),
@@ -158,6 +187,14 @@ fn it_shows_a_redis_that_is_away_and_its_return() {
         let began = Instant::now();
         browser.wait_for("#alarm", "Redis does not answer");
         println!("seen after {:?}, killed: {is_killed}", began.elapsed());
+        // A breaker is for a server that can be reached and does not answer.
+        let state = match is_killed {
+            true => "no connection since",
+            false => "breaker open since",
+        };
+        browser.wait_for("#nodes", state);
+        browser.wait_for("#calls", "failed: ");
+        browser.wait_for("#sources", "as Redis did not answer");
         match is_killed {
             true => redis.restart(),
             false => redis.resume(),
@@ -186,6 +223,127 @@ fn what_comes_from_outside_is_text() {
     browser.wait_for("#callers", "a\\u202enna\\u200f");
     assert_eq!(browser.value("document.images.length"), 0);
     assert_eq!(browser.value("document.title"), "Rate limits");
+    assert_eq!(browser.errors, [""; 0]);
+    fs::remove_file(&limits).unwrap();
+}
+
+#[test]
+fn a_report_of_a_replay_is_seen_in_light_and_dark() {
+    let path = std::env::temp_dir()
+        .join(support::unique("report"))
+        .with_extension("html");
+    let replay = Command::new(env!("CARGO_BIN_EXE_ratelimit"))
+        .args(["replay", "--demo", "--html"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(replay.status.success(), "{replay:?}");
+    let mut browser = Chromium::start();
+    browser.open(&format!("file://{}", path.display()));
+    browser.wait_until("document.querySelectorAll('svg').length === 2");
+    for seen in ["120/1m", "2026-01-01T00:00:00Z", "smallest: "] {
+        browser.wait_for("body", seen);
+    }
+    // Each candidate has a line, and a mark among the callers; the smallest has one, too.
+    assert_eq!(
+        browser.value("document.querySelectorAll('polyline').length"),
+        3
+    );
+    assert_eq!(
+        browser.value("document.querySelectorAll('.mark').length"),
+        4
+    );
+    let ink = "getComputedStyle(document.body).color";
+    let colours = ["light", "dark"].map(|scheme| {
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        browser.call(
+            "Emulation.setEmulatedMedia",
+            json!({ "features": [feature] }),
+        );
+        browser.value(ink)
+    });
+    assert_ne!(colours[0], colours[1]);
+    let loaded = "performance.getEntriesByType('resource').length";
+    assert_eq!(browser.value(loaded), 0);
+    assert_eq!(browser.errors, [""; 0]);
+    fs::remove_file(&path).unwrap();
+}
+
+/// The colours of a computed style, each from 0 to 255.
+fn colour(browser: &mut Chromium, of: &str) -> Vec<u64> {
+    let text = browser.value(&format!("getComputedStyle(document.body).{of}"));
+    let digits = text
+        .as_str()
+        .unwrap()
+        .split(|it: char| !it.is_ascii_digit());
+    digits
+        .filter_map(|part| part.parse().ok())
+        .take(3)
+        .collect()
+}
+
+#[test]
+fn it_is_dark_where_the_system_is() {
+    let server = Running::start("server", None);
+    let mut browser = open_page(&server);
+    for scheme in ["light", "dark"] {
+        let feature = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        browser.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
+        let [ground, ink] = ["backgroundColor", "color"].map(|of| colour(&mut browser, of));
+        let (dark, bright) = if scheme == "dark" {
+            (ground, ink)
+        } else {
+            (ink, ground)
+        };
+        assert!(dark.iter().all(|it| *it < 64), "{scheme}: {dark:?}");
+        assert!(bright.iter().all(|it| *it > 200), "{scheme}: {bright:?}");
+    }
+    assert_eq!(browser.errors, [""; 0]);
+}
+
+#[test]
+fn it_fits_a_phone_and_a_keyboard() {
+    let limits = std::env::temp_dir().join(support::unique("phone"));
+    let name = "n".repeat(64);
+    let rules = format!(
+        "[rules.{name}]\nrate = \"1/1h\"\nby = \"header:x-who\"\nobserve-keys = true\n\
+         [[on]]\nroute = \"/\"\nrules = [\"{name}\"]\n"
+    );
+    fs::write(&limits, &rules).unwrap();
+    let server = Running::spawn(command("server").env("LIMITS", &limits));
+    let mut browser = open_page(&server);
+    let size = json!({ "width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": true });
+    browser.call("Emulation.setDeviceMetricsOverride", size);
+    let long = "k".repeat(120);
+    (0..2).for_each(|_| drop(get(server.port(), "/", &format!("x-who: {long}\r\n"))));
+    fs::write(&limits, format!("{rules}[{long}]\n")).unwrap();
+    browser.wait_for("#callers", &long);
+    browser.wait_for("#reloads", &long);
+    // Nothing is cut off, and nothing must be scrolled to the side.
+    let widths = "[document.documentElement.scrollWidth, innerWidth]";
+    assert_eq!(browser.value(widths), json!([390, 390]));
+
+    let press = |browser: &mut Chromium, key: &str, code: u32| {
+        for kind in ["keyDown", "keyUp"] {
+            let text = if key == "Enter" { "\r" } else { "" };
+            let event = json!({
+                "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text,
+            });
+            browser.call("Input.dispatchKeyEvent", event);
+        }
+    };
+    press(&mut browser, "Tab", 9);
+    assert_eq!(browser.value("document.activeElement.id"), "pause");
+    let outline = "getComputedStyle(document.activeElement).outlineStyle";
+    assert_eq!(browser.value(outline), "solid");
+    press(&mut browser, "Enter", 13);
+    browser.wait_for("#state", "paused");
+    assert_eq!(
+        browser.value("document.getElementById('pause').ariaPressed"),
+        "true"
+    );
+    press(&mut browser, "Enter", 13);
+    browser.wait_for("#state", "live");
     assert_eq!(browser.errors, [""; 0]);
     fs::remove_file(&limits).unwrap();
 }
@@ -231,10 +389,10 @@ fn a_ninth_page_is_refused_in_words() {
 #[test]
 fn it_is_for_this_machine_alone() {
     let server = Running::start("server", None);
-    let status = |host: &str| {
+    let status = |path: &str, host: &str| {
         let fields = format!("host: {host}\r\nconnection: close\r\n");
         let mut answer = String::new();
-        let mut stream = send(server.port(), "/_limits", &fields);
+        let mut stream = send(server.port(), path, &fields);
         stream.read_to_string(&mut answer).unwrap();
         answer.split(' ').nth(1).unwrap().to_owned()
     };
@@ -246,7 +404,7 @@ fn it_is_for_this_machine_alone() {
         "[::1]",
         "[::1]:80",
     ] {
-        assert_eq!(status(host), "200", "{host}");
+        assert_eq!(status("/_limits", host), "200", "{host}");
     }
     for host in [
         "example.com",
@@ -255,7 +413,9 @@ fn it_is_for_this_machine_alone() {
         "[::2]",
         "a b",
     ] {
-        assert_eq!(status(host), "421", "{host}");
+        for path in ["/_limits", "/_limits/events", "/metrics", "/", "/nowhere"] {
+            assert_eq!(status(path, host), "421", "{host}{path}");
+        }
     }
 }
 

@@ -5,16 +5,22 @@
 //! they did is read from the server's side: how often each came, and that it never came too early.
 
 #![allow(
+    dead_code,
+    unreachable_pub,
     clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
+#[path = "support/listed.rs"]
+mod listed;
 #[path = "../examples/orders/mod.rs"]
 mod orders;
 #[path = "clients/promtool.rs"]
 mod promtool;
+#[path = "examples/running.rs"]
+mod running;
 #[path = "clients/scrape.rs"]
 mod scrape;
 mod support;
@@ -23,6 +29,7 @@ mod with_grpcio;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -98,6 +105,10 @@ async fn serve(store: &impl Store) -> (SocketAddr, Log) {
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, app).into_future());
     (address, log)
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {

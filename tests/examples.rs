@@ -123,13 +123,57 @@ async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
     assert!(server.child.wait().unwrap().success());
 }
 
+/// Port 3000 if it is free, so that the address can be said beforehand; else another one.
+#[test]
+fn the_server_prefers_port_3000() {
+    let bind = || std::net::TcpListener::bind("127.0.0.1:3000");
+    let began = std::time::Instant::now();
+    // Other tests start servers, too: one that holds the port now will end.
+    loop {
+        if let Ok(free) = bind() {
+            drop(free);
+            let mut server = Running::spawn(&mut command("server"));
+            if server.port() == 3000 {
+                let lines = [server.line(), server.line()].map(Option::unwrap);
+                assert_eq!(
+                    lines[0],
+                    "listening on http://127.0.0.1:3000, counting in memory"
+                );
+                assert_eq!(lines[1], "open http://127.0.0.1:3000/_limits");
+                break;
+            }
+        }
+        assert!(began.elapsed() < PATIENCE, "port 3000 was never free");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // It is taken, by this test or by another.
+    let _taken = bind();
+    let mut server = Running::spawn(&mut command("server"));
+    let port = server.port();
+    assert_ne!(port, 3000);
+    server.line();
+    assert_eq!(
+        server.line(),
+        Some(format!("open http://127.0.0.1:{port}/_limits"))
+    );
+}
+
 #[test]
 fn testing() {
-    let commands = document("testing");
+    prints_as_documented("testing");
+}
+
+#[test]
+fn backend() {
+    prints_as_documented("backend");
+}
+
+fn prints_as_documented(name: &str) {
+    let commands = document(name);
     let [(_, documented)] = &commands[..] else {
         panic!("one command: {commands:#?}");
     };
-    assert_eq!(lines(&mut command("testing")), *documented);
+    assert_eq!(lines(&mut command(name)), *documented);
 }
 
 /// The Java half is documented to print the same.

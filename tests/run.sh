@@ -14,8 +14,8 @@ usage() {
 Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside] [--size]
                     [--interleavings] [--servers[=LIST]] [--screenshots] [--long] [--help] [-- ARGS...]
 
-Runs all tests, doctests included, and those that need curl, Python and Chromium. With ARGS, `cargo test` with
-these alone:
+Runs all tests, doctests included, and those that need curl, Python, Chromium and PostgreSQL. With ARGS,
+`cargo test` with these alone:
     tests/run.sh -- --test web service::
     tests/run.sh -- -- --nocapture
 
@@ -105,6 +105,19 @@ HINT
     exit 1
 }
 
+# And for the server of examples/postgres.
+no_postgres() {
+    cat >&2 <<'HINT'
+tests/run.sh: the tests need a PostgreSQL server. One of these installs it:
+    sudo apt-get install postgresql
+    sudo dnf install postgresql-server
+    sudo pacman -S postgresql
+    sudo apk add postgresql
+    brew install postgresql
+HINT
+    exit 1
+}
+
 # apt_install PACKAGE...: fails where apt-get is missing, or the right to use it.
 apt_install() {
     command -v apt-get >/dev/null || return 1
@@ -129,6 +142,12 @@ has_clients() {
 has_browser() {
     command -v chromium || command -v chromium-browser || command -v google-chrome ||
         command -v google-chrome-stable
+} >/dev/null
+
+# The places are those of examples/postgres/tests/server.
+has_postgres() {
+    command -v postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' ||
+        { command -v pg_config && [[ -x $(pg_config --bindir)/postgres ]]; }
 } >/dev/null
 
 # on_server SERVER ARGS...: `cargo test` with these; without any, all in which servers may differ.
@@ -269,6 +288,10 @@ if [[ -n $everything || -n $screenshots ]] && ! has_browser; then
     apt_install chromium || no_browser
     has_browser || no_browser
 fi
+if [[ -n $everything ]] && ! has_postgres; then
+    apt_install postgresql || no_postgres
+    has_postgres || no_postgres
+fi
 echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
 
 if [[ -n $everything ]]; then
@@ -297,14 +320,17 @@ if [[ -n $screenshots ]]; then
 fi
 
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
-# library, what needs curl, Python and Chromium, and the example that is a package of its own.
+# library, what needs curl, Python and Chromium, and the examples that are packages of their own.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then
         inside_tests
         cargo test "${cargo_args[@]}" --test clients --test examples --test browser
-        cargo test ${CI:+--locked} --manifest-path examples/opentelemetry/Cargo.toml \
-            --target-dir "${CARGO_TARGET_DIR:-target}/opentelemetry"
+        local example
+        for example in opentelemetry postgres; do
+            cargo test ${CI:+--locked} --manifest-path "examples/$example/Cargo.toml" \
+                --target-dir "${CARGO_TARGET_DIR:-target}/$example"
+        done
     fi
 }
 

@@ -9,7 +9,7 @@ use crate::{
     limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
     name::Limiter,
-    receipt::{Receipt, Taken, Tat},
+    receipt::{Receipt, Taken},
 };
 
 /// The answer of a store to one charge, whichever store it is, and whatever it answers to the
@@ -32,8 +32,8 @@ pub(crate) struct Answer {
     pub(crate) changed: Changed,
     /// Scores that were set back because a wrong clock had made them.
     pub(crate) repaired: i64,
-    /// The theoretical arrival time that a grant left, for its receipt.
-    pub(crate) tat: Option<Tat>,
+    /// What the receipt of a grant must remember, if the algorithm says it in the answer.
+    pub(crate) taken: Option<Taken>,
     /// Set if it is of an untracked name, for which a store in memory has no place.
     pub(crate) estimated: bool,
 }
@@ -68,7 +68,7 @@ impl Answer {
             interval: limit.interval,
             changed,
             repaired: 0,
-            tat: None,
+            taken: None,
             estimated: false,
         }
     }
@@ -108,8 +108,8 @@ impl Answer {
                 let last = self.now.tick.saturating_add(self.reset).saturating_sub(1);
                 receipt.taken(Taken::Window(last))
             }
-            Algorithm::Gcra => match self.tat {
-                Some(tat) => receipt.taken(Taken::Tat(tat)),
+            Algorithm::Gcra | Algorithm::Calendar => match self.taken {
+                Some(taken) => receipt.taken(taken),
                 None => receipt,
             },
         }

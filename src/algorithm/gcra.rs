@@ -87,7 +87,7 @@ impl Algorithm for Gcra {
         }
         answer.next = now.ticks_of_micros(next);
         answer.reset = now.ticks_of_micros(backlog);
-        answer.tat = self.stored.map(|state| state.tat);
+        answer.taken = self.stored.map(|state| Taken::Tat(state.tat));
     }
 
     fn available(

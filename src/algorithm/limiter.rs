@@ -8,7 +8,8 @@ use crate::{
     clock::Now,
     demand::Charge,
     error::ErrorKind,
-    limit::{self, Limit, LimitSource, Slots, StoredLimit, ahead_of},
+    limit::{self, Limit, LimitSource, StoredLimit, ahead_of},
+    name::Counting,
     receipt::{PermitId, Receipt, Taken},
 };
 
@@ -26,8 +27,8 @@ pub(crate) trait Algorithm: Debug + Send {
         Ok(())
     }
 
-    /// Counts by this resolution from now on, if it has entries.
-    fn set_slots(&mut self, _slots: Option<Slots>) {}
+    /// Counts in these slots, or by this calendar, from now on.
+    fn count_by(&mut self, _counting: Counting) {}
 
     /// Begins a call. Returns the permits left: exactly, or well enough to tell whether
     /// there are as many as `wanted`.
@@ -128,6 +129,11 @@ pub(crate) trait Algorithm: Debug + Send {
         _now: Now,
     ) -> Result<i64, ErrorKind> {
         Ok(0)
+    }
+
+    /// Returns whether what a receipt says is void by now, whether it used less or more.
+    fn is_over(&mut self, _taken: Option<Taken>, _now: Now) -> bool {
+        false
     }
 
     /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
@@ -356,7 +362,10 @@ impl<A: Algorithm + ?Sized> LimiterState<A> {
         if name.algorithm() != kind || (taken.is_none() && !has_entry) {
             return Ok(0);
         }
-        self.state.set_slots(name.slots());
+        self.state.count_by(name.counting());
+        if self.state.is_over(taken, now) {
+            return Ok(0);
+        }
         let Some(more @ 1..) = keep.checked_sub(receipt.permits) else {
             if matches!(taken, Some(Taken::Estimate)) {
                 return Ok(0);

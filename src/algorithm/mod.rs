@@ -7,6 +7,7 @@
 //! `inspect/diagnose` what is wrong with its keys.
 
 pub(crate) mod answer;
+pub(crate) mod calendar;
 pub(crate) mod call;
 pub(crate) mod fixed_window;
 pub(crate) mod gcra;
@@ -15,7 +16,10 @@ pub(crate) mod limiter;
 mod rounding;
 pub(crate) mod sliding_log;
 
-use self::{fixed_window::FixedWindow, gcra::Gcra, limiter::LimiterState, sliding_log::SlidingLog};
+use self::{
+    calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra, limiter::LimiterState,
+    sliding_log::SlidingLog,
+};
 use crate::{clock::Now, limit::Algorithm, name::Name};
 
 /// Returns a limiter without a limit, counted by this algorithm.
@@ -24,6 +28,7 @@ pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
         Algorithm::SlidingLog => Box::<LimiterState<SlidingLog>>::default(),
         Algorithm::FixedWindow => Box::<LimiterState<FixedWindow>>::default(),
         Algorithm::Gcra => Box::<LimiterState<Gcra>>::default(),
+        Algorithm::Calendar => Box::<LimiterState<Calendar>>::default(),
     }
 }
 
@@ -31,8 +36,8 @@ pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
 ///
 /// Permits that another algorithm counted stay in use, as in Redis, where logs and windows
 /// read the same keys: by the first call of a sliding log as if granted now, in a window until one
-/// interval from now. GCRA, which keeps another number there, takes over nothing, and leaves
-/// nothing.
+/// interval from now. GCRA, which keeps another number there, and the calendar, which has a key of its
+/// own, take over nothing, and leave nothing.
 pub(crate) fn count_by(limiter: &mut Box<LimiterState>, name: &Name, now: Now) {
     if limiter.state.kind() != name.algorithm() {
         let before = std::mem::replace(limiter, new(name.algorithm()));
@@ -41,5 +46,5 @@ pub(crate) fn count_by(limiter: &mut Box<LimiterState>, name: &Name, now: Now) {
             limiter.state.resume(&limit, value, now);
         }
     }
-    limiter.state.set_slots(name.slots());
+    limiter.state.count_by(name.counting());
 }

@@ -16,6 +16,7 @@ use crate::{
     clock::{Clock, ManualClock, Now},
     demand::Charge,
     limit::{Algorithm, Limit, LimitSource, Slots},
+    name::Counting,
     receipt::PermitId,
 };
 
@@ -62,7 +63,10 @@ impl Subject {
     fn new(rate: u64, millis: u64, (algorithm, in_slots): Counted) -> Self {
         let mut limiter = super::new(algorithm);
         let slots = Slots::try_new(10, "law", iter::empty());
-        limiter.state.set_slots(slots.ok().filter(|_| in_slots));
+        limiter.state.count_by(Counting {
+            slots: slots.ok().filter(|_| in_slots),
+            ..Counting::default()
+        });
         Self {
             limiter,
             limit: Limit::new(rate, Duration::from_millis(millis)),
@@ -122,7 +126,9 @@ proptest! {
         let interval = Duration::from_millis(millis);
         match counted.0 {
             Algorithm::SlidingLog => prop_assert!(fullest(&grants, interval) <= rate),
-            Algorithm::FixedWindow => prop_assert!(fullest(&grants, interval) <= 2 * rate),
+            Algorithm::FixedWindow | Algorithm::Calendar => {
+                prop_assert!(fullest(&grants, interval) <= 2 * rate);
+            }
             Algorithm::Gcra => for parts in 1..8 {
                 // Any time has what comes free in it, and the burst.
                 let most = u128::from(rate) * u128::from(parts) / 4 + u128::from(rate);

@@ -15,7 +15,8 @@ use crate::{
     clock::{Now, TICKS},
     demand::Charge,
     error::ErrorKind,
-    limit::{self, Slots, StoredLimit, ahead_of},
+    limit::{self, StoredLimit, ahead_of},
+    name::Counting,
     receipt::{PermitId, Receipt, Taken},
 };
 
@@ -40,8 +41,8 @@ impl Algorithm for SlidingLog {
         limit::Algorithm::SlidingLog
     }
 
-    fn set_slots(&mut self, slots: Option<Slots>) {
-        self.bucket = slots.map(Bucket::new);
+    fn count_by(&mut self, counting: Counting) {
+        self.bucket = counting.slots.map(Bucket::new);
     }
 
     fn begin(&mut self, call: &Call, wanted: i64) -> i64 {

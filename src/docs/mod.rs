@@ -8,9 +8,13 @@ pub mod failure {}
 pub mod guide {}
 #[doc = include_str!("keys.md")]
 pub mod keys {}
+#[doc = include_str!("non_goals.md")]
+pub mod non_goals {}
 #[cfg(feature = "metrics")]
 #[doc = include_str!("operations.md")]
 pub mod operations {}
+#[doc = include_str!("recipes.md")]
+pub mod recipes {}
 #[doc = include_str!("redisson.md")]
 pub mod redisson {}
 #[doc = include_str!("tuning.md")]

@@ -1,8 +1,8 @@
 //! How permits are counted: [`Algorithm`].
 
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
-use crate::error::{ConfigError, bail};
+use crate::error::{ConfigError, bail, config_error};
 
 /// The algorithm that counts the permits in use.
 ///
@@ -95,20 +95,53 @@ pub enum Algorithm {
     /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
     /// other receipts were released meanwhile, it may be less, never more.
     Gcra,
+    /// What was used in a window of the calendar. A limit chooses it, such as
+    /// `Limit::monthly` of feature `calendar`; to choose it for another limit is a [`ConfigError`].
+    ///
+    /// Worst case: twice the limit around the turn of a window. The clock of the server decides,
+    /// also with [`client_clock`](crate::RedisStoreBuilder::client_clock). Grants have no entries,
+    /// so an acquire is never sent twice, as with [`FixedWindow`](Self::FixedWindow). A
+    /// [`Receipt`](crate::Receipt) settles within its window, once. This is not a format of
+    /// Redisson's: no Java peer can share it.
+    Calendar,
+}
+
+/// Writes the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// Reads the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
+///
+/// # Errors
+///
+/// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) for any other text.
+impl FromStr for Algorithm {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let found = Self::ALL.into_iter().find(|it| it.word() == text);
+        found.ok_or_else(|| {
+            let all = Self::ALL.map(Self::word).join(", ");
+            config_error!(Limit: "{text:?} is no algorithm: there are {all}")
+        })
+    }
 }
 
 impl Algorithm {
-    /// All algorithms. The compiler finds the methods below for a new one; add it here too.
-    #[cfg(feature = "config")]
+    /// All algorithms that a setting chooses. The compiler finds the methods below for a new one; add
+    /// it here too.
     pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
 
     /// Returns its name in a rules file.
-    #[cfg(any(feature = "config", feature = "replay"))]
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::SlidingLog => "sliding-log",
             Self::FixedWindow => "fixed-window",
             Self::Gcra => "gcra",
+            Self::Calendar => "calendar",
         }
     }
 
@@ -117,7 +150,7 @@ impl Algorithm {
     pub(crate) fn has_log(self) -> bool {
         match self {
             Self::SlidingLog => true,
-            Self::FixedWindow | Self::Gcra => false,
+            Self::FixedWindow | Self::Gcra | Self::Calendar => false,
         }
     }
 
@@ -125,7 +158,7 @@ impl Algorithm {
     /// ends when its key does.
     pub(crate) fn waits_by_server(self) -> bool {
         match self {
-            Self::FixedWindow => true,
+            Self::FixedWindow | Self::Calendar => true,
             Self::SlidingLog | Self::Gcra => false,
         }
     }
@@ -140,7 +173,7 @@ impl Algorithm {
                 bail!(Limit: "{permits} permits in {interval:?} are more than one in each \
                     microsecond, the most that `Algorithm::Gcra` counts")
             }
-            Self::SlidingLog | Self::FixedWindow | Self::Gcra => Ok(()),
+            Self::SlidingLog | Self::FixedWindow | Self::Gcra | Self::Calendar => Ok(()),
         }
     }
 }

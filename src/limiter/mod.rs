@@ -11,11 +11,11 @@ use self::acknowledged::acknowledged;
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, Charge, MaxWait, Target},
-    error::{ConfigError, Error, ErrorKind},
+    error::{ConfigError, Error, ErrorKind, bail},
     labels::Labels,
-    limit::{Algorithm, LimitSource, Slots, at_least_zero, check_lease},
-    name::{Limiter, Name},
-    observe::Kept,
+    limit::{Algorithm, Limit, LimitSource, Slots, at_least_zero, check_lease},
+    name::{Counting, Limiter, Name},
+    observe::{Kept, Origin, StateChange},
     receipt::Receipt,
     store::{AnyStore, Op, OpResult, Store, take},
 };
@@ -52,6 +52,9 @@ pub struct RateLimiter {
     lease: Option<Duration>,
     /// Set if waiters leave others their share.
     yields: bool,
+    /// The rule that it was reached by, and what changes it, for observers.
+    rule: Option<Arc<str>>,
+    origin: Origin,
 }
 
 impl RateLimiter {
@@ -77,7 +80,15 @@ impl RateLimiter {
             store,
             lease: None,
             yields: false,
+            rule: None,
+            origin: Origin::Code,
         }
+    }
+
+    /// Names the rule that it was reached by.
+    pub(crate) fn of_rule(self, rule: Arc<str>) -> Self {
+        let rule = Some(rule);
+        Self { rule, ..self }
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
@@ -86,6 +97,45 @@ impl RateLimiter {
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.limiter = stored(self.key().clone().counted_by(algorithm));
         self
+    }
+
+    /// Counts by a limit of the calendar, such as `Limit::monthly`. It comes from the code of each
+    /// process: the store has only what was used, so no verb sets or changes it, nor an expiry.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if the limit does not go
+    /// by the calendar, or the limiter has slots, a lease or another algorithm.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Limit::monthly(10_000).in_zone("Europe/Berlin")?;
+    /// let quota = RateLimiter::new(&MemoryStore::new(), "quota")?.calendar(quota)?;
+    /// assert!(quota.try_acquire_many(300).await?.is_allowed());
+    /// assert_eq!(quota.available_permits().await?, 9_700);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "calendar")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+    pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
+        limit.check_counting(self.name(), self.key().algorithm())?;
+        let plain = self.key().slots().is_none() && self.lease.is_none();
+        if !plain || limit.calendar().is_none() {
+            bail!(Limit: "{:?} cannot count by the limit {limit}: it takes one by the calendar, as \
+                in `Limit::monthly(10_000)`, and no algorithm, slots or lease", self.name());
+        }
+        let name = self.key().clone();
+        self.limiter = Arc::new(Limiter {
+            name: name.counted(Counting::default().of(Some(&limit))),
+            limit: LimitSource::Code(limit),
+        });
+        Ok(self)
     }
 
     /// Divides the interval into this many slots, and writes one entry for all grants of a slot
@@ -121,6 +171,10 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
+        if self.key().algorithm() == Algorithm::Calendar {
+            let reason = "only a sliding log has slots";
+            return Err(Slots::refused(slots, self.name(), reason));
+        }
         let slots = Slots::try_new(slots, self.name(), iter::empty())?;
         self.limiter = stored(self.key().clone().in_slots(Some(slots)));
         Ok(self)
@@ -138,8 +192,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole
-    /// milliseconds, or the algorithm is a [`FixedWindow`](Algorithm::FixedWindow) or
-    /// [`Gcra`](Algorithm::Gcra), or the limiter has [`slots`](Self::slots).
+    /// milliseconds, or the algorithm is another than a [`SlidingLog`](Algorithm::SlidingLog), or the limiter has [`slots`](Self::slots).
     ///
     /// # Example
     ///
@@ -181,6 +234,23 @@ impl RateLimiter {
     #[must_use]
     pub fn yield_to_others(mut self) -> Self {
         self.yields = true;
+        self
+    }
+
+    /// Reports its changes to observers as those of an operator's tool: for admin routes and
+    /// commands. Default: as those of the service's code.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{MemoryStore, RateLimiter};
+    ///
+    /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?.by_tool();
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn by_tool(mut self) -> Self {
+        self.origin = Origin::Tool;
         self
     }
 
@@ -381,7 +451,11 @@ impl RateLimiter {
     ///
     /// Dropping it has no effect.
     pub async fn available_permits(&self) -> Result<u64, Error> {
-        self.manage_permits(Op::Available).await.map(at_least_zero)
+        let left = match self.given() {
+            Some(limit) => limit.stored().rate - self.manage_permits(Op::Used).await?,
+            None => self.manage_permits(Op::Available).await?,
+        };
+        Ok(at_least_zero(left))
     }
 
     /// Counts the permits left from the log of grants, whatever was counted before. Returns how
@@ -436,11 +510,19 @@ impl RateLimiter {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
+        if self.key().algorithm() == Algorithm::Calendar && self.given().is_none() {
+            return Err(in_code());
+        }
         let limiter = Target::Shared(Arc::clone(&self.limiter));
         Ok(Charge {
             lease: self.lease,
             ..Charge::new(limiter, Arc::clone(&self.labels), permits)
         })
+    }
+
+    /// Returns the limit, if it is in the code: one by the calendar.
+    fn given(&self) -> Option<&Limit> {
+        self.limiter.limit.given()
     }
 
     /// Returns the name that it has in the store, and how it is counted there.
@@ -460,14 +542,33 @@ impl RateLimiter {
     }
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
-        match self.manage(op).await? {
-            OpResult::Permits(permits) => Ok(permits),
-            _ => Err(mismatch()),
+        match self.manage(op).await {
+            Ok(OpResult::Permits(permits)) => Ok(permits),
+            // Of a limit that no store has, this is no more than an unused one.
+            Err(error) if error.is_not_initialized() && self.given().is_some() => Ok(0),
+            Ok(_) => Err(mismatch()),
+            Err(error) => Err(error),
         }
     }
 
     async fn manage(&self, op: Op) -> Result<OpResult, Error> {
-        Arc::clone(&self.store).manage(self.key().clone(), op).await
+        if self.key().algorithm() == Algorithm::Calendar {
+            match op {
+                Op::SetRate { .. } | Op::TrySetRate(_) => return Err(in_code()),
+                Op::Expire(..) | Op::ClearExpire => return Ok(OpResult::Changed(false)),
+                Op::Repair => return Ok(OpResult::Permits(0)),
+                _ => {}
+            }
+        }
+        let changes = (!op.only_reads()).then_some(op.verb());
+        let managed = Arc::clone(&self.store).manage(self.key().clone(), op);
+        let result = managed.await?;
+        if let Some(verb) = changes {
+            let (rule, by) = (self.rule.as_deref(), self.origin);
+            let change = StateChange::Managed { verb, rule, by };
+            self.store.about().observers.changed(&change);
+        }
+        Ok(result)
     }
 }
 
@@ -475,6 +576,12 @@ impl RateLimiter {
 fn stored(name: Name) -> Arc<Limiter> {
     let limit = LimitSource::Store;
     Arc::new(Limiter { name, limit })
+}
+
+/// Returns the error for a limit by the calendar where a store is to have it.
+fn in_code() -> Error {
+    let detail = "a limit by the calendar is in the code alone: give it to `RateLimiter::calendar`";
+    Error::new(ErrorKind::Limit).detail(detail)
 }
 
 /// Returns the error for an outcome of another verb, which no store returns.

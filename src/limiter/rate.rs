@@ -1,9 +1,9 @@
 //! The limit of a limiter: set, changed and read.
 
-use super::{RateLimiter, mismatch};
+use super::{RateLimiter, in_code, mismatch};
 use crate::{
     error::{Error, ErrorKind},
-    limit::Limit,
+    limit::{Limit, StoredLimit},
     store::{Op, OpResult},
 };
 
@@ -21,8 +21,7 @@ impl RateLimiter {
     ///
     /// Dropping it may leave the limit set or not.
     pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
-        let limit = limit.stored();
-        self.key().check(&limit)?;
+        let limit = self.settable(limit)?;
         self.manage_changed(Op::TrySetRate(limit)).await
     }
 
@@ -120,6 +119,9 @@ impl RateLimiter {
     ///
     /// Dropping it has no effect.
     pub async fn limit(&self) -> Result<Option<Limit>, Error> {
+        if let Some(limit) = self.given() {
+            return Ok(Some(*limit));
+        }
         match self.manage(Op::Inspect).await? {
             OpResult::Limit(None) => Ok(None),
             OpResult::Limit(Some(stored)) => stored.limit().map(Some).ok_or_else(|| {
@@ -130,9 +132,18 @@ impl RateLimiter {
         }
     }
 
-    async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
+    /// Returns a limit as a store has it, if it can have it.
+    fn settable(&self, limit: Limit) -> Result<StoredLimit, Error> {
+        if limit.calendar().is_some() {
+            return Err(in_code());
+        }
         let limit = limit.stored();
         self.key().check(&limit)?;
+        Ok(limit)
+    }
+
+    async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
+        let limit = self.settable(limit)?;
         self.manage_changed(Op::SetRate {
             limit,
             keep,

@@ -2,11 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{RateLimiter, mismatch, stored};
+use super::{RateLimiter, mismatch};
 use crate::{
     error::{Error, ErrorKind},
-    labels::Labels,
-    name::Name,
+    name::{Limiter, Name},
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
 
@@ -43,7 +42,8 @@ impl RateLimiter {
     /// Lets the limiter vanish after `time`, in whole milliseconds. Returns whether it exists.
     /// Redisson: `expire`.
     ///
-    /// With a keep-alive time, the next acquire replaces it by that.
+    /// With a keep-alive time, the next acquire replaces it by that. By the calendar it has no
+    /// effect: what was used vanishes with its window.
     ///
     /// # Errors
     ///
@@ -129,19 +129,19 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
-        let new = new
-            .counted_by(self.key().algorithm())
-            .in_slots(self.key().slots());
-        if self.manage_changed(Op::Rename(new.clone())).await? {
-            Ok(Self {
-                store: Arc::clone(&self.store),
-                limiter: stored(new),
-                labels: Labels::unnamed(name),
-                lease: self.lease,
-                yields: self.yields,
-            })
-        } else {
-            Err(ErrorKind::NotInitialized.into())
+        let new = new.counted(self.key().counting());
+        if !self.manage_changed(Op::Rename(new.clone())).await? {
+            return Err(ErrorKind::NotInitialized.into());
         }
+        Ok(Self {
+            lease: self.lease,
+            yields: self.yields,
+            origin: self.origin,
+            limiter: Arc::new(Limiter {
+                name: new.clone(),
+                limit: self.limiter.limit,
+            }),
+            ..Self::of(Arc::clone(&self.store), new)
+        })
     }
 }

@@ -1,12 +1,8 @@
 //! What observers keep for a rule, so that they need not look it up: [`Kept`].
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+#[cfg(any(feature = "page", feature = "redis"))]
+use std::sync::Arc;
+use std::{sync::OnceLock, time::Duration};
 
 #[cfg(feature = "metrics")]
 use metrics::Counter;
@@ -31,7 +27,8 @@ pub(crate) struct Kept {
     /// shown it.
     pub(crate) shown: Option<(usize, usize)>,
     /// What the log tells of it.
-    pub(super) tally: OnceLock<Arc<Tally>>,
+    #[cfg(feature = "redis")]
+    pub(super) tally: OnceLock<Arc<super::summary::Tally>>,
     #[cfg(feature = "metrics")]
     pub(super) counters: OnceLock<Box<Counters>>,
     /// What the page shows of it.
@@ -40,6 +37,10 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    #[allow(
+        clippy::needless_update,
+        reason = "without features no observer keeps anything"
+    )]
     pub(crate) fn new(limit: Option<(u64, Duration)>, shown: Option<(usize, usize)>) -> Self {
         Self {
             limit,
@@ -56,56 +57,4 @@ pub(super) struct Counters {
     /// By result.
     pub(super) results: [OnceLock<Counter>; RULE_RESULTS],
     pub(super) taken: OnceLock<Counter>,
-}
-
-/// What became of requests by one rule.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    asked: AtomicU64,
-    refused: AtomicU64,
-    shadow: AtomicU64,
-    /// A bit for each caller that was refused, by its hash.
-    callers: AtomicU64,
-}
-
-/// What a tally has come to.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Sums {
-    pub(super) refused: u64,
-    pub(super) shadow: u64,
-    pub(super) asked: u64,
-    /// An estimate, exact for few.
-    pub(super) callers: u64,
-}
-
-impl Tally {
-    pub(super) fn asked(&self) {
-        self.asked.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn refused(&self, caller: u64) {
-        self.refused.fetch_add(1, Relaxed);
-        let bit = 1 << (caller % u64::from(u64::BITS));
-        // The plain load keeps the cache line shared where nothing changes.
-        if self.callers.load(Relaxed) & bit == 0 {
-            self.callers.fetch_or(bit, Relaxed);
-        }
-    }
-
-    pub(super) fn refused_in_shadow(&self) {
-        self.shadow.fetch_add(1, Relaxed);
-    }
-
-    /// Returns what it has come to, and begins anew.
-    pub(super) fn take(&self) -> Sums {
-        let bits = f64::from(u64::BITS);
-        let free = f64::from(self.callers.swap(0, Relaxed).count_zeros()).max(0.5);
-        Sums {
-            refused: self.refused.swap(0, Relaxed),
-            shadow: self.shadow.swap(0, Relaxed),
-            asked: self.asked.swap(0, Relaxed),
-            // Linear counting: callers that share a bit are estimated by the bits that are free.
-            callers: (bits * (bits / free).ln()).round() as u64,
-        }
-    }
 }

@@ -120,13 +120,13 @@ impl Metrics {
     fn describe(&self) {
         self.described.get_or_init(|| {
             for (name, meaning) in COUNTERS {
-                describe_counter!(name, Unit::Count, meaning);
+                describe_counter!(name, unit_of(name), meaning);
             }
-            for (name, unit, meaning) in GAUGES {
-                describe_gauge!(name, unit, meaning);
+            for (name, meaning) in GAUGES {
+                describe_gauge!(name, unit_of(name), meaning);
             }
-            for (name, unit, meaning) in HISTOGRAMS {
-                describe_histogram!(name, unit, meaning);
+            for (name, meaning) in HISTOGRAMS {
+                describe_histogram!(name, unit_of(name), meaning);
             }
         });
     }
@@ -134,6 +134,11 @@ impl Metrics {
 
 fn permits(rule: &str, kind: &'static str) -> Counter {
     counter!("ratelimit_permits_total", "rule" => rule.to_owned(), "kind" => kind)
+}
+
+/// Moves a gauge by what one of several stores adds to it.
+fn moves(name: &'static str, before: usize, now: usize) {
+    gauge!(name).increment(now as f64 - before as f64);
 }
 
 impl Observer for Metrics {
@@ -190,7 +195,7 @@ impl Observer for Metrics {
                 let node = self.node(node);
                 gauge!("ratelimit_connected", "node" => node).set(f64::from(u8::from(connected)));
             }
-            StateChange::Rules { refused } => {
+            StateChange::Rules { refused, .. } => {
                 let result = if refused.is_some() {
                     "refused"
                 } else {
@@ -229,6 +234,8 @@ impl Observer for Metrics {
                     }
                 }
             }
+            StateChange::Limiters { before, now } => moves("ratelimit_limiters", before, now),
+            StateChange::Remembered { before, now } => moves("ratelimit_remembered", before, now),
             StateChange::Settled { rule: None, .. }
             | StateChange::Waiting { rule: None, .. }
             | StateChange::Managed { .. } => {}
@@ -257,53 +264,41 @@ const COUNTERS: [(&str, &str); 6] = [
     ("ratelimit_rules_reloads_total", "Rules that were reloaded"),
 ];
 
-const GAUGES: [(&str, Unit, &str); 6] = [
+const GAUGES: [(&str, &str); 8] = [
     (
-        "ratelimit_limit_permits",
-        Unit::Count,
-        "Permits of a fixed limit",
+        "ratelimit_limiters",
+        "Limiters in the memory of this process",
     ),
+    ("ratelimit_remembered", "Refusals in the deny cache"),
+    ("ratelimit_limit_permits", "Permits of a fixed limit"),
     (
         "ratelimit_limit_interval_seconds",
-        Unit::Seconds,
         "Interval of a fixed limit",
     ),
-    (
-        "ratelimit_queued",
-        Unit::Count,
-        "Requests that wait for permits",
-    ),
+    ("ratelimit_queued", "Requests that wait for permits"),
     (
         "ratelimit_breaker_open",
-        Unit::Count,
         "1 while the breaker of a server is open",
     ),
-    (
-        "ratelimit_connected",
-        Unit::Count,
-        "1 while there is a connection",
-    ),
+    ("ratelimit_connected", "1 while there is a connection"),
     (
         "ratelimit_rules_applied_timestamp_seconds",
-        Unit::Seconds,
         "When rules were last applied",
     ),
 ];
 
-const HISTOGRAMS: [(&str, Unit, &str); 3] = [
+const HISTOGRAMS: [(&str, &str); 3] = [
     (
         "ratelimit_queue_seconds",
-        Unit::Seconds,
         "How long requests waited for permits",
     ),
-    (
-        "ratelimit_store_seconds",
-        Unit::Seconds,
-        "How long calls to Redis took",
-    ),
-    (
-        "ratelimit_store_callers",
-        Unit::Count,
-        "Requests that share a call",
-    ),
+    ("ratelimit_store_seconds", "How long calls to Redis took"),
+    ("ratelimit_store_callers", "Requests that share a call"),
 ];
+
+fn unit_of(metric: &str) -> Unit {
+    match metric.ends_with("_seconds") {
+        true => Unit::Seconds,
+        false => Unit::Count,
+    }
+}

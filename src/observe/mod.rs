@@ -286,6 +286,8 @@ pub enum StateChange<'a> {
     Rules {
         /// Why they were refused
         refused: Option<&'a ConfigError>,
+        /// Where they come from: code or a file
+        by: Origin,
     },
     /// What a request took was corrected: after its response, or by a
     /// [`RateLimiter`](crate::RateLimiter)
@@ -319,7 +321,42 @@ pub enum StateChange<'a> {
     Managed {
         /// The verb, such as `set_rate`
         verb: &'static str,
+        /// The rule, if the limiter was reached by it:
+        /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter)
+        rule: Option<&'a str>,
+        /// Who changed it: code or a tool
+        by: Origin,
     },
+    /// A [`MemoryStore`](crate::MemoryStore) has made or forgotten limiters
+    #[non_exhaustive]
+    Limiters {
+        /// How many there were when this was told last
+        before: usize,
+        /// How many there are
+        now: usize,
+    },
+    /// The deny cache has kept or dropped refusals
+    #[non_exhaustive]
+    Remembered {
+        /// How many there were when this was told last
+        before: usize,
+        /// How many there are, also of those that are over
+        now: usize,
+    },
+}
+
+/// What a change comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The service's code
+    #[default]
+    Code,
+    /// A rules file that is watched
+    File,
+    /// An operator's tool, such as an admin route: see
+    /// [`RateLimiter::by_tool`](crate::RateLimiter::by_tool)
+    Tool,
 }
 
 /// The observers of a layer or a store, usually none.

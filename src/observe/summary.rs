@@ -3,13 +3,14 @@
 use std::{
     fmt::Write,
     mem,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
-use super::{
-    Decided, DecidedRule, Observer, RuleResult, StoreCall, durations::Durations, kept::Tally,
-};
+use super::{Decided, DecidedRule, Observer, RuleResult, StoreCall, durations::Durations};
 use crate::{clock::moment, macros::notice, sync::lock};
 
 /// The rules that a line names, those with the most refusals first.
@@ -84,7 +85,7 @@ impl Summary {
             let _ = write!(line, " and {more} more rules,");
         }
         line.pop();
-        if let Some(slowest) = calls.p99() {
+        if let Some(slowest) = calls.durations.percentile(99) {
             let _ = write!(line, "; store p99 {:.1} ms", slowest.as_secs_f64() * 1e3);
         }
         if calls.failed > 0 {
@@ -94,18 +95,60 @@ impl Summary {
     }
 }
 
-fn add(tally: &Tally, rule: &DecidedRule<'_>) {
-    tally.asked();
-    match rule.result {
-        RuleResult::Deny
-        | RuleResult::AboveRate
-        | RuleResult::MissingKey
-        | RuleResult::QueueFull => tally.refused(rule.key_hash),
-        RuleResult::ShadowDeny => tally.refused_in_shadow(),
-        RuleResult::Taken
-        | RuleResult::Unavailable
-        | RuleResult::Cancelled
-        | RuleResult::NotTaken => {}
+/// What became of requests by one rule.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    asked: AtomicU64,
+    refused: AtomicU64,
+    shadow: AtomicU64,
+    /// A bit for each caller that was refused, by its hash.
+    callers: AtomicU64,
+}
+
+/// What a tally has come to.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Sums {
+    refused: u64,
+    shadow: u64,
+    asked: u64,
+    /// An estimate, exact for few.
+    callers: u64,
+}
+
+impl Tally {
+    fn add(&self, rule: &DecidedRule<'_>) {
+        self.asked.fetch_add(1, Relaxed);
+        match rule.result {
+            RuleResult::Deny
+            | RuleResult::AboveRate
+            | RuleResult::MissingKey
+            | RuleResult::QueueFull => {
+                self.refused.fetch_add(1, Relaxed);
+                let bit = 1 << (rule.key_hash % u64::from(u64::BITS));
+                // The plain load keeps the cache line shared where nothing changes.
+                if self.callers.load(Relaxed) & bit == 0 {
+                    self.callers.fetch_or(bit, Relaxed);
+                }
+            }
+            RuleResult::ShadowDeny => _ = self.shadow.fetch_add(1, Relaxed),
+            RuleResult::Taken
+            | RuleResult::Unavailable
+            | RuleResult::Cancelled
+            | RuleResult::NotTaken => {}
+        }
+    }
+
+    /// Returns what it has come to, and begins anew.
+    fn take(&self) -> Sums {
+        let bits = f64::from(u64::BITS);
+        let free = f64::from(self.callers.swap(0, Relaxed).count_zeros()).max(0.5);
+        Sums {
+            refused: self.refused.swap(0, Relaxed),
+            shadow: self.shadow.swap(0, Relaxed),
+            asked: self.asked.swap(0, Relaxed),
+            // Linear counting: callers that share a bit are estimated by the bits that are free.
+            callers: (bits * (bits / free).ln()).round() as u64,
+        }
     }
 }
 
@@ -113,7 +156,7 @@ impl Observer for Summary {
     fn decided(&self, event: &Decided<'_>) {
         for rule in event.rules {
             if let Some(name) = rule.rule {
-                add(rule.kept.tally.get_or_init(|| self.tally(name)), rule);
+                rule.kept.tally.get_or_init(|| self.tally(name)).add(rule);
             }
         }
     }
@@ -146,11 +189,6 @@ impl Calls {
     fn add(&mut self, call: &StoreCall<'_>) {
         self.failed += u64::from(call.result.is_err());
         self.durations.add(call.duration);
-    }
-
-    /// Returns a time that 99 of 100 calls took at most; `None` if there were none.
-    fn p99(&self) -> Option<Duration> {
-        self.durations.percentile(99)
     }
 }
 
@@ -192,7 +230,8 @@ mod tests {
         }
         let mut calls = Calls::new(moment());
         let minute = Duration::from_secs(60);
-        add(api.tally.get().unwrap(), &rule(&api, RuleResult::Taken, 1));
+        let tally = |kept: &Kept| Arc::clone(kept.tally.get().unwrap());
+        tally(&api).add(&rule(&api, RuleResult::Taken, 1));
         (0..99).for_each(|_| calls.add(&call(1, Ok(()))));
         assert_eq!(summary.line(&calls, minute), None);
         for (result, key_hash) in [
@@ -201,12 +240,9 @@ mod tests {
             (RuleResult::QueueFull, 9),
             (RuleResult::Taken, 11),
         ] {
-            add(login.tally.get().unwrap(), &rule(&login, result, key_hash));
+            tally(&login).add(&rule(&login, result, key_hash));
         }
-        add(
-            api.tally.get().unwrap(),
-            &rule(&api, RuleResult::ShadowDeny, 1),
-        );
+        tally(&api).add(&rule(&api, RuleResult::ShadowDeny, 1));
         calls.add(&call(900, Err(ErrorKind::Timeout)));
         let line = summary.line(&calls, minute).unwrap();
         assert_eq!(
@@ -227,7 +263,8 @@ mod tests {
             for caller in 0..callers {
                 // Hashes, as names have them.
                 let hash = crate::name::BuildSpread::new();
-                tally.refused(std::hash::BuildHasher::hash_one(&hash, caller));
+                let hash = std::hash::BuildHasher::hash_one(&hash, caller);
+                tally.add(&rule(&Kept::default(), RuleResult::Deny, hash));
             }
             let told = tally.take().callers;
             assert!((least..=most).contains(&told), "{callers}: {told}");

@@ -2,10 +2,12 @@
 //!
 //! Until its first refusal, a caller was granted all it asked for. So a log that has no more
 //! requests in an interval than the limit refuses none, and one list of times stands for the logs
-//! of all candidates; a candidate's own state begins where its limit is first exceeded.
+//! of all candidates; a candidate's own state begins where its limit is first exceeded. A pass that
+//! verifies has no such list: there each state begins with a caller's first request.
 
 use std::{collections::VecDeque, mem};
 
+use super::time::SECOND;
 use crate::{
     algorithm::{
         self,
@@ -21,38 +23,34 @@ use crate::{
     name::Name,
 };
 
+/// The number of moments that a log is divided into, at most.
+const MOMENTS: usize = 120;
+
 /// A limit, and what it did.
 pub(super) struct Run {
-    pub(super) algorithm: Algorithm,
-    pub(super) limit: Limit,
+    algorithm: Algorithm,
+    limit: Limit,
     charge: Charge,
+    /// That of its interval, if the pass has series.
     series: usize,
     pub(super) touched: u64,
     pub(super) refused: u64,
 }
 
-/// The largest numbers of requests in one interval, or in one window.
+/// The largest numbers of requests in one interval.
 struct Series {
-    is_window: bool,
     interval: i64,
     /// By caller
     peaks: Vec<u32>,
 }
 
-/// The requests of one caller in the present interval or window.
-#[derive(Clone, Copy, Default)]
-struct Count {
-    /// The last tick, of a window.
-    end: i64,
-    requests: u32,
-}
-
 /// A caller that asked for something in the last interval.
 struct Active {
     last: i64,
-    /// Its requests in the longest interval of a log, oldest first.
+    /// Its requests in the longest interval, oldest first, if the pass has series.
     times: VecDeque<i64>,
-    counts: List<Count>,
+    /// By series, its requests in the present interval.
+    counts: List<u32>,
     /// By run
     states: List<Option<Box<LimiterState>>>,
 }
@@ -67,19 +65,15 @@ struct Caller {
 /// All runs of one pass over a log.
 #[derive(Default)]
 pub(super) struct Counting {
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
     series: Vec<Series>,
     callers: Vec<Caller>,
     active: Vec<u32>,
-    /// The longest interval of a log.
-    longest: i64,
     /// For how long after its last request a caller's state matters.
     kept: i64,
     next_sweep: i64,
-    /// Set if each run decides by its state alone, from the first request of a caller to its first
-    /// refusal.
-    by_state_alone: bool,
     pub(super) most_active: usize,
+    pub(super) moments: Moments,
 }
 
 impl Counting {
@@ -88,45 +82,39 @@ impl Counting {
 
     pub(super) fn new(
         limits: &[(Algorithm, Limit)],
-        by_state_alone: bool,
+        with_series: bool,
     ) -> Result<Self, ConfigError> {
         let mut counting = Self {
             next_sweep: i64::MIN,
-            by_state_alone,
             ..Self::default()
         };
         for (algorithm, limit) in limits {
-            let is_new = counting.run(*algorithm, limit).is_none();
+            let is_new = counting.place(&(*algorithm, *limit)).is_none();
             if is_new && counting.runs.len() < Self::MOST_RUNS {
-                counting.add(*algorithm, *limit)?;
+                counting.add(*algorithm, *limit, with_series)?;
             }
         }
         Ok(counting)
     }
 
-    fn add(&mut self, algorithm: Algorithm, limit: Limit) -> Result<(), ConfigError> {
+    fn add(
+        &mut self,
+        algorithm: Algorithm,
+        limit: Limit,
+        with_series: bool,
+    ) -> Result<(), ConfigError> {
         let stored = limit.stored();
         algorithm.check(stored.rate, stored.interval)?;
         let interval = stored.interval.saturating_mul(TICKS);
-        let is_window = algorithm == Algorithm::FixedWindow;
-        let known = self.series_of(is_window, interval);
+        let known = self.series_of(&limit);
         let series = known.unwrap_or(self.series.len());
-        if known.is_none() && !self.by_state_alone {
-            self.series.push(Series {
-                is_window,
-                interval,
-                peaks: Vec::new(),
-            });
-            if !is_window {
-                self.longest = self.longest.max(interval);
-            }
+        if known.is_none() && with_series {
+            let peaks = Vec::new();
+            self.series.push(Series { interval, peaks });
         }
-        let beyond = match algorithm {
-            Algorithm::SlidingLog => 0,
-            Algorithm::FixedWindow => TICKS,
-            // The time from permit to permit is rounded up to a microsecond.
-            Algorithm::Gcra => stored.rate,
-        };
+        // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit up to
+        // a microsecond.
+        let beyond = TICKS.saturating_add(stored.rate);
         self.kept = self.kept.max(interval.saturating_add(beyond));
         let name = Name::exact("replay")?.counted_by(algorithm);
         let labels = Labels::unnamed("replay");
@@ -141,26 +129,25 @@ impl Counting {
         Ok(())
     }
 
-    fn series_of(&self, is_window: bool, interval: i64) -> Option<usize> {
+    fn series_of(&self, limit: &Limit) -> Option<usize> {
+        let interval = limit.stored().interval.saturating_mul(TICKS);
         let mut all = self.series.iter();
-        all.position(|it| it.is_window == is_window && it.interval == interval)
+        all.position(|series| series.interval == interval)
     }
 
-    /// Returns what a limit did, if it was among those that were run.
-    pub(super) fn run(&self, algorithm: Algorithm, limit: &Limit) -> Option<&Run> {
+    /// Returns the place of a limit among those that are run.
+    pub(super) fn place(&self, (algorithm, limit): &(Algorithm, Limit)) -> Option<usize> {
         let mut runs = self.runs.iter();
-        runs.find(|run| run.algorithm == algorithm && run.limit == *limit)
+        runs.position(|run| run.algorithm == *algorithm && run.limit == *limit)
     }
 
     pub(super) fn callers(&self) -> usize {
         self.callers.len()
     }
 
-    /// Returns the largest numbers of requests that a limit counts, by caller.
-    pub(super) fn peaks_of(&self, algorithm: Algorithm, limit: &Limit) -> &[u32] {
-        let interval = limit.stored().interval.saturating_mul(TICKS);
-        let series = self.series_of(algorithm == Algorithm::FixedWindow, interval);
-        let series = series.and_then(|place| self.series.get(place));
+    /// Returns the largest numbers of requests in the interval of a limit, by caller.
+    pub(super) fn peaks_of(&self, limit: &Limit) -> &[u32] {
+        let series = self.series_of(limit).and_then(|it| self.series.get(it));
         series.map_or(&[], |series| &series.peaks)
     }
 
@@ -170,6 +157,8 @@ impl Counting {
         let place = caller as usize;
         if place >= self.callers.len() {
             self.callers.resize_with(place + 1, Caller::default);
+            let series = self.series.iter_mut();
+            series.for_each(|it| it.peaks.resize(place + 1, 0));
         }
         let Some(row) = self.callers.get_mut(place) else {
             return;
@@ -180,49 +169,30 @@ impl Counting {
             Box::new(Active {
                 last: time,
                 times: VecDeque::new(),
-                counts: self.series.iter().map(|_| Count::default()).collect(),
+                counts: self.series.iter().map(|_| 0).collect(),
                 states: self.runs.iter().map(|_| None).collect(),
             })
         });
         active.last = time;
-        if self.longest > 0 {
-            active.add(time, self.longest);
-        }
-        for (series, count) in self.series.iter_mut().zip(&mut active.counts) {
-            count.add(series, &active.times, time);
-            if place >= series.peaks.len() {
-                series.peaks.resize(place + 1, 0);
-            }
-            if let Some(peak) = series.peaks.get_mut(place) {
-                *peak = (*peak).max(count.requests);
-            }
-        }
-        let mut touched = row.touched;
-        for (place, (run, state)) in self.runs.iter_mut().zip(&mut active.states).enumerate() {
-            let bit = 1 << place;
-            if self.by_state_alone && touched & bit != 0 {
+        active.count(&mut self.series, place, time);
+        let [requests, refused @ ..] = self.moments.at(time, self.runs.len()) else {
+            return;
+        };
+        *requests += 1;
+        let counted = self.runs.iter_mut().zip(&mut active.states);
+        for (place, ((run, state), refused)) in counted.zip(refused).enumerate() {
+            let is_touched = row.touched >> place & 1 == 1;
+            let requests = active.counts.get(run.series).copied();
+            // All that a pass without series is to find.
+            if requests.is_none() && is_touched {
                 *state = None;
-                continue;
-            }
-            let requests = active.counts.get(run.series).map_or(0, |it| it.requests);
-            if state.is_none()
-                && run.algorithm == Algorithm::SlidingLog
-                && !self.by_state_alone
-                && u64::from(requests) <= run.limit.permits()
-            {
-                continue;
-            }
-            let before = active.times.iter().rev().take(requests as usize).skip(1);
-            let state = state.get_or_insert_with(|| run.state(before.rev().copied()));
-            if run.refuses(state, time) {
+            } else if run.decides(state, requests, &active.times, time) {
                 run.refused += 1;
-                touched |= bit;
+                run.touched += u64::from(!is_touched);
+                row.touched |= 1 << place;
+                *refused += 1;
             }
         }
-        for (place, run) in self.runs.iter_mut().enumerate() {
-            run.touched += ((touched & !row.touched) >> place) & 1;
-        }
-        row.touched = touched;
     }
 
     /// Drops the states of callers that had none in use any more.
@@ -244,52 +214,93 @@ impl Counting {
 }
 
 impl Active {
-    fn add(&mut self, time: i64, longest: i64) {
-        let expired = |oldest: &i64| *oldest <= time - longest;
-        while self.times.front().is_some_and(expired) {
+    /// Adds a request to the series, in which the caller has a place.
+    fn count(&mut self, all: &mut [Series], place: usize, time: i64) {
+        let Some(longest) = all.iter().map(|series| series.interval).max() else {
+            return;
+        };
+        // As src/algorithm/sliding_log: what is an interval old has expired.
+        while self.times.front().is_some_and(|it| *it <= time - longest) {
             self.times.pop_front();
         }
+        // By an eighth, where it would double: for most callers this is most of their memory.
+        if self.times.len() == self.times.capacity() {
+            self.times.reserve_exact(4.max(self.times.len() / 8));
+        }
         self.times.push_back(time);
+        for (series, count) in all.iter_mut().zip(&mut self.counts) {
+            let oldest = |count: u32| {
+                let place = self.times.len().checked_sub(count as usize)?;
+                self.times.get(place)
+            };
+            *count = count.saturating_add(1);
+            // Times that are not kept any more have expired, too.
+            while oldest(*count).is_none_or(|it| *it <= time - series.interval) {
+                *count -= 1;
+            }
+            if let Some(peak) = series.peaks.get_mut(place) {
+                *peak = (*peak).max(*count);
+            }
+        }
     }
 }
 
-impl Count {
-    fn add(&mut self, series: &Series, times: &VecDeque<i64>, time: i64) {
-        if series.is_window {
-            // As src/algorithm/fixed_window.rs: it lasts a millisecond longer than the interval.
-            if self.requests == 0 || time > self.end {
-                *self = Self {
-                    end: time + series.interval + TICKS - 1,
-                    requests: 0,
-                };
-            }
-            self.requests = self.requests.saturating_add(1);
-            return;
+/// What happened when: the requests of each moment, and the refusals of each run.
+#[derive(Default)]
+pub(super) struct Moments {
+    /// In microseconds: the start of the first one, and how long each is.
+    pub(super) start: i64,
+    pub(super) width: i64,
+    pub(super) counts: Vec<Vec<u64>>,
+}
+
+impl Moments {
+    /// Returns the counts at a time; times do not fall.
+    fn at(&mut self, time: i64, runs: usize) -> &mut [u64] {
+        if self.counts.is_empty() {
+            self.width = SECOND;
+            self.start = time - time.rem_euclid(SECOND);
         }
-        self.requests = self.requests.saturating_add(1);
-        // As src/algorithm/sliding_log: what is an interval old has expired. Times that are not
-        // kept any more have, too.
-        let is_live = |requests: u32| {
-            let place = times.len().checked_sub(requests as usize);
-            let oldest = place.and_then(|place| times.get(place));
-            oldest.is_some_and(|oldest| *oldest > time - series.interval)
-        };
-        while self.requests > 1 && !is_live(self.requests) {
-            self.requests -= 1;
+        while (time - self.start) / self.width >= MOMENTS as i64 {
+            self.width *= 2;
+            let pairs = self.counts.chunks(2).map(|pair| {
+                let sum = |place| pair.iter().filter_map(|it: &Vec<u64>| it.get(place)).sum();
+                (0..=runs).map(sum).collect()
+            });
+            self.counts = pairs.collect();
         }
+        let place = usize::try_from((time - self.start) / self.width).unwrap_or(0);
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, vec![0; runs + 1]);
+        }
+        self.counts.get_mut(place).map_or(&mut [], |counts| counts)
     }
 }
 
 impl Run {
-    /// Returns a state in which these requests were granted.
-    fn state(&self, granted: impl Iterator<Item = i64>) -> Box<LimiterState> {
-        let mut state = algorithm::new(self.algorithm);
-        if self.algorithm == Algorithm::SlidingLog {
-            for time in granted {
-                self.refuses(&mut state, time);
-            }
+    /// Decides a request, and returns whether it is refused. `requests` of `times` are in the
+    /// interval, if they were counted.
+    fn decides(
+        &self,
+        state: &mut Option<Box<LimiterState>>,
+        requests: Option<u32>,
+        times: &VecDeque<i64>,
+        time: i64,
+    ) -> bool {
+        let is_log = self.algorithm == Algorithm::SlidingLog;
+        let is_few = requests.is_some_and(|it| u64::from(it) <= self.limit.permits());
+        if state.is_none() && is_log && is_few {
+            return false;
         }
-        state
+        let state = state.get_or_insert_with(|| {
+            let mut state = algorithm::new(self.algorithm);
+            let before = requests.filter(|_| is_log).unwrap_or(0) as usize;
+            for granted in times.iter().rev().take(before).skip(1).rev() {
+                self.refuses(&mut state, *granted);
+            }
+            state
+        });
+        self.refuses(state, time)
     }
 
     fn refuses(&self, state: &mut LimiterState, time: i64) -> bool {

@@ -14,17 +14,13 @@ pub enum ReplayError {
     Setting(String),
     /// The log has no line of a known format, or lacks a column; the text names them
     Format(String),
-    /// The times of the log are too far apart for an algorithm; the text says what would do
-    Coarse(String),
 }
 
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read(error) => write!(f, "the log cannot be read: {error}"),
-            Self::Setting(reason) | Self::Format(reason) | Self::Coarse(reason) => {
-                f.write_str(reason)
-            }
+            Self::Setting(reason) | Self::Format(reason) => f.write_str(reason),
         }
     }
 }
@@ -33,7 +29,7 @@ impl Error for ReplayError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Read(error) => Some(error),
-            Self::Setting(_) | Self::Format(_) | Self::Coarse(_) => None,
+            Self::Setting(_) | Self::Format(_) => None,
         }
     }
 }

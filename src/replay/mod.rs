@@ -1,26 +1,17 @@
 //! Replays an access log against limits: how many callers and requests each would have refused, and
 //! the smallest limit that leaves nearly all callers alone.
 //!
-//! Requests are decided by the algorithms that also decide in a service. The command `ratelimit`
-//! (feature `cli`) is this module on a command line.
+//! Requests are decided by the algorithms that also decide in a service. All figures assume that
+//! callers would have sent the same requests after a refusal. The command `ratelimit` (feature
+//! `cli`) is this module on a command line.
 //!
 //! # What `ratelimit replay --json` prints
 //!
 //! One object, whose `schema` is 1; it grows when a member changes or goes. Its other members are
-//! those of [`Report`], with times since the epoch in `first_ms` and `last_ms`, and the resolution
-//! in `resolution_us`. A figure that may be a range is a list of the least and the most.
+//! those of [`Report`] and of its [`RowsRead`], which implement `serde::Serialize`.
 //!
-//! [`Rows`] reads other columns of a log in the same way. The command sends them through rules:
-//!
-//! - `replay --rules --json`: `lines`, `unreadable`, `late`, `invalid` (lines that HTTP does not
-//!   allow), `requests`, `resolution_us`, `refused`, `waited`; `rules` have `rule`, `limit`,
-//!   `requests`, `refused`, `shadow_refused`, `without_key`, `callers` (refused ones, also in
-//!   shadow) and `approximate` (times are coarser than a twentieth of the interval).
-//! - `diff --json`: `changes`, each with `change` (changed, added, gone), `item` and its `fields`,
-//!   `old` and `new`. With a log, `log` has the members above but `rules` and `waited`; its
-//!   `refused`, and that of each caller in `newly_refused`, `newly_let_through`, `refused_more` and
-//!   `refused_less`, is a list of old and new.
-//! - `explain --json`: the `result`, by its name in metrics, and the `rules`.
+//! [`Rows`] reads other columns of a log in the same way; the command sends them through rules. What
+//! its other commands print is in [operations](crate::docs::operations#the-commands-json).
 //!
 //! # Example
 //!
@@ -32,36 +23,35 @@
 //! 192.0.2.2 - - [10/Oct/2026:13:55:37.000 +0000] "GET / HTTP/1.1" 200 5
 //! "#;
 //! let report = Replay::by("ip").limit(Limit::per_minute(1)).run(|| Ok(Some(log.as_bytes())))?;
-//! assert_eq!(report.requests, 3);
-//! assert_eq!(report.candidates[0].touched, 1..=1);
+//! assert_eq!(report.read.requests, 3);
+//! assert_eq!(report.candidates[0].touched, [1, 1]);
 //! # Ok::<_, tower_ratelimit::replay::ReplayError>(())
 //! ```
 
+mod callers;
 mod counting;
 mod error;
-mod lines;
-mod order;
-mod pass;
+mod format;
 mod report;
 mod rows;
 mod smallest;
 mod time;
 
 use std::{
+    borrow::Cow,
     cmp::Reverse,
     io::{self, BufRead},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use self::{
+    callers::Callers,
     counting::{Counting, Run},
-    lines::{Column, Columns, Fields},
-    pass::{Callers, Pass, Tally},
     smallest::{Bounds, Search},
 };
 pub use self::{
     error::ReplayError,
-    report::{Busiest, Candidate, Report, SmallestLimit},
+    report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
     rows::{Rows, RowsRead},
 };
 use crate::limit::{Algorithm, Limit};
@@ -79,10 +69,9 @@ const BUSIEST: usize = 10;
 #[derive(Clone, Debug)]
 #[must_use = "nothing is read before `run`"]
 pub struct Replay {
-    columns: Columns,
+    rows: Rows,
     limits: Vec<(Algorithm, Limit)>,
     share: f64,
-    reorder: Duration,
     show_keys: bool,
 }
 
@@ -94,18 +83,16 @@ impl Replay {
     /// `agent`, and numbers, counted from 1, for columns behind these. In JSON, `user.id` is a
     /// member of the member `user`. An address counts as [`PeerIp`](crate::key::PeerIp) counts it.
     pub fn by(column: &str) -> Self {
+        Self::of(Rows::of([column]))
+    }
+
+    /// Counts requests by the first of these columns, or by what [`run_by`](Self::run_by) makes of
+    /// them.
+    pub fn of(rows: Rows) -> Self {
         Self {
-            columns: Columns {
-                fields: vec![Column {
-                    name: column.to_owned(),
-                    optional: false,
-                }],
-                time: None,
-                duration: None,
-            },
+            rows,
             limits: Vec::new(),
             share: 0.001,
-            reorder: Duration::from_secs(60),
             show_keys: false,
         }
     }
@@ -127,26 +114,6 @@ impl Replay {
         self
     }
 
-    /// Puts requests in order whose lines are apart by up to this time. Later ones are counted, and
-    /// left out. Default: 60 seconds.
-    pub fn reorder(mut self, within: Duration) -> Self {
-        self.reorder = within;
-        self
-    }
-
-    /// Names the column of the time. Default: the one that the format has, or a usual name.
-    pub fn time_column(mut self, column: &str) -> Self {
-        self.columns.time = Some(column.to_owned());
-        self
-    }
-
-    /// Subtracts the duration in this column, in numbers of the given unit, because a server writes
-    /// a line when its request ends.
-    pub fn duration_column(mut self, column: &str, unit: Duration) -> Self {
-        self.columns.duration = Some((column.to_owned(), micros(unit)));
-        self
-    }
-
     /// Shows callers by their keys. Default: by digests, by a secret that each run makes anew.
     pub fn show_keys(mut self) -> Self {
         self.show_keys = true;
@@ -155,41 +122,80 @@ impl Replay {
 
     /// Reads the log that `open` returns, and decides its requests.
     ///
-    /// Once for all limits; again to verify the smallest ones, and a few times to find them if GCRA
-    /// counts. `open` returns `None` if the log cannot be read once more.
+    /// Once for all limits; again to verify the smallest ones, and a few times to find them unless a
+    /// sliding log counts. `open` returns `None` if the log cannot be read once more.
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting cannot be used, if the log cannot be read or lacks a column,
-    /// or if its times are too coarse for an algorithm other than the sliding log.
+    /// Returns an error if a setting cannot be used, or if the log cannot be read or lacks a
+    /// column.
     pub fn run<R: BufRead>(
         &self,
+        open: impl FnMut() -> io::Result<Option<R>>,
+    ) -> Result<Report, ReplayError> {
+        self.run_by(open, |fields| fields.first()?.as_deref().map(Cow::Borrowed))
+    }
+
+    /// Does the same, and counts a request by what `caller` returns for its columns.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`run`](Self::run) does.
+    pub fn run_by<R: BufRead>(
+        &self,
         mut open: impl FnMut() -> io::Result<Option<R>>,
+        mut caller: impl for<'f> FnMut(&'f [Option<Cow<'f, str>>]) -> Option<Cow<'f, str>>,
     ) -> Result<Report, ReplayError> {
         self.check()?;
+        let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, with_series| {
+            let (mut callers, mut counting) = (Callers::default(), None);
+            let begin = |resolution| Counting::new(&limits(resolution), with_series);
+            let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
+            let read = self
+                .rows
+                .each(log, lines, keep, |resolution, time, caller| {
+                    match &mut counting {
+                        Some(counting) => counting,
+                        none => none.insert(begin(resolution)?),
+                    }
+                    .request(caller, time);
+                    Ok(())
+                })?;
+            let counting = match counting {
+                Some(counting) => counting,
+                None => begin(read.resolution)?,
+            };
+            Ok::<_, ReplayError>((read, callers, counting))
+        };
         let Some(log) = open()? else {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
         };
-        let mut bounds = Vec::new();
-        let begin = |resolution| {
-            bounds = self.bounds(resolution)?;
-            let limits: Vec<_> = bounds.iter().flat_map(Bounds::limits).collect();
-            Ok(Counting::new(&limits, false)?)
+        let limits = |resolution| {
+            let ends = self.bounds(resolution).zip(&self.limits);
+            let ends = ends.flat_map(|(bounds, (_, limit))| bounds.of_permits(limit.permits()));
+            ends.flatten().collect()
         };
-        let mut callers = Callers::new(self.show_keys);
-        let (tally, counting) = self.count(log, None, &mut callers, begin)?;
-        let mut report = self.report(&bounds, &tally, &callers, &counting);
-        let mut search = Search::new(&bounds, &counting, self.share);
-        while let Some(limits) = search.next()
-            && let Some(log) = open()?
-        {
-            let begin = |_| Ok(Counting::new(&limits, true)?);
-            let mut callers = Callers::new(false);
-            let (_, counting) = self.count(log, Some(&tally), &mut callers, begin)?;
-            search.found(&counting);
+        let (read, callers, counting) = count(log, u64::MAX, &limits, true)?;
+        let mut searches: Vec<[Search; 2]> = Vec::new();
+        for bounds in self.bounds(read.resolution) {
+            if searches.iter().all(|[search, _]| search.bounds != bounds) {
+                let search = |end| Search::new(bounds, end, &counting, self.share);
+                searches.push([0, 1].map(search));
+            }
         }
-        report.smallest = search.into_limits();
-        Ok(report)
+        loop {
+            let tried = searches.iter().flatten().flat_map(Search::tried);
+            let limits: Vec<_> = tried.map(|(_, limit)| limit).collect();
+            if limits.is_empty() {
+                break;
+            }
+            let Some(log) = open()? else { break };
+            let (_, _, counting) = count(log, read.physical, &|_| limits.clone(), false)?;
+            let all = searches.iter_mut().flatten();
+            all.for_each(|search| search.found(&counting));
+        }
+        let smallest = searches.iter().map(smallest).collect();
+        Ok(self.report(read, &callers, &counting, smallest))
     }
 
     fn check(&self) -> Result<(), ReplayError> {
@@ -198,118 +204,116 @@ impl Replay {
             format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}")
         } else if !(0.0..=1.0).contains(&share) {
             format!("a share of callers is from 0 to 1, not {share}")
+        } else if self.limits.iter().any(|it| it.1.calendar().is_some()) {
+            "days, weeks and months are replayed by rules alone: give it a rules file".to_owned()
         } else {
             return Ok(());
         };
         Err(ReplayError::Setting(reason))
     }
 
-    /// Reads a log, and has its requests decided by what `begin` makes for its resolution.
-    fn count(
-        &self,
-        log: impl BufRead,
-        before: Option<&Tally>,
-        callers: &mut Callers,
-        begin: impl FnOnce(i64) -> Result<Counting, ReplayError>,
-    ) -> Result<(Tally, Counting), ReplayError> {
-        let pass = Pass {
-            columns: &self.columns,
-            reorder: micros(self.reorder),
-            before,
-        };
-        let (mut begin, mut counting) = (Some(begin), None::<Counting>);
-        let keep = |fields: &Fields<'_>| callers.caller(fields);
-        let tally = pass.run(log, keep, |resolution, time, caller| {
-            if let Some(begin) = begin.take() {
-                counting = Some(begin(resolution)?);
-            }
-            if let Some(counting) = &mut counting {
-                counting.request(caller, time);
-            }
-            Ok(())
-        })?;
-        let counting = match (counting, begin) {
-            (Some(counting), _) => counting,
-            (None, Some(begin)) => begin(tally.resolution)?,
-            (None, None) => Counting::new(&[], false)?,
-        };
-        Ok((tally, counting))
-    }
-
-    /// Returns the limits that bound each candidate where times are so many microseconds apart.
-    fn bounds(&self, resolution: i64) -> Result<Vec<Bounds>, ReplayError> {
-        let exact_starts = self.columns.duration.is_none();
+    /// Returns the bounds of each limit where times are so far apart.
+    fn bounds(&self, resolution: Duration) -> impl Iterator<Item = Bounds> {
+        let whole = !self.rows.has_durations();
         let limits = self.limits.iter();
-        let bounds = limits.map(|(by, limit)| Bounds::of(*by, *limit, resolution, exact_starts));
-        bounds.collect()
+        limits.map(move |(by, limit)| Bounds::of(*by, limit.interval(), resolution, whole))
     }
 
     fn report(
         &self,
-        bounds: &[Bounds],
-        tally: &Tally,
+        read: RowsRead,
         callers: &Callers,
         counting: &Counting,
+        smallest: Vec<SmallestLimit>,
     ) -> Report {
-        let candidates = bounds.iter().map(|it| {
-            let least = it
-                .least
-                .and_then(|least| counting.run(it.algorithm, &least));
-            let most = counting.run(it.algorithm, &it.most);
-            let figure = |of: fn(&Run) -> u64| least.map_or(0, of)..=most.map_or(0, of);
-            Candidate {
-                limit: it.given,
-                algorithm: it.algorithm,
-                touched: figure(|run| run.touched),
-                refused: figure(|run| run.refused),
+        // Of each candidate, the runs that bound it.
+        let given = self.bounds(read.resolution).zip(&self.limits);
+        let ends = given.map(|(bounds, (_, limit))| {
+            let ends = bounds.of_permits(limit.permits());
+            ends.map(|limit| counting.place(&limit?))
+        });
+        let ends: Vec<_> = ends.collect();
+        let run = |of: fn(&Run) -> u64, ends: &[Option<usize>; 2]| {
+            ends.map(|place| place.and_then(|it| counting.runs.get(it)).map_or(0, of))
+        };
+        let candidates = self.limits.iter().zip(&ends);
+        let candidates = candidates.map(|((algorithm, limit), ends)| Candidate {
+            limit: *limit,
+            algorithm: *algorithm,
+            touched: run(|run| run.touched, ends),
+            refused: run(|run| run.refused, ends),
+        });
+        let moments = &counting.moments;
+        let starts = (0..).map(|place| (moments.start + place * moments.width).div_euclid(1000));
+        let moments = starts.zip(&moments.counts).map(|(from_ms, counts)| {
+            let count = |place: usize| counts.get(place).copied().unwrap_or(0);
+            let refused =
+                |ends: &[Option<usize>; 2]| ends.map(|it| it.map_or(0, |it| count(it + 1)));
+            Moment {
+                from_ms,
+                requests: count(0),
+                refused: ends.iter().map(refused).collect(),
             }
         });
         Report {
-            lines: tally.lines,
-            unreadable: tally.unreadable,
-            samples: tally.samples.clone(),
-            late: tally.late,
-            without_caller: tally.without_caller,
-            requests: tally.requests,
-            callers: callers.count() as u64,
-            span: tally
-                .span
-                .map(|(first, last)| (system_time(first), system_time(last))),
-            resolution: Duration::from_micros(tally.resolution.unsigned_abs()),
-            started: self.columns.duration.is_some(),
+            without_caller: callers.missing,
+            callers: callers.count(),
+            durations_subtracted: self.rows.has_durations(),
             candidates: candidates.collect(),
-            smallest: Vec::new(),
-            busiest: busiest(bounds, callers, counting),
+            smallest,
+            busiest: self.busiest(&read, callers, counting),
             most_active: counting.most_active as u64,
+            moments: moments.collect(),
+            read,
         }
+    }
+
+    /// Returns the callers with the most requests in the interval of the first limit.
+    fn busiest(&self, read: &RowsRead, callers: &Callers, counting: &Counting) -> Vec<Busiest> {
+        let ends = self
+            .bounds(read.resolution)
+            .next()
+            .map(|it| it.of_permits(1));
+        let ends = ends.unwrap_or_default();
+        let [least, all] =
+            ends.map(|it| it.map_or(&[][..], |(_, limit)| counting.peaks_of(&limit)));
+        let mut most: Vec<_> = all.iter().zip(0u32..).collect();
+        most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
+        most.truncate(BUSIEST);
+        let numbers: Vec<_> = most.iter().map(|(_, number)| *number).collect();
+        let names = callers.names_of(&numbers, self.show_keys).into_iter();
+        let busiest = names.zip(&most).map(|(caller, (peak, number))| {
+            let least = least.get(*number as usize).copied().unwrap_or(1);
+            let most = [least, **peak].map(u64::from);
+            Busiest { caller, most }
+        });
+        busiest.collect()
     }
 }
 
-/// Returns the callers with the most requests that the first limit counts at once.
-fn busiest(bounds: &[Bounds], callers: &Callers, counting: &Counting) -> Vec<Busiest> {
-    let first = bounds.first();
-    let peaks = first.map_or(&[][..], |it| counting.peaks_of(it.algorithm, &it.most));
-    let mut most: Vec<_> = peaks.iter().zip(0u32..).collect();
-    most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
-    most.truncate(BUSIEST);
-    let numbers: Vec<_> = most.iter().map(|(_, number)| *number).collect();
-    let names = callers.names_of(&numbers).into_iter();
-    let busiest = names.zip(&most).map(|(caller, (peak, _))| Busiest {
-        caller,
-        most: u64::from(**peak),
-    });
-    busiest.collect()
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn system_time(micros: i64) -> SystemTime {
-    let apart = Duration::from_micros(micros.unsigned_abs());
-    let time = match micros {
-        0.. => UNIX_EPOCH.checked_add(apart),
-        _ => UNIX_EPOCH.checked_sub(apart),
+/// Returns what the searches for both ends have found.
+fn smallest(ends: &[Search; 2]) -> SmallestLimit {
+    let figure = |of: fn(&Search) -> u64| {
+        let mut ends = ends.each_ref().map(of);
+        ends.sort_unstable();
+        ends
     };
-    time.unwrap_or(UNIX_EPOCH)
+    let [_, most] = ends;
+    let is_found = ends.iter().all(Search::is_found);
+    let mut peaks: Vec<(u64, u64)> = Vec::new();
+    for peak in most.peaks.iter().map(|peak| u64::from(*peak)) {
+        match peaks.last_mut() {
+            Some((last, callers)) if *last == peak => *callers += 1,
+            _ => peaks.push((peak, 1)),
+        }
+    }
+    SmallestLimit {
+        algorithm: most.bounds.algorithm,
+        interval: most.bounds.interval,
+        permits: is_found.then(|| figure(|it| it.permits)),
+        touched: figure(|it| it.touched(it.permits)),
+        touched_by_one_less: figure(|it| it.touched(it.below)),
+        verified: is_found && ends.iter().all(Search::is_verified),
+        peaks,
+    }
 }

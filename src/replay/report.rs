@@ -1,40 +1,31 @@
 //! The report of a replay.
 
-use std::{
-    fmt,
-    ops::RangeInclusive,
-    time::{Duration, SystemTime},
-};
+use std::{fmt::Display, time::Duration};
 
+use serde::{Serialize, Serializer};
+
+use super::rows::RowsRead;
 use crate::limit::{Algorithm, Limit};
 
-/// The result of [`Replay::run`](super::Replay::run). `Display` prints it on a page.
+/// The least and the most that a figure may be. Both are the same where it is known.
+pub type Figure = [u64; 2];
+
+/// The result of [`Replay::run`](super::Replay::run).
 ///
 /// A figure is a range where the log's times are coarser than a twentieth of the interval: the true
-/// one is in it, and both ends are the same where it is known.
-#[derive(Clone, Debug, PartialEq)]
+/// one is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The lines that were read, without empty ones and the header of a CSV file
-    pub lines: u64,
-    /// The lines that could not be read
-    pub unreadable: u64,
-    /// The first of these, each with its number, cut and escaped. They may hold addresses
-    pub samples: Vec<(u64, String)>,
-    /// The lines that came too late to be put in order, and were left out
-    pub late: u64,
+    /// What was read
+    #[serde(flatten)]
+    pub read: RowsRead,
     /// The lines without a caller, which no limit counts
     pub without_caller: u64,
-    /// The requests that were decided
-    pub requests: u64,
-    /// The callers that they came from
+    /// The callers that the requests came from
     pub callers: u64,
-    /// The times of the first and the last request; `None` if there are none
-    pub span: Option<(SystemTime, SystemTime)>,
-    /// How far the log's times are apart
-    pub resolution: Duration,
     /// Set if the duration of each request was subtracted
-    pub started: bool,
+    pub durations_subtracted: bool,
     /// What each limit would have done, in the order in which they were added
     pub candidates: Vec<Candidate>,
     /// The smallest limit for each algorithm and interval among them
@@ -43,193 +34,76 @@ pub struct Report {
     pub busiest: Vec<Busiest>,
     /// The most callers whose state was held at once
     pub most_active: u64,
+    /// The refusals over time, in at most 120 steps of one length
+    pub moments: Vec<Moment>,
 }
 
 /// What one limit would have done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Candidate {
     /// The limit
+    #[serde(serialize_with = "as_text")]
     pub limit: Limit,
     /// The algorithm that counted
+    #[serde(serialize_with = "as_text")]
     pub algorithm: Algorithm,
     /// The callers of whose requests at least one would have been refused
-    pub touched: RangeInclusive<u64>,
+    pub touched: Figure,
     /// The requests that would have been refused
-    pub refused: RangeInclusive<u64>,
+    pub refused: Figure,
 }
 
 /// The smallest limit that touches fewer callers than the given share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SmallestLimit {
     /// The algorithm
+    #[serde(serialize_with = "as_text")]
     pub algorithm: Algorithm,
     /// The interval
+    #[serde(rename = "interval_ms", serialize_with = "in_millis")]
     pub interval: Duration,
-    /// Its permits; `None` if there was no request, or if GCRA would need a second reading
-    pub permits: Option<RangeInclusive<u64>>,
+    /// Its permits; `None` if there was no request, or if it would take a second reading to
+    /// find them: only those of a sliding log are found in one
+    pub permits: Option<Figure>,
     /// The callers that it touches
-    pub touched: RangeInclusive<u64>,
+    pub touched: Figure,
     /// The same for one permit less; all of them where no permit would be left
-    pub touched_by_one_less: RangeInclusive<u64>,
+    pub touched_by_one_less: Figure,
     /// Set if runs of these limits and of one permit less touched as many callers
     pub verified: bool,
+    /// The largest numbers of requests of callers in one interval, at most, each with how many
+    /// callers have it
+    pub peaks: Vec<(u64, u64)>,
 }
 
 /// A caller with many requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Busiest {
     /// A digest by a secret of this run, unless keys are shown
     pub caller: String,
     /// Its largest number of requests in one interval
-    pub most: u64,
+    pub most: Figure,
 }
 
-impl Report {
-    /// Returns the share of lines that were not replayed, as they were unreadable or late.
-    pub fn lost(&self) -> f64 {
-        match self.lines {
-            0 => 0.0,
-            lines => (self.unreadable + self.late) as f64 / lines as f64,
-        }
-    }
-
-    /// Returns whether a figure is a range.
-    fn is_coarse(&self) -> bool {
-        let steps = |limit: &Limit| self.resolution * 20 > limit.interval();
-        self.candidates.iter().any(|it| steps(&it.limit))
-    }
-
-    /// Returns the candidates as they are printed, behind the head of the table.
-    pub(super) fn table(&self) -> Vec<[String; 4]> {
-        let share = |figure: &RangeInclusive<u64>, of: u64| {
-            let percent = |count: &u64| 100.0 * *count as f64 / of.max(1) as f64;
-            let (least, most) = (percent(figure.start()), percent(figure.end()));
-            let up_to = if least == most { "" } else { "up to " };
-            format!("{} ({up_to}{most:.2} %)", range(figure))
-        };
-        let head = ["limit", "algorithm", "callers touched", "requests refused"];
-        let candidates = self.candidates.iter().map(|it| {
-            [
-                it.limit.to_string(),
-                it.algorithm.word().to_owned(),
-                share(&it.touched, self.callers),
-                share(&it.refused, self.requests),
-            ]
-        });
-        [head.map(str::to_owned)]
-            .into_iter()
-            .chain(candidates)
-            .collect()
-    }
-
-    /// Returns a sentence for each smallest limit.
-    pub(super) fn conclusions(&self) -> Vec<String> {
-        let conclusion = |it: &SmallestLimit| {
-            let limit = format!(
-                "Smallest {} limit in {:?}",
-                it.algorithm.word(),
-                it.interval
-            );
-            let Some(permits) = it.permits.as_ref().map(range) else {
-                let reason = match self.requests {
-                    0 => "there are no requests",
-                    _ => "it is searched for in further readings, and this log was read once",
-                };
-                return format!("{limit}: unknown: {reason}.");
-            };
-            let (touched, less) = (range(&it.touched), range(&it.touched_by_one_less));
-            let verified = match it.verified {
-                true => "verified by runs of both",
-                false => "not verified by a run",
-            };
-            format!(
-                "{limit}: {permits} permits touch {touched} callers, one less {less} ({verified})."
-            )
-        };
-        self.smallest.iter().map(conclusion).collect()
-    }
-
-    /// Returns the sentences that the figures are to be read with.
-    pub(super) fn notes(&self) -> Vec<String> {
-        let mut notes = vec![format!("Times are {:?} apart.", self.resolution)];
-        if self.is_coarse() {
-            notes.push(
-                "That is coarse, so figures are ranges. To log milliseconds, write the time as \
-                 [$msec] in nginx, as [%{msec}t] in Apache."
-                    .to_owned(),
-            );
-        }
-        if !self.started {
-            notes.push(
-                "They are when a request was logged, which is mostly its end: name the column of \
-                 its duration to subtract it."
-                    .to_owned(),
-            );
-        }
-        notes.push(
-            "All figures assume that callers would have sent the same requests after a refusal."
-                .to_owned(),
-        );
-        for (count, what) in [
-            (self.unreadable, "unreadable"),
-            (self.late, "too late to be put in order, and left out"),
-            (self.without_caller, "without a caller, and not limited"),
-        ] {
-            if count > 0 {
-                notes.push(format!("{count} of {} lines: {what}.", self.lines));
-            }
-        }
-        notes.push(format!(
-            "At most {} callers were held at once.",
-            self.most_active
-        ));
-        notes
-    }
+/// A part of the log's time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Moment {
+    /// When it begins, since the epoch
+    pub from_ms: i64,
+    /// The requests in it
+    pub requests: u64,
+    /// Those that each candidate would have refused
+    pub refused: Vec<Figure>,
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} requests of {} callers\n",
-            self.requests, self.callers
-        )?;
-        write_table(f, &self.table())?;
-        writeln!(f, "\n{}", self.conclusions().join("\n"))?;
-        if !self.busiest.is_empty() {
-            writeln!(f, "\nMost requests in one interval of the first limit:")?;
-            let rows = self.busiest.iter();
-            let rows = rows.map(|it| [it.caller.clone(), it.most.to_string()]);
-            write_table(f, &rows.collect::<Vec<_>>())?;
-        }
-        writeln!(f, "\n{}", self.notes().join("\n"))
-    }
+fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
 }
 
-/// Writes rows in columns: text to the left.
-fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        writeln!(f, "{}", line.trim_end())?;
-    }
-    Ok(())
-}
-
-/// The text of a figure.
-pub(super) fn range(figure: &RangeInclusive<u64>) -> String {
-    match figure.start() == figure.end() {
-        true => figure.start().to_string(),
-        false => format!("{} to {}", figure.start(), figure.end()),
-    }
+fn in_millis<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }

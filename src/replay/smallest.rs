@@ -1,236 +1,202 @@
 //! Finds the smallest limits, and verifies them: [`Search`].
 
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use super::{counting::Counting, error::ReplayError, report::SmallestLimit};
+use super::counting::Counting;
 use crate::limit::{Algorithm, Limit};
 
 /// The most limits that one reading tries for one smallest limit.
 const TRIED: u64 = 8;
 
-/// A limit, and the limits that bound what it does where times are coarse.
+/// The limits whose figures bound those of a limit where times are coarse.
 ///
 /// Two requests whose times are `d` apart were less than `d` and one step apart, and more than `d`
-/// less one. What a shorter interval by a step refuses, the limit refuses, and a longer interval
-/// refuses all that it does: a sliding log grants as many requests as can be granted.
-#[derive(Clone, Copy)]
+/// less one. A sliding log grants as many requests as can be granted with no more than its permits
+/// in an interval. So what it refuses in an interval that is a step shorter is refused, and in one
+/// that is a step longer it refuses all that is. The other algorithms grant at most twice their
+/// permits in an interval, and as many as a sliding log of their permits at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub(super) algorithm: Algorithm,
-    pub(super) given: Limit,
-    /// `None` if no two requests are surely in one interval.
-    pub(super) least: Option<Limit>,
-    pub(super) most: Limit,
+    pub(super) interval: Duration,
+    /// How far times are apart, if that is coarse.
+    resolution: Option<Duration>,
+    /// Set if all times are multiples of the resolution.
+    whole: bool,
 }
 
 impl Bounds {
-    /// `whole` is set if all times are multiples of the resolution, which is in microseconds.
     pub(super) fn of(
         algorithm: Algorithm,
-        given: Limit,
-        resolution: i64,
+        interval: Duration,
+        resolution: Duration,
         whole: bool,
-    ) -> Result<Self, ReplayError> {
-        let resolution = Duration::from_micros(resolution.unsigned_abs());
-        let (interval, permits) = (given.interval(), given.permits());
-        let mut bounds = Self {
+    ) -> Self {
+        Self {
             algorithm,
-            given,
-            least: Some(given),
-            most: given,
+            interval,
+            resolution: Some(resolution).filter(|it| *it * 20 > interval),
+            whole,
+        }
+    }
+
+    /// Returns the limits to run for so many permits: the one that refuses the least, if any is
+    /// sure to refuse, and the one that refuses the most.
+    pub(super) fn of_permits(&self, permits: u64) -> [Option<(Algorithm, Limit)>; 2] {
+        let limit = |permits, interval| Limit::try_new(permits, interval).ok();
+        let Some(resolution) = self.resolution else {
+            let given = limit(permits, self.interval).map(|limit| (self.algorithm, limit));
+            return [given; 2];
         };
-        if resolution * 20 <= interval {
-            return Ok(bounds);
-        }
-        if algorithm != Algorithm::SlidingLog {
-            let name = algorithm.word();
-            return Err(ReplayError::Coarse(format!(
-                "the log's times are {resolution:?} apart, too coarse to count {given} by {name}: \
-                 that needs a twentieth of the interval; a sliding log has ranges"
-            )));
-        }
-        let by = |interval: Duration| Limit::try_new(permits, in_millis(interval)).ok();
-        let step = Duration::from_millis(u64::from(whole));
-        let shorter = (interval + step).checked_sub(resolution);
-        bounds.least = shorter.and_then(by);
-        bounds.most = by(interval + resolution).unwrap_or(given);
-        Ok(bounds)
-    }
-
-    /// Returns what to run for it.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (Algorithm, Limit)> {
-        let limits = [Some(self.most), self.least].into_iter().flatten();
-        limits.map(|limit| (self.algorithm, limit))
+        let (times, longer) = match self.algorithm {
+            Algorithm::SlidingLog => (1, Duration::ZERO),
+            Algorithm::FixedWindow | Algorithm::Calendar => (2, Duration::from_millis(1)),
+            // The time from permit to permit is rounded up to a microsecond.
+            Algorithm::Gcra => (2, Duration::from_micros(permits)),
+        };
+        let shorter = self.interval + Duration::from_millis(u64::from(self.whole));
+        let shorter = shorter.checked_sub(resolution).map(|it| millis(it, 0));
+        let longer = millis(self.interval + resolution + longer, 999);
+        let least = shorter.and_then(|it| limit(permits.saturating_mul(times), it));
+        let most = limit(permits, longer).or(limit(permits, self.interval));
+        [least, most].map(|limit| limit.map(|limit| (Algorithm::SlidingLog, limit)))
     }
 }
 
-/// Returns the interval in whole milliseconds, rounded up.
-fn in_millis(interval: Duration) -> Duration {
-    let micros = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_millis(micros.div_ceil(1000))
+/// Returns whole milliseconds, after adding microseconds.
+fn millis(time: Duration, micros: u64) -> Duration {
+    let time = (time + Duration::from_micros(micros)).as_millis();
+    Duration::from_millis(u64::try_from(time).unwrap_or(u64::MAX))
 }
 
-/// The search for the smallest limit of each algorithm and interval.
+/// The search for one end of a smallest limit: that of the bound that refuses the least, or the
+/// most.
 pub(super) struct Search {
+    pub(super) bounds: Bounds,
+    end: usize,
     callers: u64,
-    /// The most callers that a smallest limit may touch.
+    /// The most callers that it may touch.
     few: u64,
-    /// By the limit that was given first, the limits that are still to be found or verified: for
-    /// the least of a range and the most.
-    goals: Vec<(Bounds, [End; 2])>,
-}
-
-/// One end of a range of permits.
-struct End {
-    algorithm: Algorithm,
-    /// A limit of the interval to count by.
-    limit: Limit,
-    /// Touches too many; 0 is no limit, and would touch all.
-    below: u64,
+    /// Of all callers, sorted.
+    pub(super) peaks: Vec<u32>,
+    /// Touches too many; 0 is no limit, and touches all.
+    pub(super) below: u64,
     /// Touches few enough.
-    permits: u64,
-    /// By permits, the callers touched, and whether a run has shown it.
-    touched: BTreeMap<u64, (u64, bool)>,
+    pub(super) permits: u64,
+    /// By permits, the callers that runs touched.
+    runs: BTreeMap<u64, u64>,
 }
 
 impl Search {
-    pub(super) fn new(bounds: &[Bounds], counting: &Counting, share: f64) -> Self {
+    pub(super) fn new(bounds: Bounds, end: usize, counting: &Counting, share: f64) -> Self {
         let callers = counting.callers() as u64;
         let mut search = Self {
+            bounds,
+            end,
             callers,
             few: most_of(callers, share),
-            goals: Vec::new(),
+            peaks: Vec::new(),
+            below: 0,
+            permits: 1,
+            runs: BTreeMap::new(),
         };
-        for it in bounds {
-            let is_known = |(known, _): &(Bounds, _)| {
-                known.algorithm == it.algorithm && known.given.interval() == it.given.interval()
-            };
-            if !search.goals.iter().any(is_known) {
-                let ends = [it.least, Some(it.most)];
-                let ends = ends.map(|limit| search.end(it, limit, counting));
-                search.goals.push((*it, ends));
+        let Some((algorithm, limit)) = search.limit(1) else {
+            return search;
+        };
+        search.peaks = counting.peaks_of(&limit).to_vec();
+        search.peaks.sort_unstable();
+        // The others grant at most twice their permits in an interval, and refuse nothing of a
+        // caller that never asks for more than half of them.
+        let factor = if algorithm == Algorithm::SlidingLog {
+            1
+        } else {
+            2
+        };
+        let first = |counted: &dyn Fn(u64) -> u64| {
+            let highest = u64::from(search.peaks.last().copied().unwrap_or(0)) * 2 + 1;
+            let (mut below, mut fits) = (0, highest);
+            while below + 1 < fits {
+                let middle = u64::midpoint(below, fits);
+                match search.above(counted(middle)) <= search.few {
+                    true => fits = middle,
+                    false => below = middle,
+                }
             }
-        }
+            fits
+        };
+        let permits = |permits| search.limit(permits).map_or(permits, |it| it.1.permits());
+        let below = first(&|it| permits(it) * factor) - 1;
+        let micros = u64::try_from(bounds.interval.as_micros()).unwrap_or(u64::MAX);
+        let fits = first(&|it| permits(it) / factor).min(micros);
+        (search.below, search.permits) = (below, fits);
         search
     }
 
-    fn end(&self, bounds: &Bounds, limit: Option<Limit>, counting: &Counting) -> End {
-        let mut end = End {
-            algorithm: bounds.algorithm,
-            limit: limit.unwrap_or(bounds.most),
-            below: 0,
-            permits: 1,
-            touched: BTreeMap::from([(0, (self.callers, true))]),
-        };
-        // Where nothing is certain, one permit is enough.
-        if limit.is_none() || self.callers == 0 {
-            end.touched.insert(1, (0, true));
-            return end;
-        }
-        let mut peaks: BTreeMap<u32, u64> = BTreeMap::new();
-        for peak in counting.peaks_of(end.algorithm, &end.limit) {
-            *peaks.entry(*peak).or_default() += 1;
-        }
-        // A caller is touched if its peak is above the limit.
-        let mut above = 0;
-        for (peak, count) in peaks.iter().rev() {
-            end.permits = u64::from(*peak);
-            end.below = end.permits.saturating_sub(1);
-            end.touched.insert(end.permits, (above, false));
-            above += count;
-            if above > self.few {
-                break;
-            }
-        }
-        end.touched.entry(end.below).or_insert((above, false));
-        if end.algorithm == Algorithm::Gcra {
-            end.widen();
-        }
-        end
+    fn limit(&self, permits: u64) -> Option<(Algorithm, Limit)> {
+        let limits = self.bounds.of_permits(permits);
+        limits.get(self.end).copied().flatten()
+    }
+
+    /// Returns the number of callers whose peak is above this.
+    fn above(&self, peak: u64) -> u64 {
+        let at_most = self.peaks.partition_point(|it| u64::from(*it) <= peak);
+        (self.peaks.len() - at_most) as u64
     }
 
     /// Returns the limits that the next reading is to run, if there is anything left to find or to
     /// verify.
-    pub(super) fn next(&self) -> Option<Vec<(Algorithm, Limit)>> {
-        let ends = self.goals.iter().flat_map(|(_, ends)| ends);
-        let limits: Vec<_> = ends.flat_map(End::tried).collect();
-        (!limits.is_empty()).then_some(limits)
+    pub(super) fn tried(&self) -> impl Iterator<Item = (u64, (Algorithm, Limit))> {
+        let step = (self.permits.saturating_sub(self.below) / (TRIED + 1)).max(1);
+        let between = (1..=TRIED).map(move |place| self.below.saturating_add(place * step));
+        let between = between.filter(|permits| *permits < self.permits);
+        let all = between.chain([self.below, self.permits]);
+        let new = all.filter(|permits| !self.is_known(*permits));
+        new.filter_map(|permits| Some((permits, self.limit(permits)?)))
     }
 
-    /// Takes what the runs of [`next`](Self::next) have found.
+    /// Takes what the runs of [`tried`](Self::tried) have found.
     pub(super) fn found(&mut self, counting: &Counting) {
-        for end in self.goals.iter_mut().flat_map(|(_, ends)| ends) {
-            for (algorithm, limit) in end.tried() {
-                // One that had no place has its turn in the next reading.
-                let Some(run) = counting.run(algorithm, &limit) else {
-                    continue;
-                };
-                let permits = limit.permits();
-                end.touched.insert(permits, (run.touched, true));
-                if run.touched <= self.few {
-                    end.permits = end.permits.min(permits);
-                } else {
-                    end.below = end.below.max(permits);
-                }
+        for (permits, limit) in self.tried().collect::<Vec<_>>() {
+            // One that had no place has its turn in the next reading.
+            let run = counting.place(&limit);
+            let Some(run) = run.and_then(|place| counting.runs.get(place)) else {
+                continue;
+            };
+            self.runs.insert(permits, run.touched);
+            if run.touched <= self.few {
+                self.permits = self.permits.min(permits);
+            } else {
+                self.below = self.below.max(permits);
             }
         }
     }
 
-    pub(super) fn into_limits(self) -> Vec<SmallestLimit> {
-        let smallest = self.goals.iter().map(|(bounds, ends)| {
-            let figure = |of: fn(&End) -> u64| {
-                let [least, most] = ends.each_ref().map(of);
-                least.min(most)..=least.max(most)
-            };
-            let is_found = self.callers > 0 && ends.iter().all(End::is_found);
-            let permits: Option<RangeInclusive<u64>> = is_found.then(|| figure(|end| end.permits));
-            SmallestLimit {
-                algorithm: bounds.algorithm,
-                interval: bounds.given.interval(),
-                permits,
-                touched: figure(|end| end.touched(end.permits).0),
-                touched_by_one_less: figure(|end| end.touched(end.below).0),
-                verified: is_found && ends.iter().all(End::is_verified),
-            }
-        });
-        smallest.collect()
-    }
-}
-
-impl End {
-    /// Takes the smallest limit of a sliding log as a hint for GCRA.
-    ///
-    /// In one interval GCRA grants at most twice its permits, and it refuses nothing of a caller
-    /// that never asks for more than half of them.
-    fn widen(&mut self) {
-        let micros = u64::try_from(self.limit.interval().as_micros()).unwrap_or(u64::MAX);
-        self.below /= 2;
-        self.permits = self.permits.saturating_mul(2).min(micros);
-        self.touched.retain(|permits, _| *permits == 0);
-    }
-
-    /// Returns the limits that the next reading is to run for it.
-    fn tried(&self) -> Vec<(Algorithm, Limit)> {
-        let step = ((self.permits.saturating_sub(self.below)) / (TRIED + 1)).max(1);
-        let between = (1..=TRIED).map(|place| self.below.saturating_add(place * step));
-        let between = between.filter(|permits| *permits < self.permits);
-        let all = between.chain([self.below, self.permits]);
-        let new = all.filter(|permits| !self.touched(*permits).1);
-        new.map(|permits| (self.algorithm, self.limit.with_permits(permits)))
-            .collect()
-    }
-
     /// Returns whether it is as small as can be.
-    fn is_found(&self) -> bool {
-        self.below + 1 == self.permits && self.touched.contains_key(&self.permits)
+    pub(super) fn is_found(&self) -> bool {
+        let by_peaks = self.limit(1).is_none_or(|it| it.0 == Algorithm::SlidingLog);
+        let is_run = self.runs.contains_key(&self.permits);
+        self.callers > 0 && self.below + 1 == self.permits && (by_peaks || is_run)
     }
 
-    fn is_verified(&self) -> bool {
-        self.touched(self.below).1 && self.touched(self.permits).1
+    pub(super) fn is_verified(&self) -> bool {
+        self.is_known(self.below) && self.is_known(self.permits)
     }
 
-    /// Returns the callers touched, and whether a run has shown it.
-    fn touched(&self, permits: u64) -> (u64, bool) {
-        self.touched.get(&permits).copied().unwrap_or_default()
+    /// Returns whether a run has shown what it touches, or none is needed.
+    fn is_known(&self, permits: u64) -> bool {
+        let is_plain = self.callers == 0 || permits == 0 || self.limit(permits).is_none();
+        is_plain || self.runs.contains_key(&permits)
+    }
+
+    /// Returns the callers that it touches, by a run or by their peaks.
+    pub(super) fn touched(&self, permits: u64) -> u64 {
+        match (permits, self.runs.get(&permits), self.limit(permits)) {
+            (0, _, _) => self.callers,
+            (_, Some(touched), _) => *touched,
+            (_, None, Some((_, limit))) => self.above(limit.permits()),
+            // Nothing is sure to be refused.
+            (_, None, None) => 0,
+        }
     }
 }
 
@@ -264,23 +230,33 @@ mod tests {
 
     #[test]
     fn coarse_times_bound_an_interval() {
-        let (log, second) = (Algorithm::SlidingLog, 1_000_000);
-        let limit = |millis| Limit::new(5, Duration::from_millis(millis));
-        for (interval, resolution, whole, least, most) in [
-            (60_000, second, true, Some(60_000), 60_000),
-            (20_000, second, true, Some(20_000), 20_000),
-            (10_000, second, true, Some(9001), 11_000),
-            (10_000, second, false, Some(9000), 11_000),
-            (1000, second, true, Some(1), 2000),
-            (1000, second, false, None, 2000),
-            (500, second, true, None, 1500),
+        use Algorithm::{FixedWindow, Gcra, SlidingLog};
+        let limit = |permits, millis| Limit::new(permits, Duration::from_millis(millis));
+        for (algorithm, interval, whole, least, most) in [
+            (SlidingLog, 60_000, true, Some((5, 60_000)), (5, 60_000)),
+            (Gcra, 20_000, true, Some((5, 20_000)), (5, 20_000)),
+            (SlidingLog, 10_000, true, Some((5, 9001)), (5, 11_000)),
+            (SlidingLog, 10_000, false, Some((5, 9000)), (5, 11_000)),
+            (SlidingLog, 1000, true, Some((5, 1)), (5, 2000)),
+            (SlidingLog, 1000, false, None, (5, 2000)),
+            (SlidingLog, 500, true, None, (5, 1500)),
+            (FixedWindow, 10_000, true, Some((10, 9001)), (5, 11_001)),
+            (Gcra, 10_000, true, Some((10, 9001)), (5, 11_001)),
         ] {
-            let bounds = Bounds::of(log, limit(interval), resolution, whole).unwrap();
-            let row = format!("{interval} by {resolution}");
-            assert_eq!(bounds.least, least.map(limit), "{row}");
-            assert_eq!(bounds.most, limit(most), "{row}");
+            let second = Duration::from_secs(1);
+            let bounds = Bounds::of(algorithm, Duration::from_millis(interval), second, whole);
+            let by = if interval < 20_000 {
+                SlidingLog
+            } else {
+                algorithm
+            };
+            let expected = [least, Some(most)];
+            let expected = expected.map(|it| it.map(|(permits, at)| (by, limit(permits, at))));
+            assert_eq!(
+                bounds.of_permits(5),
+                expected,
+                "{algorithm:?} in {interval}"
+            );
         }
-        let gcra = Bounds::of(Algorithm::Gcra, limit(1000), second, true);
-        assert!(matches!(gcra, Err(ReplayError::Coarse(_))));
     }
 }

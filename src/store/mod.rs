@@ -27,9 +27,9 @@
 //! held. A reload of a layer's rules locks out other reloads, and takes the lock of `RuleNames`
 //! meanwhile.
 //!
-//! Settling may be called with a lease locked, so it never comes back to leases. There the settle
+//! Settling is called with none of these held, and never comes back to leases. There the settle
 //! queue spawns a task and wakes those that wait for the store to close; both take no lock of
-//! another part.
+//! another part. Where it loses a receipt, its observers may ask the store again.
 //!
 //! ## What happens before what
 //!
@@ -64,6 +64,10 @@
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.
 
+#[cfg(feature = "unstable-store")]
+pub mod backend;
+#[cfg(feature = "test-util")]
+mod failing;
 pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
@@ -83,7 +87,7 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::demand::Charge;
 use crate::{
     decision::Decision,
@@ -93,7 +97,7 @@ use crate::{
     list::List,
     name::Name,
     observe::Observers,
-    receipt::Receipt,
+    receipt::{PermitId, Receipt},
 };
 
 /// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
@@ -163,10 +167,20 @@ pub(crate) struct About {
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// One call reaches only limiters of one identity: a Redis Cluster.
-    pub(crate) is_cluster: bool,
+    /// It has no other algorithm, no slots, and no limits per client.
+    pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
+}
+
+impl About {
+    fn in_memory(observers: Observers) -> Self {
+        Self {
+            prefix: "memory".into(),
+            observers,
+            ..Self::default()
+        }
+    }
 }
 
 /// Takes permits, all of them or none, at once or later.
@@ -200,6 +214,11 @@ pub(crate) trait Decide: Calls {
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+
+    /// Returns how many limiters are kept in this process.
+    fn limiters(&self) -> usize {
+        0
+    }
 }
 
 /// The calls that a queue sends, by leases or a store.
@@ -238,9 +257,22 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
     ///
-    /// Returns at once, also where a lock of leases is held. One that is lost costs at most one
-    /// interval, or what was to be charged. A receipt is settled once.
+    /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
+    /// receipt is settled once.
     fn settle(&self, receipt: Receipt, keep: u32);
+}
+
+/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
+/// come from the operating system each time.
+#[cfg(any(feature = "redis", feature = "unstable-store"))]
+pub(crate) fn random_id() -> Result<PermitId, Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        Error::new(ErrorKind::Unavailable)
+            .detail("no entropy")
+            .caused_by(error)
+    })?;
+    Ok(PermitId(id))
 }
 
 /// Is called when a limiter changes.
@@ -248,14 +280,14 @@ pub(crate) trait Calls: Send + Sync + 'static {
 /// It runs before the change is known to its cause, and so neither waits nor comes back.
 pub(crate) trait Listener: Send + Sync {
     /// Its limit or its state is another: what was known of it is no longer true.
-    fn changed(&self, name: &Name);
+    fn changed(&self, _name: &Name) {}
 
     /// Permits of it may be free that were not, or later than a waiter expects.
     ///
     /// `undone` are those that were taken for a list of several calls, another of which refused.
     /// Other such lists are not to be asked for again because of them: they would take and give
     /// back without end, and make each other do so.
-    fn room(&self, name: &Name, undone: bool);
+    fn room(&self, _name: &Name, _undone: bool) {}
 }
 
 /// The listeners of a store, in their order: the deny cache, leases, waiters.
@@ -268,7 +300,7 @@ impl Listeners {
     }
 
     /// Returns the list of a store that stands alone.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "_guards")]
     pub(crate) fn none() -> Self {
         Self::new([])
     }
@@ -284,15 +316,9 @@ impl Listeners {
     }
 }
 
-impl Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listeners({})", self.0.len())
-    }
-}
-
 /// A store that decides in the place of one that fails.
-#[cfg(feature = "redis")]
-pub(crate) trait StandIn: Decide + Debug {
+#[cfg(feature = "_guards")]
+pub(crate) trait StandIn: Decide {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
     /// is left out.
@@ -305,11 +331,12 @@ pub(crate) trait StandIn: Decide + Debug {
 
 /// The verbs that do not take permits.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub enum Op {
     /// Stores a limit where there is none
     TrySetRate(StoredLimit),
     /// Stores a limit whatever was stored
     SetRate {
+        /// The limit.
         limit: StoredLimit,
         /// Set if permits in use go on counting.
         keep: bool,
@@ -330,6 +357,8 @@ pub(crate) enum Op {
     Inspect,
     /// Counts the free permits
     Available,
+    /// Counts the permits used, where the store does not have the limit: by the calendar
+    Used,
     /// Gives the limiter another name
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
@@ -350,15 +379,28 @@ impl Op {
             Self::TimeToLive => "time_to_live",
             Self::Delete => "delete",
             Self::Inspect => "limit",
-            Self::Available => "available_permits",
+            Self::Available | Self::Used => "available_permits",
             Self::Rename(_) => "rename",
             Self::Repair => "repair",
         }
     }
 
+    /// Returns the names whose limiters it may change, of which `name` has it.
+    pub(crate) fn changes<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
+        let new_name = match self {
+            Self::Rename(new_name) => Some(new_name),
+            _ => None,
+        };
+        let names = [Some(name), new_name].into_iter().flatten();
+        names.filter(|_| !self.only_reads())
+    }
+
     /// Returns whether it leaves everything as it is: anything else may make room.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Self::Inspect | Self::Available | Self::TimeToLive)
+        matches!(
+            self,
+            Self::Inspect | Self::Available | Self::Used | Self::TimeToLive
+        )
     }
 }
 
@@ -392,10 +434,14 @@ pub enum TimeToLive {
 
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpResult {
+pub enum OpResult {
+    /// Whether it has changed something
     Changed(bool),
+    /// The stored limit
     Limit(Option<StoredLimit>),
+    /// A number of permits
     Permits(i64),
+    /// When the limiter vanishes
     TimeToLive(TimeToLive),
 }
 

@@ -3,19 +3,25 @@
 //! A [`Remote`] has all guards: every decision, verb and settlement walks them in its functions,
 //! from the outside in. A store in memory has the exit, the queue and itself.
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use std::sync::Weak;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use super::{
-    About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op, OpResult,
+    About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op,
     guard::{
         policy,
         queue::{InFlight, Queued, Queues, Unsent},
     },
     report::{self, Undecided},
 };
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use super::{
     guard::{
         breaker::Traffic, deadline::Deadline, deny_cache::Refusals, fallback::Fallback,
@@ -23,7 +29,7 @@ use super::{
     },
     memory::shared::{Shared, stand_in},
 };
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::clock::check_timer;
 use crate::{
     clock::{Clock, SteadyClock},
@@ -33,15 +39,27 @@ use crate::{
     name::Name,
     observe::{Observers, StateChange},
     receipt::Receipt,
+    sync::OnDrop,
 };
 
 /// The outermost guard: every decision and verb passes here, once.
 pub(crate) struct Exit {
     pub(crate) listeners: Listeners,
     pub(crate) about: About,
+    /// How many limiters or refusals the observers know of.
+    told: AtomicUsize,
 }
 
 impl Exit {
+    pub(crate) fn new(listeners: Listeners, about: About) -> Self {
+        let told = AtomicUsize::new(0);
+        Self {
+            listeners,
+            about,
+            told,
+        }
+    }
+
     /// Adds the store's address to an error, and turns an error that no guard has answered into the
     /// answer of the caller's policy.
     #[cold]
@@ -53,42 +71,22 @@ impl Exit {
         error.of(self.about.address.as_ref())
     }
 
-    /// Calls the listeners when it is dropped. Not made for what only reads.
-    /// Returns the result of a verb, of which the observers know now.
-    fn managed(&self, op: &Op, result: Result<OpResult, Error>) -> Result<OpResult, Error> {
-        if result.is_ok() && !op.only_reads() {
-            let verb = op.verb();
-            self.about.observers.changed(&StateChange::Managed { verb });
+    /// Tells the observers how many limiters or refusals there are, if that has changed.
+    fn holds(&self, now: usize, change: impl FnOnce(usize, usize) -> StateChange<'static>) {
+        if self.told.load(Relaxed) != now {
+            let before = self.told.swap(now, Relaxed);
+            self.about.observers.changed(&change(before, now));
         }
-        result.map_err(|error| self.named(error))
     }
 
-    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> Option<Changing<'a>> {
-        (!op.only_reads()).then(|| Changing {
-            listeners: &self.listeners,
-            name,
-            op,
+    /// Calls the listeners when a verb that changes a limiter is over, or its caller is gone.
+    pub(crate) fn changing<'a>(&'a self, name: &'a Name, op: &'a Op) -> OnDrop<impl FnOnce() + 'a> {
+        OnDrop::new(move || {
+            for name in op.changes(name) {
+                self.listeners.changed(name);
+                self.listeners.room(name, false);
+            }
         })
-    }
-}
-
-/// A verb that changes a limiter: its listeners are called when it is over, or its caller is gone.
-pub(crate) struct Changing<'a> {
-    listeners: &'a Listeners,
-    name: &'a Name,
-    op: &'a Op,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let new_name = match self.op {
-            Op::Rename(new_name) => Some(new_name),
-            _ => None,
-        };
-        for name in std::iter::once(self.name).chain(new_name) {
-            self.listeners.changed(name);
-            self.listeners.room(name, false);
-        }
     }
 }
 
@@ -112,23 +110,29 @@ pub(crate) fn memory<S: Decide>(
     let queues = Arc::new(Queues::default());
     let listeners = Listeners::new([Box::new(Arc::clone(&queues)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
-    let about = About {
-        prefix: "memory".into(),
-        observers,
-        ..About::default()
-    };
+    let about = About::in_memory(observers);
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
     let stack = InMemory {
-        exit: Exit { listeners, about },
+        exit: Exit::new(listeners, about),
         queue: Queued::new(Arc::clone(&store), clock, queues, in_flight),
         store: Arc::clone(&store),
     };
     (store, Arc::new(stack))
 }
 
+impl<S: Decide> InMemory<S> {
+    fn tell_of_limiters(&self) {
+        if !self.exit.about.observers.is_empty() {
+            let limiters = |before, now| StateChange::Limiters { before, now };
+            self.exit.holds(self.store.limiters(), limiters);
+        }
+    }
+}
+
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         let decision = self.store.decide_at_once(acquire);
+        self.tell_of_limiters();
         // A decision is large: it is moved only to be changed.
         match &decision {
             None => {}
@@ -147,6 +151,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
         Deciding::Pending(Box::pin(async move {
             let acquire = &undecided.acquire;
             let decision = self.queue.acquire(acquire).await;
+            self.tell_of_limiters();
             let decision = decision.or_else(|error| self.exit.fails(acquire, error));
             undecided.decided(&decision);
             decision
@@ -157,7 +162,8 @@ impl<S: Decide> AnyStore for InMemory<S> {
         Box::pin(async move {
             let _changing = self.exit.changing(&name, &op);
             let managed = self.store.manage(&name, &op).await;
-            self.exit.managed(&op, managed)
+            self.tell_of_limiters();
+            managed.map_err(|error| self.exit.named(error))
         })
     }
 
@@ -171,7 +177,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
 }
 
 /// A server with its guards on.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) struct Remote<S: Decide> {
     exit: Exit,
     fallback: Fallback<Shared>,
@@ -184,7 +190,7 @@ pub(crate) struct Remote<S: Decide> {
 }
 
 /// The settings of the guards around a server.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) struct Guards {
     pub(crate) deadline: Duration,
     /// For how long a refusal is cached.
@@ -196,7 +202,7 @@ pub(crate) struct Guards {
 }
 
 /// Puts the guards around a server, which is made with its listeners.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) fn remote<S: Decide>(
     guards: Guards,
     about: About,
@@ -229,12 +235,12 @@ pub(crate) fn remote<S: Decide>(
     });
     let locals = Locals::new(stand_in(Arc::clone(&clock)), Arc::clone(&clock));
     Arc::new(Remote {
-        exit: Exit { listeners, about },
+        exit: Exit::new(listeners, about),
         fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
         deadline: Deadline::new(guards.deadline, guards.traffic),
         refusals,
         queue: Queued::new(Arc::clone(&leasing), clock, queues, in_flight),
-        server: Arc::clone(leasing.inner()),
+        server: Arc::clone(&leasing.inner),
         leasing,
     })
 }
@@ -243,7 +249,7 @@ pub(crate) fn remote<S: Decide>(
 ///
 /// A demand that can be decided at once skips the queue, also to take from a lease: where a
 /// caller waits there is none.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
     fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
@@ -251,7 +257,7 @@ impl<S: Decide> Remote<S> {
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }
-        let leased = self.leasing.take(acquire).map(Ok);
+        let leased = self.leasing.table.take(acquire).map(Ok);
         let decision = leased.or_else(|| self.server.decide_at_once(acquire));
         // A decision is large: it is moved only to be changed.
         match &decision {
@@ -266,7 +272,7 @@ impl<S: Decide> Remote<S> {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         let decision = self.decide_unsent(acquire);
@@ -284,7 +290,11 @@ impl<S: Decide> AnyStore for Remote<S> {
             let call = || self.queue.acquire(acquire);
             let decision = self.deadline.within(acquire, call).await;
             match &decision {
-                Ok(decision) => self.refusals.decided(acquire, asked, decision),
+                Ok(decision) => {
+                    self.refusals.decided(acquire, asked, decision);
+                    let refusals = |before, now| StateChange::Remembered { before, now };
+                    self.exit.holds(self.refusals.count(), refusals);
+                }
                 Err(error) if Unsent::is_why(error) => {
                     acquire
                         .first
@@ -316,7 +326,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                 }
                 Err(error) => Err(error),
             };
-            self.exit.managed(&op, managed)
+            managed.map_err(|error| self.exit.named(error))
         })
     }
 

@@ -5,7 +5,7 @@
 //! settled by the last value to be dropped: the response's body, or the future that never had one.
 
 use std::{
-    fmt, mem,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -246,18 +246,15 @@ impl SettleOnDrop {
         extensions: &mut Extensions,
     ) -> Self {
         grant.ledger().open(grant.receipts());
-        let charged = List::from([Charged {
+        let charge = extensions.get_or_insert_with(|| Charge {
+            charged: List::new(),
+            rule: None,
+        });
+        charge.charged.push(Charged {
             grant: grant.clone(),
             layer,
             store: address(store),
-        }]);
-        let rule = None;
-        if let Some(outer) = extensions.insert(Charge { charged, rule })
-            && let Some(charge) = extensions.get_mut::<Charge>()
-        {
-            let own = mem::replace(&mut charge.charged, outer.charged);
-            own.into_iter().for_each(|own| charge.charged.push(own));
-        }
+        });
         Self {
             grant,
             store: Arc::clone(store),

@@ -100,6 +100,20 @@ impl LayerState {
         settling.extensions = self.extensions;
         settling
     }
+
+    /// Returns the response to a refused request.
+    fn refuse(&self, refusal: Refusal, request: Parts, fields: Fields) -> Response<Bytes> {
+        let mut response = self.answers.refuse(&refusal, &request, fields);
+        // In the request's map, whose memory is at hand.
+        let mut extensions = request.extensions;
+        extensions.clear();
+        extensions.extend(mem::take(response.extensions_mut()));
+        if self.extensions {
+            insert_decision(&mut extensions, Decision::Deny(refusal), false);
+        }
+        *response.extensions_mut() = extensions;
+        response
+    }
 }
 
 /// Adds the grant to a response, which may correct the charge.
@@ -174,10 +188,11 @@ where
                     shared,
                     fields,
                 } => {
-                    let Some((refusal, parts)) = refused.take() else {
+                    let Some((refusal, request)) = refused.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(response_to_refused(refusal, parts, shared, *fields)));
+                    let response = shared.refuse(refusal, request, *fields);
+                    return Poll::Ready(Ok(response.map(RateLimitBody::refusal)));
                 }
             };
             this.state.set(next);
@@ -207,26 +222,6 @@ fn decided<S, B, F>(
     }
 }
 
-/// Returns the response to a refused request.
-fn response_to_refused<B>(
-    refusal: Refusal,
-    request: Parts,
-    shared: &LayerState,
-    fields: Fields,
-) -> Response<RateLimitBody<B>> {
-    let answer = shared.answers.refuse(&refusal, &request, fields);
-    let (mut head, body) = answer.into_parts();
-    // In the request's map, whose memory is at hand.
-    let mut extensions = request.extensions;
-    extensions.clear();
-    extensions.extend(head.extensions);
-    if shared.extensions {
-        insert_decision(&mut extensions, Decision::Deny(refusal), false);
-    }
-    head.extensions = extensions;
-    Response::from_parts(head, RateLimitBody::refusal(body))
-}
-
 /// Logs which shadow rules would have refused the request.
 fn log_shadow_refusals(grant: &Grant) {
     let limits = grant.states().iter();
@@ -250,7 +245,7 @@ fn insert_decision(extensions: &mut Extensions, decision: Decision, outermost: b
         return;
     };
     let decisions = extensions.get_or_insert_default::<Decisions>();
-    if decisions.as_slice().is_empty() {
+    if decisions.iter().len() == 0 {
         decisions.push(other.clone());
     }
     if outermost {

@@ -18,7 +18,7 @@ use crate::{
     error::ConfigError,
     limiter::RateLimiter,
     name::Identity,
-    observe::Observer,
+    observe::{Observer, Origin, StateChange},
     store::{AnyStore, Store},
     sync::lock,
 };
@@ -94,19 +94,21 @@ impl Replaceable {
 #[cfg(feature = "config")]
 impl LayerState {
     /// Implements [`RateLimitLayer::reload`].
-    pub(crate) fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
+    pub(crate) fn reload(&self, rules: Rules, by: Origin) -> Result<(), ConfigError> {
         let replaced = {
             let _alone = lock(&self.replacing);
             let rules = self.rules.load().successor(rules, &*self.store);
             rules.map(|rules| self.rules.store(Arc::new(rules)))
         };
-        self.reloaded(replaced.as_ref().err());
+        self.reloaded(replaced.as_ref().err(), by);
         replaced
     }
 
     /// Tells the observers of rules that are in force now, or were refused.
-    pub(super) fn reloaded(&self, refused: Option<&ConfigError>) {
-        self.rules.load().tell_of_reload(refused);
+    pub(super) fn reloaded(&self, refused: Option<&ConfigError>, by: Origin) {
+        let rules = self.rules.load();
+        let observers = &rules.defaults.observers;
+        observers.changed(&StateChange::Rules { refused, by });
     }
 }
 
@@ -209,7 +211,8 @@ impl RateLimitLayer {
         key.into_iter()
             .for_each(|component| identity.push(component.as_ref()));
         let name = self.shared.rules.load().name_of(rule, &identity)?;
-        Ok(RateLimiter::of(Arc::clone(&self.shared.store), name))
+        let limiter = RateLimiter::of(Arc::clone(&self.shared.store), name);
+        Ok(limiter.of_rule(rule.into()))
     }
 
     /// Returns the limiters that would count a request with this head, in the order of its rules.
@@ -217,7 +220,8 @@ impl RateLimitLayer {
     /// None for a request that no rule applies to, or that lacks the keys.
     pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
         let names = self.shared.rules.load().names_of(request);
-        let limiter = |name| RateLimiter::of(Arc::clone(&self.shared.store), name);
+        let store = || Arc::clone(&self.shared.store);
+        let limiter = |(rule, name)| RateLimiter::of(store(), name).of_rule(rule);
         names.into_iter().map(limiter).collect()
     }
 }
@@ -250,7 +254,7 @@ impl RateLimitLayer {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
-        self.shared.reload(rules)
+        self.shared.reload(rules, Origin::Code)
     }
 }
 

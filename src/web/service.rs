@@ -7,22 +7,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    answer::Fields,
     body::RateLimitBody,
-    charge::{ChargeIfs, SettleOnDrop, has_met},
+    charge::{SettleOnDrop, has_met},
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
 };
-use crate::{
-    decision::{Decision, Refusal},
-    demand::Acquire,
-};
+use crate::decision::{Decision, Refusal};
 
 /// Limits the requests to the inner service. Made by [`RateLimitLayer`].
 ///
@@ -97,63 +93,33 @@ where
             // The fields of these rules, also if others apply when the response is sent.
             (rules.plan(&parts, store), rules.fields)
         };
-        match plan {
-            Plan::Pass => self.forward(Request::from_parts(parts, body), None),
-            Plan::Refuse(refusal) => self.refuse(refusal, parts, fields),
-            Plan::Acquire(acquire, charge_ifs) => {
-                self.ask(acquire, charge_ifs, parts, body, fields)
+        let refusal = match plan {
+            Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
+            Plan::Refuse(refusal) => refusal,
+            Plan::Acquire(mut acquire, charge_ifs) => {
+                let shared = &self.shared;
+                match shared.store.decide_at_once(&mut acquire) {
+                    Some(Ok(Decision::Allow(grant))) => {
+                        let mut request = Request::from_parts(parts, body);
+                        let settling = shared.admit(grant, charge_ifs, &mut request, fields);
+                        return self.forward(request, Some(settling));
+                    }
+                    Some(Ok(Decision::Deny(refusal))) => refusal,
+                    Some(Err(error)) => Refusal::unavailable(error),
+                    None => {
+                        let inner = take_ready(&mut self.inner);
+                        let state = State::Deciding {
+                            deciding: Arc::clone(&shared.store).acquire(acquire),
+                            call: Some((inner, Request::from_parts(parts, body))),
+                            charge_ifs,
+                            shared: Arc::clone(shared),
+                            fields,
+                        };
+                        return ResponseFuture { state };
+                    }
+                }
             }
-        }
-    }
-}
-
-impl<S> RateLimit<S> {
-    /// Handles a request to which limits apply.
-    fn ask<ReqBody>(
-        &mut self,
-        mut acquire: Acquire,
-        charge_ifs: ChargeIfs,
-        parts: Parts,
-        body: ReqBody,
-        fields: Fields,
-    ) -> ResponseFuture<S, ReqBody>
-    where
-        S: Service<Request<ReqBody>> + Clone,
-    {
-        let shared = &self.shared;
-        match shared.store.decide_at_once(&mut acquire) {
-            Some(Ok(Decision::Allow(grant))) => {
-                let mut request = Request::from_parts(parts, body);
-                let settling = shared.admit(grant, charge_ifs, &mut request, fields);
-                self.forward(request, Some(settling))
-            }
-            Some(Ok(Decision::Deny(refusal))) => self.refuse(refusal, parts, fields),
-            Some(Err(error)) => self.refuse(Refusal::unavailable(error), parts, fields),
-            None => {
-                let deciding = Arc::clone(&shared.store).acquire(acquire);
-                let inner = take_ready(&mut self.inner);
-                let state = State::Deciding {
-                    deciding,
-                    call: Some((inner, Request::from_parts(parts, body))),
-                    charge_ifs,
-                    shared: Arc::clone(shared),
-                    fields,
-                };
-                ResponseFuture { state }
-            }
-        }
-    }
-
-    /// Refuses a request that is decided without waiting.
-    fn refuse<ReqBody>(
-        &mut self,
-        refusal: Refusal,
-        parts: Parts,
-        fields: Fields,
-    ) -> ResponseFuture<S, ReqBody>
-    where
-        S: Service<Request<ReqBody>> + Clone,
-    {
+        };
         // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
         let state = State::Refusing {
@@ -163,7 +129,9 @@ impl<S> RateLimit<S> {
         };
         ResponseFuture { state }
     }
+}
 
+impl<S> RateLimit<S> {
     /// Passes on a request with its grant, if a rule applies to it.
     fn forward<ReqBody>(
         &mut self,

@@ -15,6 +15,8 @@ mod allocations;
 mod call_sites;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
+#[cfg(all(feature = "redis", feature = "replay"))]
+mod replay;
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/mod.rs"]

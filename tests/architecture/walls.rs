@@ -87,10 +87,8 @@ fn what_is_compiled_for_redis_alone() {
     let known = BTreeSet::from([
         // The line in the log is a Redis store's.
         "observe",
+        "observe::kept",
         "store",
-        "store::guard",
-        "store::memory::shared",
-        "store::stack",
     ]);
     assert_eq!(asks, known);
 }

@@ -2,13 +2,9 @@
 
 use std::{fs, path::Path};
 
-use super::run;
+use super::{root, run};
 
 const INSTALL: &str = "prometheus, which has promtool";
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 async fn promtool(arguments: &[&str], file: &Path) {
     let arguments = [arguments, &[file.to_str().unwrap()]].concat();

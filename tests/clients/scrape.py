@@ -1,4 +1,4 @@
-"""Reads a scrape as Prometheus' own client does, and prints each family with its type and labels."""
+"""Reads a scrape as Prometheus' own client does, and prints its series by their families."""
 
 import sys
 import urllib.request
@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 with urllib.request.urlopen(sys.argv[1]) as answer:
     text = answer.read().decode()
 for family in text_string_to_metric_families(text):
-    labels = {name for sample in family.samples for name in sample.labels} - {"le"}
-    assert family.documentation, family
-    print(family.name, family.type, *sorted(labels))
+    assert family.documentation and family.samples, family
+    for sample in family.samples:
+        labels = (f"{name}={value}" for name, value in sorted(sample.labels.items()))
+        print(family.type, sample.name, *labels)

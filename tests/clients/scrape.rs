@@ -1,55 +1,66 @@
-//! Prometheus' own parser reads what the metrics render.
+//! Prometheus' own parser reads what the example server renders.
 
-use std::{future::ready, net::SocketAddr, sync::Arc};
+use std::collections::BTreeSet;
 
-use axum::{Router, routing::get};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use tower_ratelimit::{Limit, RateLimitLayer, key::PeerIp, observe::Metrics};
-
-use super::{RedisServer, RedisStore, listen, run, unique, with_grpcio::python};
+use super::{
+    RedisServer,
+    listed::{listed, metric_of},
+    run,
+    running::Running,
+    with_grpcio::python,
+};
 
 #[tokio::test]
 async fn a_scrape_is_read() {
-    let recorded = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &[0.001, 1.0])
-        .and_then(PrometheusBuilder::install_recorder)
-        .unwrap();
-    let store = RedisStore::builder(RedisServer::shared().url())
-        .prefix(&unique("t"))
-        .deadline(super::PATIENCE)
-        .observe(Arc::new(Metrics::new()))
-        .build()
-        .unwrap();
-    // What a name may hold, and no label may break.
-    let rule = Limit::per_hour(1).by(PeerIp).named("of-peers_0.9");
-    let app = Router::new()
-        .route("/", get(async || "hello"))
-        .layer(RateLimitLayer::new(&store, rule))
-        .route("/metrics", get(move || ready(recorded.render())));
-    let (listener, address) = listen().await;
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(axum::serve(listener, app).into_future());
-    let url = format!("http://{address}");
-    for _ in 0..2 {
-        run("curl", "curl", &["-s", &url]).await;
+    // Its own, because limits that other tests leave behind would be met here.
+    let redis = RedisServer::start();
+    let server = Running::start("server", Some(&redis));
+    let url = format!("http://127.0.0.1:{}", server.port());
+    for path in ["/", "/data", "/patient", "/patient"] {
+        run("curl", "curl", &["-s", &format!("{url}{path}")]).await;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/scrape.py");
     let arguments = [script, &format!("{url}/metrics")];
     let python = python("prometheus_client").await;
     let printed = run("prometheus_client", python.to_str().unwrap(), &arguments).await;
-    let mut families: Vec<_> = printed.lines().collect();
-    families.sort_unstable();
-    assert_eq!(
-        families,
-        [
-            "ratelimit_connected gauge node",
-            "ratelimit_limit_interval_seconds gauge rule",
-            "ratelimit_limit_permits gauge rule",
-            "ratelimit_permits counter kind rule",
-            "ratelimit_requests counter result source",
-            "ratelimit_rule_requests counter result rule",
-            "ratelimit_store_callers summary quantile",
-            "ratelimit_store_seconds histogram operation result",
-        ]
-    );
+    let listed = listed();
+    let mut seen = BTreeSet::new();
+    for series in printed.lines() {
+        let mut words = series.split(' ');
+        let (kind, name) = (words.next().unwrap(), words.next().unwrap());
+        let metric = metric_of(name, &listed).unwrap_or_else(|| panic!("not listed: {series}"));
+        let (listed_kind, labels) = &listed[metric];
+        assert_eq!(kind, listed_kind, "{series}");
+        let found: BTreeSet<_> = words
+            .map(|label| label.split_once('=').unwrap().0.to_owned())
+            .filter(|label| label != "le")
+            .collect();
+        assert_eq!(found, *labels, "{series}");
+        seen.insert(metric);
+    }
+    let expected = [
+        "ratelimit_connected",
+        "ratelimit_limit_interval_seconds",
+        "ratelimit_limit_permits",
+        "ratelimit_permits_total",
+        "ratelimit_remembered",
+        "ratelimit_requests_total",
+        "ratelimit_rule_requests_total",
+        "ratelimit_rules_applied_timestamp_seconds",
+        "ratelimit_rules_reloads_total",
+        "ratelimit_store_callers",
+        "ratelimit_store_seconds",
+    ];
+    assert_eq!(seen, BTreeSet::from(expected), "{printed}");
+    for series in [
+        "counter ratelimit_requests_total result=deny source=store",
+        "counter ratelimit_rule_requests_total result=deny rule=patient",
+        "counter ratelimit_rule_requests_total result=missing_key rule=key",
+        "histogram ratelimit_store_seconds_bucket le=0.0005 operation=sliding_log/acquire result=ok",
+    ] {
+        assert!(
+            printed.lines().any(|line| line == series),
+            "{series}: {printed}"
+        );
+    }
 }

@@ -4,7 +4,11 @@
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
-use super::wire::{self, gcra::Lone, sliding_log};
+use super::wire::{
+    self,
+    gcra::{self, Lone},
+    sliding_log,
+};
 use crate::{
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
@@ -164,7 +168,7 @@ proptest! {
             }
             None => reply,
         };
-        match wire::read_answers(&reply, limiters, callers, false) {
+        match wire::read_answers(&reply, limiters, callers, None) {
             Ok(answers) => {
                 let numbers = plainly(&reply);
                 let numbers = numbers.expect("numbers, and nothing else");
@@ -196,7 +200,7 @@ proptest! {
         all.extend(&numbers);
         all.extend([status, numbers[0]]);
         let reply = Value::Array(all.into_iter().map(Value::Int).collect());
-        let answers = wire::read_answers(&reply, 1, 1, false).unwrap();
+        let answers = wire::read_answers(&reply, 1, 1, None).unwrap();
         for (algorithm, slots) in algorithms {
             let decision = acquire(algorithm, slots, 1).decision(&answers);
             prop_assert_eq!(decision.is_allowed(), status == 1);
@@ -244,7 +248,7 @@ proptest! {
             let allowed = acquire.decision(&[answer]).is_allowed();
             prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));
         }
-        match wire::read_answers(&reply, 1, callers, true) {
+        match wire::read_answers(&reply, 1, callers, gcra::SCRIPTS.taken) {
             Ok(answers) => prop_assert_eq!(answers.len(), callers),
             Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
         }
@@ -256,7 +260,7 @@ proptest! {
         let bytes = [mark.as_bytes(), &bytes, b"\r\n"].concat();
         match parse_redis_value(&bytes) {
             Ok(reply) => {
-                let _ = wire::read_answers(&reply, 1, 1, false);
+                let _ = wire::read_answers(&reply, 1, 1, None);
             }
             Err(error) => {
                 let kind = wire::failure(error).kind();

@@ -104,10 +104,7 @@ impl Process {
         refusals.changed(&name());
         let server = Server::default();
         let listener: Box<dyn Listener> = Box::new(Arc::clone(&refusals));
-        let exit = Exit {
-            listeners: Listeners::new([listener]),
-            about: About::default(),
-        };
+        let exit = Exit::new(Listeners::new([listener]), About::default());
         Self {
             exit: Arc::new(exit),
             server,

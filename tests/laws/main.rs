@@ -18,6 +18,8 @@
     reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
 )]
 
+mod backend;
+mod calendar;
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod exact_wait;
@@ -28,7 +30,10 @@ mod kinds;
 mod never_over;
 mod next_permit;
 mod nothing_lost;
+#[path = "../../examples/backend.rs"]
+mod plain;
 mod real_time;
+mod reserve;
 #[path = "../support/scene.rs"]
 mod scene;
 mod settled;

@@ -136,11 +136,8 @@ pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) ->
 /// An HTTP answer says what its one decision says.
 fn read(lane: &'static Lane, answer: &Response<()>) -> Result<Outcome, String> {
     let decisions = answer.extensions().get::<Decisions>();
-    if let Some(decisions) = decisions.filter(|decisions| decisions.as_slice().len() != 1) {
-        return Err(format!(
-            "{} decisions of one layer",
-            decisions.as_slice().len()
-        ));
+    if let Some(decisions) = decisions.filter(|decisions| decisions.iter().len() != 1) {
+        return Err(format!("{} decisions of one layer", decisions.iter().len()));
     }
     let decision = answer.extensions().get::<Decision>();
     let decision = decision.ok_or("an answer without its decision")?;

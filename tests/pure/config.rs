@@ -2,6 +2,8 @@
 #![cfg(feature = "config")]
 
 mod bad;
+#[cfg(all(feature = "calendar", feature = "test-util"))]
+mod calendar;
 mod cost;
 mod reload;
 mod watch;

@@ -1,5 +1,7 @@
 //! The fields and bodies of responses, to the byte, read again by independent parsers.
 
+#[cfg(feature = "calendar")]
+mod calendar;
 mod fields;
 mod problems;
 

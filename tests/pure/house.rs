@@ -34,19 +34,36 @@ fn the_tree_stays_light() {
     for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
     }
+    let metrics = crates(&["--no-default-features", "--features", "metrics"]);
+    let added: Vec<_> = metrics.difference(&memory).collect();
+    assert_eq!(added, ["metrics", "rapidhash", "rustversion"]);
     // On top of the eighty: TLS needs its own crates.
     let tls = crates(&["--features", &format!("{topologies},tls")]);
     let added: Vec<_> = tls.difference(&redis).collect();
+    let calendar = crates(&["--no-default-features", "--features", "calendar"]);
     let readme = read("README.md");
     for claim in [
         format!("the crate brings {} others", memory.len() - 1),
         format!("`tls` adds {}", added.len()),
+        format!("`calendar` {}.", calendar.difference(&memory).count()),
     ] {
         assert!(
             readme.contains(&claim),
             "README.md should say: {claim}: {added:?}"
         );
     }
+}
+
+/// The first command of the README builds what tests need, too: a new user waits for it.
+#[test]
+fn the_first_command_stays_light() {
+    let readme = read("README.md");
+    let (_, command) = readme.split_once("cargo run --example server ").unwrap();
+    let features: Vec<_> = command.lines().next().unwrap().split(' ').collect();
+    assert_eq!(features[0], "--features");
+    let built = crates_by("normal,build,dev", &features);
+    assert!(built.len() <= 205, "{}: {built:?}", built.len());
+    assert!(built.contains("metrics-exporter-prometheus"));
 }
 
 /// `benches/goals` measures other crates too. They are in its own lockfile, and in nothing
@@ -178,7 +195,8 @@ fn the_readme_knows_every_feature() {
     let features = manifest["features"].as_table().expect("features");
     let named: BTreeSet<_> = features
         .keys()
-        .filter(|name| *name != "default")
+        // What begins with `_` turns on what several features need.
+        .filter(|name| *name != "default" && !name.starts_with('_'))
         .cloned()
         .collect();
     let listed: BTreeSet<_> = readme
@@ -286,12 +304,15 @@ fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Lines of code that contain one of the texts.
 /// The crates of the normal tree, ourselves included.
 fn crates(arguments: &[&str]) -> BTreeSet<String> {
+    crates_by("normal", arguments)
+}
+
+fn crates_by(edges: &str, arguments: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args([
-            "tree", "--edges", "normal", "--prefix", "none", "--format", "{p}",
+            "tree", "--edges", edges, "--prefix", "none", "--format", "{p}",
         ])
         .args(arguments)
         .output()

@@ -32,6 +32,7 @@ mod sequence;
 mod slots;
 #[path = "../support/mod.rs"]
 mod support;
+mod tool;
 mod worker;
 
 use std::{

@@ -1,5 +1,6 @@
 //! Ways to count: what holds of each kind on both stores is in `each`, the rest is one kind's own.
 
+mod calendar;
 mod each;
 mod gcra;
 mod slots;

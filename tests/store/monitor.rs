@@ -2,6 +2,7 @@
 
 use crate::feed::{Feed, Seen};
 use crate::scene::*;
+use tower_ratelimit::observe::Metrics;
 
 const LIMIT: Limit = Limit::per_hour(3);
 
@@ -108,6 +109,41 @@ async fn a_layers_decision_is_one_command() {
         assert_eq!(sent(), ["EVALSHA"], "{what}");
         assert!(touched > 8, "{what}: {touched}");
     }
+}
+
+/// What is counted is known anyway: observed or not, scripts do the same, and read no more.
+#[tokio::test]
+async fn metrics_make_redis_do_no_more() {
+    let done = async |observed: bool| {
+        let server = RedisServer::start();
+        let clock = ManualClock::new();
+        let store = patient(server.url()).deny_cache(Duration::ZERO);
+        let store = store.client_clock(clock.clone());
+        let store = match observed {
+            true => store.observe(Arc::new(Metrics::new())),
+            false => store.summary(None),
+        };
+        let store = store.build().unwrap();
+        let mut feed = Feed::open(&server);
+        for (place, way) in Way::ALL.into_iter().enumerate() {
+            for counted in [true, false] {
+                let rule = LIMIT.by(FromHeader::new("x-user"));
+                let rule = way.rule(rule.named(&format!("{counted}-{place}")));
+                let layer = RateLimitLayer::builder(&store).otherwise(rule);
+                let layer = layer.count_remaining(counted).build().unwrap();
+                for user in ["ann", "ann", "bob", "ann", "ann", "ann"] {
+                    let _ = ask(&layer, user).await;
+                    clock.advance(secs(1000));
+                }
+            }
+        }
+        let seen = feed.until_now(&server).into_iter();
+        seen.map(|seen| (seen.by_script, seen.words[0].clone()))
+            .collect::<Vec<_>>()
+    };
+    let (observed, unobserved) = (done(true).await, done(false).await);
+    assert!(unobserved.len() > 100, "{}", unobserved.len());
+    assert_eq!(observed, unobserved);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Law O8: observers are told of each request once, and as its answer says.
 
+mod again;
 mod calls;
 mod metrics;
 mod traces;
@@ -10,10 +11,11 @@ use crate::{
     scene::*,
     support::random::{Random, seed},
 };
+use metrics_exporter_prometheus::PrometheusRecorder;
 use tower_ratelimit::{
-    Requests,
+    Cost, Requests,
     key::{Constant, FromHeader},
-    observe::{Decided, Observer, RequestResult, RuleResult, StateChange},
+    observe::{Decided, Metrics, Observer, RequestResult, RuleResult, StateChange},
 };
 
 type Counts = BTreeMap<(String, &'static str), u64>;
@@ -28,9 +30,49 @@ struct Sums {
     requests: Counts,
     /// By rule and result.
     rules: Counts,
-    /// The permits that each rule has taken, less those that were given back.
-    permits: BTreeMap<String, i64>,
+    /// By rule: `taken`, `refunded` and `owed`.
+    permits: Counts,
     waiting: i64,
+}
+
+impl Sums {
+    /// The permits that a rule has taken, less those that were given back.
+    fn net(&self, rule: &str) -> u64 {
+        let kind = |kind| self.permits.get(&(rule.to_owned(), kind)).unwrap_or(&0);
+        kind("taken") + kind("owed") - kind("refunded")
+    }
+
+    /// The series that `Metrics` must have of this.
+    fn series(&self) -> BTreeMap<String, f64> {
+        let of = |metric: &'static str, labels: [&'static str; 2], counts: &Counts| {
+            let counts: Vec<_> = counts
+                .iter()
+                .filter(|((first, _), _)| first != "-")
+                .map(|((first, second), count)| {
+                    let [one, other] = labels;
+                    let series = format!("{metric}{{{one}=\"{first}\",{other}=\"{second}\"}}");
+                    (series, *count as f64)
+                })
+                .collect();
+            counts
+        };
+        [
+            of(
+                "ratelimit_requests_total",
+                ["result", "source"],
+                &self.requests,
+            ),
+            of(
+                "ratelimit_rule_requests_total",
+                ["rule", "result"],
+                &self.rules,
+            ),
+            of("ratelimit_permits_total", ["rule", "kind"], &self.permits),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
 }
 
 impl Observer for Told {
@@ -45,7 +87,7 @@ impl Observer for Told {
             let name = rule.rule.unwrap_or("-");
             count(&mut sums.rules, name, rule.result.as_str());
             if rule.result == RuleResult::Taken {
-                *sums.permits.entry(name.to_owned()).or_default() += i64::from(rule.permits);
+                add(&mut sums.permits, name, "taken", rule.permits.into());
             }
         }
     }
@@ -59,8 +101,13 @@ impl Observer for Told {
                 charged,
                 ..
             } => {
-                let more = i64::from(charged) - i64::from(taken);
-                *sums.permits.entry(rule.to_owned()).or_default() += more;
+                let kind = if charged < taken { "refunded" } else { "owed" };
+                add(
+                    &mut sums.permits,
+                    rule,
+                    kind,
+                    charged.abs_diff(taken).into(),
+                );
             }
             StateChange::Waiting { ended, .. } => {
                 sums.waiting += if ended.is_some() { -1 } else { 1 };
@@ -71,7 +118,11 @@ impl Observer for Told {
 }
 
 fn count(counts: &mut Counts, first: &str, second: &'static str) {
-    *counts.entry((first.to_owned(), second)).or_default() += 1;
+    add(counts, first, second, 1);
+}
+
+fn add(counts: &mut Counts, first: &str, second: &'static str, by: u64) {
+    *counts.entry((first.to_owned(), second)).or_default() += by;
 }
 
 const KEYS: [&str; 3] = ["ann", "bob", "eve"];
@@ -92,6 +143,7 @@ fn rules(builder: tower_ratelimit::RateLimitLayerBuilder) -> RateLimitLayer {
             [by_key(5).named("s").shadow(), by_key(60).named("t")],
         )
         .on("/refund", by_key(30).named("refund").charge_if(|_| false))
+        .on("/owed", by_key(4_000).named("owed"))
         .on("/lease", by_key(4_000).named("lease").lease(secs(60)))
         .on(
             "/above",
@@ -108,13 +160,14 @@ fn rules(builder: tower_ratelimit::RateLimitLayerBuilder) -> RateLimitLayer {
 }
 
 /// The rules whose permits are compared with the store's.
-const RULES: [(&str, u64); 9] = [
+const RULES: [(&str, u64); 10] = [
     ("one", 40),
     ("a", 30),
     ("b", 20),
     ("s", 5),
     ("t", 60),
     ("refund", 30),
+    ("owed", 4_000),
     ("lease", 4_000),
     ("above", 4),
     ("wait", 3),
@@ -163,7 +216,7 @@ fn request(path: &str, random: &mut Random) -> Request<String> {
     request.body(String::new()).unwrap()
 }
 
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 13] = [
     "/health",
     "/blocked",
     "/none",
@@ -172,22 +225,43 @@ const PATHS: [&str; 12] = [
     "/two",
     "/shadow",
     "/refund",
+    "/owed",
     "/lease",
     "/above",
     "/wait",
     "/wait",
 ];
 
-/// Sends requests of all kinds, some of whose callers leave, and compares.
-async fn each_is_told_once<S: Settles>(store: S, told: &Told, prefix: &str, requests: u64) {
-    let layer = rules(RateLimitLayer::builder(&store));
+/// Takes two permits more on one path.
+async fn serve(request: Request<String>) -> Result<Response<String>, Infallible> {
+    let mut answer = Response::new(String::new());
+    if request.uri().path() == "/owed" {
+        answer.extensions_mut().insert(Cost(3));
+    }
+    Ok(answer)
+}
+
+/// Sends requests of all kinds, some of whose callers leave, and compares what the observer and the
+/// metrics have with the answers, and with the store unless that `estimates`.
+async fn each_is_told_once<S: Settles>(
+    (store, told, recorder): (S, &Told, &PrometheusRecorder),
+    prefix: &str,
+    requests: u64,
+    estimates: bool,
+) {
     let direct = limited(&store, Limit::per_hour(30)).await;
+    let other = limited(&store, Limit::per_hour(20)).await;
+    let both = RateLimiter::all([&direct, &other]).unwrap();
+    let layer = rules(RateLimitLayer::builder(&store));
     let mut random = Random(seed());
     let mut own = Counts::new();
     let mut waiting = Vec::new();
     for _ in 0..requests {
         if random.one_in(10) {
-            let decision = direct.try_acquire().await.unwrap();
+            let decision = match random.one_in(3) {
+                true => both.try_acquire().await.unwrap(),
+                false => direct.try_acquire().await.unwrap(),
+            };
             let result = if decision.is_allowed() {
                 "allow"
             } else {
@@ -230,7 +304,12 @@ async fn each_is_told_once<S: Settles>(store: S, told: &Told, prefix: &str, requ
     assert_eq!(sums.requests, own);
     assert_eq!(sums.requests.values().sum::<u64>(), requests);
     assert_eq!(sums.waiting, 0);
-    for (rule, permits) in RULES {
+    let counted: BTreeMap<_, _> = metrics::samples(recorder)
+        .into_iter()
+        .filter(|(series, count)| series.contains("_total{") && *count > 0.0)
+        .collect();
+    assert_eq!(counted, sums.series());
+    for (rule, permits) in RULES.into_iter().filter(|_| !estimates) {
         let mut used = 0;
         for key in KEYS {
             let limiter = RateLimiter::new(&store, &format!("{prefix}:{{{key}}}:{rule}")).unwrap();
@@ -238,10 +317,15 @@ async fn each_is_told_once<S: Settles>(store: S, told: &Told, prefix: &str, requ
                 used += permits - free(&limiter).await;
             }
         }
-        let told = sums.permits.get(rule).copied().unwrap_or_default();
-        assert_eq!(told, used as i64, "{rule}: {:?}", sums.rules);
+        assert_eq!(sums.net(rule), used, "{rule}: {:?}", sums.rules);
     }
     println!("{:?}\n{:?}", sums.requests, sums.rules);
+    for kind in ["taken", "refunded", "owed"] {
+        assert!(
+            sums.permits.keys().any(|(_, found)| *found == kind),
+            "{kind}"
+        );
+    }
     for result in [
         "allow",
         "deny",
@@ -343,26 +427,42 @@ async fn keys_are_shown_where_the_rule_says_so() {
     }
 }
 
-#[tokio::test]
-async fn each_request_on_a_store_in_memory_is_told_once() {
-    let told = Arc::new(Told::default());
-    let store = MemoryStore::new().observe(told.clone());
-    each_is_told_once(store, &told, "memory", 3_000).await;
+/// Observed by the metrics, too.
+fn both_observers(told: &Arc<Told>) -> [Arc<dyn Observer>; 2] {
+    [told.clone(), Arc::new(Metrics::new())]
 }
 
-#[tokio::test]
-async fn each_request_on_redis_is_told_once() {
-    let told = Arc::new(Told::default());
-    let prefix = unique("o8");
-    let store = patient(RedisServer::shared().url())
-        .prefix(&prefix)
-        .observe(told.clone());
-    each_is_told_once(store.build().unwrap(), &told, &prefix, 3_000).await;
-    let sums = told.0.lock().unwrap();
-    for source in ["store", "cache", "lease"] {
-        assert!(
-            sums.requests.keys().any(|(_, found)| *found == source),
-            "{source}"
-        );
+#[test]
+fn each_request_on_a_store_in_memory_is_told_once() {
+    for (most, is_full) in [(100_000, false), (6, true)] {
+        metrics::recorded(async |recorder| {
+            let told = Arc::new(Told::default());
+            let [own, metrics] = both_observers(&told);
+            let store = MemoryStore::new().observe(own).observe(metrics);
+            let store = store.max_limiters(most);
+            each_is_told_once((store, &told, recorder), "memory", 3_000, is_full).await;
+            let sums = told.0.lock().unwrap();
+            let mut sources = sums.requests.keys().map(|(_, source)| *source);
+            assert_eq!(sources.any(|source| source == "estimate"), is_full);
+        });
     }
+}
+
+#[test]
+fn each_request_on_redis_is_told_once() {
+    metrics::recorded(async |recorder| {
+        let told = Arc::new(Told::default());
+        let prefix = unique("o8");
+        let [own, metrics] = both_observers(&told);
+        let store = patient(RedisServer::shared().url()).prefix(&prefix);
+        let store = store.observe(own).observe(metrics).build().unwrap();
+        each_is_told_once((store, &told, recorder), &prefix, 3_000, false).await;
+        let sums = told.0.lock().unwrap();
+        for source in ["store", "cache", "lease"] {
+            assert!(
+                sums.requests.keys().any(|(_, found)| *found == source),
+                "{source}"
+            );
+        }
+    });
 }

@@ -1,25 +1,82 @@
 //! `ratelimit check`: on the files of this repository, and on those that tests refuse.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, process::Command};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::{file, ratelimit};
+use crate::{assert_documented, file, ratelimit};
 
-/// The files of rules of the repository. The others are tables of tests, or of tools.
+/// The files of rules of the repository.
 pub(crate) const FILES: [&str; 3] = [
     "examples/limits.toml",
     "examples/service.toml",
     "tests/pure/config/good.toml",
 ];
 
+/// What the others are: a path, the end of one, or the folder of several.
+const OTHERS: [(&str, &str); 7] = [
+    (".cargo/mutants.toml", "settings of cargo-mutants"),
+    ("Cargo.toml", "a manifest of cargo"),
+    ("benches/goals/instructions.toml", "a table of a benchmark"),
+    ("clippy.toml", "settings of clippy"),
+    ("deny.toml", "settings of cargo-deny"),
+    ("/Cargo.toml", "a manifest of cargo"),
+    ("tests/", "tables of tests, which have rules in texts"),
+];
+
 #[test]
-fn every_file_of_rules_is_fine() {
-    for path in FILES {
+fn every_toml_file_is_one_of_rules_or_has_a_reason() {
+    let listed = Command::new("git")
+        .args(["ls-files", "*.toml"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(
+        FILES
+            .iter()
+            .all(|path| listed.lines().any(|it| it == *path))
+    );
+    for path in listed.lines() {
         let ran = ratelimit(&["check", path], b"");
-        assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
-        assert_eq!(ran.output, format!("{path}: no errors\n"));
+        let is_it = |other: &str| match other {
+            _ if other.ends_with('/') => path.starts_with(other),
+            _ if other.starts_with('/') => path.ends_with(other),
+            _ => path == other,
+        };
+        let reason = OTHERS.iter().find(|(other, _)| is_it(other));
+        match reason {
+            _ if FILES.contains(&path) => {
+                assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
+                assert_eq!(ran.output, format!("{path}: no errors\n"));
+            }
+            Some((_, reason)) => assert_eq!(ran.status, 1, "{path}: is it {reason}?"),
+            None => panic!("{path} is neither among FILES nor OTHERS"),
+        }
     }
+}
+
+#[test]
+fn days_weeks_and_months_are_checked() {
+    let rules = |rate: &str, zone: &str| {
+        let rule = format!("[rules.api]\nrate = \"{rate}\"\nzone = \"{zone}\"\nby = \"peer\"\n");
+        let path = file(
+            "calendar.toml",
+            (rule + "[otherwise]\nrules = [\"api\"]").as_bytes(),
+        );
+        ratelimit(&["check", path.to_str().unwrap()], b"")
+    };
+    assert_eq!(rules("10000/month", "Europe/Berlin").status, 0);
+    let wrong = rules("10000/month", "Berlin");
+    assert_eq!(wrong.status, 1);
+    assert!(
+        wrong
+            .output
+            .contains("line 3, rules.api.zone: \"Berlin\" is not"),
+        "{}",
+        wrong.output
+    );
 }
 
 #[test]
@@ -49,17 +106,21 @@ fn names_of_the_code_are_assumed_and_listed_unless_it_is_strict() {
     assert_eq!(ran.status, 0, "{}{}", ran.output, ran.said);
     let said: Vec<_> = ran.said.lines().collect();
     let assumed = [
-        ("key", "user", ""),
-        ("choice of a tier", "plan", ", which is the first"),
-        ("cost", "size", ", which is 1"),
-        ("outcome", "missed", ", which is charged"),
+        ("chooser of tiers", "plan", ", which chooses the first"),
         ("condition", "beta", ", which does not hold"),
+        ("cost", "size", ", which is 1"),
+        ("key", "user", ""),
+        ("outcome", "missed", ", which is charged"),
         ("secret", "k1", ""),
     ];
     let line = |(what, name, value): (&str, &str, &str)| {
         format!("ratelimit: assumed that the code has the {what} \"{name}\"{value}")
     };
     assert_eq!(said, assumed.map(line));
+    let object = ratelimit(&["check", path, "--json"], b"");
+    let object: Value = serde_json::from_str(&object.output).unwrap();
+    let code = assumed.map(|(kind, name, _)| json!({ "kind": kind, "name": name }));
+    assert_eq!(object, json!({ "schema": 1, "error": null, "code": code }));
     let strict = ratelimit(&["check", path, "--strict"], b"");
     assert_eq!(strict.status, 1, "{}{}", strict.output, strict.said);
     assert!(strict.output.contains("line "), "{}", strict.output);
@@ -82,6 +143,15 @@ fn every_bad_file_is_refused_with_its_line() {
         let path = file("bad.toml", good.replacen(from, to, 1).as_bytes());
         let path = path.to_str().unwrap();
         let ran = ratelimit(&["check", path], b"");
+        let object = ratelimit(&["check", path, "--json"], b"");
+        assert_eq!(object.status, ran.status);
+        let object: Value = serde_json::from_str(&object.output).unwrap();
+        assert_documented(&object);
+        if let Some(reason) = object["error"]["reason"].as_str() {
+            let place = object["error"]["place"].as_str();
+            let place = place.map_or(String::new(), |place| format!("{place}: "));
+            assert_eq!(ran.output, format!("{path}: {place}{reason}\n"));
+        }
         match ran.status {
             0 => taken.push(to.as_str()),
             _ => assert_eq!(ran.status, 1, "{to}: {}", ran.said),

@@ -2,12 +2,13 @@
 
 use std::{fs, process::Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower_ratelimit::key::{Key, KeyExtractor, NoKey};
 
 use crate::{
+    assert_documented,
     scene::*,
-    support::{Cluster, RedisServer, unique},
+    support::{Cluster, RedisServer, cluster::MASTERS, unique},
     tool,
 };
 
@@ -33,7 +34,9 @@ fn said(output: Output, status: i32) -> String {
 
 #[track_caller]
 fn object(output: Output) -> Value {
-    serde_json::from_str(&said(output, 0)).unwrap()
+    let object = serde_json::from_str(&said(output, 0)).unwrap();
+    assert_documented(&object);
+    object
 }
 
 fn shared() -> (RedisServerRef, RedisStore) {
@@ -84,16 +87,37 @@ async fn a_limiter_is_shown_and_not_touched() {
     assert_eq!(seen["granted_in_last_second"].as_u64().unwrap() % 4, 0);
     let next = seen["next_free_ms"].as_u64().unwrap();
     assert!((3_500_000..=3_600_000).contains(&next), "{next}");
+    let expires = seen["expires_ms"].as_u64().unwrap();
+    assert!((7_200_000..=7_300_000).contains(&expires), "{expires}");
     let page = said(on(server, &["get", limiter.name()]), 0);
-    assert!(page.contains("left       6\n"), "{page}");
-    let lines = said(
-        on(
-            server,
-            &["watch", limiter.name(), "--every", "10ms", "--count", "3"],
-        ),
-        0,
+    for line in [
+        "left                    6\n",
+        "used                    4\n",
+        "expires                 in 7",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    let watch = ["watch", limiter.name(), "--every", "10ms", "--count", "3"];
+    let lines = said(on(server, &watch), 0);
+    assert_eq!(
+        lines
+            .matches("limit 10/1h, left 6, used 4, granted in")
+            .count(),
+        3,
+        "{lines}"
     );
-    assert_eq!(lines.matches("6 left of 10/1h").count(), 3, "{lines}");
+    assert_eq!(lines.matches(", expires in 7").count(), 3, "{lines}");
+    let objects = said(on(server, &[&watch[..], &["--json"]].concat()), 0);
+    let objects: Vec<Value> = objects
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 3);
+    for object in objects {
+        let names: Vec<_> = object.as_object().unwrap().keys().collect();
+        assert_eq!(names, seen.as_object().unwrap().keys().collect::<Vec<_>>());
+        assert_eq!((&object["left"], &object["used"]), (&6.into(), &4.into()));
+    }
     assert_eq!(dumps(), before);
 }
 
@@ -126,6 +150,41 @@ async fn each_algorithm_is_recognised() {
         (&seen["left"], &seen["algorithm"]),
         (&8.into(), &"gcra".into())
     );
+}
+
+/// By the calendar only what is used is stored, and the date since which it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_shown_and_deleted() {
+    let (server, store) = shared();
+    let quota = RateLimiter::new(&store, &unique("quota")).unwrap();
+    let quota = quota.calendar(Limit::monthly(10)).unwrap();
+    take(&quota, 7).await;
+    let page = said(on(server, &["get", quota.name()]), 0);
+    let words: Vec<_> = page.split_whitespace().collect();
+    for row in [
+        ["limit", "none"],
+        ["left", "unknown"],
+        ["used", "7"],
+        ["algorithm", "calendar"],
+    ] {
+        assert!(words.windows(2).any(|pair| pair == row), "{page}");
+    }
+    let seen = object(on(server, &["get", quota.name(), "--json"]));
+    assert_eq!((&seen["left"], &seen["used"]), (&Value::Null, &7.into()));
+    let hour = 3_600_000;
+    let until = |field: &str| seen[field].as_u64().unwrap();
+    assert_eq!(until("expires_ms") - until("next_free_ms"), hour);
+    let said_of = said(on(server, &["diagnose", quota.name()]), 0);
+    assert!(said_of.contains("counted by the calendar"), "{said_of}");
+    assert!(said_of.contains("Nothing looks wrong."), "{said_of}");
+    let watched = on(
+        server,
+        &["watch", quota.name(), "--every", "10ms", "--count", "1"],
+    );
+    assert!(said(watched, 0).contains("used 7, "));
+    said(on(server, &["delete", quota.name(), "--yes"]), 0);
+    assert_eq!(free(&quota).await, 10);
+    said(on(server, &["get", quota.name()]), 4);
 }
 
 /// A key of several components.
@@ -245,6 +304,7 @@ async fn what_is_wrong_is_found_and_mended() {
     assert!(found.contains("What looks wrong"), "{found}");
     let json = said(on(server, &["diagnose", name, "--json"]), 1);
     let json: Value = serde_json::from_str(&json).unwrap();
+    assert_documented(&json);
     assert_eq!(json["findings"][0]["kind"], "Drift");
     assert_eq!(json["left"], 3, "what a caller would find");
     let mended = object(on(server, &["repair", name, "--yes", "--json"]));
@@ -302,18 +362,31 @@ fn a_server_that_cannot_be_asked_is_told_from_a_wrong_command() {
 async fn a_cluster_is_asked_by_its_nodes() {
     let cluster = Cluster::start();
     let store = RedisStore::cluster(cluster.urls()).build().unwrap();
-    let limiter = in_use(&store, 4).await;
     let urls = cluster.urls().join(",");
-    let args = [
-        "get",
-        limiter.name(),
-        "--cluster",
-        "--json",
-        "--redis",
-        &urls,
-    ];
-    let seen = object(tool().args(args).output().unwrap());
-    assert_eq!(seen["left"], 6);
+    let ask = |args: &[&str]| {
+        let cluster = ["--cluster", "--json", "--redis", &urls];
+        tool().args(args).args(cluster).output().unwrap()
+    };
+    // Each master has one of them.
+    for node in 0..MASTERS {
+        let limiter = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
+        limiter.set_rate(Limit::per_hour(10)).await.unwrap();
+        take(&limiter, 4).await;
+        let name = limiter.name();
+        assert_eq!(object(ask(&["get", name]))["left"], 6);
+        let watched = said(ask(&["watch", name, "--every", "1ms", "--count", "2"]), 0);
+        assert_eq!(watched.matches("\"left\":6").count(), 2, "{watched}");
+        assert_eq!(object(ask(&["diagnose", name]))["findings"], json!([]));
+        let value = format!("{{{name}}}:value");
+        cluster.node_of(&value).cli(&["SET", &value, "3"]);
+        said(ask(&["diagnose", name]), 1);
+        assert_eq!(object(ask(&["repair", name, "--yes"]))["lost"], 3);
+        object(ask(&["set-rate", name, "--rate", "20/1h", "--yes"]));
+        assert_eq!(limiter.available_permits().await.unwrap(), 16);
+        object(ask(&["delete", name, "--yes"]));
+        assert!(!limiter.exists().await.unwrap());
+        said(ask(&["get", name]), 4);
+    }
     let verified = tool()
         .args(["verify", "--cluster", "--redis", &urls])
         .output();
@@ -327,4 +400,36 @@ async fn a_cluster_is_asked_by_its_nodes() {
         let (_, address) = url.split_once("://").unwrap();
         assert!(page.contains(address.trim_end_matches('/')), "{page}");
     }
+}
+
+#[test]
+fn a_server_is_verified() {
+    let server = RedisServer::start();
+    // Old and Holes are of the machine's version.
+    let kinds = |output: Output| {
+        let status = output.status.code();
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(object["schema"], 1);
+        assert_documented(&object);
+        let findings = object["findings"].as_array().unwrap();
+        for finding in findings {
+            let has = |name: &str| finding[name].as_str().is_some_and(|it| !it.is_empty());
+            assert!(has("kind") && has("severity") && has("text"), "{finding}");
+        }
+        assert_eq!(status, Some(i32::from(!findings.is_empty())), "{object}");
+        let kinds = findings
+            .iter()
+            .map(|it| it["kind"].as_str().unwrap().to_owned());
+        kinds
+            .filter(|kind| !["Old", "Holes"].contains(&kind.as_str()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(on(&server, &["verify", "--json"])), [""; 0]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    assert_eq!(kinds(on(&server, &["verify", "--json"])), ["Evicts"]);
+    let page = said(on(&server, &["verify"]), 1);
+    assert!(page.contains("allkeys-lru"), "{page}");
+    // Nothing stays.
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
 }

@@ -24,6 +24,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde_json::Value;
+
 /// What the command printed, what it said, and its exit status.
 struct Ran {
     output: String,
@@ -53,6 +55,25 @@ fn ratelimit(arguments: &[&str], input: &[u8]) -> Ran {
         output: String::from_utf8(output.stdout).expect("text"),
         said: String::from_utf8(output.stderr).expect("text"),
         status: output.status.code().expect("it ended by itself"),
+    }
+}
+
+/// Asserts that the documents name each member of what `--json` prints.
+fn assert_documented(value: &Value) {
+    let text = include_str!("../../src/docs/operations.md");
+    let (_, section) = text
+        .split_once("\n## The command's JSON\n")
+        .expect("a section");
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            assert!(
+                section.contains(&format!("`{name}`")),
+                "{name} is not documented"
+            );
+            assert_documented(value);
+        }),
+        Value::Array(values) => values.iter().for_each(assert_documented),
+        _ => {}
     }
 }
 
@@ -102,5 +123,60 @@ fn usage_errors_end_with_2() {
     }
     for arguments in [&["--help"][..], &["--version"], &["replay", "--help"]] {
         assert_eq!(ratelimit(arguments, b"").status, 0, "{arguments:?}");
+    }
+}
+
+/// The commands, as the help lists them.
+fn commands() -> Vec<String> {
+    let help = ratelimit(&["-h"], b"").output;
+    let (_, listed) = help.split_once("Commands:\n").expect("a list");
+    let names = listed.lines().take_while(|line| !line.is_empty());
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_help_fits_a_screen() {
+    let commands = commands();
+    assert!(commands.len() > 12, "{commands:?}");
+    for command in [""].into_iter().chain(commands.iter().map(String::as_str)) {
+        let arguments = [command, "-h"].map(str::to_owned);
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let arguments = arguments.into_iter().filter(|it| !it.is_empty());
+        let ran = ratelimit(&arguments.collect::<Vec<_>>(), b"");
+        let widest = ran.output.lines().map(|line| line.chars().count()).max();
+        let size = (ran.output.lines().count(), widest.unwrap_or(0));
+        assert!(
+            size.0 <= 24 && size.1 <= 80,
+            "{command} {size:?}:\n{}",
+            ran.output
+        );
+    }
+}
+
+#[test]
+fn shells_complete() {
+    let script = ratelimit(&["completions", "bash"], b"").output;
+    assert!(script.contains("_ratelimit") && script.contains("--fail-on-newly-refused"));
+}
+
+#[test]
+fn nothing_is_coloured() {
+    for (name, value) in [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")] {
+        for arguments in [
+            &["--help"][..],
+            &["unknown"],
+            &["check", "examples/service.toml"],
+            &["explain", "examples/service.toml", "--path", "/"],
+            &["replay", "--demo"],
+        ] {
+            let ran = tool().args(arguments).env(name, value).output();
+            let ran = ran.expect("the command runs");
+            let printed = [ran.stdout, ran.stderr].concat();
+            assert!(
+                !printed.is_empty() && !printed.contains(&0x1b),
+                "{arguments:?}"
+            );
+        }
     }
 }

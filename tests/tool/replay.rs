@@ -72,7 +72,7 @@ fn settings_reach_the_replay() {
     let shown = with(&["--show-keys"]);
     assert_eq!(
         shown["busiest"][0],
-        json!({ "caller": "192.0.2.1", "most": 3 })
+        json!({ "caller": "192.0.2.1", "most": [3, 3] })
     );
     let hidden = with(&[]);
     assert_ne!(hidden["busiest"][0]["caller"], "192.0.2.1");
@@ -132,4 +132,205 @@ fn the_demo_is_a_day_that_is_the_same_each_time() {
     let json = object(&["replay", "--demo", "--limit", "5/1s"], b"");
     assert_eq!(json["unreadable"], 0);
     assert_eq!(json["candidates"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_log_alone_is_enough() {
+    let path = file("alone.log", LOG.as_bytes());
+    let ran = ratelimit(&["replay", path.to_str().unwrap()], b"");
+    // Progress is for terminals.
+    assert_eq!((ran.status, ran.said.as_str()), (0, ""));
+    for limit in ["30/1m", "60/1m", "120/1m"] {
+        assert!(ran.output.contains(limit), "{}", ran.output);
+    }
+    let assumed = "callers would have sent the same requests after a refusal";
+    assert_eq!(ran.output.matches(assumed).count(), 1, "{}", ran.output);
+}
+
+#[test]
+fn coarse_times_give_ranges_by_every_algorithm() {
+    let lines = |second: u32| {
+        format!("192.0.2.1 - - [10/Oct/2026:13:55:{second} +0000] \"GET / HTTP/1.1\" 200 5\n")
+            .repeat(3)
+    };
+    let log: String = [10, 15, 20, 25].map(lines).concat();
+    for algorithm in ["sliding-log", "fixed-window", "gcra"] {
+        let arguments = ["replay", "-", "--limit", "4/10s", "--algorithm", algorithm];
+        let json = object(&arguments, log.as_bytes());
+        let [least, most] =
+            [0, 1].map(|end| json["candidates"][0]["refused"][end].as_u64().unwrap());
+        assert!(least < most, "{algorithm}: {json}");
+        let busiest = &json["busiest"][0]["most"];
+        assert_eq!(busiest, &json!([6, 9]), "{algorithm}: {json}");
+        let page = ratelimit(&arguments, log.as_bytes()).output;
+        assert!(page.contains("[$msec] in nginx"), "{page}");
+        let range = format!("{least} to {most} (up to ");
+        assert!(page.contains(&range), "{range}: {page}");
+    }
+}
+
+/// What a proxy of 10.0.0.0/8 wrote counts, and nothing that a client wrote.
+#[test]
+fn clients_behind_proxies_are_told_apart_by_what_proxies_write() {
+    let line = |peer: &str, forwarded: &str| {
+        format!("{{\"ts\":1791640536.1,\"ip\":\"{peer}\",\"xff\":\"{forwarded}\"}}\n")
+    };
+    let log = [
+        line("10.0.0.1", "192.0.2.1"),
+        // It has invented what is to the left.
+        line("10.0.0.1", "198.51.100.9, 192.0.2.1"),
+        line("10.0.0.1:4711", "198.51.100.8,192.0.2.1, 10.0.0.2"),
+        // No proxy of ours has written these.
+        line("192.0.2.1", "198.51.100.7"),
+        line("192.0.2.1", "-"),
+        line("10.0.0.1", "2001:db8:0:1::1"),
+        line("10.0.0.1", "2001:db8:0:2::2"),
+        line("-", "198.51.100.7"),
+    ];
+    let log = log.concat();
+    let by = [
+        "replay",
+        "-",
+        "--limit",
+        "1/1m",
+        "--show-keys",
+        "--client-ip-from",
+        "xff",
+    ];
+    let trusted = ["--trusted", "10.0.0.0/8"];
+    let json = object(&[&by[..], &trusted].concat(), log.as_bytes());
+    let busiest = json!([
+        { "caller": "192.0.2.1", "most": [5, 5] },
+        { "caller": "2001:db8::/56", "most": [2, 2] },
+    ]);
+    assert_eq!(
+        (&json["busiest"], &json["without_caller"]),
+        (&busiest, &json!(1))
+    );
+    for (arguments, part) in [
+        (&["--trusted", "0.0.0.0/0"][..], "trusts every address"),
+        (&["--trusted", "proxy"], "cannot be a network"),
+        (&[], "--trusted <NETWORK>"),
+        (
+            &["--trusted", "10.0.0.0/8", "--by", "ip"],
+            "cannot be used with",
+        ),
+    ] {
+        let ran = ratelimit(&[&by[..], arguments].concat(), log.as_bytes());
+        assert_eq!(ran.status, 2, "{arguments:?}");
+        assert!(ran.said.contains(part), "{part}: {}", ran.said);
+    }
+}
+
+/// `tests/browser.rs` opens it.
+#[test]
+fn a_report_is_one_file_that_needs_no_network() {
+    let log = r#"{"ts":1791640536.1,"user":"<img src=//x onerror=alert(1)>&\""}
+"#
+    .repeat(3);
+    let path = file("report.html", b"");
+    let by = [
+        "replay",
+        "-",
+        "--by",
+        "user",
+        "--show-keys",
+        "--limit",
+        "1/1s",
+    ];
+    let ran = ratelimit(
+        &[&by[..], &["--html", path.to_str().unwrap()]].concat(),
+        log.as_bytes(),
+    );
+    assert_eq!((ran.status, ran.said.as_str()), (0, ""));
+    assert!(ran.output.contains("1/1s"), "{}", ran.output);
+    let html = std::fs::read_to_string(&path).unwrap();
+    for absent in ["://", "<img", "<script", "<link", "@import", "url("] {
+        assert!(!html.contains(absent), "{absent}: {html}");
+    }
+    for part in [
+        "default-src 'none'",
+        "&lt;img src=//x onerror=alert(1)&gt;&amp;",
+        "prefers-color-scheme:dark",
+        "callers would have sent the same requests",
+        "<td>2 (66.67 %)</td>",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    assert_eq!(html.matches("<svg ").count(), 2);
+    let ran = ratelimit(
+        &[&by[..], &["--html", "/no/such/folder/x"]].concat(),
+        log.as_bytes(),
+    );
+    assert_eq!(ran.status, 2);
+    assert!(ran.said.contains("/no/such/folder/x: "), "{}", ran.said);
+}
+
+/// The costs of rules and the other rules of a request count: the oracle is a replay of the file
+/// with the limit that was found, and with one permit less.
+#[test]
+fn the_smallest_limits_of_rules_are_found() {
+    let rules = |all: &str, dear: &str| {
+        format!(
+            "[rules.all]\nrate = \"{all}\"\nby = \"peer\"\n\
+             [rules.dear]\nrate = \"{dear}\" # of five each\nby = \"peer\"\ncost = 5\n\
+             [[on]]\nroute = \"/dear\"\nrules = [\"all\", \"dear\"]\n\
+             [[on]]\nroute = \"/{{*rest}}\"\nrules = [\"all\"]\n"
+        )
+    };
+    let line = |second: u32, caller: u32| {
+        let path = if second.is_multiple_of(3) {
+            "/dear"
+        } else {
+            "/x"
+        };
+        let time = 1_791_640_500 + second;
+        format!("192.0.2.{caller} - - [{time}.{caller:03}] \"GET {path} HTTP/1.1\" 200 5\n")
+    };
+    // Caller n comes every n seconds.
+    let lines = (0..300).flat_map(|second| {
+        let callers = (1..41).filter(move |caller| second % caller == 0);
+        callers.map(move |caller| line(second, caller))
+    });
+    let log = file("rules.log", lines.collect::<String>().as_bytes());
+    let replay = |rules: &str, more: &[&str]| {
+        let rules = file("smallest.toml", rules.as_bytes());
+        let arguments = [
+            "replay",
+            log.to_str().unwrap(),
+            "--rules",
+            rules.to_str().unwrap(),
+        ];
+        object(&[&arguments[..], more].concat(), b"")
+    };
+    let found = replay(&rules("1000/1m", "1000/1m"), &["--share", "10%"]);
+    let found = found["smallest"].as_array().unwrap();
+    assert_eq!(found.len(), 2);
+    for (place, found) in found.iter().enumerate() {
+        let limit = found["limit"].as_str().unwrap();
+        let (permits, _) = limit.split_once('/').unwrap();
+        let less = permits.parse::<u64>().unwrap() - 1;
+        assert!(less >= 4, "{found}");
+        for (limit, expected) in [
+            (limit, &found["touched"]),
+            (&format!("{less}/1m"), &found["touched_by_one_less"]),
+        ] {
+            let rules = match place {
+                0 => rules(limit, "1000/1m"),
+                _ => rules("1000/1m", limit),
+            };
+            let row = &replay(&rules, &[])["rules"][place];
+            assert_eq!(row["rule"], found["rule"]);
+            assert_eq!(&row["callers"], expected, "{limit}: {row}");
+        }
+        // Fewer than a tenth of 40 callers.
+        let touched = ["touched", "touched_by_one_less"].map(|it| found[it].as_u64().unwrap());
+        assert!(touched[0] < 4 && touched[1] >= 4, "{found}");
+        assert_eq!(found["callers"], 40);
+    }
+    let ran = ratelimit(
+        &["replay", "-", "--rules", "limits.toml", "--share", "1%"],
+        b"",
+    );
+    assert_eq!(ran.status, 2, "{}", ran.said);
 }

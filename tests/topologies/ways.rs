@@ -43,6 +43,10 @@ async fn everything_works_everywhere() {
             }
             assert!(!limiter.try_acquire().await.unwrap().is_allowed(), "{what}");
         }
+        let quota = RateLimiter::new(&store, &unique("orders")).unwrap();
+        let quota = quota.calendar(Limit::monthly(10)).unwrap();
+        take(&quota, 7).await;
+        assert_eq!(free(&quota).await, 3, "{what}");
         let server = topology.server_of(limiter.name());
         assert_eq!(server.cli(&["EXISTS", limiter.name()]), "1", "{what}");
         assert!(limiter.delete().await.unwrap(), "{what}");

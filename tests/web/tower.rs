@@ -4,6 +4,8 @@ mod answers;
 mod config;
 mod decide_first;
 mod extensions;
+#[cfg(feature = "test-util")]
+mod failing;
 mod limiters;
 mod lists;
 mod long_input;

@@ -29,6 +29,11 @@ pub(crate) enum Order {
         scene: String,
         redis: String,
     },
+    /// Read a log, and print what it cost. This program says so to a copy of itself.
+    Read {
+        log: String,
+        replayed: bool,
+    },
     Help,
 }
 
@@ -56,6 +61,11 @@ impl Arguments {
                     let mut next = || given.next().ok_or("serve: a scene and an address");
                     let (scene, redis) = (next()?, next()?);
                     return Ok(Order::Serve { scene, redis });
+                }
+                "replay" | "lines" => {
+                    let log = given.next().ok_or("replay: a log")?;
+                    let replayed = argument == "replay";
+                    return Ok(Order::Read { log, replayed });
                 }
                 other => return Err(format!("unknown argument {other:?}")),
             }

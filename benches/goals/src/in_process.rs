@@ -63,7 +63,7 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
     Scene { name, begin }
 }
 
-pub(crate) const SCENES: [Scene; 22] = [
+pub(crate) const SCENES: [Scene; 23] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extensions and fields", |_, _| by_hand()),
     scene("governor, admitted", |_, _| {
@@ -105,6 +105,9 @@ pub(crate) const SCENES: [Scene; 22] = [
     }),
     scene("refused, GCRA, 100,000 keys", |_, _| {
         memory(HOURLY, Algorithm::Gcra, MANY, |layer| layer)
+    }),
+    scene("refused, deny cache, no observer", |runtime, _| {
+        deny_cache(runtime, |store| store.summary(None))
     }),
     scene("refused, deny cache", |runtime, _| {
         deny_cache(runtime, |store| store)

@@ -32,6 +32,10 @@ fn main() -> ExitCode {
             http::server::serve(&scene, &redis);
             return ExitCode::SUCCESS;
         }
+        Ok(Order::Read { log, replayed }) => {
+            rows::replay::read(&log, replayed);
+            return ExitCode::SUCCESS;
+        }
         Ok(Order::Help) => {
             print!("{}", arguments::HELP);
             return ExitCode::SUCCESS;

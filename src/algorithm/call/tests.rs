@@ -5,9 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     algorithm::{
-        self, fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm, sliding_log::SlidingLog,
+        self, calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra, limiter::Algorithm,
+        sliding_log::SlidingLog,
     },
     limit::{Algorithm as ByName, Limit, LimitSource, Slots},
+    name::Counting,
     receipt::{PermitId, Taken, Tat},
 };
 
@@ -70,7 +72,10 @@ fn agree<A: Algorithm + Clone + Default + PartialEq + 'static>(
     slots: Option<Slots>,
 ) -> Result<(), TestCaseError> {
     let mut one = LimiterState::<A>::default();
-    one.state.set_slots(slots);
+    one.state.count_by(Counting {
+        slots,
+        ..Counting::default()
+    });
     let mut many = one.clone();
     let mut now = START;
     for step in steps {
@@ -98,6 +103,7 @@ fn only_a_log_knows_a_call_that_comes_again() {
     let refused = [Verdict::Granted, Verdict::Refused];
     assert_eq!(twice::<FixedWindow>(), refused);
     assert_eq!(twice::<Gcra>(), refused);
+    assert_eq!(twice::<Calendar>(), refused);
 }
 
 #[test]
@@ -168,5 +174,6 @@ proptest! {
         agree::<SlidingLog>(&steps, None)?;
         agree::<FixedWindow>(&steps, None)?;
         agree::<Gcra>(&steps, None)?;
+        agree::<Calendar>(&steps, None)?;
     }
 }

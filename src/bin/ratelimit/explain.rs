@@ -4,13 +4,14 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{HeaderName, HeaderValue};
 use serde_json::json;
-use toml::{Table, Value};
-use tower_ratelimit::observe::{RequestResult, RuleResult};
+use tower_ratelimit::observe::RequestResult;
 
 use crate::{
-    Answer, Stop, print, replay,
+    Answer, Stop,
+    out::{columns, print},
+    replay::SCHEMA,
     rules::{Assumptions, fixed},
-    traffic::{Met, Rule, Stage, columns, request},
+    traffic::{Stage, is_refused, request},
 };
 
 /// Show which rules a request meets, and what each of them counts.
@@ -57,110 +58,80 @@ fn header(text: &str) -> Result<(String, String), String> {
     valid.ok_or_else(|| "write a header field as `name: value`".to_owned())
 }
 
-/// A rule, as it is shown.
-struct Shown {
-    rule: String,
-    limit: String,
-    cost: u32,
-    algorithm: String,
-    key: Option<String>,
-    shadow: bool,
-    missing: bool,
-    /// Its other fields in the file.
-    fields: String,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
-    let [loaded] = arguments.assumptions.load([&arguments.file])?;
-    if let Some((name, _)) = arguments
-        .key
-        .iter()
-        .find(|(name, _)| !loaded.keys.contains(name))
-    {
-        return Err(Stop::Usage(format!(
+    let loaded = arguments.assumptions.load([&arguments.file])?;
+    let names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
+    if let Some((_, name)) = names.into_iter().find(|it| !loaded.code.contains(it)) {
+        return Err(Stop::usage(format!(
             "no rule counts by a key {name:?} of the code"
         )));
     }
-    let mut stage = Stage::new(loaded.rules?)?;
+    let [rules] = loaded.rules;
+    let mut stage = Stage::new(rules?)?;
+    let (method, path) = (&arguments.method, &arguments.path);
     let ip = arguments.ip.to_string();
     let given = [
         Some(&ip),
-        Some(&arguments.method),
-        Some(&arguments.path),
+        Some(method),
+        Some(path),
         arguments.host.as_ref(),
         None,
     ];
     let others = arguments.header.iter().chain(&arguments.key);
     let others = others.map(|(name, value)| (name.as_str(), Some(value.as_str())));
-    let request = request(given.map(|text| text.map(String::as_str)), others);
-    let request = request.ok_or_else(|| {
-        Stop::Usage(format!(
-            "HTTP has no request {:?} {:?}",
-            arguments.method, arguments.path
-        ))
-    })?;
+    let request = request(given.map(|text| text.map(String::as_str)), others)
+        .ok_or_else(|| Stop::usage(format!("HTTP has no request {method:?} {path:?}")))?;
     let (parts, ()) = request.clone().into_parts();
-    let keys: Vec<_> = stage
-        .layer
-        .limiters_of(&parts)
-        .iter()
-        .map(|it| it.name().to_owned())
+    let limiters = stage.layer.limiters_of(&parts);
+    // In Redis they have the prefix of the store there.
+    let names = limiters.iter().map(|it| it.name().strip_prefix("memory"));
+    let limiters: Vec<_> = names
+        .flatten()
+        .map(|name| format!("ratelimit{name}"))
         .collect();
-    let mut decided = None;
-    stage.send(Duration::ZERO, request, (), &mut |(), event| {
-        decided = Some(event);
-    });
-    let event = decided.ok_or_else(|| Stop::usage("the request would wait"))?;
-    let known = stage.rules();
-    let rules = event.rules.iter().filter_map(|met| {
-        let rule = known.get(met.rule)?;
-        Some(shown(rule, met, &keys, &loaded.table))
-    });
-    let rules: Vec<_> = rules.collect();
+    let result = stage.send(Duration::ZERO, request);
+    let effect = stage.end();
     print(&if arguments.json {
-        object(event.result, &rules)
+        let rules = effect.rules.iter().map(|it| {
+            json!({
+                "rule": it.name, "limit": it.limit(), "cost": it.cost, "shadow": it.shadow,
+                "missing_key": it.without_key > 0,
+            })
+        });
+        let object = json!({
+            "schema": SCHEMA, "result": result.as_str(), "rules": rules.collect::<Vec<_>>(),
+            "limiters": limiters,
+        });
+        format!("{object:#}\n")
     } else {
-        text(event.result, &rules)
+        let mut rows = vec![["rule", "limit", "cost", ""].map(str::to_owned).to_vec()];
+        rows.extend(effect.rules.iter().map(|it| {
+            let note = match (it.shadow, it.without_key) {
+                (_, 1..) => "its key is missing",
+                (true, _) => "in shadow",
+                _ => "",
+            };
+            vec![
+                it.name.clone(),
+                it.limit(),
+                it.cost.to_string(),
+                note.to_owned(),
+            ]
+        }));
+        let limiters = limiters
+            .iter()
+            .map(|it| format!("limiter {}\n", it.escape_debug()));
+        let limiters: String = limiters.collect();
+        match effect.rules.is_empty() {
+            true => format!("{}\n", verdict(result)),
+            false => format!("{}{limiters}\n{}\n", columns(&rows), verdict(result)),
+        }
     })?;
-    Ok(if event.is_refused() {
-        Answer::No
-    } else {
-        Answer::Yes
-    })
+    Ok(Answer::is(!is_refused(result)))
 }
 
-fn shown(of: &Rule, met: &Met, keys: &[String], table: &Table) -> Shown {
-    let rule = of.name.clone();
-    let rules = table.get("rules").and_then(Value::as_table);
-    let fields = rules.and_then(|rules| {
-        let tier = || rules.get(rule.rsplit_once('.')?.0);
-        rules.get(&rule).or_else(tier)?.as_table()
-    });
-    let algorithm = fields.and_then(|it| it.get("algorithm")?.as_str());
-    // Shown in columns of their own.
-    const KNOWN: [&str; 6] = ["rate", "tiers", "by", "cost", "algorithm", "shadow"];
-    let others = fields.into_iter().flatten();
-    let others = others.filter(|(name, _)| !KNOWN.contains(&name.as_str()));
-    let others = others.map(|(name, value)| format!("{name} {}", crate::diff::text_of(value)));
-    let end = format!("}}:{rule}");
-    let mut keys = keys
-        .iter()
-        .filter_map(|key| Some(key.strip_suffix(&end)?.split_once(":{")?.1));
-    let missing = met.result == RuleResult::MissingKey;
-    Shown {
-        limit: of.limit(),
-        cost: met.permits,
-        algorithm: algorithm.unwrap_or("sliding-log").to_owned(),
-        key: keys.next().map(|key| key.escape_debug().collect()),
-        shadow: met.shadow,
-        missing,
-        fields: others.collect::<Vec<_>>().join(", "),
-        rule,
-    }
-}
-
-fn text(result: RequestResult, rules: &[Shown]) -> String {
-    let verdict = match result {
+fn verdict(result: RequestResult) -> &'static str {
+    match result {
         RequestResult::Allow => "The request passes while these rules have permits.",
         RequestResult::NoRule => "The request meets no rule, and passes.",
         RequestResult::AllowedByList => "A list lets the request pass; no rule counts it.",
@@ -168,42 +139,5 @@ fn text(result: RequestResult, rules: &[Shown]) -> String {
         RequestResult::MissingKey => "The request is refused: it lacks the key of a rule.",
         RequestResult::AboveRate => "The request is refused: it costs more than a limit has.",
         _ => "The request is refused.",
-    };
-    let mut rows = vec![
-        ["rule", "limit", "cost", "algorithm", "key", ""]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    rows.extend(rules.iter().map(|it| {
-        let mut notes = it.fields.clone();
-        if it.shadow {
-            notes = format!("shadow {notes}");
-        }
-        let none = if it.missing { "(missing)" } else { "(all)" };
-        let key = it.key.clone().unwrap_or_else(|| none.to_owned());
-        vec![
-            it.rule.clone(),
-            it.limit.clone(),
-            it.cost.to_string(),
-            it.algorithm.clone(),
-            key,
-            notes,
-        ]
-    }));
-    match rules.is_empty() {
-        true => format!("{verdict}\n"),
-        false => format!("{}\n{verdict}\n", columns(&rows)),
     }
-}
-
-fn object(result: RequestResult, rules: &[Shown]) -> String {
-    let rules = rules.iter().map(|it| {
-        json!({
-            "rule": it.rule, "limit": it.limit, "cost": it.cost, "algorithm": it.algorithm,
-            "key": it.key, "missing_key": it.missing, "shadow": it.shadow, "fields": it.fields,
-        })
-    });
-    let rules: Vec<_> = rules.collect();
-    let object = json!({ "schema": replay::SCHEMA, "result": result.as_str(), "rules": rules });
-    format!("{object:#}\n")
 }

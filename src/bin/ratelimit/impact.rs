@@ -1,136 +1,130 @@
-//! `ratelimit replay --rules`: what a file of rules would have refused of an access log.
+//! What files of rules would have refused of an access log.
 
-use std::{collections::HashSet, path::Path};
+use std::{collections::HashMap, path::Path};
 
-use serde_json::json;
-use tower_ratelimit::observe::RuleResult;
+use serde_json::{Value, json};
 
 use crate::{
-    Answer, Stop, print,
-    rules::Assumptions,
-    traffic::{Columns, Event, Read, Rule, Stage, columns},
+    Answer, Stop,
+    out::{columns, print},
+    rules::{Assumptions, Loaded},
+    smallest::{Search, Searched},
+    traffic::{Columns, Effect, Read, Row, Stage, is_refused},
 };
 
-/// What one rule did.
-#[derive(Default)]
-struct Tally {
-    met: u64,
-    refused: u64,
-    in_shadow: u64,
-    without_key: u64,
-    /// The hashes of callers that it refused, or would have.
-    touched: HashSet<u64>,
+/// A log that went through `N` files.
+pub(crate) struct Impact<const N: usize> {
+    pub(crate) read: Read,
+    pub(crate) effects: [Effect; N],
+    /// The callers that a file refuses, with the requests that each one refuses of them.
+    pub(crate) callers: HashMap<Box<str>, [u64; N]>,
 }
 
-/// What the rules did.
-pub(crate) struct Impact {
-    read: Read,
-    refused: u64,
-    waited: u64,
-    rules: Vec<(Rule, Tally)>,
+/// Sends a log through files, by the callers in this column.
+pub(crate) fn send<const N: usize>(
+    settings: &Columns,
+    log: &Path,
+    by: Option<&str>,
+    mut stages: [Stage; N],
+) -> Result<Impact<N>, Stop> {
+    let mut callers = HashMap::<Box<str>, [u64; N]>::new();
+    let read = settings.read(log, by, |time, request, caller| {
+        let mut refused = [0; N];
+        for (stage, refused) in stages.iter_mut().zip(&mut refused) {
+            let result = stage.send(time, request.clone());
+            *refused = u64::from(is_refused(result));
+        }
+        let caller = caller.filter(|caller| !matches!(&**caller, "" | "-"));
+        if let Some(caller) = caller.filter(|_| refused != [0; N]) {
+            let sums = callers.entry(caller).or_insert([0; N]);
+            for (sum, one) in sums.iter_mut().zip(refused) {
+                *sum += one;
+            }
+        }
+    })?;
+    Ok(Impact {
+        read,
+        effects: stages.map(Stage::end),
+        callers,
+    })
 }
 
-/// Sends a log through rules.
+/// Runs `ratelimit replay --rules`.
 pub(crate) fn run(
     settings: &Columns,
     assumptions: &Assumptions,
     rules: &Path,
     log: &Path,
-) -> Result<Impact, Stop> {
-    let [loaded] = assumptions.load([rules])?;
-    let mut stage = Stage::new(loaded.rules?)?;
-    let (mut tallies, mut refused, mut waited) = (Vec::<Tally>::new(), 0, 0);
-    let mut count = |(), event: Event| {
-        refused += u64::from(event.is_refused());
-        waited += u64::from(event.has_waited && !event.is_refused());
-        for met in event.rules {
-            if met.rule >= tallies.len() {
-                tallies.resize_with(met.rule + 1, Tally::default);
-            }
-            if let Some(tally) = tallies.get_mut(met.rule) {
-                tally.add(&met);
-            }
-        }
-    };
-    let each = |line: crate::traffic::Line| stage.send(line.time, line.request, (), &mut count);
-    let read = settings.read(log, None, each)?;
-    waited += stage.waiting() as u64;
-    let rules = stage.rules().into_iter().zip(tallies).collect();
-    Ok(Impact {
-        read,
-        refused,
-        waited,
+    share: Option<f64>,
+    as_json: bool,
+) -> Result<Answer, Stop> {
+    let Loaded {
+        rules: [loaded],
+        code,
+    } = assumptions.load([rules])?;
+    let stage = Stage::new(loaded?)?;
+    let Impact { read, effects, .. } = send(settings, log, None, [stage])?;
+    let [effect] = effects;
+    let searched = share.map(|share| Searched {
+        settings,
+        assumptions,
+        code: &code,
         rules,
+        log,
+        share,
+    });
+    let found = searched.map_or_else(|| Ok(Vec::new()), |it| it.find(&effect.rules))?;
+    print(&match as_json {
+        true => {
+            let mut object = read.object();
+            object["refused"] = effect.refused.into();
+            object["waiting"] = effect.waiting.into();
+            object["rules"] = effect.rules.iter().map(|row| shown(row, &read)).collect();
+            if share.is_some() {
+                object["smallest"] = found.iter().map(Search::object).collect();
+            }
+            format!("{object:#}\n")
+        }
+        false => {
+            let sentences = found.iter().map(|it| it.sentence() + "\n");
+            table(&effect, &read) + &sentences.collect::<String>()
+        }
+    })?;
+    Ok(read.report(&effect.rules))
+}
+
+fn shown(row: &Row, read: &Read) -> Value {
+    json!({
+        "rule": row.name,
+        "limit": row.limit(),
+        "requests": row.met,
+        "refused": row.refused,
+        "shadow_refused": row.in_shadow,
+        "without_key": row.without_key,
+        "callers": row.touched.len(),
+        "approximate": row.is_coarse(read),
     })
 }
 
-impl Tally {
-    fn add(&mut self, met: &crate::traffic::Met) {
-        use RuleResult::{AboveRate, Deny, MissingKey, QueueFull, ShadowDeny};
-        self.met += 1;
-        match met.result {
-            Deny | AboveRate | QueueFull => self.refused += 1,
-            ShadowDeny => self.in_shadow += 1,
-            MissingKey => self.without_key += 1,
-            _ => {}
-        }
-        if matches!(met.result, Deny | AboveRate | QueueFull | ShadowDeny) {
-            self.touched.insert(met.key_hash);
-        }
-    }
-}
-
-impl Impact {
-    pub(crate) fn print(&self, as_json: bool) -> Result<Answer, Stop> {
-        print(&if as_json { self.object() } else { self.table() })?;
-        Ok(self.read.report(self.rules.iter().map(|(rule, _)| rule)))
-    }
-
-    fn table(&self) -> String {
-        let head = [
-            "rule",
-            "limit",
-            "requests",
-            "refused",
-            "in shadow",
-            "without key",
-            "callers",
-        ];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(self.rules.iter().map(|(rule, tally)| {
-            let figures = [tally.met, tally.refused, tally.in_shadow, tally.without_key];
-            let mut row = vec![rule.name.clone(), rule.limit()];
-            row.extend(figures.map(|figure| figure.to_string()));
-            row.push(tally.touched.len().to_string());
-            row
-        }));
-        let requests = self.read.rows.requests - self.read.invalid;
-        format!(
-            "{}\n{} of {requests} requests refused; {} waited for permits.\nCallers would have \
-             sent the same requests had they been refused: that is assumed.\n",
-            columns(&rows),
-            self.refused,
-            self.waited,
-        )
-    }
-
-    fn object(&self) -> String {
-        let rules = self.rules.iter().map(|(rule, tally)| {
-            json!({
-                "rule": rule.name,
-                "limit": rule.limit(),
-                "requests": tally.met,
-                "refused": tally.refused,
-                "shadow_refused": tally.in_shadow,
-                "without_key": tally.without_key,
-                "callers": tally.touched.len(),
-                "approximate": rule.is_coarse(&self.read),
-            })
-        });
-        let mut object = self.read.object();
-        object["refused"] = self.refused.into();
-        object["waited"] = self.waited.into();
-        object["rules"] = rules.collect();
-        format!("{object:#}\n")
-    }
+fn table(effect: &Effect, read: &Read) -> String {
+    let head = "rule,limit,requests,refused,in shadow,without key,callers";
+    let mut rows = vec![head.split(',').map(str::to_owned).collect()];
+    rows.extend(effect.rules.iter().map(|row| {
+        let figures = [row.met, row.refused, row.in_shadow, row.without_key];
+        let mut cells = vec![row.name.clone(), row.limit()];
+        cells.extend(figures.map(|figure| figure.to_string()));
+        cells.push(row.touched.len().to_string());
+        cells
+    }));
+    let waiting = match effect.waiting {
+        0 => String::new(),
+        waiting => format!("{waiting} would wait for permits, and are not counted further.\n"),
+    };
+    format!(
+        "{}\n{} of {} requests refused.\n{waiting}Callers would have sent the same requests had \
+         they been refused: that is assumed.\n",
+        columns(&rows),
+        effect.refused,
+        read.requests(),
+    )
 }

@@ -9,26 +9,27 @@ mod check;
 mod demo;
 mod diff;
 mod explain;
+mod html;
 mod impact;
 mod limiter;
+mod out;
 mod redis;
 mod replay;
 mod rules;
+mod smallest;
 mod traffic;
 mod verify;
 
-use std::{
-    fmt::Display,
-    io::{self, ErrorKind, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
 use tower_ratelimit::{ConfigError, Error};
 
-/// Choose request limits from access logs, check files of rules, and look after limiters in Redis.
+use self::out::{print, say};
+
+/// Choose limits by logs, check files of rules, and look after limiters in Redis.
 #[derive(Parser)]
 #[command(name = "ratelimit", version)]
 struct Arguments {
@@ -42,13 +43,9 @@ enum Command {
     Check(check::Arguments),
     Explain(explain::Arguments),
     Diff(diff::Arguments),
-    Get(limiter::Get),
-    Watch(limiter::Watch),
-    SetRate(limiter::SetRate),
-    Delete(limiter::Delete),
-    Diagnose(limiter::Diagnose),
-    Repair(limiter::Repair),
-    Verify(verify::Verify),
+    #[command(flatten)]
+    Limiter(limiter::Command),
+    Verify(verify::Arguments),
     /// Print a script that completes this command in a shell
     Completions {
         /// The shell
@@ -62,36 +59,43 @@ enum Answer {
     No,
 }
 
-/// Why a command could not find its answer.
-enum Stop {
-    /// The command cannot be meant so, or a file cannot be read
-    Usage(String),
-    /// Redis cannot be asked
-    Redis(Error),
-    NotFound(String),
+impl Answer {
+    fn is(yes: bool) -> Self {
+        if yes { Self::Yes } else { Self::No }
+    }
 }
 
+/// Why a command could not find its answer: the exit status, and the reason.
+struct Stop(u8, String);
+
 impl Stop {
-    fn usage(what: impl Into<String>) -> Self {
-        Self::Usage(what.into())
+    /// The command cannot be meant so, or a file cannot be read.
+    fn usage(reason: impl Into<String>) -> Self {
+        Self(2, reason.into())
+    }
+
+    fn not_found(reason: impl Into<String>) -> Self {
+        Self(4, reason.into())
     }
 }
 
 impl From<String> for Stop {
-    fn from(what: String) -> Self {
-        Self::Usage(what)
+    fn from(reason: String) -> Self {
+        Self::usage(reason)
     }
 }
 
 impl From<ConfigError> for Stop {
     fn from(error: ConfigError) -> Self {
-        Self::Usage(error.to_string())
+        Self::usage(error.to_string())
     }
 }
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
-        Self::Redis(error)
+        let source = std::error::Error::source(&error);
+        let source = source.map(|it| format!(": {}", it.to_string().escape_debug()));
+        Self(3, format!("{error}{}", source.unwrap_or_default()))
     }
 }
 
@@ -99,41 +103,21 @@ fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
-        Err(Stop::Usage(what)) => {
-            say(&what);
-            ExitCode::from(2)
-        }
-        Err(Stop::Redis(error)) => {
-            say(&error);
-            if let Some(source) = std::error::Error::source(&error) {
-                say(source.to_string().escape_debug());
-            }
-            ExitCode::from(3)
-        }
-        Err(Stop::NotFound(what)) => {
-            say(&what);
-            ExitCode::from(4)
+        Err(Stop(status, reason)) => {
+            say(reason);
+            ExitCode::from(status)
         }
     }
 }
 
 fn run(command: Command) -> Result<Answer, Stop> {
-    let runtime = || {
-        let built = Builder::new_current_thread().enable_all().build();
-        built.map_err(|error| Stop::Usage(error.to_string()))
-    };
     match command {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
-        Command::Get(get) => runtime()?.block_on(get.run()),
-        Command::Watch(watch) => runtime()?.block_on(watch.run()),
-        Command::SetRate(set) => runtime()?.block_on(set.run()),
-        Command::Delete(delete) => runtime()?.block_on(delete.run()),
-        Command::Diagnose(diagnose) => runtime()?.block_on(diagnose.run()),
-        Command::Repair(repair) => runtime()?.block_on(repair.run()),
-        Command::Verify(verify) => runtime()?.block_on(verify.run()),
+        Command::Limiter(command) => block_on(command.run()),
+        Command::Verify(arguments) => block_on(arguments.run()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "ratelimit", &mut script);
@@ -143,22 +127,8 @@ fn run(command: Command) -> Result<Answer, Stop> {
     }
 }
 
-/// Prints a result. A reader that has seen enough may leave early.
-fn print(result: &str) -> Result<(), String> {
-    let mut output = io::stdout().lock();
-    let printed = output
-        .write_all(result.as_bytes())
-        .and_then(|()| output.flush());
-    match printed {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(format!("the result cannot be written: {error}"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Says something that is no result.
-fn say(what: impl Display) {
-    // There is no place left to say that this place is closed.
-    let _ = writeln!(io::stderr().lock(), "ratelimit: {what}");
+fn block_on(answer: impl Future<Output = Result<Answer, Stop>>) -> Result<Answer, Stop> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Stop::usage(error.to_string()))?;
+    runtime.block_on(answer)
 }

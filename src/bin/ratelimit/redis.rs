@@ -14,7 +14,9 @@ use crate::Stop;
 /// Where Redis is.
 #[derive(clap::Args)]
 pub(crate) struct Connection {
-    /// The address of Redis, `redis://` or `rediss://`; several with `--cluster`
+    /// The address of Redis
+    ///
+    /// `redis://` or `rediss://`; with `--cluster` several, separated by commas.
     #[arg(
         long,
         env = "REDIS_URL",
@@ -26,12 +28,20 @@ pub(crate) struct Connection {
     /// The addresses are nodes of a Redis Cluster
     #[arg(long)]
     cluster: bool,
-    /// The file with the password; else it is in REDIS_PASSWORD, or there is none
+    /// The file with the password
+    ///
+    /// Without it, the password is in REDIS_PASSWORD, or there is none.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// The prefix of the names that rules make
+    /// The prefix of rules' names
     #[arg(long, default_value = "ratelimit")]
     prefix: String,
+    /// The client whose part of a limit is meant
+    ///
+    /// Of a limit per client, which each has for itself: the id of a Redisson instance, or what a
+    /// service gives to `client_id`. `diagnose` lists those that have keys.
+    #[arg(long, value_name = "ID")]
+    client: Option<String>,
 }
 
 impl Connection {
@@ -51,7 +61,12 @@ impl Connection {
             ([one], false) => RedisStore::builder(one),
             _ => return Err(Stop::usage("several addresses are for `--cluster`")),
         };
-        Ok(builder.prefix(&self.prefix).summary(None).build()?)
+        let builder = builder.prefix(&self.prefix).summary(None);
+        Ok(match &self.client {
+            Some(client) => builder.client_id(client),
+            None => builder,
+        }
+        .build()?)
     }
 }
 
@@ -76,16 +91,16 @@ fn with_password(address: &str, password: Option<&str>) -> Result<String, Stop> 
 /// Which limiter: by its name in Redis, or by rule and key.
 #[derive(clap::Args)]
 pub(crate) struct Which {
-    /// The limiter's name in Redis, as in `redisson.getRateLimiter(name)`
+    /// The limiter's name in Redis, which Java calls it by, too
     #[arg(required_unless_present = "rule", conflicts_with_all = ["rule", "key", "secret"])]
     name: Option<String>,
-    /// The name of a rule, with tiers `<rule>.<tier>`, in place of the limiter's
+    /// The name of a rule, with tiers `<rule>.<tier>`
     #[arg(long, requires = "key")]
     rule: Option<String>,
-    /// A component of the rule's key, as the rule finds it; repeat it in their order
+    /// A component of the rule's key, in their order
     #[arg(long, value_name = "TEXT")]
     key: Vec<String>,
-    /// The secret that the rule digests its keys with, and the file that holds it
+    /// The secret of digested keys, and its file
     #[arg(long, value_name = "ID=FILE")]
     secret: Option<String>,
 }

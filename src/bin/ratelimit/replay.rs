@@ -1,105 +1,113 @@
 //! `ratelimit replay`: what limits would have refused of an access log.
 
 use std::{
-    fs::File,
-    io::{self, BufRead, BufReader},
-    ops::RangeInclusive,
+    borrow::Cow,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Cursor, Read},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
-use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
+use http::{HeaderValue, Request};
+use indicatif::{ProgressBar, ProgressFinish};
 use serde_json::{Value, json};
 use tower_ratelimit::{
     Algorithm, Limit,
-    replay::{Replay, Report},
+    key::{ClientIp, KeyExtractor, PeerAddr},
+    replay::{Figure, Replay, Report, Rows, SmallestLimit},
 };
 
 use crate::{
-    Answer, Stop,
-    demo::Demo,
-    impact, print,
+    Answer, Stop, demo, html, impact,
+    out::{columns, print, say},
     rules::Assumptions,
-    say,
-    traffic::{Columns, LOST},
+    traffic::{Columns, LOST, address},
 };
 
 /// The version of what `--json` prints. It grows when a field changes or goes.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// Replay an access log against limits: the callers each limit would touch, the requests it would
-/// refuse, and the smallest limit that leaves nearly all callers alone.
+/// Replay an access log against limits, to choose one of them.
 ///
-/// Reads the common and combined formats, JSON lines and CSV with a header, also compressed by
-/// gzip. Exits with 1 if more than 1 % of the lines were unreadable or too late.
+/// Shows the callers that each limit would touch, the requests that it would refuse, and the
+/// smallest limit that leaves nearly all callers alone. Reads the common and combined formats, JSON
+/// lines and CSV with a header, also compressed by gzip. Exits with 1 if more than 1 % of the lines
+/// were unreadable or too late.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
-/// at once with the status of the log, requests that wait do so in the log's time, and callers of
-/// gRPC need the column of their `content-type` as a `--field`.
+/// at once with the status of the log, requests that would wait for permits are counted as such and
+/// take none, and callers of gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The log; `-` is the standard input, which is read once, so that no limit is verified
+    /// The log
+    ///
+    /// `-` is the standard input, which is read once, so that no limit is verified.
     #[arg(required_unless_present = "demo", conflicts_with = "demo")]
     log: Option<PathBuf>,
-    /// Replay a day that is made up, the same one each time
+    /// Replay a day that is made up
+    ///
+    /// It is the same one each time.
     #[arg(long)]
     demo: bool,
-    /// Count by this column: `ip`, `user`, a name in JSON or CSV, or the number of a column
+    /// The column of the callers
+    ///
+    /// `ip`, `user`, a name in JSON or CSV, or the number of a column.
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
-    /// A limit, as in `60/1m`; repeat it to compare limits, which costs no further reading
+    /// The column of X-Forwarded-For; needs `--trusted`
+    ///
+    /// Counts by the client's address behind proxies. The column is believed where the address in
+    /// `ip` is of a `--trusted` network.
+    #[arg(long, requires = "trusted", conflicts_with = "by", value_name = "COL")]
+    client_ip_from: Option<String>,
+    /// A network of proxies that are trusted, as in `10.0.0.0/8`; repeat it for others
     #[arg(
         long,
-        required_unless_present_any = ["demo", "rules"],
-        default_value_if("demo", "true", "30/1m,60/1m,120/1m"),
+        requires = "client_ip_from",
+        value_name = "NETWORK",
+        hide_short_help = true
+    )]
+    trusted: Vec<String>,
+    /// A limit
+    ///
+    /// Repeat it to compare limits, which costs no further reading of the log.
+    #[arg(
+        long,
+        default_value = "30/1m,60/1m,120/1m",
         value_delimiter = ',',
         value_name = "RATE"
     )]
     limit: Vec<Limit>,
-    /// Send the requests through the rules of this file, as a service would
-    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "share"], value_name = "FILE")]
+    /// Send the log through the rules of this file
+    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"], value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The algorithm that counts
-    #[arg(long, default_value = "sliding-log")]
-    algorithm: Named,
-    /// Look for the smallest limit that touches fewer than this share of callers
-    #[arg(long, default_value = "0.1%", value_parser = share, value_name = "SHARE")]
-    share: f64,
+    /// How to count [default: sliding-log]
+    ///
+    /// `sliding-log`, `fixed-window` or `gcra`.
+    #[arg(long, default_value = "sliding-log", hide_default_value = true)]
+    algorithm: Algorithm,
+    /// The share of callers to touch [default: 0.1%]
+    ///
+    /// Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
+    /// rule, in several readings, and only if it is given.
+    #[arg(long, value_parser = share, value_name = "SHARE")]
+    share: Option<f64>,
     #[command(flatten)]
     columns: Columns,
     #[command(flatten)]
     assumptions: Assumptions,
-    /// Show callers by their keys instead of by digests
+    /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
-    /// Print one JSON object, in which figures are lists of the least and the most
+    /// Print one JSON object
+    ///
+    /// Figures in it are lists of the least and the most.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Named {
-    SlidingLog,
-    FixedWindow,
-    Gcra,
-}
-
-impl Named {
-    fn algorithm(self) -> Algorithm {
-        match self {
-            Self::SlidingLog => Algorithm::SlidingLog,
-            Self::FixedWindow => Algorithm::FixedWindow,
-            Self::Gcra => Algorithm::Gcra,
-        }
-    }
-
-    pub(crate) fn of(algorithm: Algorithm) -> String {
-        let mut all = Self::value_variants().iter();
-        let named = all.find(|named| named.algorithm() == algorithm);
-        let value = named.and_then(Self::to_possible_value);
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
-    }
+    /// Also write a report with charts into this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -116,10 +124,12 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    // A time is what follows the slash of a rate.
+    // A time is what follows the slash of a rate, except a day, a week or a month, which are words.
+    let unit = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
     let rate = format!("1/{text}").parse::<Limit>();
+    let rate = rate.ok().filter(|_| unit.len() <= "ms".len());
     let time = rate.map(|limit| limit.interval());
-    time.map_err(|_| "write a time, as in `60s` or `5m`, or `0`".to_owned())
+    time.ok_or_else(|| "write a time, as in `60s` or `5m`, or `0`".to_owned())
 }
 
 pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
@@ -136,64 +146,111 @@ pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let columns = &arguments.columns;
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        let replayed = impact::run(columns, &arguments.assumptions, rules, log)?;
-        return replayed.print(arguments.json);
+        let assumptions = &arguments.assumptions;
+        return impact::run(
+            columns,
+            assumptions,
+            rules,
+            log,
+            arguments.share,
+            arguments.json,
+        );
     }
     if !columns.field.is_empty() || arguments.assumptions.is_any() {
         return Err(Stop::usage(
             "`--field` and what code defines are for `--rules`",
         ));
     }
-    let mut replay = Replay::by(&arguments.by)
-        .share(arguments.share)
-        .reorder(columns.reorder);
-    for limit in &arguments.limit {
-        replay = replay.limit_by(arguments.algorithm.algorithm(), *limit);
+    let client = ClientIp::behind(&arguments.trusted);
+    client.check()?;
+    let mut rows = Rows::of([arguments.by.as_str()]).reorder(columns.reorder);
+    if let Some(column) = &arguments.client_ip_from {
+        rows = rows.column(column);
     }
     if let Some(column) = &columns.time_field {
-        replay = replay.time_column(column);
+        rows = rows.time_column(column);
     }
     if let Some((column, unit)) = &columns.duration_field {
-        replay = replay.duration_column(column, *unit);
+        rows = rows.duration_column(column, *unit);
+    }
+    let mut replay = Replay::of(rows).share(arguments.share.unwrap_or(0.001));
+    for limit in &arguments.limit {
+        replay = replay.limit_by(arguments.algorithm, *limit);
     }
     if arguments.show_keys {
         replay = replay.show_keys();
     }
+    let day = arguments.demo.then(demo::day);
     let mut readings = 0;
-    let report = replay.run(|| {
+    let open = || {
         readings += 1;
-        match &arguments.log {
-            None => Ok(Some(
-                Box::new(BufReader::new(Demo::new())) as Box<dyn BufRead>
-            )),
-            Some(path) if readings > 1 && path.as_os_str() == "-" => Ok(None),
-            Some(path) => open(path).map(Some),
+        match (&arguments.log, &day) {
+            (Some(path), _) if readings > 1 && path.as_os_str() == "-" => Ok(None),
+            (Some(path), _) => open(path).map(Some),
+            (None, day) => {
+                let day = day.clone().unwrap_or_default();
+                Ok(Some(Box::new(Cursor::new(day)) as Box<dyn BufRead>))
+            }
         }
-    });
+    };
+    let report = match &arguments.client_ip_from {
+        None => replay.run(open),
+        Some(_) => replay.run_by(open, |fields| client_of(&client, fields).map(Cow::Owned)),
+    };
     let report = report.map_err(|error| match &arguments.log {
         Some(path) => format!("{}: {error}", path.display()),
         None => error.to_string(),
     })?;
+    if let Some(path) = &arguments.html {
+        let written = fs::write(path, html::page(&report));
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     print(&match arguments.json {
-        true => format!("{:#}\n", object(&report)),
-        false => report.to_string(),
+        true => format!("{:#}\n", object(&report)?),
+        false => page(&report),
     })?;
-    for (line, text) in &report.samples {
+    for (line, text) in &report.read.samples {
         say(format!("line {line} is unreadable: {text}"));
     }
-    if report.lost() > LOST {
+    if report.read.lost() > LOST {
         say("more than 1 % of the lines were left out, so the figures may be too low");
         return Ok(Answer::No);
     }
     Ok(Answer::Yes)
 }
 
-/// Opens a log, and decompresses it if it begins as gzip does.
-pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    let mut log: Box<dyn BufRead> = match path.as_os_str() == "-" {
-        true => Box::new(BufReader::with_capacity(1 << 16, io::stdin())),
-        false => Box::new(BufReader::with_capacity(1 << 16, File::open(path)?)),
+/// Returns the client that a request came from by its address and what proxies have written.
+fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<String> {
+    let [peer, forwarded] = fields else {
+        return None;
     };
+    let (mut parts, ()) = Request::new(()).into_parts();
+    if let Some(peer) = peer.as_deref().and_then(address) {
+        parts.extensions.insert(PeerAddr(peer));
+    }
+    let forwarded = forwarded.as_deref().filter(|it| !matches!(*it, "" | "-"));
+    if let Some(Ok(value)) = forwarded.map(str::parse::<HeaderValue>) {
+        parts.headers.insert("x-forwarded-for", value);
+    }
+    client.find(&parts).map(|address| address.to_string())
+}
+
+/// Opens a log, and decompresses it if it begins as gzip does. A terminal sees how far it is read.
+pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let (file, length): (Box<dyn Read>, _) = match path.as_os_str() == "-" {
+        true => (Box::new(io::stdin()), None),
+        false => {
+            let file = File::open(path)?;
+            let length = file.metadata()?.len();
+            (Box::new(file), Some(length))
+        }
+    };
+    // It is drawn on the standard error, and nowhere if that is no terminal.
+    let progress = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    let file = progress
+        .with_finish(ProgressFinish::AndClear)
+        .wrap_read(file);
+    let mut log: Box<dyn BufRead> = Box::new(BufReader::with_capacity(1 << 16, file));
     if log.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
         log = Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(log)));
     }
@@ -201,47 +258,116 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 }
 
 /// Returns a report as `--json` prints it.
-fn object(report: &Report) -> Value {
-    let figure = |figure: &RangeInclusive<u64>| json!([figure.start(), figure.end()]);
-    let millis = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => after.as_millis() as i64,
-        Err(before) => -(before.duration().as_millis() as i64),
+fn object(report: &Report) -> Result<Value, String> {
+    let mut object = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    object["schema"] = json!(SCHEMA);
+    Ok(object)
+}
+
+/// Returns a report as it is printed on a page.
+fn page(report: &Report) -> String {
+    let Report { read, callers, .. } = report;
+    let conclusions = report.smallest.iter().map(|it| conclusion(report, it));
+    let conclusions: Vec<_> = conclusions.collect();
+    let mut page = format!(
+        "{} requests of {callers} callers\n\n{}\n{}\n",
+        read.requests,
+        columns(&table(report)),
+        conclusions.join("\n"),
+    );
+    if !report.busiest.is_empty() {
+        let rows = report.busiest.iter();
+        let rows = rows.map(|it| vec![it.caller.clone(), range(it.most)]);
+        page += "\nMost requests in one interval of the first limit:\n";
+        page += &columns(&rows.collect::<Vec<_>>());
+    }
+    page + "\n" + &notes(report).join("\n") + "\n"
+}
+
+/// Returns the candidates as they are printed, behind the head of the table.
+pub(crate) fn table(report: &Report) -> Vec<Vec<String>> {
+    let share = |figure: Figure, of: u64| {
+        let [least, most] = figure.map(|count| 100.0 * count as f64 / of.max(1) as f64);
+        let up_to = if least == most { "" } else { "up to " };
+        format!("{} ({up_to}{most:.2} %)", range(figure))
     };
+    let head = ["limit", "algorithm", "callers touched", "requests refused"];
     let candidates = report.candidates.iter().map(|it| {
-        json!({
-            "limit": it.limit.to_string(),
-            "algorithm": Named::of(it.algorithm),
-            "touched": figure(&it.touched),
-            "refused": figure(&it.refused),
-        })
+        vec![
+            it.limit.to_string(),
+            it.algorithm.to_string(),
+            share(it.touched, report.callers),
+            share(it.refused, report.read.requests),
+        ]
     });
-    let smallest = report.smallest.iter().map(|it| {
-        json!({
-            "algorithm": Named::of(it.algorithm),
-            "interval_ms": it.interval.as_millis() as u64,
-            "permits": it.permits.as_ref().map(figure),
-            "touched": figure(&it.touched),
-            "touched_by_one_less": figure(&it.touched_by_one_less),
-            "verified": it.verified,
-        })
-    });
-    let busiest = report.busiest.iter();
-    let busiest = busiest.map(|it| json!({ "caller": it.caller, "most": it.most }));
-    json!({
-        "schema": SCHEMA,
-        "lines": report.lines,
-        "unreadable": report.unreadable,
-        "late": report.late,
-        "without_caller": report.without_caller,
-        "requests": report.requests,
-        "callers": report.callers,
-        "first_ms": report.span.map(|(first, _)| millis(first)),
-        "last_ms": report.span.map(|(_, last)| millis(last)),
-        "resolution_us": report.resolution.as_micros() as u64,
-        "durations_subtracted": report.started,
-        "candidates": candidates.collect::<Vec<_>>(),
-        "smallest": smallest.collect::<Vec<_>>(),
-        "busiest": busiest.collect::<Vec<_>>(),
-        "most_active": report.most_active,
-    })
+    let head = head.map(str::to_owned).to_vec();
+    [head].into_iter().chain(candidates).collect()
+}
+
+/// Returns a sentence on a smallest limit.
+pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
+    let limit = format!("Smallest {} limit in {:?}", it.algorithm, it.interval);
+    let Some(permits) = it.permits.map(range) else {
+        let reason = match report.read.requests {
+            0 => "there are no requests",
+            _ => "it is searched for in further readings, and this log was read once",
+        };
+        return format!("{limit}: unknown: {reason}.");
+    };
+    let (touched, less) = (range(it.touched), range(it.touched_by_one_less));
+    let verified = match it.verified {
+        true => "verified by runs of both",
+        false => "not verified by a run",
+    };
+    format!("{limit}: {permits} permits touch {touched} callers, one less {less} ({verified}).")
+}
+
+/// Returns the sentences that the figures are to be read with.
+pub(crate) fn notes(report: &Report) -> Vec<String> {
+    let Report { read, .. } = report;
+    let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];
+    let limits = report.candidates.iter().map(|it| it.limit.interval());
+    if limits
+        .min()
+        .is_some_and(|least| read.resolution * 20 > least)
+    {
+        notes.push(
+            "That is coarse, so figures are ranges. To log milliseconds, write the time as \
+             [$msec] in nginx, as [%{msec}t] in Apache."
+                .to_owned(),
+        );
+    }
+    if !report.durations_subtracted {
+        notes.push(
+            "They are when a request was logged, which is mostly its end: name the column of its \
+             duration to subtract it."
+                .to_owned(),
+        );
+    }
+    notes.push(
+        "All figures assume that callers would have sent the same requests after a refusal."
+            .to_owned(),
+    );
+    for (count, what) in [
+        (read.unreadable, "unreadable"),
+        (read.late, "too late to be put in order, and left out"),
+        (report.without_caller, "without a caller, and not limited"),
+    ] {
+        if count > 0 {
+            notes.push(format!("{count} of {} lines: {what}.", read.lines));
+        }
+    }
+    notes.push(format!(
+        "At most {} callers were held at once.",
+        report.most_active
+    ));
+    notes
+}
+
+/// Returns the text of a figure.
+pub(crate) fn range([least, most]: Figure) -> String {
+    match least == most {
+        true => least.to_string(),
+        false => format!("{least} to {most}"),
+    }
 }

@@ -1,22 +1,23 @@
 //! Requests of a log, sent through a layer whose clock the log moves.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     convert::Infallible,
-    future::{Future, Ready, poll_fn, ready},
+    future::{Ready, ready},
     net::{IpAddr, SocketAddr},
     path::Path,
-    pin::Pin,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::{Duration, UNIX_EPOCH},
 };
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header::HOST};
+use ipnet::Ipv6Net;
 use serde_json::{Value, json};
 use tower_layer::Layer;
 use tower_ratelimit::{
-    Clock, ConfigError, Limit, MemoryStore, RateLimit, RateLimitLayer, ResponseFuture, Rules,
+    ConfigError, Limit, ManualClock, MemoryStore, RateLimit, RateLimitLayer, Rules,
     key::PeerAddr,
     observe::{Decided, Observer, RequestResult, RuleResult},
     replay::{Rows, RowsRead},
@@ -28,30 +29,31 @@ use crate::{Answer, replay, rules, rules::Found, say};
 /// The share of lines that may be unreadable or late.
 pub(crate) const LOST: f64 = 0.01;
 
+/// The bits of an IPv6 address that tell callers apart, as in `PeerIp`.
+const IPV6_PREFIX: u8 = 56;
+
 /// How a log is read.
 #[derive(clap::Args)]
 pub(crate) struct Columns {
-    /// Put lines in order that are apart by up to this time
-    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME")]
+    /// Sort lines within this time
+    ///
+    /// Lines that are apart by more are left out.
+    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME", hide_short_help = true)]
     pub(crate) reorder: Duration,
     /// The column of the time, if it has no usual name
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", hide_short_help = true)]
     pub(crate) time_field: Option<String>,
-    /// Subtract the duration in this column, because lines are written when requests end; in
-    /// seconds, or with a unit, as in `took:ms` or `11:us`
-    #[arg(long, value_parser = replay::duration, value_name = "COLUMN")]
+    /// The column of a duration to subtract
+    ///
+    /// Lines are written when requests end. It is in seconds, or in a unit, as in `took:ms` or
+    /// `11:us`.
+    #[arg(long, value_parser = replay::duration, value_name = "COLUMN", hide_short_help = true)]
     pub(crate) duration_field: Option<(String, Duration)>,
-    /// The column of a header, as in `x-forwarded-for=xff`, or of a key that code defines
-    #[arg(long, value_parser = rules::fixed::<String>, value_name = "NAME=COLUMN")]
+    /// The column of a header, or of a key of the code
+    ///
+    /// As in `x-forwarded-for=xff`. A log must have it.
+    #[arg(long, value_parser = rules::fixed::<String>, value_name = "NAME=COL")]
     pub(crate) field: Vec<(String, String)>,
-}
-
-/// A request of a log.
-pub(crate) struct Line {
-    pub(crate) time: Duration,
-    pub(crate) request: Request<()>,
-    /// Its column of the caller.
-    pub(crate) caller: Option<Box<str>>,
 }
 
 /// What was read.
@@ -65,60 +67,74 @@ pub(crate) struct Read {
 const USUAL: [&str; 5] = ["ip", "method", "path", "host", "status"];
 
 impl Columns {
-    /// Reads a log, whose callers are in a column.
+    /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
+    /// a column.
     pub(crate) fn read(
         &self,
         log: &Path,
         by: Option<&str>,
-        mut each: impl FnMut(Line),
+        mut each: impl FnMut(Duration, Request<()>, Option<Box<str>>),
     ) -> Result<Read, String> {
         let rows = match by {
             Some(by) => Rows::of([by]),
             None => Rows::of([]).optional("ip"),
         };
-        let mut rows = rows.reorder(self.reorder);
-        rows = USUAL.into_iter().fold(rows, Rows::optional);
+        let mut rows = USUAL
+            .into_iter()
+            .fold(rows.reorder(self.reorder), Rows::optional);
         // They follow the usual ones, and a log must have them: a typing error would be silent.
-        rows = self
-            .field
-            .iter()
-            .fold(rows, |rows, (_, column)| rows.column(column));
+        let columns = self.field.iter().map(|(_, column)| column);
+        rows = columns.fold(rows, |rows, column| rows.column(column));
         if let Some(column) = &self.time_field {
             rows = rows.time_column(column);
         }
         if let Some((column, unit)) = &self.duration_field {
             rows = rows.duration_column(column, *unit);
         }
-        let names = self.field.iter().map(|(name, _)| name.as_str());
-        let names: Vec<_> = names.collect();
-        let file = replay::open(log).map_err(|error| in_log(log, &error))?;
+        let in_log = |error: &dyn std::fmt::Display| format!("{}: {error}", log.display());
+        let file = replay::open(log).map_err(|error| in_log(&error))?;
         let mut invalid = 0;
         let read = rows.read(file, |time, fields| {
             let [caller, ip, method, path, host, status, others @ ..] = fields else {
                 return;
             };
             let usual = [ip, method, path, host, status];
-            let others = names
-                .iter()
-                .copied()
-                .zip(others.iter().map(Option::as_deref));
+            let names = self.field.iter().map(|(name, _)| name.as_str());
+            let others = names.zip(others.iter().map(Option::as_deref));
+            let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let caller = match by {
+                Some("ip") => caller.as_deref().map(grouped),
+                _ => caller.clone(),
+            };
             match request(usual.map(Option::as_deref), others) {
                 None => invalid += 1,
-                Some(request) => each(Line {
-                    time: time.duration_since(UNIX_EPOCH).unwrap_or_default(),
-                    request,
-                    caller: caller.clone(),
-                }),
+                Some(request) => each(time, request, caller),
             }
         });
-        let mut rows = read.map_err(|error| in_log(log, &error))?;
+        let mut rows = read.map_err(|error| in_log(&error))?;
         rows.missing.dedup();
         Ok(Read { rows, invalid })
     }
 }
 
-fn in_log(log: &Path, error: &dyn std::fmt::Display) -> String {
-    format!("{}: {error}", log.display())
+/// Reads an address, with or without a port.
+pub(crate) fn address(text: &str) -> Option<SocketAddr> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Some(SocketAddr::new(ip, 0)),
+        Err(_) => text.parse().ok(),
+    }
+}
+
+/// Returns an address as rules by `peer` count it: without a port, and of IPv6 the network.
+fn grouped(caller: &str) -> Box<str> {
+    match address(caller).map(|address| address.ip().to_canonical()) {
+        Some(IpAddr::V6(ip)) => {
+            let network = Ipv6Net::new(ip, IPV6_PREFIX).map(|it| it.trunc().to_string());
+            network.unwrap_or_default().into()
+        }
+        Some(ip) => ip.to_string().into(),
+        None => caller.into(),
+    }
 }
 
 /// Builds a request; `None` if HTTP has none like it.
@@ -149,10 +165,6 @@ pub(crate) fn request<'a>(
     if !found.0.is_empty() {
         extensions.insert(found);
     }
-    let address = |text: &str| match text.parse::<IpAddr>() {
-        Ok(ip) => Some(SocketAddr::new(ip, 0)),
-        Err(_) => text.parse().ok(),
-    };
     if let Some(address) = ip.and_then(address) {
         extensions.insert(PeerAddr(address));
     }
@@ -163,7 +175,7 @@ pub(crate) fn request<'a>(
 
 impl Read {
     /// Says what was assumed, left out, and is not exact. The answer is no if too much is left out.
-    pub(crate) fn report<'r>(&self, rules: impl IntoIterator<Item = &'r Rule>) -> Answer {
+    pub(crate) fn report<'r>(&self, rules: impl IntoIterator<Item = &'r Row>) -> Answer {
         let coarse = rules.into_iter().filter(|rule| rule.is_coarse(self));
         // Two files may have the same rule.
         for name in coarse.map(|rule| &rule.name).collect::<BTreeSet<_>>() {
@@ -209,57 +221,50 @@ impl Read {
             "unreadable": self.rows.unreadable,
             "late": self.rows.late,
             "invalid": self.invalid,
-            "requests": self.rows.requests - self.invalid,
+            "requests": self.requests(),
             "resolution_us": self.rows.resolution.as_micros() as u64,
         })
     }
-}
 
-/// What rules decided about a request.
-#[derive(Clone, Debug)]
-pub(crate) struct Event {
-    pub(crate) result: RequestResult,
-    /// In the time of the log: the event's own is that of the process.
-    pub(crate) has_waited: bool,
-    pub(crate) rules: Vec<Met>,
-}
-
-/// A rule that it met.
-#[derive(Clone, Debug)]
-pub(crate) struct Met {
-    /// Its place in [`Stage::rules`].
-    pub(crate) rule: usize,
-    pub(crate) result: RuleResult,
-    pub(crate) shadow: bool,
-    pub(crate) permits: u32,
-    pub(crate) key_hash: u64,
-}
-
-impl Event {
-    /// Returns whether the request was not let through.
-    pub(crate) fn is_refused(&self) -> bool {
-        use RequestResult::{Allow, AllowedByList, NoRule, Preflight};
-        !matches!(self.result, Allow | NoRule | AllowedByList | Preflight)
+    pub(crate) fn requests(&self) -> u64 {
+        self.rows.requests - self.invalid
     }
 }
 
-/// Keeps the last decision.
+/// What the rules of a file did.
 #[derive(Debug, Default)]
-struct Recorder(Mutex<Recorded>);
-
-/// A rule that some request has met.
-#[derive(Clone, Debug)]
-pub(crate) struct Rule {
-    pub(crate) name: String,
-    limit: Option<(u64, Duration)>,
+pub(crate) struct Effect {
+    /// The requests that did not pass, and those that would wait for permits.
+    pub(crate) refused: u64,
+    pub(crate) waiting: u64,
+    pub(crate) rules: Vec<Row>,
+    /// What became of the last request.
+    pub(crate) last: Option<RequestResult>,
 }
 
-impl Rule {
+/// What one rule did.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    limit: Option<(u64, Duration)>,
+    pub(crate) shadow: bool,
+    /// The permits that the last request asked for.
+    pub(crate) cost: u32,
+    pub(crate) met: u64,
+    pub(crate) refused: u64,
+    pub(crate) in_shadow: u64,
+    pub(crate) without_key: u64,
+    /// The hashes of its callers, and of those that it refused, or would have.
+    pub(crate) callers: HashSet<u64>,
+    pub(crate) touched: HashSet<u64>,
+}
+
+impl Row {
     /// Returns its limit as rules write it.
     pub(crate) fn limit(&self) -> String {
         let limit = self
             .limit
-            .map(|(permits, interval)| Limit::try_new(permits, interval));
+            .map(|(permits, per)| Limit::try_new(permits, per));
         match limit {
             Some(Ok(limit)) => limit.to_string(),
             // It is the store's, or no request had the key.
@@ -274,71 +279,58 @@ impl Rule {
     }
 }
 
-#[derive(Debug, Default)]
-struct Recorded {
-    rules: Vec<Rule>,
-    last: Option<Event>,
+/// Returns whether a request was not let through.
+pub(crate) fn is_refused(result: RequestResult) -> bool {
+    use RequestResult::{Allow, AllowedByList, Cancelled, NoRule, Preflight};
+    !matches!(
+        result,
+        Allow | NoRule | AllowedByList | Preflight | Cancelled
+    )
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Effect>);
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Effect> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Observer for Recorder {
     fn decided(&self, event: &Decided<'_>) {
-        let mut recorded = lock(&self.0);
-        let rules = event.rules.iter().map(|met| {
+        use RuleResult::{AboveRate, Deny, MissingKey, QueueFull, ShadowDeny};
+        let mut effect = self.lock();
+        effect.last = Some(event.result);
+        effect.refused += u64::from(is_refused(event.result));
+        effect.waiting += u64::from(event.result == RequestResult::Cancelled);
+        for met in event.rules {
             let name = met.rule.unwrap_or_default();
-            let known = recorded.rules.iter().position(|rule| rule.name == name);
-            let place = known.unwrap_or(recorded.rules.len());
-            match recorded.rules.get_mut(place) {
-                Some(rule) => rule.limit = met.limit.or(rule.limit),
-                None => recorded.rules.push(Rule {
-                    name: name.to_owned(),
-                    limit: met.limit,
-                }),
+            let known = effect.rules.iter().position(|row| row.name == name);
+            let at = known.unwrap_or_else(|| {
+                let name = name.to_owned();
+                effect.rules.push(Row {
+                    name,
+                    ..Row::default()
+                });
+                effect.rules.len() - 1
+            });
+            let Some(row) = effect.rules.get_mut(at) else {
+                continue;
+            };
+            row.limit = met.limit.or(row.limit);
+            (row.shadow, row.cost) = (met.shadow, met.permits);
+            row.met += 1;
+            if met.result != MissingKey {
+                row.callers.insert(met.key_hash());
             }
-            Met {
-                rule: place,
-                result: met.result,
-                shadow: met.shadow,
-                permits: met.permits,
-                key_hash: met.key_hash(),
+            row.refused += u64::from(matches!(met.result, Deny | AboveRate | QueueFull));
+            row.in_shadow += u64::from(met.result == ShadowDeny);
+            row.without_key += u64::from(met.result == MissingKey);
+            if matches!(met.result, Deny | AboveRate | QueueFull | ShadowDeny) {
+                row.touched.insert(met.key_hash());
             }
-        });
-        let rules = rules.collect();
-        recorded.last = Some(Event {
-            result: event.result,
-            has_waited: false,
-            rules,
-        });
-    }
-}
-
-/// The time of the log, and the times that waiting requests wait for.
-#[derive(Clone, Debug, Default)]
-struct LogClock(Arc<Mutex<(Duration, BTreeSet<Duration>)>>);
-
-impl Clock for LogClock {
-    fn now(&self) -> Duration {
-        lock(&self.0).0
-    }
-
-    fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let clock = self.clone();
-        // Nothing is woken: all who wait are polled when the clock moves.
-        Box::pin(poll_fn(move |_| {
-            let mut times = lock(&clock.0);
-            if times.0 >= time {
-                return Poll::Ready(());
-            }
-            times.1.insert(time);
-            Poll::Pending
-        }))
-    }
-
-    fn can_sleep(&self) -> bool {
-        true
+        }
     }
 }
 
@@ -362,25 +354,21 @@ impl Service<Request<()>> for Logged {
     }
 }
 
-type Answering = Pin<Box<ResponseFuture<Logged, ()>>>;
-
-/// A real layer, whose clock the requests move. Those that wait for permits do so in its time. `T`
-/// is what is kept of a request until it is decided.
-pub(crate) struct Stage<T> {
+/// A real layer, whose clock the requests move.
+pub(crate) struct Stage {
     pub(crate) layer: RateLimitLayer,
     service: RateLimit<Logged>,
     store: MemoryStore,
     /// The number of limiters from which on idle ones are dropped.
     many: usize,
     sent: u64,
-    clock: LogClock,
+    clock: ManualClock,
     recorder: Arc<Recorder>,
-    waiting: Vec<(T, Answering)>,
 }
 
-impl<T> Stage<T> {
+impl Stage {
     pub(crate) fn new(rules: Rules) -> Result<Self, ConfigError> {
-        let clock = LogClock::default();
+        let clock = ManualClock::starting_at(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.
         let store = MemoryStore::new()
             .max_limiters(usize::MAX)
@@ -401,108 +389,29 @@ impl<T> Stage<T> {
             sent: 0,
             clock,
             recorder,
-            waiting: Vec::new(),
         })
     }
 
-    /// Returns the rules that were met so far.
-    pub(crate) fn rules(&self) -> Vec<Rule> {
-        lock(&self.recorder.0).rules.clone()
-    }
-
-    /// Sends a request; times do not fall. `each` gets all requests that are decided by then.
-    pub(crate) fn send(
-        &mut self,
-        time: Duration,
-        request: Request<()>,
-        kept: T,
-        each: &mut impl FnMut(T, Event),
-    ) {
-        self.advance(time, each);
+    /// Sends a request; times do not fall. One that would wait for permits leaves at once, and is
+    /// [`Cancelled`](RequestResult::Cancelled).
+    pub(crate) fn send(&mut self, time: Duration, request: Request<()>) -> RequestResult {
+        self.clock.set(time);
         self.sent += 1;
         if self.sent.is_multiple_of(1024) && self.store.len() >= self.many {
             self.store.forget_idle();
             self.many = (self.store.len() * 2).max(4096);
         }
-        let mut future = Box::pin(self.service.call(request));
-        match self.poll(future.as_mut()) {
-            Some(event) => each(kept, event),
-            None => self.waiting.push((kept, future)),
+        {
+            let answer = pin!(self.service.call(request));
+            // A response that is dropped here has ended, and its charge is corrected.
+            let _ = answer.poll(&mut Context::from_waker(Waker::noop()));
         }
+        let last = self.recorder.lock().last;
+        last.unwrap_or(RequestResult::NoRule)
     }
 
-    /// Moves the clock to a time, and on the way to each for which a request waits.
-    fn advance(&mut self, time: Duration, each: &mut impl FnMut(T, Event)) {
-        loop {
-            let next = {
-                let mut times = lock(&self.clock.0);
-                let due = times.1.first().copied().filter(|next| *next <= time);
-                times.0 = due.unwrap_or(time).max(times.0);
-                due.inspect(|due| {
-                    times.1.remove(due);
-                })
-            };
-            if next.is_none() {
-                return;
-            }
-            // One that leaves may let others pass.
-            while self.poll_waiting(each) {}
-        }
+    /// Returns what its rules did.
+    pub(crate) fn end(self) -> Effect {
+        std::mem::take(&mut self.recorder.lock())
     }
-
-    /// Polls all requests that wait. Returns whether one was decided.
-    fn poll_waiting(&mut self, each: &mut impl FnMut(T, Event)) -> bool {
-        let mut still = Vec::with_capacity(self.waiting.len());
-        let before = self.waiting.len();
-        for (kept, mut future) in std::mem::take(&mut self.waiting) {
-            match self.poll(future.as_mut()) {
-                Some(event) => each(
-                    kept,
-                    Event {
-                        has_waited: true,
-                        ..event
-                    },
-                ),
-                None => still.push((kept, future)),
-            }
-        }
-        self.waiting = still;
-        self.waiting.len() < before
-    }
-
-    fn poll(&self, future: Pin<&mut ResponseFuture<Logged, ()>>) -> Option<Event> {
-        let mut context = Context::from_waker(Waker::noop());
-        if future.poll(&mut context).is_pending() {
-            return None;
-        }
-        // A response that is dropped here has ended, and its charge is corrected.
-        let last = lock(&self.recorder.0).last.take();
-        debug_assert!(last.is_some(), "every request is decided");
-        Some(last.unwrap_or(Event {
-            result: RequestResult::NoRule,
-            has_waited: false,
-            rules: Vec::new(),
-        }))
-    }
-
-    /// Returns how many requests wait for permits.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-}
-
-/// Returns rows as a table, whose columns have the width of their longest cell.
-pub(crate) fn columns(rows: &[Vec<String>]) -> String {
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (place, cell) in row.iter().enumerate() {
-            let cells = rows.iter().filter_map(|row| row.get(place));
-            let width = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

@@ -3,13 +3,14 @@
 use serde_json::{Value, json};
 use tower_ratelimit::Finding;
 
-use crate::{Answer, Stop, print, redis::Connection, replay::SCHEMA};
+use crate::{Answer, Stop, out::print, redis::Connection, replay::SCHEMA};
 
-/// Check that a server can keep limits: its version, permissions, memory policy and clock.
+/// Check that a server can keep limits.
 ///
-/// It writes and deletes keys of its own. Exits with 1 if it finds something.
+/// It looks at the version, permissions, memory policy and clock, and writes and deletes keys of its
+/// own. Exits with 1 if it finds something.
 #[derive(clap::Args)]
-pub(crate) struct Verify {
+pub(crate) struct Arguments {
     #[command(flatten)]
     connection: Connection,
     /// Print one JSON object
@@ -17,22 +18,18 @@ pub(crate) struct Verify {
     json: bool,
 }
 
-impl Verify {
+impl Arguments {
     pub(crate) async fn run(&self) -> Result<Answer, Stop> {
         let verified = self.connection.open()?.verify().await?;
         let findings = verified.findings();
-        let text = match self.json {
+        print(&match self.json {
             true => {
-                json!({"schema": SCHEMA, "findings": listed(findings.iter().copied())}).to_string()
+                let findings = listed(findings.iter().copied());
+                format!("{}\n", json!({ "schema": SCHEMA, "findings": findings }))
             }
-            false => verified.to_string(),
-        };
-        print(&format!("{text}\n"))?;
-        Ok(if findings.is_empty() {
-            Answer::Yes
-        } else {
-            Answer::No
-        })
+            false => format!("{verified}\n"),
+        })?;
+        Ok(Answer::is(findings.is_empty()))
     }
 }
 

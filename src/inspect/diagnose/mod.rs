@@ -21,7 +21,7 @@ use crate::{
     },
     clock::{Now, check_timer, within},
     error::{Error, ErrorKind},
-    limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero},
+    limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
     name::Name,
     receipt::PermitId,
     store::{
@@ -169,7 +169,28 @@ impl Look<'_> {
             Some(state) => report.read_gcra(&state, *now),
             None => report.compare(logged),
         }
+        if report.time_to_live == [TimeToLive::Missing; 5] {
+            let name = name.clone().counted_by(Algorithm::Calendar);
+            let key = wire::own_keys(&name, own).concat();
+            self.read_calendar(&mut report, key).await?;
+        }
         Ok((report, *now))
+    }
+
+    /// Reads what is used by the calendar, if that is all there is.
+    async fn read_calendar(&self, report: &mut Diagnosis, key: String) -> Result<(), Error> {
+        let used: Option<Vec<u8>> = parsed(self.reply(redis::cmd("GET").arg(&key)).await?)?;
+        let left = self.reply(redis::cmd("PTTL").arg(&key)).await?;
+        if let Some(used) = used {
+            report.algorithm = Algorithm::Calendar;
+            report.value = Some(String::from_utf8_lossy(&used).into_owned());
+            report.time_to_live[1] = wire::time_to_live(&left)?;
+            if let TimeToLive::Left(left) = report.time_to_live[1] {
+                report.next_free = left.checked_sub(Duration::from_millis(LINGERS.unsigned_abs()));
+            }
+            report.keys.0[1] = key;
+        }
+        Ok(())
     }
 
     async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
@@ -341,8 +362,12 @@ impl Diagnosis {
         // The value of a sliding log does not expire, or later than its entries do.
         let interval = Duration::from_millis(at_least_zero(self.interval()));
         let value_life = self.time_to_live[if self.per_client { 2 } else { 1 }];
-        if self.entries == 0 && matches!(value_life, TimeToLive::Left(left) if left <= interval) {
-            self.algorithm = Algorithm::FixedWindow;
+        let ends = match value_life {
+            TimeToLive::Left(left) if self.entries == 0 && left <= interval => Some(left),
+            _ => None,
+        };
+        if ends.is_some() {
+            (self.algorithm, self.next_free) = (Algorithm::FixedWindow, ends);
         } else if self.foreign_entries() == 0 && self.settled {
             self.drift = match (self.number("rate"), self.permits_left()) {
                 (Some(rate), Some(left)) => Some(rate.saturating_sub(logged).saturating_sub(left)),

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 use super::RedissonReleases;
 use crate::{
     inspect::finding::{Finding, finding, write_findings},
-    limit::Algorithm,
+    limit::{Algorithm, Limit},
     store::{TimeToLive, redis::wire},
 };
 
@@ -24,13 +24,15 @@ pub struct Diagnosis {
     pub fields: Vec<(&'static str, String)>,
     /// The algorithm that permits seem to be counted by, which Redis does not store: a fixed window
     /// if there is no log and the permits left expire within an interval; GCRA if the value is one
-    /// of GCRA. A fixed window or a GCRA limiter without permits in use looks like any unused
+    /// of GCRA; the calendar if there is nothing but its key. A fixed window or a GCRA limiter without permits in use looks like any unused
     /// limiter
     pub algorithm: Algorithm,
     /// The time to live of the five keys: limit, value, this client's value, log, this client's log
     pub time_to_live: [TimeToLive; 5],
     /// The stored number of permits left, a lower bound: expired permits are credited when they are
-    /// needed. GCRA stores no number; then it is the number left now
+    /// needed. GCRA stores no number; then it is the number left now. By the calendar it is the date
+    /// on which the window began and the permits used in it, as in `20261101 37`, whose key stands in
+    /// the place of the value's
     pub value: Option<String>,
     /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
     pub settled: bool,
@@ -107,6 +109,40 @@ impl Diagnosis {
         name
     }
 
+    /// Returns the limit; `None` if there is none, or one that cannot be read.
+    pub fn limit(&self) -> Option<Limit> {
+        let [permits, interval] = ["rate", "interval"].map(|field| self.number(field));
+        let interval = Duration::from_millis(u64::try_from(interval?).ok()?);
+        let limit = Limit::try_new(u64::try_from(permits?).ok()?, interval).ok()?;
+        Some(match self.per_client {
+            true => limit.per_client(),
+            false => limit,
+        })
+    }
+
+    /// Returns the permits that are free now, also those that no call has credited yet: below zero
+    /// if more are in use than a lowered limit has. `None` if that cannot be determined.
+    pub fn left(&self) -> Option<i64> {
+        let rate = self.number("rate");
+        match self.algorithm {
+            Algorithm::SlidingLog => {
+                let in_use = i64::try_from(self.live_permits).unwrap_or(i64::MAX);
+                let free = rate?.saturating_sub(in_use);
+                Some(free.saturating_sub(self.drift.unwrap_or(0)))
+            }
+            _ => self.permits_left().or(rate),
+        }
+    }
+
+    /// Returns the permits of the limit that are not [`left`](Self::left), or those used by the
+    /// calendar, whose limit is not stored.
+    pub fn used(&self) -> Option<i64> {
+        if self.algorithm == Algorithm::Calendar {
+            return self.value.as_deref()?.split_once(' ')?.1.parse().ok();
+        }
+        Some(self.number("rate")?.saturating_sub(self.left()?))
+    }
+
     /// Returns the number of log entries that no Redisson wrote.
     pub fn foreign_entries(&self) -> u64 {
         self.entries_of(|size| !wire::is_member_size(size))
@@ -115,6 +151,10 @@ impl Diagnosis {
     /// Returns the findings, the worst first. Empty if there are none.
     pub fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
+        if self.algorithm == Algorithm::Calendar {
+            // Its limit is in the code, and any number of permits may be used.
+            return found;
+        }
         found.extend(self.look_at_the_limit());
         found.extend(self.look_at_the_counts());
         self.look_at_the_log(&mut found);
@@ -364,6 +404,9 @@ impl fmt::Display for Diagnosis {
                 f.write_str("  counted by a fixed window, which ends when value expires")?;
             }
             Algorithm::Gcra => f.write_str("  counted by GCRA")?,
+            Algorithm::Calendar => f.write_str(
+                "  counted by the calendar: the date on which the window began, and the permits used",
+            )?,
         }
         self.write_neighbours(f)?;
         let findings = self.findings();

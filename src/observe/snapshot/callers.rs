@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// The callers that are followed at a time.
 pub(super) const FOLLOWED: usize = 64;
@@ -17,10 +17,13 @@ const LONGEST_KEY: usize = 160;
 #[derive(Debug, Default)]
 pub(super) struct TopCallers(Vec<Caller>);
 
-#[derive(Debug)]
-struct Caller {
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Caller {
     rule: Option<Arc<str>>,
+    #[serde(skip)]
     key_hash: u64,
+    /// The hash in digits: it is too long for a number in JavaScript.
+    caller: String,
     /// `None` unless the rule shows its keys.
     key: Option<String>,
     refused: u64,
@@ -53,7 +56,8 @@ impl TopCallers {
         self.0.push(Caller {
             rule: rule.cloned(),
             key_hash,
-            key: key.map(shortened),
+            caller: format!("{key_hash:016x}"),
+            key: key.map(|key| key.chars().take(LONGEST_KEY).collect()),
             refused: error + refusals,
             error,
             last: now,
@@ -61,23 +65,10 @@ impl TopCallers {
     }
 
     /// Returns those with the most refusals.
-    pub(super) fn top(&self, most: usize) -> Vec<Value> {
-        let mut all: Vec<_> = self.0.iter().collect();
+    pub(super) fn top(&self, most: usize) -> Vec<Caller> {
+        let mut all = self.0.clone();
         all.sort_by_key(|caller| std::cmp::Reverse(caller.refused));
-        let shown = all.into_iter().take(most).map(|caller| {
-            json!({
-                "rule": caller.rule.as_deref(),
-                "caller": format!("{:016x}", caller.key_hash),
-                "key": caller.key,
-                "refused": caller.refused,
-                "error": caller.error,
-                "last": caller.last,
-            })
-        });
-        shown.collect()
+        all.truncate(most);
+        all
     }
-}
-
-fn shortened(key: &str) -> String {
-    key.chars().take(LONGEST_KEY).collect()
 }

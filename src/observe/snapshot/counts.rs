@@ -2,6 +2,7 @@
 //! rule.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     decision::source::Source,
@@ -31,6 +32,9 @@ const ALL_UP_TO: u64 = 256;
 /// Of those that follow, one in so many.
 const ONE_IN: u64 = 16;
 
+/// Counts above zero: for each result, by source.
+pub(super) type Shown = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
+
 /// Counts by result, of which there are `R`, and by source.
 #[derive(Debug)]
 pub(super) struct Counts<const R: usize>([[AtomicU64; SOURCES.len()]; R]);
@@ -48,20 +52,20 @@ impl<const R: usize> Counts<R> {
         count.map_or(0, |count| count.fetch_add(1, Relaxed))
     }
 
-    /// Returns the counts above zero: for each result, by source.
-    pub(super) fn shown(&self, names: [&str; R]) -> Value {
-        let mut shown = Map::new();
+    pub(super) fn shown(&self, names: [&'static str; R]) -> Shown {
+        let mut shown = Shown::new();
         for (by_source, name) in self.0.iter().zip(names) {
-            let counts = by_source.iter().zip(SOURCES);
-            let counts: Map<_, _> = counts
-                .map(|(count, source)| (source.as_str().to_owned(), count.load(Relaxed).into()))
-                .filter(|(_, count): &(_, Value)| *count != 0)
-                .collect();
-            if !counts.is_empty() {
-                shown.insert(name.to_owned(), counts.into());
+            for (count, source) in by_source.iter().zip(SOURCES) {
+                let count = count.load(Relaxed);
+                if count > 0 {
+                    shown
+                        .entry(name)
+                        .or_default()
+                        .insert(source.as_str(), count);
+                }
             }
         }
-        shown.into()
+        shown
     }
 }
 

@@ -105,15 +105,9 @@ pub struct Activity {
 /// What seldom changes.
 #[derive(Default)]
 struct Changes {
-    nodes: BTreeMap<String, Node>,
+    /// By server, what is so and since when.
+    nodes: BTreeMap<String, Value>,
     reloads: VecDeque<Value>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Node {
-    /// Each with when it changed; `None` if it never did.
-    connected: Option<(bool, u64)>,
-    open: Option<(bool, u64)>,
 }
 
 impl Activity {
@@ -213,10 +207,14 @@ impl Activity {
         }
     }
 
-    fn node(&self, node: &str, change: impl FnOnce(&mut Node)) {
+    fn node(&self, node: &str, what: &str, is: bool) {
         let nodes = &mut lock(&self.changes).nodes;
         if nodes.contains_key(node) || nodes.len() < MOST_NODES {
-            change(nodes.entry(node.to_owned()).or_default());
+            let state = &mut nodes.entry(node.to_owned()).or_default()[what];
+            // A server that stays away is tried again and again: the first time counts.
+            if state["is"] != is {
+                *state = json!({ "is": is, "at": now() });
+            }
         }
     }
 
@@ -224,19 +222,9 @@ impl Activity {
     pub(crate) fn snapshot(&self) -> Value {
         let rules = lock(&self.rules).clone();
         // This list is one holder, the observer's the other, and a rule in force the third.
-        let mut rows: Vec<_> = rules
-            .iter()
-            .map(|it| it.shown(Arc::strong_count(it) > 2))
-            .collect();
-        let rest = [self.others.shown(true), self.limiters.shown(true)];
-        rows.extend(rest.into_iter().filter(|row| row["results"] != json!({})));
-        let calls = lock(&self.calls).shown(self.began.elapsed().as_secs());
-        let callers = lock(&self.callers).top(TOP_CALLERS);
-        let changes = lock(&self.changes);
-        let nodes = changes.nodes.iter().map(|(name, node)| {
-            let state = |it: Option<(bool, u64)>| it.map(|(is, at)| json!({ "is": is, "at": at }));
-            json!({ "node": name, "connected": state(node.connected), "open": state(node.open) })
-        });
+        let rows = rules.iter().map(|it| it.shown(Arc::strong_count(it) > 2));
+        let rest = [self.others.shown(true), self.limiters.shown(true)].into_iter();
+        let rows = rows.chain(rest.filter(|row| row["results"] != json!({})));
         json!({
             "at": now(),
             "since": self.since,
@@ -244,11 +232,11 @@ impl Activity {
             "process": format!("{} ({})", program(), process::id()),
             "version": env!("CARGO_PKG_VERSION"),
             "requests": self.requests.shown(REQUEST_RESULTS.map(RequestResult::as_str)),
-            "rules": rows,
-            "callers": callers,
-            "calls": calls,
-            "nodes": nodes.collect::<Vec<_>>(),
-            "reloads": changes.reloads,
+            "rules": rows.collect::<Vec<_>>(),
+            "callers": lock(&self.callers).top(TOP_CALLERS),
+            "calls": lock(&self.calls).shown(self.began.elapsed().as_secs()),
+            "nodes": lock(&self.changes).nodes,
+            "reloads": lock(&self.changes).reloads,
         })
     }
 }
@@ -268,18 +256,9 @@ impl Observer for Activity {
 
     fn changed(&self, event: &StateChange<'_>) {
         match *event {
-            StateChange::Breaker { node, open } => {
-                self.node(node, |it| it.open = Some((open, now())));
-            }
-            StateChange::Connection { node, connected } => {
-                // A server that stays away is tried again and again: the first time counts.
-                self.node(node, |it| {
-                    if it.connected.is_none_or(|(is, _)| is != connected) {
-                        it.connected = Some((connected, now()));
-                    }
-                });
-            }
-            StateChange::Rules { refused } => {
+            StateChange::Breaker { node, open } => self.node(node, "open", open),
+            StateChange::Connection { node, connected } => self.node(node, "connected", connected),
+            StateChange::Rules { refused, .. } => {
                 let error = refused.map(ToString::to_string);
                 let error = error.map(|it| it.chars().take(LONGEST_ERROR).collect::<String>());
                 let reloads = &mut lock(&self.changes).reloads;

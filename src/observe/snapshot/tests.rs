@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::prelude::*;
 
 use super::{counts::RULE_RESULTS, *};
+use crate::observe::Origin;
 use crate::{
     error::{ConfigError, ErrorKind},
     observe::Kept,
@@ -105,7 +106,7 @@ proptest! {
             *ledger.entry(format!("{caller:016x}")).or_insert(0_u64) += 1;
         }
         let bound = (callers.len() / callers::FOLLOWED) as u64;
-        let shown = top.top(usize::MAX);
+        let shown: Vec<_> = top.top(usize::MAX).iter().map(|row| json!(row)).collect();
         prop_assert!(shown.len() <= callers::FOLLOWED);
         for row in &shown {
             let [refused, error] = ["refused", "error"].map(|name| row[name].as_u64().unwrap());
@@ -150,7 +151,10 @@ fn memory_is_bounded() {
         let node = format!("node-{at}");
         let (node, connected) = (node.as_str(), at % 2 == 0);
         activity.changed(&StateChange::Connection { node, connected });
-        activity.changed(&StateChange::Rules { refused: None });
+        activity.changed(&StateChange::Rules {
+            refused: None,
+            by: Origin::Code,
+        });
     }
     let shown = activity.snapshot();
     let rules = shown["rules"].as_array().unwrap();
@@ -163,7 +167,7 @@ fn memory_is_bounded() {
         300 - MOST_RULES as u64
     );
     assert_eq!(shown["callers"].as_array().unwrap().len(), TOP_CALLERS);
-    assert_eq!(shown["nodes"].as_array().unwrap().len(), MOST_NODES);
+    assert_eq!(shown["nodes"].as_object().unwrap().len(), MOST_NODES);
     assert_eq!(shown["reloads"].as_array().unwrap().len(), MOST_RELOADS);
     // Rules that are gone make room for others.
     drop(kept);
@@ -265,24 +269,28 @@ fn a_server_is_shown_with_when_it_was_lost() {
             connected,
         });
         let shown = activity.snapshot();
-        assert_eq!(shown["nodes"][0]["connected"]["is"], connected);
+        assert_eq!(shown["nodes"]["redis:1"]["connected"]["is"], connected);
     }
     activity.changed(&StateChange::Breaker {
         node: "redis:1",
         open: true,
     });
     let shown = activity.snapshot();
-    assert_eq!(shown["nodes"].as_array().unwrap().len(), 1);
-    assert_eq!(shown["nodes"][0]["open"]["is"], true);
+    assert_eq!(shown["nodes"].as_object().unwrap().len(), 1);
+    assert_eq!(shown["nodes"]["redis:1"]["open"]["is"], true);
 }
 
 #[test]
 fn a_refused_reload_says_why() {
     let activity = Activity::new();
     let error: ConfigError = "5/1x".parse::<crate::Limit>().unwrap_err();
-    activity.changed(&StateChange::Rules { refused: None });
+    activity.changed(&StateChange::Rules {
+        refused: None,
+        by: Origin::Code,
+    });
     activity.changed(&StateChange::Rules {
         refused: Some(&error),
+        by: Origin::File,
     });
     let shown = activity.snapshot();
     assert_eq!(shown["reloads"][0]["refused"], error.to_string());

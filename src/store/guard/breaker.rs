@@ -21,7 +21,6 @@
 mod traffic;
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::{Arc, PoisonError},
     time::Duration,
@@ -222,13 +221,14 @@ impl Breakers {
         let entered = self.has_failures().then(|| self.change(index, enters));
         let probe = entered.flatten().transpose()?.flatten();
         self.traffic.sends(index);
-        Ok(Pass((self.failures > 0).then_some(Passing {
+        Ok(Pass {
             breakers: self,
             index,
             probe,
             began,
             waited,
-        })))
+            has_ended: false,
+        })
     }
 
     /// Returns the state of each node, for how long it lasts, and the failures among the last calls
@@ -392,9 +392,7 @@ impl Open {
 
 /// One call, until it is over. Dropping it says that none of its callers waits any longer.
 #[must_use = "a call that does not report its end has failed, or was not waited for"]
-pub(crate) struct Pass<'a>(Option<Passing<'a>>);
-
-struct Passing<'a> {
+pub(crate) struct Pass<'a> {
     breakers: &'a Breakers,
     index: usize,
     /// The state that it made, if it is a probe.
@@ -402,37 +400,32 @@ struct Passing<'a> {
     began: Duration,
     /// How long it was waited for before.
     waited: Duration,
+    has_ended: bool,
 }
 
 impl Pass<'_> {
     /// Reports the end of the call. An answer that took longer than callers wait is none.
     pub(crate) fn ends(mut self, signal: Signal) {
-        if let Some(passing) = self.0.take() {
-            let late = signal == Signal::Answered && passing.took() >= passing.breakers.slow;
-            passing.report(match passing.probe {
-                _ if !late => signal,
-                Some(_) => Signal::Failed,
-                None => Signal::Nothing,
-            });
-        }
+        let late = signal == Signal::Answered && self.took() >= self.breakers.slow;
+        self.report(match self.probe {
+            _ if !late => signal,
+            Some(_) => Signal::Failed,
+            None => Signal::Nothing,
+        });
     }
 
     /// Reports that the connection no longer waits for an answer.
     pub(crate) fn ends_unanswered(mut self) {
-        if let Some(passing) = self.0.take() {
-            passing.report_unanswered(passing.took().min(passing.breakers.slow));
-        }
+        self.report_unanswered(self.took().min(self.breakers.slow));
     }
-}
 
-impl Passing<'_> {
     fn took(&self) -> Duration {
         self.breakers.clock.now().saturating_sub(self.began)
     }
 
     /// Reports a call that is given up after `max_wait`: it failed if the server was silent for as
     /// long, during this call or since an earlier one that stood before it in the queue.
-    fn report_unanswered(&self, max_wait: Duration) {
+    fn report_unanswered(&mut self, max_wait: Duration) {
         let waited = if self.took() >= nearly(max_wait) {
             Duration::ZERO
         } else {
@@ -448,7 +441,8 @@ impl Passing<'_> {
         });
     }
 
-    fn report(&self, signal: Signal) {
+    fn report(&mut self, signal: Signal) {
+        self.has_ended = true;
         match (self.probe, signal) {
             (Some(probe), _) => self.breakers.probed(self.index, self.began, probe, signal),
             (None, Signal::Nothing) => {}
@@ -462,15 +456,13 @@ impl Passing<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        if let Some(passing) = self.0.take() {
-            // The first callers of a queue that is longer than a run leave while their call is
-            // young: they have waited before it.
-            let slow = passing.breakers.slow;
-            if passing.waited + passing.took() >= nearly(slow) {
-                passing.report_unanswered(slow);
-            } else {
-                passing.report(Signal::Nothing);
-            }
+        // The first callers of a queue that is longer than a run leave while their call is young:
+        // they have waited before it.
+        let slow = self.breakers.slow;
+        if !self.has_ended && self.waited + self.took() >= nearly(slow) {
+            self.report_unanswered(slow);
+        } else if !self.has_ended {
+            self.report(Signal::Nothing);
         }
     }
 }
@@ -478,14 +470,6 @@ impl Drop for Pass<'_> {
 /// Returns the least time after which a caller that leaves does so at its deadline.
 fn nearly(slow: Duration) -> Duration {
     slow / 10 * 9
-}
-
-impl fmt::Debug for Breakers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Breakers")
-            .field("has_failures", &self.has_failures)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The clock that a store counts by, as this process sees it.
 
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -68,12 +67,6 @@ impl StoreClock {
 /// Returns the time in whole milliseconds, as a call has it.
 fn whole(clock: &dyn Clock) -> Duration {
     Duration::from_millis(millis(clock))
-}
-
-impl fmt::Debug for StoreClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StoreClock").field(&self.0).finish()
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use crate::{
 ///
 /// It gives back nothing that a call has taken which is given up: the fallback knows whether the
 /// caller is admitted all the same, and so pays for it.
-#[derive(Debug)]
 pub(crate) struct Deadline {
     longest: Duration,
     traffic: Arc<Traffic>,

@@ -9,7 +9,6 @@
 mod generations;
 
 use std::{
-    fmt,
     hash::{BuildHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -45,6 +44,8 @@ pub(crate) struct Refusals {
     any: AtomicBool,
     /// By the hash of what was asked. None where nothing is repeated.
     kept: Option<Cache<u64, Arc<KnownRefusal>>>,
+    /// Each of them holds it, which counts them.
+    counter: Arc<()>,
     cap: Duration,
     generations: Generations,
     /// The clock of the logs.
@@ -68,6 +69,7 @@ impl Refusals {
         Self {
             any: AtomicBool::new(false),
             kept,
+            counter: Arc::default(),
             cap,
             generations: Generations::default(),
             clock: StoreClock::new(own_clock),
@@ -114,6 +116,11 @@ impl Refusals {
                 }
             }
         }
+    }
+
+    /// Returns how many refusals are kept, also those that are over.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.counter) - 1
     }
 
     /// Drops what a settlement makes untrue.
@@ -179,6 +186,7 @@ impl Refusals {
             asked: asked.at,
             until,
             asked_again: AtomicBool::new(false),
+            _counter: Arc::clone(&self.counter),
         };
         kept.insert(key(acquire), Arc::new(known));
         self.any.store(true, Ordering::Relaxed);
@@ -301,6 +309,7 @@ struct KnownRefusal {
     until: Duration,
     /// Set if a caller asks already, to know it for longer.
     asked_again: AtomicBool,
+    _counter: Arc<()>,
 }
 
 impl KnownRefusal {
@@ -375,16 +384,6 @@ impl Held {
             && *self.limiter == *charge.limiter
             && (Arc::ptr_eq(&self.labels, &charge.labels)
                 || self.labels.answers_like(&charge.labels))
-    }
-}
-
-// What it holds has identities in it.
-impl fmt::Debug for Refusals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refusals")
-            .field("cap", &self.cap)
-            .field("len", &self.kept.as_ref().map_or(0, Cache::len))
-            .finish_non_exhaustive()
     }
 }
 

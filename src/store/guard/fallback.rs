@@ -28,7 +28,6 @@ use crate::{
 
 /// Answers by the caller's policy when the store cannot decide, and logs once that the store began
 /// to fail and once that it recovered.
-#[derive(Debug)]
 pub(crate) struct Fallback<L> {
     /// The refusals that stay valid in an outage.
     refusals: Arc<Refusals>,

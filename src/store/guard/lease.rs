@@ -20,30 +20,31 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinSet};
 
 use self::{
-    balance::Balance,
-    table::{Expiry, Lease, LeasePlan, LeaseTable, Settle, lease_of, longest},
+    balance::{Balance, Settle},
+    table::{Lease, LeasePlan, LeaseTable, lease_of, longest},
 };
 use super::{clock::StoreClock, queue::Queues};
 use crate::{
     clock::Clock,
-    decision::{Decision, LimitState, RefusalKind},
+    decision::{Decision, RefusalKind},
     demand::{Acquire, Charge},
     error::Error,
     list::List,
     name::Name,
     receipt::Receipt,
     store::{Calls, Listener, Op},
+    sync::OnDrop,
 };
 
 /// The calls to a store, by which permits are fetched ahead.
 ///
 /// It stands between the queue and the store, as a type: tasks of the queue send calls through it.
 pub(crate) struct Leasing<S: Calls> {
-    inner: Arc<S>,
-    table: LeaseTable,
+    pub(crate) inner: Arc<S>,
+    pub(crate) table: LeaseTable,
     /// Settles with `inner`.
     settle: Settle,
     /// The clock to wait by.
@@ -70,39 +71,11 @@ impl<S: Calls> Leasing<S> {
         }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<S> {
-        &self.inner
-    }
-
-    /// Grants out of a lease, if there is one that suffices.
-    ///
-    /// That overtakes no waiter: where one waits there is no lease.
-    #[inline]
-    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
-        self.table.take(acquire)
-    }
-
     /// Gives back what is in hand before a verb is carried out; what is taken meanwhile, after it.
     /// Returns whether the verb changes anything.
     pub(crate) fn begins(&self, name: &Name, op: &Op) -> bool {
-        if op.only_reads() {
-            return false;
-        }
-        self.table.changed(name);
-        if let Op::Rename(new_name) = op {
-            self.table.changed(new_name);
-        }
-        true
-    }
-
-    /// Returns how many leases are out.
-    pub(crate) fn count(&self) -> usize {
-        self.table.count()
-    }
-
-    /// Gives back what this many leases hold and no grant has.
-    pub(crate) fn end_first(&self, most: usize) {
-        self.table.end_first(most);
+        op.changes(name).for_each(|name| self.table.changed(name));
+        !op.only_reads()
     }
 
     /// Asks for callers, and for what is taken ahead behind them.
@@ -113,17 +86,16 @@ impl<S: Calls> Leasing<S> {
             return Ok(decisions);
         };
         let ahead = ahead(first, plan);
-        let mut asking = Asking {
-            inner: &*self.inner,
-            plan,
-            unanswered: Some(ahead.first.receipt()),
-        };
+        // Made before the call is sent: its caller may leave.
+        let receipt = ahead.first.receipt();
+        let _asked = OnDrop::new(|| plan.entry.asked());
+        let unanswered = OnDrop::new(|| self.inner.settle(receipt.clone(), 0));
         let mut all = run.to_vec();
         all.push(ahead);
         let sent = self.table.clock().now();
         let decisions = self.inner.acquire_run(&all).await;
         // What a call may have taken that failed, the store has given back.
-        let receipt = asking.unanswered.take();
+        unanswered.disarm();
         let mut decisions = decisions?;
         let leased = (decisions.len() == all.len()).then(|| decisions.pop());
         record(run, &decisions, plan);
@@ -131,17 +103,17 @@ impl<S: Calls> Leasing<S> {
             None => {}
             Some(Decision::Deny(_)) => plan.entry.refused(plan.ahead),
             Some(Decision::Allow(grant)) => {
-                let (Some(state), Some(receipt)) = (grant.states().first(), receipt) else {
+                let Some(state) = grant.states().first() else {
                     return Ok(decisions);
                 };
                 let received = self.table.clock().elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
-                let balance = Arc::new(Balance::new(receipt.granted(state.interval)));
+                let receipt = receipt.granted(state.interval);
+                let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
                 let lease = Lease {
                     _expiry: self.expiry(plan, &balance, left),
                     balance,
-                    settle: Arc::clone(&self.settle),
                     limit: first.first.limit(),
                     sent,
                     lasts,
@@ -166,8 +138,13 @@ impl<S: Calls> Leasing<S> {
         Ok(decisions)
     }
 
-    /// Ends a lease when `left` is over.
-    fn expiry(&self, plan: &LeasePlan, balance: &Arc<Balance>, left: Duration) -> Option<Expiry> {
+    /// Returns the task that ends a lease when `left` is over.
+    fn expiry(
+        &self,
+        plan: &LeasePlan,
+        balance: &Arc<Balance>,
+        left: Duration,
+    ) -> Option<JoinSet<()>> {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| self.clock.can_sleep())?;
         let (clock, end) = (
@@ -175,19 +152,24 @@ impl<S: Calls> Leasing<S> {
             self.clock.now().saturating_add(left),
         );
         let (entry, balance) = (Arc::downgrade(&plan.entry), Arc::downgrade(balance));
-        let task = runtime.spawn(async move {
+        let mut task = JoinSet::new();
+        let expires = async move {
             clock.sleep_until(end).await;
             if let Some(entry) = entry.upgrade() {
                 entry.end(&balance);
             }
-        });
-        Some(Expiry(task.abort_handle()))
+        };
+        task.spawn_on(expires, &runtime);
+        Some(task)
     }
 }
 
 /// Learns from the answers of a call.
 fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
-    if let Some(state) = decisions.iter().find_map(state_of) {
+    if let Some(state) = decisions
+        .iter()
+        .find_map(|decision| decision.states().first())
+    {
         let mut answered = run.iter().zip(decisions);
         let lacks = |(acquire, decision): (&Acquire, &Decision)| {
             acquire.max_wait.is_some() && is_over_limit(decision)
@@ -215,10 +197,6 @@ fn is_over_limit(decision: &Decision) -> bool {
     matches!(decision, Decision::Deny(refusal) if refusal.kind() == RefusalKind::OverLimit)
 }
 
-fn state_of(decision: &Decision) -> Option<&LimitState> {
-    decision.states().first()
-}
-
 /// Adds the permits in hand to what a decision says is left.
 fn add(decision: &mut Decision, in_hand: u32) {
     let limits = match decision {
@@ -231,31 +209,12 @@ fn add(decision: &mut Decision, in_hand: u32) {
     }
 }
 
-/// A call that asks for a lease, until it is over.
-struct Asking<'a, S: Calls> {
-    inner: &'a S,
-    plan: &'a LeasePlan,
-    /// The receipt of what is taken ahead, made before the call, until it is answered.
-    unanswered: Option<Receipt>,
-}
-
-impl<S: Calls> Drop for Asking<'_, S> {
-    fn drop(&mut self) {
-        self.plan.entry.asked();
-        if let Some(receipt) = self.unanswered.take() {
-            self.inner.settle(receipt, 0);
-        }
-    }
-}
-
 impl<S: Calls> Listener for Weak<Leasing<S>> {
     fn changed(&self, name: &Name) {
         if let Some(leasing) = self.upgrade() {
             leasing.table.changed(name);
         }
     }
-
-    fn room(&self, _: &Name, _undone: bool) {}
 }
 
 impl<S: Calls> Calls for Leasing<S> {
@@ -290,9 +249,7 @@ impl<S: Calls> Calls for Leasing<S> {
 
     fn settle(&self, receipt: Receipt, keep: u32) {
         match (&receipt.lease, receipt.permits.checked_sub(keep)) {
-            (Some(lease), Some(unused)) => {
-                lease.give_back(unused, &mut |entry, keep| self.inner.settle(entry, keep));
-            }
+            (Some(lease), Some(unused)) => lease.give_back(unused),
             // More than it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
         }

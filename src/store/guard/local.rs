@@ -10,7 +10,6 @@ mod recent;
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{Arc, Mutex, OnceLock},
 };
 
@@ -82,11 +81,7 @@ impl<L: StandIn> Locals<L> {
     /// Returns the receipt that is the store's.
     pub(crate) fn settle(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
         if receipt.place != Place::Store {
-            let here = Receipt {
-                place: Place::Here,
-                ..receipt.clone()
-            };
-            self.store.settle(here, keep);
+            self.store.settle(receipt.clone(), keep);
             return receipt.of_store();
         }
         if let Some(recent) = self.recent.get()
@@ -170,14 +165,10 @@ impl<L: StandIn> Locals<L> {
     /// Returns the limit to decide by. One that only the store knows is the one last seen on this
     /// limiter, or on any limiter of its rule.
     fn limit(&self, charge: &Charge) -> Option<Limit> {
-        match charge.limit() {
-            LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
-            LimitSource::Store => {
-                let recent = self.recent.get();
-                let of_limiter = recent.and_then(|recent| recent.limit(charge.name()));
-                of_limiter.or_else(|| lock(&self.last_seen).get(&charge.labels.name).copied())
-            }
-        }
+        let given = charge.limiter.limit.given().copied();
+        let of_limiter = || self.recent.get()?.limit(charge.name());
+        let of_rule = || lock(&self.last_seen).get(&charge.labels.name).copied();
+        given.or_else(of_limiter).or_else(of_rule)
     }
 
     fn now(&self) -> i64 {
@@ -207,15 +198,6 @@ fn taken_here(grant: &Grant) -> Grant {
         receipts.collect(),
         Source::Local,
     )
-}
-
-// Its names contain identities.
-impl<L: fmt::Debug> fmt::Debug for Locals<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locals")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -23,36 +23,36 @@
 //! the same call drops it all the same, as the cache cannot tell it from a later one.
 //! That costs a spent limiter one call more, in which all are refused.
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod breaker;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 mod clock;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod deadline;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod deny_cache;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod fallback;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod lease;
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod local;
 pub(crate) mod policy;
 pub(crate) mod queue;
 #[cfg(test)]
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) mod scripted;
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 use crate::name::BuildSpread;
 
 /// What is known of many names. Beyond its size, what is used least is forgotten.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) type Cache<K, V> =
     quick_cache::sync::Cache<K, V, quick_cache::UnitWeighter, BuildSpread>;
 
 /// Makes a cache of at most `most` entries, with room for the first of them.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) fn cache<K: Eq + std::hash::Hash, V: Clone>(first: usize, most: usize) -> Cache<K, V> {
     let (spread, weigher) = (BuildSpread::new(), quick_cache::UnitWeighter);
     Cache::with(first, most as u64, weigher, spread, Default::default())

@@ -43,7 +43,7 @@ pub(crate) fn read(log: &Log) -> Vec<String> {
 
 /// A store that answers by script: it fails, or has another store decide, or gives the next answer
 /// once there is one. A verb takes two polls.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Scripted {
     pub(crate) log: Log,
     pub(crate) listeners: Option<Listeners>,

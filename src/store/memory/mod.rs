@@ -10,6 +10,8 @@ mod verbs;
 use std::{fmt, sync::Arc};
 
 use self::shared::{MOST_LIMITERS, Shared};
+#[cfg(feature = "test-util")]
+use super::failing;
 use super::{
     AnyStore,
     sealed::{Handle, Sealed},
@@ -17,6 +19,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, SteadyClock},
+    error::ErrorKind,
     observe::{Observer, Observers},
 };
 
@@ -58,6 +61,8 @@ use crate::{
 pub struct MemoryStore {
     pub(crate) shared: Arc<Shared>,
     stack: Arc<dyn AnyStore>,
+    /// Set if every call fails, for tests.
+    failing: Option<ErrorKind>,
 }
 
 impl MemoryStore {
@@ -65,7 +70,7 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         let clock = Arc::new(SteadyClock::new());
-        Self::build(MOST_LIMITERS, clock, Observers::default())
+        Self::build(MOST_LIMITERS, clock, Observers::default(), None)
     }
 
     /// Sets the maximum number of limiters. Default: 100 000. At least 1. Beyond it, limiters are
@@ -74,7 +79,8 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn max_limiters(self, max: usize) -> Self {
-        Self::build(max.max(1), Arc::clone(&self.shared.clock), self.observers())
+        let clock = Arc::clone(&self.shared.clock);
+        Self::build(max.max(1), clock, self.observers(), self.failing)
     }
 
     /// Sets the clock that it counts by. Default: the system's, steadied.
@@ -82,7 +88,8 @@ impl MemoryStore {
     /// Returns a new, empty store.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self::build(self.shared.max, Arc::new(clock), self.observers())
+        let clock = Arc::new(clock);
+        Self::build(self.shared.max, clock, self.observers(), self.failing)
     }
 
     /// Adds an observer, which is told of all that the store is asked. Default: none.
@@ -95,7 +102,8 @@ impl MemoryStore {
     #[must_use]
     pub fn observe(self, observer: Arc<dyn Observer>) -> Self {
         let observers = self.observers().and(observer);
-        Self::build(self.shared.max, Arc::clone(&self.shared.clock), observers)
+        let clock = Arc::clone(&self.shared.clock);
+        Self::build(self.shared.max, clock, observers, self.failing)
     }
 
     /// Returns how many limiters it holds.
@@ -126,11 +134,35 @@ impl MemoryStore {
         self.stack.about().observers.clone()
     }
 
-    fn build(max: usize, clock: Arc<dyn Clock>, observers: Observers) -> Self {
+    /// Returns a new store whose calls all fail like this.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn with_failing(self, kind: ErrorKind) -> Self {
+        let clock = Arc::clone(&self.shared.clock);
+        Self::build(self.shared.max, clock, self.observers(), Some(kind))
+    }
+
+    fn build(
+        max: usize,
+        clock: Arc<dyn Clock>,
+        observers: Observers,
+        failing: Option<ErrorKind>,
+    ) -> Self {
         let (shared, stack) = stack::memory(Arc::clone(&clock), observers, |listeners| {
             Shared::new(max, clock, listeners)
         });
-        Self { shared, stack }
+        #[cfg(feature = "test-util")]
+        let stack = match failing {
+            Some(kind) => {
+                let observers = stack.about().observers.clone();
+                failing::failing(kind, Arc::clone(&shared.clock), observers)
+            }
+            None => stack,
+        };
+        Self {
+            shared,
+            stack,
+            failing,
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Shard {
     turned_away: usize,
     /// The tick before which no limiter becomes idle, unless permits are given back.
     next_idle: i64,
+    /// Each limiter of the store holds it, which counts them.
+    counter: Arc<()>,
 }
 
 pub(super) struct Kept {
@@ -40,15 +42,17 @@ pub(super) struct Kept {
     pub(super) lasting: bool,
     /// The tick at which it expires, if it does.
     pub(super) expires_at: Option<i64>,
+    _counter: Arc<()>,
 }
 
 impl Kept {
-    fn new(named: Arc<Limiter>) -> Self {
+    fn new(named: Arc<Limiter>, counter: &Arc<()>) -> Self {
         Self {
             limiter: algorithm::new(named.name.algorithm()),
             named,
             lasting: false,
             expires_at: None,
+            _counter: Arc::clone(counter),
         }
     }
 
@@ -133,13 +137,14 @@ impl Kept {
 }
 
 impl Shard {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize, counter: &Arc<()>) -> Self {
         Self {
             limiters: HashMap::default(),
             most,
             lent: 0,
             turned_away: 0,
             next_idle: i64::MIN,
+            counter: Arc::clone(counter),
         }
     }
 
@@ -160,7 +165,7 @@ impl Shard {
         if !self.has_room(can_wait, now) {
             return None;
         }
-        self.put(Kept::new(limiter.share()));
+        self.put(Kept::new(limiter.share(), &self.counter));
         self.limiters.get_mut(limiter.name.text())
     }
 

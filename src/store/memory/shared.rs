@@ -1,11 +1,8 @@
 //! The limiters of a store in memory, and what decides by them: a store without a queue.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
 };
 
 use super::{
@@ -40,6 +37,8 @@ pub(crate) struct Shared {
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listeners: Listeners,
+    /// Shards and limiters hold it.
+    counter: Arc<()>,
 }
 
 impl Decide for Shared {
@@ -54,6 +53,10 @@ impl Decide for Shared {
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.manage_now(name, op)
+    }
+
+    fn limiters(&self) -> usize {
+        self.len()
     }
 }
 
@@ -97,7 +100,8 @@ impl Shared {
         let shards = (max / LEAST_OF_A_SHARD).clamp(1, MOST_SHARDS);
         let shards = 1 << shards.ilog2();
         let most = |shard| max / shards + usize::from(shard < max % shards);
-        let shards = (0..shards).map(|shard| Mutex::new(Shard::new(most(shard))));
+        let counter = Arc::default();
+        let shards = (0..shards).map(|shard| Mutex::new(Shard::new(most(shard), &counter)));
         Self {
             shards: shards.collect(),
             max,
@@ -105,11 +109,12 @@ impl Shared {
             last_id: AtomicU64::new(0),
             clock,
             listeners,
+            counter,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        Arc::strong_count(&self.counter) - 1 - self.shards.len()
     }
 
     pub(super) fn forget_idle(&self) {
@@ -209,7 +214,7 @@ impl Shared {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 impl crate::store::StandIn for Shared {
     fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
@@ -235,13 +240,7 @@ impl crate::store::StandIn for Shared {
 }
 
 /// Returns a store with no queue, for one that fails.
-#[cfg(feature = "redis")]
+#[cfg(feature = "_guards")]
 pub(crate) fn stand_in(clock: Arc<dyn Clock>) -> Arc<Shared> {
     Arc::new(Shared::new(MOST_LIMITERS, clock, Listeners::none()))
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
 }

@@ -59,7 +59,7 @@ impl Shared {
         let Some(kept) = found else {
             return self.without_limiter(name, op);
         };
-        if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
+        if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Used | Op::Repair = op {
             algorithm::count_by(&mut kept.limiter, name, now);
         }
         let outcome = match *op {
@@ -90,6 +90,10 @@ impl Shared {
                 let permits = kept.limiter.available(now, NO_ID)?;
                 kept.keep_alive(now);
                 OpResult::Permits(permits)
+            }
+            Op::Used => {
+                let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
+                OpResult::Permits(limit - kept.limiter.available(now, NO_ID)?)
             }
             Op::Repair => {
                 let lost = kept.limiter.repair(now)?;
@@ -135,6 +139,8 @@ impl Shared {
             .flatten();
         Ok(match (op, estimate) {
             (Op::Available, Some((_, left))) => OpResult::Permits(left),
+            (Op::Used, Some((limit, left))) => OpResult::Permits(limit.rate - left),
+            (Op::Used, None) => OpResult::Permits(0),
             (Op::Inspect, Some((limit, _))) => OpResult::Limit(Some(limit)),
             (Op::Available | Op::Release(_) | Op::Repair, _) => {
                 return Err(ErrorKind::NotInitialized.into());

@@ -16,7 +16,7 @@ use std::{
     collections::{HashMap, VecDeque},
     future::poll_fn,
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -24,7 +24,6 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -49,7 +48,7 @@ use crate::{
         breaker::{Breakers, Signal},
         queue::while_wanted,
     },
-    sync::lock,
+    sync::{OnDrop, lock},
 };
 
 /// The most calls that go together: some milliseconds of a server's time at the worst.
@@ -160,7 +159,8 @@ impl Batches {
                     asked,
                     reply,
                 };
-                if let Ok(outcome) = self.enqueue(&runtime, run, taken, member).await {
+                let mut place = self.enqueue(&runtime, run, taken, member);
+                if let Ok(outcome) = (&mut place.reply).await {
                     return outcome;
                 }
                 (*call, went_together) = (again(), true);
@@ -210,7 +210,8 @@ impl Batches {
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         match call.send(&self.connection).await {
             Ok(reply) => {
-                self.breakers.traffic().replied_for(&limiter.name);
+                let traffic = self.breakers.traffic();
+                traffic.replied(traffic.index(&limiter.name));
                 pass.ends(Signal::Answered);
                 Ok(reply)
             }
@@ -384,22 +385,6 @@ impl Drop for InFlight {
     }
 }
 
-/// A batch that has its calls, until the first poll that sends it is over.
-struct Departing<'a>(&'a Batches);
-
-impl<'a> Departing<'a> {
-    fn new(batches: &'a Batches) -> Self {
-        batches.departing.fetch_add(1, SeqCst);
-        Self(batches)
-    }
-}
-
-impl Drop for Departing<'_> {
-    fn drop(&mut self) {
-        self.0.departing.fetch_sub(1, SeqCst);
-    }
-}
-
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
 struct Place<'a> {
     batches: &'a Batches,
@@ -407,14 +392,6 @@ struct Place<'a> {
     number: u64,
     run: &'a [Acquire],
     reply: oneshot::Receiver<Result<Value, Failure>>,
-}
-
-impl Future for Place<'_> {
-    type Output = Result<Result<Value, Failure>, oneshot::error::RecvError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(cx)
-    }
 }
 
 impl Drop for Place<'_> {
@@ -448,7 +425,11 @@ impl Task {
         tokio::task::yield_now().await;
         let batches = Arc::clone(&self.batches);
         batches.connection.ready().await;
-        let departing = Departing::new(&batches);
+        // Until the first poll that sends the calls is over.
+        batches.departing.fetch_add(1, SeqCst);
+        let departing = OnDrop::new(|| {
+            batches.departing.fetch_sub(1, SeqCst);
+        });
         let taken = batches.with(self.runtime.id(), |queue| (queue.take(), queue.begins()));
         self.has_begun = true;
         let _in_flight = batches.in_flight(self.runtime.clone());

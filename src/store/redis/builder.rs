@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::{ConfigError, bail},
-    name::{check_prefix, check_word},
+    name::check_word,
     observe::{Observer, Observers, summary::Summary},
     store::guard::breaker::MOST_FAILURES,
 };
@@ -261,7 +261,7 @@ impl RedisStoreBuilder {
         if let Some(certificates) = &settings.certificates {
             source.check(certificates)?;
         }
-        check_prefix(&settings.prefix)?;
+        check_word("a prefix", &settings.prefix)?;
         if let Some(id) = settings.client_id.as_deref() {
             check_word("a client id", id)?;
         }

@@ -45,28 +45,14 @@ pub(crate) enum Class {
     Other,
 }
 
-/// The extent to which a command that ended in an error was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Executed {
-    No,
-    /// Scripts are not rolled back
-    Partly,
-    /// It is unknown
-    Perhaps,
-}
-
 impl Class {
     pub(crate) fn of(error: &RedisError) -> Self {
         meaning(error).class
     }
 
-    /// Returns whether a command was carried out, if it was sent.
-    pub(super) fn executed(self) -> Executed {
-        match self {
-            Self::Lost | Self::Silent => Executed::Perhaps,
-            Self::RefusedWithin | Self::Other => Executed::Partly,
-            _ => Executed::No,
-        }
+    /// Returns whether it is unknown if a command that was sent was carried out.
+    pub(super) fn leaves_open(self) -> bool {
+        matches!(self, Self::Lost | Self::Silent)
     }
 
     /// Returns whether the connection is unusable, and a command may be sent once more over

@@ -1,7 +1,8 @@
-//! Decides for lists of limiters that no single script reaches: a Redis Cluster keeps them in
-//! different hash slots, or some of them count by windows. (Slots in this file are hash slots.)
+//! Decides for callers in one call, or for one caller in several: no single script reaches all
+//! limiters of a list that a Redis Cluster keeps in different hash slots, or if some of them count
+//! by windows. (Slots in this file are hash slots.)
 //!
-//! There is one call for each part. Limiters whose keys callers cannot make up, such as an
+//! Of such a list, there is one call for each part. Limiters whose keys callers cannot make up, such as an
 //! address's, come first, so that a caller over that limit cannot have invented names looked up;
 //! within both groups the likeliest refusal comes first. Permits already taken are given back by
 //! receipt when a later call refuses or fails. So a charge may stand for as long as the calls last,
@@ -9,30 +10,52 @@
 
 use std::{cmp::Ordering, mem};
 
-use super::wire::go_together;
+use super::{server::Server, wire};
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, Charge},
     error::Error,
-    limit::LimitSource,
     list::List,
     receipt::Receipt,
+    store::{Calls, guard::policy},
 };
 
-/// A server that decides for limiters that one script reaches, and settles its grants.
-pub(super) trait OneCall: Sync {
-    /// Returns whether one call reaches only limiters of one hash slot.
-    fn is_cluster(&self) -> bool;
+impl Calls for Server {
+    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+        let error = match acquire_all(self, run).await {
+            Err(error) => error,
+            decisions => return decisions,
+        };
+        match policy::without_shadows(run, &error) {
+            // What is rare is boxed, so that the futures of others have no room for it.
+            Some(enforced) => Box::pin(acquire_all(self, &enforced)).await,
+            None => Err(error),
+        }
+    }
 
-    /// Decides for callers of the same limiters, all reached by one script.
-    fn acquire_part(
-        &self,
-        first: &Acquire,
-        run: &[Acquire],
-    ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
+    fn decides_together(&self, acquire: &Acquire) -> bool {
+        let names = acquire.charges().map(|charge| charge.name());
+        wire::is_one_call(names, self.connection.is_cluster())
+    }
 
-    /// Settles at `keep` permits for a grant that no caller has.
-    fn settle(&self, receipt: &Receipt, keep: u32);
+    fn settle(&self, receipt: Receipt, keep: u32) {
+        self.settle(&receipt, keep, false);
+    }
+}
+
+/// Decides for callers of the same limiters, in one call or one after the other.
+async fn acquire_all(server: &Server, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    let Some(first) = run.first() else {
+        return Ok(List::new());
+    };
+    first.check()?;
+    if server.decides_together(first) {
+        return server.acquire_part(first, run).await;
+    }
+    // One at a time: each caller gets its decision at once, and holds nothing while others are
+    // decided.
+    let decision = Box::pin(acquire_parts(server, first)).await?;
+    Ok(List::from([decision]))
 }
 
 /// Decides for one caller, one part after the other.
@@ -40,14 +63,14 @@ pub(super) trait OneCall: Sync {
 /// # Cancel safety
 ///
 /// Dropping it gives back all that it may have taken.
-pub(crate) async fn acquire(server: &impl OneCall, acquire: &Acquire) -> Result<Decision, Error> {
+async fn acquire_parts(server: &Server, acquire: &Acquire) -> Result<Decision, Error> {
     let mut taken = Taken {
         server,
         limits: List::new(),
         receipts: List::new(),
         asking: List::new(),
     };
-    for part in parts(acquire, server.is_cluster()) {
+    for part in parts(acquire, server.connection.is_cluster()) {
         taken.asking = part.receipts();
         let decision = server
             .acquire_part(&part, std::slice::from_ref(&part))
@@ -86,7 +109,7 @@ fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| go_together(part.first.name(), charge.name(), is_cluster))
+            .find(|part| wire::go_together(part.first.name(), charge.name(), is_cluster))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {
@@ -104,28 +127,22 @@ fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
 fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
     let part = |charge: &Charge, of: &Charge| {
-        u128::from(charge.permits) * u128::from(known_rate(of).unwrap_or(u64::MAX))
+        let limit = of.limiter.limit.given();
+        u128::from(charge.permits) * u128::from(limit.map_or(u64::MAX, |limit| limit.permits()))
     };
     part(b, a).cmp(&part(a, b))
 }
 
-fn known_rate(charge: &Charge) -> Option<u64> {
-    match charge.limit() {
-        LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit.permits()),
-        LimitSource::Store => None,
-    }
-}
-
 /// The permits taken by the calls so far. Dropping it gives them back.
-struct Taken<'a, S: OneCall> {
-    server: &'a S,
+struct Taken<'a> {
+    server: &'a Server,
     limits: List<LimitState>,
     receipts: List<Receipt>,
     /// Those of the call that is under way.
     asking: List<Receipt>,
 }
 
-impl<S: OneCall> Taken<'_, S> {
+impl Taken<'_> {
     /// Returns a refusal with the state of all limits that the calls have met.
     fn refused(&self, refusal: Refusal) -> Refusal {
         let mut limits = refusal.limits;
@@ -139,10 +156,10 @@ impl<S: OneCall> Taken<'_, S> {
     }
 }
 
-impl<S: OneCall> Drop for Taken<'_, S> {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for receipt in self.receipts.iter().chain(self.asking.iter()) {
-            self.server.settle(receipt, 0);
+            self.server.settle(receipt, 0, true);
         }
     }
 }

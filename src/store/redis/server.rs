@@ -1,14 +1,10 @@
 //! Redis without guards: each verb is a script or a command.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use super::{
     batch::Batches,
     rewritten::Rewritten,
-    saga::{self, OneCall},
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
     wire::{self, script::Call, verbs},
@@ -25,7 +21,7 @@ use crate::{
     macros::warning,
     name::{Name, push_hex},
     receipt::{PermitId, Receipt},
-    store::{Calls, Decide, Listeners, Op, OpResult, TimeToLive, guard::policy},
+    store::{Decide, Listeners, Op, OpResult, TimeToLive},
 };
 
 /// A server, and the state that this process keeps about it.
@@ -67,7 +63,7 @@ impl Decide for Server {
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let keys = wire::keys(name, ask.client_id);
+                let keys = wire::own_keys(name, ask.client_id);
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
@@ -77,56 +73,45 @@ impl Decide for Server {
     }
 }
 
-impl Calls for Server {
-    fn acquire_run(
-        &self,
-        run: &[Acquire],
-    ) -> impl Future<Output = Result<List<Decision>, Error>> + Send {
-        self.acquire_all(run)
-    }
-
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.is_cluster())
-    }
-
-    fn settle(&self, receipt: Receipt, keep: u32) {
-        self.settle(&receipt, keep, false);
-    }
-}
-
-impl OneCall for Server {
-    fn is_cluster(&self) -> bool {
-        self.connection.is_cluster()
-    }
-
-    fn settle(&self, receipt: &Receipt, keep: u32) {
-        self.settle(receipt, keep, true);
+impl Server {
+    /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
+    /// `SettleQueue`.
+    pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
+        if keep == receipt.permits {
+            return;
+        }
+        // Without a client id nothing was taken either.
+        let Ok(ask) = self.ask() else {
+            return;
+        };
+        let scripts = wire::scripts(receipt.name());
+        if let Some(call) = (scripts.settle)(receipt, keep, ask) {
+            self.settle_queue.push(receipt, keep, call, undone);
+        }
     }
 
     /// Decides for callers of limiters that one script reaches.
-    async fn acquire_part(
+    pub(super) async fn acquire_part(
         &self,
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
         let scripts = wire::scripts_for(first);
-        let ask = wire::Ask {
+        let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.remaining),
             ..self.ask()?
         };
-        let brief = || {
-            let brief = (scripts.brief)(run, &|charge| self.rewrites(charge), ask);
-            let callers = run.len();
-            brief
-                .map(|(call, read)| (Call { callers, ..call }, read))
-                .unzip()
-        };
-        let (mut call, read) = brief();
-        if let Some(read) = read {
+        let mut call;
+        loop {
+            let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
+            let read;
+            (call, read) = brief();
+            let Some(read) = read else { break };
             let reply = self.call_for(&mut call, run, &|| brief().0).await?;
-            if let Some(answers) = read(&reply, run, ask.now)? {
-                return Ok(self.decisions(run, &answers));
+            match read(&reply, run, ask.now)? {
+                Ok(answers) => return Ok(self.decisions(run, &answers)),
+                Err(None) => break,
+                now => ask.now = now.err().flatten(),
             }
         }
         let charges: List<_> = first
@@ -149,54 +134,8 @@ impl OneCall for Server {
             callers: run.len(),
         });
         let reply = self.call_for(&mut call, run, &|| None).await?;
-        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.tells_tat)?;
+        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
-    }
-}
-
-impl Server {
-    /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
-    /// `SettleQueue`.
-    pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
-        if keep == receipt.permits {
-            return;
-        }
-        // Without a client id nothing was taken either.
-        let Ok(ask) = self.ask() else {
-            return;
-        };
-        let scripts = wire::scripts(receipt.name());
-        if let Some(call) = (scripts.settle)(receipt, keep, ask) {
-            self.settle_queue.push(receipt, keep, call, undone);
-        }
-    }
-
-    /// Decides for callers of the same limiters. What is rare is boxed, so that the futures of
-    /// others have no room for it.
-    async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        let error = match self.try_acquire_all(run).await {
-            Ok(decisions) => return Ok(decisions),
-            Err(error) => error,
-        };
-        match policy::without_shadows(run, &error) {
-            Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
-            None => Err(error),
-        }
-    }
-
-    /// Decides in one call or one after the other.
-    async fn try_acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
-        first.check()?;
-        if self.decides_together(first) {
-            return self.acquire_part(first, run).await;
-        }
-        // One at a time: each caller gets its decision at once, and holds nothing while others are
-        // decided.
-        let decision = Box::pin(saga::acquire(self, first)).await?;
-        Ok(List::from([decision]))
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.
@@ -236,7 +175,8 @@ impl Server {
     }
 
     async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
-        let left = wire::time_to_live(&self.command("PTTL", &[name.as_str()]).await?)?;
+        let keys = wire::own_keys(name, self.client_id()?);
+        let left = wire::time_to_live(&self.command("PTTL", &keys[..1]).await?)?;
         if left == TimeToLive::Missing && wire::scripts(name).limit_of.is_some() {
             for (key, _) in wire::values(name, self.client_id()?) {
                 let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
@@ -320,14 +260,6 @@ impl Server {
                  limit"
             );
         }
-    }
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("connection", &self.connection)
-            .finish_non_exhaustive()
     }
 }
 

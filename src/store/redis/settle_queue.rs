@@ -38,45 +38,22 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 pub(super) struct SettleQueue {
     batches: Arc<Batches>,
     listeners: Listeners,
-    counts: Arc<Counts>,
+    pub(super) counts: Arc<Counts>,
     /// The runtime of the last receipt, for those that are dropped outside of any.
     runtime: Mutex<Option<Handle>>,
 }
 
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     /// The receipts that are not settled yet.
     on_their_way: watch::Sender<usize>,
     /// Those that found no place, no runtime, or no Redis for too long.
-    lost_receipts: AtomicU64,
-    lost_charges: AtomicU64,
+    pub(super) lost_receipts: AtomicU64,
+    pub(super) lost_charges: AtomicU64,
     observers: Observers,
 }
 
-/// Counts a receipt as on its way until it is dropped, and then as lost if it has not arrived.
-struct Counted {
-    counts: Arc<Counts>,
-    charges: bool,
-    arrived: bool,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        if !self.arrived {
-            let lost = match self.charges {
-                true => &self.counts.lost_charges,
-                false => &self.counts.lost_receipts,
-            };
-            lost.fetch_add(1, Ordering::Relaxed);
-            let receipt = !self.charges;
-            self.counts
-                .observers
-                .changed(&StateChange::Lost { receipt });
-        }
-        self.counts.on_their_way.send_modify(|count| *count -= 1);
-    }
-}
-
+/// A receipt on its way until this is dropped, and then lost if it has not arrived.
 struct Settlement {
     name: Name,
     /// Taken for a list of several calls that a later call refused.
@@ -90,7 +67,24 @@ struct Settlement {
     /// The last instant at which a charge may be sent again. Later its entry may have existed and
     /// expired.
     charges_until: Option<Instant>,
-    counted: Counted,
+    counts: Arc<Counts>,
+    arrived: bool,
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        if !self.arrived {
+            let receipt = self.charges_until.is_none();
+            let lost = match receipt {
+                true => &self.counts.lost_receipts,
+                false => &self.counts.lost_charges,
+            };
+            lost.fetch_add(1, Ordering::Relaxed);
+            let observers = &self.counts.observers;
+            observers.changed(&StateChange::Lost { receipt });
+        }
+        self.counts.on_their_way.send_modify(|count| *count -= 1);
+    }
 }
 
 impl SettleQueue {
@@ -122,19 +116,6 @@ impl SettleQueue {
         let charges = keep > receipt.permits;
         let full = *self.counts.on_their_way.borrow() >= PLACES;
         self.counts.on_their_way.send_modify(|count| *count += 1);
-        let counted = Counted {
-            counts: Arc::clone(&self.counts),
-            charges,
-            arrived: false,
-        };
-        let Some(runtime) = self.runtime() else {
-            return;
-        };
-        if full {
-            // The observers are told that it is lost, and here a lease may be locked.
-            drop(runtime.spawn(async move { drop(counted) }));
-            return;
-        }
         let repeatable = !call.once;
         // Before a charge is sent again, it is looked at how late it is.
         call.once |= charges;
@@ -148,20 +129,14 @@ impl SettleQueue {
             // A tenth less than the lifetime of its entry, because the way to the server takes time
             // too.
             charges_until: charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR)),
-            counted,
+            counts: Arc::clone(&self.counts),
+            arrived: false,
+        };
+        let Some(runtime) = self.runtime().filter(|_| !full) else {
+            return;
         };
         let (batches, listeners) = (Arc::clone(&self.batches), self.listeners.clone());
         drop(runtime.spawn(settlement.run(batches, listeners)));
-    }
-
-    /// Returns how many releases were lost. Each costs its permits for one interval.
-    pub(super) fn lost_receipts(&self) -> u64 {
-        self.counts.lost_receipts.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many charges were lost. Each lets its permits be used twice.
-    pub(super) fn lost_charges(&self) -> u64 {
-        self.counts.lost_charges.load(Ordering::Relaxed)
     }
 
     /// Waits until no receipt is on its way: each was settled, or kept for its full time.
@@ -206,7 +181,7 @@ impl Settlement {
             let reply = self.call.send(connection).await;
             let arrived = reply.map_or_else(|failed| self.repeatable && replied(&failed), |_| true);
             if arrived {
-                self.counted.arrived = true;
+                self.arrived = true;
                 listeners.room(&self.name, self.undone);
                 if last || !self.is_sent_again(connection) {
                     return;
@@ -235,7 +210,7 @@ impl Settlement {
         self.repeatable
             && self.charges_until.is_none()
             && !connection.carried(self.made)
-            && *self.counted.counts.on_their_way.borrow() <= PLACES / 2
+            && *self.counts.on_their_way.borrow() <= PLACES / 2
     }
 
     /// Returns whether it must no longer be sent.

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -22,9 +22,8 @@ use crate::{
     error::{Error, ErrorKind},
     observe::Observers,
     store::{
-        About,
+        About, AnyStore,
         guard::breaker::Traffic,
-        rule_names::RuleNames,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
     },
@@ -83,8 +82,6 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) settings: Settings,
-    /// For errors: without user and password.
-    address: Option<Arc<str>>,
     pub(crate) shared: Arc<Remote<Server>>,
 }
 
@@ -141,10 +138,10 @@ impl RedisStore {
     ///
     /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
     pub async fn close(&self) {
-        let (leasing, settle_queue) = (&self.shared.leasing, &self.server().settle_queue);
+        let (leases, settle_queue) = (&self.shared.leasing.table, &self.server().settle_queue);
         // No more at a time than find a place. Leases that are taken meanwhile are in use.
-        for _ in 0..leasing.count().div_ceil(RETURNED_AT_ONCE) {
-            leasing.end_first(RETURNED_AT_ONCE);
+        for _ in 0..leases.count().div_ceil(RETURNED_AT_ONCE) {
+            leases.end_first(RETURNED_AT_ONCE);
             settle_queue.flush().await;
         }
         settle_queue.flush().await;
@@ -152,17 +149,18 @@ impl RedisStore {
 
     /// Returns how many receipts could not be released. Each costs its permits for one interval.
     pub fn lost_receipts(&self) -> u64 {
-        self.server().settle_queue.lost_receipts()
+        let counts = &self.server().settle_queue.counts;
+        counts.lost_receipts.load(Ordering::Relaxed)
     }
 
     /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
     /// [`Charge`](crate::Charge).
     pub fn lost_charges(&self) -> u64 {
-        self.server().settle_queue.lost_charges()
+        let counts = &self.server().settle_queue.counts;
+        counts.lost_charges.load(Ordering::Relaxed)
     }
 
     pub(super) fn assemble(source: Source, settings: Settings) -> Self {
-        let address = source.shown.clone();
         let breakers = settings.breakers(&source);
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
@@ -173,12 +171,11 @@ impl RedisStore {
         };
         let about = About {
             prefix: Arc::clone(&settings.prefix),
-            address: address.clone(),
-            is_cluster: source.is_cluster,
-            rule_names: RuleNames::default(),
+            address: source.shown.clone(),
             observers: settings.observers.clone(),
+            ..About::default()
         };
-        let connection = Arc::new(settings.connection(source, traffic));
+        let connection = Arc::new(Connection::new(source, settings.dial(traffic)));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners| Server {
             settle_queue: SettleQueue::new(
@@ -196,11 +193,7 @@ impl RedisStore {
             rewritten: Rewritten::new(),
             listeners,
         });
-        Self {
-            settings,
-            address,
-            shared,
-        }
+        Self { settings, shared }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -209,18 +202,18 @@ impl RedisStore {
 
     /// Names the server that an error is about.
     fn named(&self, error: Error) -> Error {
-        error.of(self.address.as_ref())
+        error.of(self.shared.about().address.as_ref())
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.address)
+            .field("address", &self.shared.about().address)
             .field("prefix", &self.settings.prefix)
             .field("deadline", &self.settings.deadline)
             .field("deny_cache", &self.settings.deny_cache)
-            .field("connection", &self.server().connection)
+            .field("connection", &self.server().connection.state())
             .finish_non_exhaustive()
     }
 }
@@ -232,15 +225,14 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn connection(&self, source: Source, traffic: Arc<Traffic>) -> Connection {
-        let dial = Dial {
+    fn dial(&self, traffic: Arc<Traffic>) -> Dial {
+        Dial {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             traffic,
             observers: self.observers.clone(),
             #[cfg(feature = "tls")]
             certificates: self.certificates.clone(),
-        };
-        Connection::new(source, dial)
+        }
     }
 }

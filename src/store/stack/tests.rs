@@ -119,10 +119,7 @@ fn listeners_are_called_when_a_verb_is_over() {
             };
             let listeners = ["a", "b"].map(|who| Heard(Arc::clone(&log), who));
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
-            let exit = Exit {
-                listeners: Listeners::new(listeners),
-                about: About::default(),
-            };
+            let exit = Exit::new(Listeners::new(listeners), About::default());
             let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));
             let in_flight = InFlight::new(ANSWERS_WITHIN, steady, |_| 0);
             let store = Arc::new(server);
@@ -160,4 +157,19 @@ fn a_store_that_is_dropped_is_gone() {
     let leasing = Arc::downgrade(&store.leasing);
     drop(store);
     assert!(server.upgrade().is_none() && leasing.upgrade().is_none());
+}
+
+/// What writes the line in the log is the only observer that a store has by itself.
+#[test]
+fn a_line_is_due_once_a_minute_by_default() {
+    use crate::{RedisStore, store::sealed::Sealed};
+    let observers = |store: crate::RedisStoreBuilder| {
+        let store = store.build().unwrap().handle().0;
+        format!("{:?}", store.about().observers)
+    };
+    let builder = || RedisStore::builder("redis://127.0.0.1/");
+    let said = observers(builder());
+    assert!(said.contains("Summary { every: 60s,"), "{said}");
+    assert_eq!(said.matches("Observed {").count(), 1, "{said}");
+    assert_eq!(observers(builder().summary(None)), "Observers(None)");
 }

@@ -38,8 +38,7 @@ static LEGACY: [HeaderName; 3] = [
 ///
 /// They are on every HTTP response to which a limit applied, also on the inner service's. They
 /// show the state at the decision, not when the response is sent. Numbers have at most fifteen digits
-/// (RFC 9651, section 3.3.1): a rule with more permits is a [`ConfigError`] unless it is hidden,
-/// and larger ones of [`limit_by`](crate::limit_by) or the store are clamped.
+/// (RFC 9651, section 3.3.1), and larger ones are shown as the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderStyle {
@@ -154,11 +153,6 @@ impl Fields {
             }
         }
         Ok(fields)
-    }
-
-    /// Returns the most permits that the fields can hold; `None` if they hold none.
-    pub(crate) fn most_permits(&self) -> Option<u64> {
-        (self.policy.is_some() || self.legacy.is_some()).then_some(LARGEST)
     }
 
     /// Returns the fields that the response to an admitted request has, as of now.
@@ -371,7 +365,7 @@ fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
         Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
     };
     match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
-        (Some(all), _) => all.as_slice().iter().filter_map(left).min(),
+        (Some(all), _) => all.iter().filter_map(left).min(),
         (None, Some(one)) => left(one),
         (None, None) => None,
     }

@@ -25,14 +25,14 @@ pub(crate) fn answer(
     retry_after: Option<u64>,
     as_text: bool,
 ) -> Response<Bytes> {
-    let (status, _, text) = meaning(refusal);
-    let (content_type, body) = if as_text {
-        let mut body = text.into_owned();
-        push_wait(&mut body, refusal.kind, retry_after);
-        body.push('\n');
-        (TEXT, body)
-    } else {
-        (PROBLEM, problem(refusal, status, text, retry_after))
+    let (status, _, mut text) = meaning(refusal);
+    if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
+        let unit = if seconds == 1 { "second" } else { "seconds" };
+        text = format!("{text}: retry after {seconds} {unit}").into();
+    }
+    let (content_type, body) = match as_text {
+        true => (TEXT, format!("{text}\n")),
+        false => (PROBLEM, problem(refusal, status, &text)),
     };
     let mut answer = Response::new(Bytes::from(body));
     *answer.status_mut() = status;
@@ -45,22 +45,8 @@ pub(crate) fn answer(
     answer
 }
 
-/// Adds the seconds to wait.
-fn push_wait(text: &mut String, kind: RefusalKind, retry_after: Option<u64>) {
-    if let (RefusalKind::OverLimit, Some(seconds)) = (kind, retry_after) {
-        text.push_str(": retry after ");
-        text.push_str(itoa::Buffer::new().format(seconds));
-        text.push_str(if seconds == 1 { " second" } else { " seconds" });
-    }
-}
-
 /// RFC 9457, section 3. Nothing of it comes from the caller.
-fn problem(
-    refusal: &Refusal,
-    status: StatusCode,
-    text: Cow<'static, str>,
-    retry_after: Option<u64>,
-) -> String {
+fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     let quota = matches!(
         refusal.kind,
         RefusalKind::OverLimit | RefusalKind::QueueFull
@@ -71,45 +57,30 @@ fn problem(
         // Section 4.2.1: the status is enough, and its phrase is the title.
         ("about:blank", status.canonical_reason().unwrap_or_default())
     };
-    let mut json = String::with_capacity(256);
-    json.push_str("{\"type\":\"");
-    json.push_str(kind);
-    json.push_str("\",\"title\":\"");
-    json.push_str(title);
-    json.push_str("\",\"status\":");
-    json.push_str(status.as_str());
-    json.push_str(",\"detail\":\"");
-    match text {
-        Cow::Borrowed(text) => json.push_str(text),
-        Cow::Owned(text) => push_escaped(&mut json, &text),
-    }
-    push_wait(&mut json, refusal.kind, retry_after);
-    json.push('"');
-    if quota {
-        let violated = |limit: &&LimitState| limit.refused && !limit.is_hidden();
-        let mut before = ",\"violated-policies\":[\"";
-        for limit in refusal.states().iter().filter(violated) {
-            json.push_str(before);
-            // Names of rules contain nothing to escape.
-            json.push_str(limit.name());
-            before = "\",\"";
-        }
-        if before == "\",\"" {
-            json.push_str("\"]");
-        }
-    }
-    json.push_str("}\n");
-    json
+    let (status, detail) = (status.as_str(), escaped(detail));
+    let violated = |limit: &&LimitState| quota && limit.refused && !limit.is_hidden();
+    let violated = refusal.states().iter().filter(violated);
+    // Names of rules contain nothing to escape.
+    let violated: Vec<_> = violated.map(LimitState::name).collect();
+    let policies = match violated.is_empty() {
+        true => String::new(),
+        false => format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\"")),
+    };
+    format!(
+        "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\
+         \"detail\":\"{detail}\"{policies}}}\n"
+    )
 }
 
-/// Adds the characters of a string: RFC 8259, section 7.
-fn push_escaped(json: &mut String, text: &str) {
-    for letter in text.chars() {
-        match letter {
-            '"' => json.push_str("\\\""),
-            '\\' => json.push_str("\\\\"),
-            '\0'..='\u{1f}' => json.push_str(&format!("\\u{:04x}", u32::from(letter))),
-            _ => json.push(letter),
-        }
+/// Escapes the characters of a string: RFC 8259, section 7.
+fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(|letter| matches!(letter, '\0'..='\u{1f}' | '"' | '\\')) {
+        return text.into();
     }
+    let escape = |letter| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        '\0'..='\u{1f}' => format!("\\u{:04x}", u32::from(letter)),
+        _ => letter.to_string(),
+    };
+    text.chars().map(escape).collect()
 }

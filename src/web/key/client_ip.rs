@@ -17,7 +17,7 @@ use super::{
     mistakes::Mistakes,
 };
 use crate::{
-    error::{ConfigError, config_error},
+    error::{ConfigError, bail, config_error},
     name::{IPV6_PREFIX, spell},
 };
 
@@ -78,7 +78,7 @@ pub struct ClientIp {
     name: Option<HeaderName>,
     ipv6_prefix: u8,
     peer: Option<PeerBy>,
-    /// The first mistake, returned when a layer is built.
+    /// The first mistake in `trust`, returned when a layer is built.
     mistake: Option<ConfigError>,
 }
 
@@ -99,7 +99,7 @@ impl PeerIp {
     /// Counts by the peer's address like `PeerIp`, but with this many bits of an IPv6 address: see
     /// [`ClientIp::ipv6_prefix`].
     pub fn ipv6_prefix(self, bits: u8) -> ClientIp {
-        ClientIp::none().ipv6_prefix(bits)
+        ClientIp::from(self).ipv6_prefix(bits)
     }
 }
 
@@ -110,20 +110,9 @@ impl ClientIp {
     /// A text that is no network, has bits beyond its prefix, or trusts every address (`0.0.0.0/0`)
     /// is a [`ConfigError`] when the layer is built.
     pub fn behind<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Self {
-        let mut trusted = Vec::new();
-        let mut mistake = None;
-        for network in networks {
-            match trusted_network_of(network.as_ref()) {
-                Ok(network) => trusted.push(network),
-                Err(reason) => {
-                    let network = network.as_ref();
-                    let untrusted = config_error!(Network: "{network:?} cannot be a network of \
-                        trusted proxies: {reason}");
-                    mistake.get_or_insert(untrusted);
-                }
-            }
-        }
-        Self::new(Trust::Networks(trusted.into()), mistake)
+        let networks = networks.into_iter();
+        let trusted = networks.map(|network| trusted_network_of(network.as_ref()));
+        Self::new(trusted.collect::<Result<_, _>>().map(Trust::Networks))
     }
 
     /// Expects this many proxies, each of which adds one element: with 1, the peer is the only
@@ -138,12 +127,12 @@ impl ClientIp {
     /// one of the proxies be reachable past those in front of it. If you know the proxies'
     /// networks, [`behind`](Self::behind) is safer.
     pub fn hops(proxies: usize) -> Self {
-        let known = (1..=LONGEST_CHAIN).contains(&proxies);
-        let mistake = (!known).then(|| {
-            config_error!(Network: "1 to 64 proxies can be trusted, not {proxies}: without a proxy \
-                count by `PeerIp`, in a file by `peer`")
-        });
-        Self::new(Trust::Hops(proxies), mistake)
+        if (1..=LONGEST_CHAIN).contains(&proxies) {
+            return Self::new(Ok(Trust::Hops(proxies)));
+        }
+        let refused = config_error!(Network: "1 to 64 proxies can be trusted, not {proxies}: \
+            without a proxy count by `PeerIp`, in a file by `peer`");
+        Self::new(Err(refused))
     }
 
     /// Sets the header that counts. Default: [`ForwardedHeader::XForwardedFor`].
@@ -155,9 +144,6 @@ impl ClientIp {
             ForwardedHeader::Forwarded => Some(header::FORWARDED),
             ForwardedHeader::Single(name) => HeaderName::from_bytes(name.as_bytes()).ok(),
         };
-        if let (None, ForwardedHeader::Single(name)) = (&self.name, header) {
-            self.mistake.get_or_insert_with(|| no_header_name(name));
-        }
         self.header = header;
         self
     }
@@ -169,11 +155,6 @@ impl ClientIp {
     /// together; more bits give one customer more limits, with all 128 as many as its network has
     /// addresses.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        if !(32..=128).contains(&bits) {
-            let refused =
-                config_error!(Key: "32 to 128 bits of an IPv6 address can count, not {bits}");
-            self.mistake.get_or_insert(refused);
-        }
         self.ipv6_prefix = bits;
         self
     }
@@ -207,25 +188,27 @@ impl ClientIp {
         self
     }
 
-    /// Expects no proxy.
-    pub(crate) fn none() -> Self {
-        Self::new(Trust::Hops(0), None)
+    /// Returns the address that counts, with all of its bits; `None` if no limit could count it.
+    ///
+    /// For what else needs the client's address, such as an access log.
+    pub fn find(&self, parts: &Parts) -> Option<IpAddr> {
+        self.address(parts, &mut Key::default()).ok()
     }
 
-    fn new(trust: Trust, mistake: Option<ConfigError>) -> Self {
+    fn new(trust: Result<Trust, ConfigError>) -> Self {
         Self {
-            trust,
+            mistake: trust.as_ref().err().cloned(),
+            trust: trust.unwrap_or(Trust::Networks([].into())),
             header: ForwardedHeader::XForwardedFor,
             name: Some(X_FORWARDED_FOR),
             ipv6_prefix: IPV6_PREFIX,
             peer: None,
-            mistake,
         }
     }
 
     fn trusts(&self, peer: Option<IpAddr>) -> bool {
         match (&self.trust, peer) {
-            (Trust::Hops(proxies), _) => *proxies > 0,
+            (Trust::Hops(_), _) => true,
             (Trust::Networks(networks), Some(peer)) => {
                 networks.iter().any(|network| network.contains(&peer))
             }
@@ -234,10 +217,7 @@ impl ClientIp {
     }
 
     fn expects_proxies(&self) -> bool {
-        match &self.trust {
-            Trust::Hops(proxies) => *proxies > 0,
-            Trust::Networks(networks) => !networks.is_empty(),
-        }
+        !matches!(&self.trust, Trust::Networks(networks) if networks.is_empty())
     }
 
     /// Walks from the peer to the left, while the current address is trusted.
@@ -247,7 +227,7 @@ impl ClientIp {
         let mut client = peer;
         for (index, hop) in forwarded::hops(self.header, lines).enumerate() {
             let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
-                key.record(Mistakes::UNREADABLE);
+                key.mistakes.add(Mistakes::UNREADABLE);
                 break;
             };
             client = Some(address);
@@ -266,7 +246,7 @@ impl ClientIp {
 impl From<PeerIp> for ClientIp {
     /// Expects no proxy.
     fn from(_: PeerIp) -> Self {
-        Self::none()
+        Self::behind([""; 0])
     }
 }
 
@@ -281,7 +261,7 @@ impl ClientIp {
             && parts.headers.contains_key(header::FORWARDED);
         let client = if self.trusts(peer) {
             if beside {
-                key.record(Mistakes::FORWARDED_BESIDE);
+                key.mistakes.add(Mistakes::FORWARDED_BESIDE);
             }
             self.walk(peer, &parts.headers, key)
         } else {
@@ -291,7 +271,7 @@ impl ClientIp {
             // If no proxy is expected, clients may write what they like; a neighbour that forwards
             // is a proxy.
             if forwards && (self.expects_proxies() || is_near(peer)) {
-                key.record(Mistakes::UNTRUSTED_PEER);
+                key.mistakes.add(Mistakes::UNTRUSTED_PEER);
             }
             Some(peer)
         };
@@ -308,7 +288,17 @@ impl KeyExtractor for ClientIp {
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
-        self.mistake.clone().map_or(Ok(KeyTraits::BOUNDED), Err)
+        if let Some(mistake) = &self.mistake {
+            return Err(mistake.clone());
+        }
+        if let (None, ForwardedHeader::Single(name)) = (&self.name, self.header) {
+            return Err(no_header_name(name));
+        }
+        let bits = self.ipv6_prefix;
+        if !(32..=128).contains(&bits) {
+            bail!(Key: "32 to 128 bits of an IPv6 address can count, not {bits}");
+        }
+        Ok(KeyTraits::BOUNDED)
     }
 }
 
@@ -325,12 +315,14 @@ impl fmt::Debug for ClientIp {
 }
 
 /// Parses a network of proxies, or a single one.
-fn trusted_network_of(text: &str) -> Result<IpNet, &'static str> {
-    let network = network_of(text)?;
-    if network.prefix_len() == 0 {
-        return Err("it trusts every address, so any client could choose its own");
-    }
-    Ok(network)
+fn trusted_network_of(text: &str) -> Result<IpNet, ConfigError> {
+    let network = network_of(text).and_then(|network| match network.prefix_len() {
+        0 => Err("it trusts every address, so any client could choose its own"),
+        _ => Ok(network),
+    });
+    network.map_err(|reason| {
+        config_error!(Network: "{text:?} cannot be a network of trusted proxies: {reason}")
+    })
 }
 
 /// Parses a network, or a single address. IPv4 written as IPv6 becomes IPv4, as addresses do.
@@ -345,13 +337,12 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
     if network.addr() != network.network() {
         return Err("it has bits beyond its prefix");
     }
-    let network = match (network.addr().to_canonical(), network) {
+    match (network.addr().to_canonical(), network) {
         (IpAddr::V4(address), IpNet::V6(written)) => {
             let bits = written.prefix_len().checked_sub(96);
             bits.and_then(|bits| IpNet::new(address.into(), bits).ok())
-                .ok_or("its prefix is shorter than that of IPv4 written as IPv6")?
+                .ok_or("its prefix is shorter than that of IPv4 written as IPv6")
         }
-        _ => network,
-    };
-    Ok(network)
+        _ => Ok(network),
+    }
 }

@@ -96,7 +96,7 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let mut found = Key::default();
         let extracted = self.inner.extract(parts, &mut found);
-        key.record(found.mistakes);
+        key.mistakes.add(found.mistakes);
         extracted?;
         if found.identity.is_empty() {
             return Err(NoKey::missing("identity"));

@@ -51,17 +51,14 @@ impl fmt::Debug for Any {
     }
 }
 
-/// Adds the components of several extractors, like a tuple of them.
-#[derive(Clone, Debug)]
-pub(crate) struct All(pub(crate) Vec<Any>);
-
-impl KeyExtractor for All {
+/// Adds the components of all, like a tuple of them.
+impl KeyExtractor for Vec<Any> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.0.iter().try_for_each(|any| any.extract(parts, key))
+        self.iter().try_for_each(|any| any.extract(parts, key))
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
-        KeyTraits::of_all(&self.0)
+        KeyTraits::of_all(self)
     }
 }
 
@@ -111,7 +108,7 @@ mod tests {
                 name(&shared, headers),
                 name(&KeyExtractor::or_shared(a().or(b())), headers)
             );
-            let all = All(vec![kept(), or]);
+            let all = vec![kept(), or];
             assert_eq!(name(&all, headers), name(&(k(), a().or(b())), headers));
             let one = Any::first_of(vec![any(a())]).unwrap();
             assert_eq!(name(&one, headers), name(&a(), headers));
@@ -144,7 +141,7 @@ mod tests {
             &PeerIp.or_shared(),
             &PeerIp.or_skip(),
             &PeerIp.digest(&secret),
-            &All(vec![any(true), any(true)]),
+            &vec![any(true), any(true)],
         ];
         let made_up: [&dyn KeyExtractor; 9] = [
             &header(),
@@ -155,7 +152,7 @@ mod tests {
             &PeerIp.or(header()),
             &header().or_skip(),
             &header().digest(&secret),
-            &All(vec![any(true), any(false)]),
+            &vec![any(true), any(false)],
         ];
         for (keys, expected) in [(&bounded[..], true), (&made_up, false)] {
             for key in keys {

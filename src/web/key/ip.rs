@@ -44,7 +44,7 @@ impl KeyExtractor for PeerIp {
         let peer = peer(&parts.extensions).ok_or_else(|| key.lacks_peer())?;
         let forwards = |name| parts.headers.contains_key(name);
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
-            key.record(Mistakes::UNTRUSTED_PEER);
+            key.mistakes.add(Mistakes::UNTRUSTED_PEER);
         }
         key.identity.push_display(spell(peer, IPV6_PREFIX));
         Ok(())

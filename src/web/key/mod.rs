@@ -49,7 +49,7 @@ use std::{
 use http::request::Parts;
 
 #[cfg(feature = "config")]
-pub(crate) use self::dynamic::{All, Any, intern};
+pub(crate) use self::dynamic::{Any, intern};
 pub(crate) use self::mistakes::PEER_HINT;
 pub use self::{
     client_ip::ClientIp,
@@ -275,6 +275,7 @@ impl KeyTraits {
 #[derive(Clone, Default)]
 pub struct Key {
     pub(crate) identity: Identity,
+    /// What looks like a mistake in the setup, for the rule to warn about.
     pub(crate) mistakes: Mistakes,
 }
 
@@ -284,15 +285,10 @@ impl Key {
         self.identity.push(component.as_ref());
     }
 
-    /// Records what looks like a mistake in the setup, for the rule to warn about.
-    fn record(&mut self, mistake: Mistakes) {
-        self.mistakes.add(mistake);
-    }
-
     /// Records that the server has not provided the peer's address: whatever becomes of the
     /// request, the setup is wrong.
     fn lacks_peer(&mut self) -> NoKey {
-        self.record(Mistakes::NO_PEER);
+        self.mistakes.add(Mistakes::NO_PEER);
         NoKey::of("peer address", Fault::Server)
     }
 }

@@ -1,23 +1,59 @@
 //! The page that shows what the limits of this process do: [`page`].
 
-mod events;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::hash_map::RandomState, hash::BuildHasher, sync::Arc};
+use std::{
+    collections::hash_map::RandomState,
+    convert::Infallible,
+    hash::BuildHasher,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use axum::{Router, extract::State, response::Response, routing::get};
-use http::{HeaderValue, StatusCode, header};
-use tokio::sync::{Semaphore, TryAcquireError};
+use axum::{
+    Router,
+    body::Body,
+    extract::State,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{
+    HeaderName, StatusCode,
+    header::{
+        CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+        X_CONTENT_TYPE_OPTIONS,
+    },
+};
+use tokio::{
+    sync::Semaphore,
+    time::{self, Instant, MissedTickBehavior},
+};
 
-use self::events::{Events, Snapshots};
 use crate::{
     clock::{NO_TIMER, runtime},
     observe::Activity,
+    sync::lock,
 };
 
 /// The streams that may be open at a time.
 const STREAMS: usize = 8;
+/// A stream ends after this time, so that a proxy that keeps it open without a browser does not
+/// keep its place.
+const LASTS: Duration = Duration::from_secs(5 * 60);
+/// The time between two snapshots.
+const EVERY: Duration = Duration::from_secs(1);
+/// What a stream may find too young to take another snapshot: not quite a second, so that one that
+/// wakes a moment early does not send the same twice.
+const FRESH: Duration = Duration::from_millis(900);
+/// What each answer has.
+const HEADERS: [(HeaderName, &str); 3] = [
+    (CACHE_CONTROL, "no-store"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+];
 
 /// Returns the routes of a page that shows what limits do in this process.
 ///
@@ -55,21 +91,43 @@ const STREAMS: usize = 8;
 #[must_use = "it is to be mounted"]
 pub fn page(activity: &Arc<Activity>) -> Router {
     let page = Arc::new(Page {
-        snapshots: Arc::new(Snapshots::of(activity)),
+        activity: Arc::clone(activity),
+        newest: Mutex::default(),
         streams: Arc::new(Semaphore::new(STREAMS)),
     });
     Router::new()
         .route("/", get(document))
-        .route("/events", get(open))
+        .route("/events", get(events))
         .with_state(page)
 }
 
 struct Page {
-    snapshots: Arc<Snapshots>,
+    activity: Arc<Activity>,
+    /// The newest snapshot as an event, which all streams share.
+    newest: Mutex<Option<(Instant, Bytes)>>,
     streams: Arc<Semaphore>,
 }
 
-async fn document() -> Response {
+impl Page {
+    /// Returns the newest snapshot, taken anew if it is a second old.
+    fn event(&self, now: Instant) -> Bytes {
+        let mut newest = lock(&self.newest);
+        if newest
+            .as_ref()
+            .is_none_or(|(taken, _)| *taken + FRESH <= now)
+        {
+            // JSON has no line end, so it is one line of data.
+            let event = format!("retry: 500\ndata: {}\n\n", self.activity.snapshot());
+            *newest = Some((now, event.into()));
+        }
+        newest
+            .as_ref()
+            .map(|(_, event)| event.clone())
+            .unwrap_or_default()
+    }
+}
+
+async fn document() -> impl IntoResponse {
     // Each is a hash under a secret that is drawn anew.
     let nonce = [(); 2].map(|()| RandomState::new().hash_one(()));
     let nonce = format!("{:016x}{:016x}", nonce[0], nonce[1]);
@@ -79,53 +137,33 @@ async fn document() -> Response {
          frame-ancestors 'none'"
     );
     let text = include_str!("page.html").replace("NONCE", &nonce);
-    let mut response = answer(StatusCode::OK, "text/html; charset=utf-8", text);
-    if let Ok(policy) = HeaderValue::try_from(policy) {
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
-    }
-    response
+    let kind = [(CONTENT_TYPE, "text/html; charset=utf-8")];
+    (HEADERS, kind, [(CONTENT_SECURITY_POLICY, policy)], text)
 }
 
-async fn open(State(page): State<Arc<Page>>) -> Response {
-    let refused = |reason: &'static str| {
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        answer(status, "text/plain; charset=utf-8", reason)
-    };
+/// Answers with a snapshot now, and then one a second.
+async fn events(State(page): State<Arc<Page>>) -> Response {
+    let refused = |reason| (StatusCode::SERVICE_UNAVAILABLE, HEADERS, reason).into_response();
     if runtime().is_none() {
         return refused(NO_TIMER);
     }
-    if page.snapshots.is_closed() {
+    let mut closed = page.activity.closed();
+    if *closed.borrow() {
         return refused("This process is stopping.");
     }
-    match Arc::clone(&page.streams).try_acquire_owned() {
-        Ok(place) => {
-            let events = Events::new(&page.snapshots, place);
-            let events = axum::body::Body::new(events);
-            answer(StatusCode::OK, "text/event-stream", events)
-        }
-        Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => {
-            refused("Eight of these pages are open already. Close one of them.")
-        }
-    }
-}
-
-fn answer(
-    status: StatusCode,
-    content_type: &'static str,
-    body: impl Into<axum::body::Body>,
-) -> Response {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    let fields = [
-        (header::CONTENT_TYPE, content_type),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ];
-    let headers = response.headers_mut();
-    for (name, value) in fields {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    response
+    let Ok(place) = Arc::clone(&page.streams).try_acquire_owned() else {
+        return refused("Eight of these pages are open already. Close one of them.");
+    };
+    let mut ticks = time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The place is held until the stream is dropped.
+    let events = stream::unfold((ticks, page, place), async |(mut ticks, page, place)| {
+        let now = ticks.tick().await;
+        Some((Ok::<_, Infallible>(page.event(now)), (ticks, page, place)))
+    });
+    let end = Box::pin(async move {
+        let _ = time::timeout(LASTS, closed.wait_for(|closed| *closed)).await;
+    });
+    let kind = [(CONTENT_TYPE, "text/event-stream")];
+    (HEADERS, kind, Body::from_stream(events.take_until(end))).into_response()
 }

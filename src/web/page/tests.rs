@@ -1,17 +1,14 @@
 //! The answers of the page's router, by its own words.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
+use http::{Method, Request};
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::*;
 
 async fn get(router: &Router, path: &str) -> Response {
-    let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+    let request = Request::get(path).body(Body::empty()).unwrap();
     router.clone().oneshot(request).await.unwrap()
 }
 
@@ -51,6 +48,19 @@ async fn the_page_allows_nothing_but_its_own_script() {
     assert_ne!(nonces[0], nonces[1]);
 }
 
+#[tokio::test]
+async fn it_only_reads() {
+    let (_activity, router) = a_page();
+    for path in ["/", "/events"] {
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+        }
+    }
+}
+
 /// What comes from outside reaches the document as text, or not at all.
 #[test]
 fn the_page_makes_no_markup_of_texts() {
@@ -73,8 +83,9 @@ fn the_page_makes_no_markup_of_texts() {
 async fn a_stream_sends_a_snapshot_a_second_and_ends_after_five_minutes() {
     let (_activity, router) = a_page();
     let mut stream = get(&router, "/events").await;
-    assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
-    assert_eq!(stream.headers()[header::CACHE_CONTROL], "no-store");
+    assert_eq!(stream.headers()[CONTENT_TYPE], "text/event-stream");
+    assert_eq!(stream.headers()[CACHE_CONTROL], "no-store");
+    assert_eq!(stream.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
     let (began, mut events) = (Instant::now(), 0);
     while let Some(event) = next(&mut stream).await {
         assert!(
@@ -95,7 +106,7 @@ async fn all_streams_share_the_snapshots() {
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
         streams.push(get(&router, "/events").await);
-        tokio::time::sleep(Duration::from_millis(70)).await;
+        time::sleep(Duration::from_millis(70)).await;
     }
     let mut seen: Vec<*const u8> = Vec::new();
     for _ in 0..10 {

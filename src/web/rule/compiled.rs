@@ -16,7 +16,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::{Limit, LimitSource, Slots, check_lease},
+    limit::{Limit, LimitSource, RateType, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{Kept, Observers},
@@ -78,6 +78,21 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
         of them")
 }
 
+/// Checks that a store counts by this limit which has a sliding log alone.
+fn check_log_alone(
+    rule: &str,
+    naming: &Naming,
+    limit: Option<&LimitSource>,
+) -> Result<(), ConfigError> {
+    let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+    let given = limit.and_then(LimitSource::given);
+    if naming.counting != Counting::default() || given.is_some_and(per_client) {
+        bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
+            `Algorithm::SlidingLog`, no slots, and no limit per client");
+    }
+    Ok(())
+}
+
 impl CompiledRule {
     pub(super) fn new(
         mut rule: Rule,
@@ -92,7 +107,8 @@ impl CompiledRule {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let limits = rule.named_limits(&store.about().prefix, &defaults.observers)?;
+        let about = store.about();
+        let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -114,12 +130,11 @@ impl CompiledRule {
         {
             // All that distinguishes the rule from another one of its name.
             let algorithm = naming.counting.algorithm;
+            if about.counts_by_log_alone {
+                check_log_alone(&label, naming, limit.as_ref())?;
+            }
             let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
-            if !store
-                .about()
-                .rule_names
-                .claim(&labels.name, fingerprint, holder)
-            {
+            if !about.rule_names.claim(&labels.name, fingerprint, holder) {
                 return Err(duplicate(&labels.name));
             }
         }
@@ -181,7 +196,12 @@ impl CompiledRule {
         let Some((named, limit)) = self.limit(parts) else {
             return Ok(None);
         };
-        let name = named.naming.name(&key.identity);
+        let mut name = named.naming.name(&key.identity);
+        if let LimitOf::Parts(_) = &rule.limit {
+            // Only now is it known how its limit is counted.
+            let counting = name.counting().of(limit.given());
+            name = name.counted(counting);
+        }
         Ok(Some(Charge {
             shadow: !rule.share.has(&name),
             passes: rule.on_failure == FailurePolicy::Allow,
@@ -251,15 +271,6 @@ impl CompiledRule {
         Ok(())
     }
 
-    /// Returns whether the limiters of these rules share an identity, and so a hash slot.
-    pub(super) fn share_identity(rules: &[Self]) -> bool {
-        let mut limits = rules.iter().flat_map(|rule| &rule.limits);
-        let key = |rule: &Self| rule.rule.key.as_ref().map(|key| key.description());
-        let same = |pair: &[Self]| key(&pair[0]) == key(&pair[1]);
-        rules.len() < 2
-            || (limits.all(|named| named.naming.is_derived()) && rules.windows(2).all(same))
-    }
-
     /// Returns the refusal of a request that lacks the key; `None` if the rule lets it pass.
     pub(super) fn refuse(&self, missing: Missing, parts: &Parts) -> Option<Refusal> {
         // Browsers send no credentials with a preflight: a refusal would lock their users out.
@@ -304,6 +315,9 @@ impl Rule {
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
             bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }
+        if self.init.is_some() && self.has_calendar() {
+            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
+        }
         if self.share.0 > Share::ALL.0 {
             bail!(Rule: "rule {label:?} is enforced for 0 to 100 percent of its keys, not {}",
                 self.share.0);
@@ -320,6 +334,7 @@ impl Rule {
                 digest or no key leave `observe_keys` out");
         }
         for limit in self.known_limits() {
+            limit.check_counting(label, self.algorithm)?;
             let limit = limit.stored();
             self.algorithm.check(limit.rate, limit.interval)?;
         }
@@ -357,23 +372,10 @@ impl Rule {
         self.known_limits().try_for_each(|limit| check(Some(limit)))
     }
 
-    /// Checks that the fields of responses can carry its permits, unless it is hidden.
-    pub(super) fn check_permits_fit(&self, most: u64) -> Result<(), ConfigError> {
-        let mut permits = self.known_limits().map(Limit::permits);
-        match permits.find(|permits| *permits > most) {
-            Some(permits) if !self.hide_headers => {
-                let rule = self.label();
-                bail!(Rule: "rule {rule:?} has {permits} permits, and response fields can carry \
-                    at most {most}: add `.hide_headers()`, or turn the fields off")
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         match self.slots {
-            Some(slots) if !self.algorithm.has_log() => {
+            Some(slots) if !self.algorithm.has_log() || self.has_calendar() => {
                 let reason = "only a sliding log has slots";
                 Err(Slots::refused(slots, self.label(), reason))
             }
@@ -383,6 +385,12 @@ impl Rule {
             }
             None => Ok(None),
         }
+    }
+
+    /// Returns whether a known limit goes by the calendar.
+    fn has_calendar(&self) -> bool {
+        let mut limits = self.known_limits();
+        limits.any(|limit| limit.calendar().is_some())
     }
 
     /// Returns its limits, except those that a request determines or that are stored.
@@ -405,6 +413,7 @@ impl Rule {
         let counting = Counting {
             algorithm: self.algorithm,
             slots: self.checked_slots()?,
+            calendar: None,
         };
         let fixed_cost = match self.cost {
             CostOf::Fixed(permits) => Some(permits),
@@ -419,7 +428,7 @@ impl Rule {
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
                     .observed(observers, Kept::new(fixed, shown)),
-                naming: naming.counted(counting),
+                naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
                 limit,
             }
         };

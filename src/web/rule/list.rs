@@ -14,7 +14,7 @@ use crate::{
     name::Identity,
     observe::RequestResult,
     web::{
-        key::{ClientIp, Key, KeyExtractor, KeyTraits, Mistakes, NoKey, Warned, network_of},
+        key::{ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
         request::is_preflight,
     },
 };
@@ -109,14 +109,22 @@ impl Requests {
         Self(Ok(Matcher::pattern(pattern)))
     }
 
-    fn checked(self) -> Result<Matcher, ConfigError> {
-        let matcher = self.0?;
-        match &matcher {
-            Matcher::Networks(address, _) => address.check()?,
-            Matcher::Key(key, _) => key.check()?,
-            Matcher::Pattern(_) => KeyTraits::default(),
-        };
-        Ok(matcher)
+    /// Checks that they may be in a list: of requests that pass if it `allows` them.
+    pub(crate) fn check(&self, allows: bool) -> Result<(), ConfigError> {
+        match self.0.as_ref().map_err(Clone::clone)? {
+            Matcher::Networks(address, networks) => {
+                address.check()?;
+                let every_address = networks.0.iter().find(|it| it.prefix_len() == 0);
+                if let Some(network) = every_address.filter(|_| allows) {
+                    let reason = "it contains every address, so nothing would be limited: name \
+                                  the networks that should pass, or leave the rules out";
+                    return Err(refused(&network.to_string(), reason));
+                }
+            }
+            Matcher::Key(key, _) => _ = key.check()?,
+            Matcher::Pattern(_) => {}
+        }
+        Ok(())
     }
 }
 
@@ -145,20 +153,13 @@ impl Lists {
         allow: Vec<Requests>,
         skip_preflight: bool,
     ) -> Result<Self, ConfigError> {
-        let checked = |list: Vec<Requests>| -> Result<Vec<_>, ConfigError> {
-            list.into_iter().map(Requests::checked).collect()
+        let checked = |list: Vec<Requests>, allows| -> Result<_, ConfigError> {
+            let list = list.into_iter();
+            list.map(|it| it.check(allows).and(it.0)).collect()
         };
-        let (deny, allow) = (checked(deny)?, checked(allow)?);
-        for matcher in &allow {
-            if let Matcher::Networks(_, networks) = matcher
-                && let Some(network) = networks.0.iter().find(|it| is_every_address(it))
-            {
-                return Err(refused(&network.to_string(), EVERY_ADDRESS));
-            }
-        }
         Ok(Self {
-            deny,
-            allow,
+            deny: checked(deny, false)?,
+            allow: checked(allow, true)?,
             skip_preflight,
             warned: Warned::default(),
         })
@@ -216,15 +217,6 @@ impl Lists {
 /// Networks that do not overlap, sorted for a binary search.
 #[derive(Clone)]
 struct Networks(Vec<IpNet>);
-
-/// The reason for refusing such a network in the list of requests that pass.
-pub(crate) const EVERY_ADDRESS: &str = "it contains every address, so nothing would be limited: \
-                                        name the networks that should pass, or leave the rules out";
-
-/// Returns whether the network contains every address of its version.
-pub(crate) fn is_every_address(network: &IpNet) -> bool {
-    network.prefix_len() == 0
-}
 
 impl Networks {
     fn new(networks: &Vec<IpNet>) -> Self {

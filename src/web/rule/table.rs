@@ -24,7 +24,7 @@ use crate::{
     failure_policy::FailurePolicy,
     macros::warning,
     name::{Identity, Name},
-    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
+    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::{Fields, HeaderStyle},
@@ -104,11 +104,9 @@ impl Rules {
     /// the requested path. `GET` includes `HEAD`. A CORS preflight is an OPTIONS request, whatever
     /// method it asks for: `POST /login` does not match it.
     pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
-        self.entries.push((
-            pattern.to_owned(),
-            Pattern::route(pattern),
-            rules.into_rules(),
-        ));
+        let rules = rules.into_rules();
+        self.entries
+            .push((pattern.to_owned(), Pattern::route(pattern), rules));
         self
     }
 
@@ -142,18 +140,6 @@ impl Rules {
             );
         }
         self
-    }
-
-    /// Returns the header fields of responses, after a check that they can carry the permits of
-    /// all rules that are not hidden.
-    fn fields(&self, default: Fields) -> Result<Fields, ConfigError> {
-        let fields = self.headers.as_deref().map_or(Ok(default), Fields::new)?;
-        if let Some(most) = fields.most_permits() {
-            let entries = self.entries.iter().flat_map(|(_, _, rules)| rules);
-            let mut all = entries.chain(&self.otherwise);
-            all.try_for_each(|rule| rule.check_permits_fit(most))?;
-        }
-        Ok(fields)
     }
 
     /// Checks that there is something to limit.
@@ -269,7 +255,7 @@ pub(crate) struct CompiledRules {
     entries: Vec<Vec<CompiledRule>>,
     unmatched: Unmatched,
     otherwise: Vec<CompiledRule>,
-    defaults: Defaults,
+    pub(crate) defaults: Defaults,
     /// The header fields of responses.
     pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
@@ -315,7 +301,7 @@ impl CompiledRules {
         store: &dyn AnyStore,
         defaults: Defaults,
     ) -> Result<Self, ConfigError> {
-        let compile = |entry: &str, rules: Vec<Rule>| {
+        let compile = |rules: Vec<Rule>| {
             let mut labels = HashSet::new();
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
                 return Err(duplicate(twice.label()));
@@ -329,16 +315,10 @@ impl CompiledRules {
                 })
                 .collect::<Result<_, _>>()?;
             CompiledRule::agree_on_limiters(&rules)?;
-            if store.about().is_cluster && !CompiledRule::share_identity(&rules) {
-                warning!(
-                    entry,
-                    "the rules of this entry have different keys and so different hash slots of \
-                     the Cluster: they are called one after the other"
-                );
-            }
             Ok(rules)
         };
-        let fields = rules.fields(defaults.fields)?;
+        let fields = rules.headers.as_deref();
+        let fields = fields.map_or(Ok(defaults.fields), Fields::new)?;
         rules.check_limits()?;
         let (index, unmatched) = (rules.index()?, Unmatched::new(&rules.entries));
         let entries = rules.entries.into_iter();
@@ -346,9 +326,9 @@ impl CompiledRules {
             index,
             unmatched,
             entries: entries
-                .map(|(text, _, rules)| compile(&text, rules))
+                .map(|(_, _, rules)| compile(rules))
                 .collect::<Result<_, _>>()?,
-            otherwise: compile("otherwise", rules.otherwise)?,
+            otherwise: compile(rules.otherwise)?,
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
             fields,
@@ -392,14 +372,15 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the names of the limiters that a request would be counted in.
-    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<Name> {
+    /// Returns the limiters that a request would be counted in: their rules and names.
+    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
         let charges = self
             .rules_for(self.index.find(parts))
             .iter()
             .filter_map(|rule| {
                 let charge = rule.plan(parts).ok()?;
-                Some(charge?.name().clone())
+                let charge = charge?;
+                Some((Arc::clone(&charge.labels.name), charge.name().clone()))
             });
         charges.collect()
     }
@@ -408,12 +389,6 @@ impl CompiledRules {
     fn rules_for(&self, entry: Option<usize>) -> &[CompiledRule] {
         let rules = entry.and_then(|entry| self.entries.get(entry));
         rules.unwrap_or(&self.otherwise)
-    }
-
-    /// Tells the observers of new rules that are in force now, or were refused.
-    pub(crate) fn tell_of_reload(&self, refused: Option<&ConfigError>) {
-        let observers = &self.defaults.observers;
-        observers.changed(&StateChange::Rules { refused });
     }
 
     fn passes(&self, result: RequestResult) -> Plan {

@@ -1,7 +1,7 @@
 //! Reads the entries of a rules file: conditions on requests, and the rules that apply.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -17,14 +17,10 @@ use super::{
     },
     rules::NamedRule,
 };
-use crate::web::{
-    key::network_of,
-    rule::{
-        Entry, Requests, Rule, Rules,
-        index::Index,
-        list::{EVERY_ADDRESS, is_every_address},
-        pattern::{self, Condition, Pattern},
-    },
+use crate::web::rule::{
+    Entry, Requests, Rule, Rules,
+    index::Index,
+    pattern::{self, Condition, Pattern},
 };
 
 /// A table of `on`, `deny` or `allow`.
@@ -52,16 +48,11 @@ pub(super) struct Otherwise {
 pub(super) fn read(
     code: &RulesFile,
     text: &str,
-    mut named: Vec<NamedRule>,
+    mut named: BTreeMap<String, NamedRule>,
     on: &[Spanned<Table<Definition>>],
     otherwise: Option<&Spanned<Table<Otherwise>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
-    // A map, because each of thousands of entries may name another rule.
-    let places = named.iter().enumerate();
-    let places: HashMap<_, _> = places
-        .map(|(at, named)| (named.name.get_ref().clone(), at))
-        .collect();
     for entry in on {
         let fields = &entry.get_ref().0;
         let of_lists = [
@@ -71,16 +62,17 @@ pub(super) fn read(
         ];
         only_with(false, "`[[deny]]` and `[[allow]]`", of_lists)?;
         let pattern = pattern(code, entry)?;
-        let chosen = chosen(&mut named, &places, entry, fields.rules.as_ref())?;
+        let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
         let place = format!("on[{}]", rules.entries.len());
         rules.entries.push((place, Ok(pattern), chosen));
     }
     check_reached(text, &rules.entries, on)?;
     if let Some(table) = otherwise {
-        rules.otherwise = chosen(&mut named, &places, table, table.get_ref().0.rules.as_ref())?;
+        rules.otherwise = chosen(&mut named, table, table.get_ref().0.rules.as_ref())?;
     }
-    match named.iter().find(|named| !named.used) {
-        Some(unused) => Err(unused.name.fail(
+    let unused = named.values().filter(|named| !named.used);
+    match unused.min_by_key(|unused| unused.at.start) {
+        Some(unused) => Err(unused.at.fail(
             "no entry uses this rule: name it in the `rules` of an `[[on]]` or of `[otherwise]`, \
              or remove it",
         )),
@@ -152,12 +144,8 @@ pub(super) fn listed(
             let networks = one_or_more(networks)?;
             for network in &networks {
                 // Checks each network alone, so that the error is placed at the network.
-                let text = network.get_ref();
-                let refuse = |reason| network.fail(format!("{text:?}: {reason}"));
-                let read = network_of(text).map_err(refuse)?;
-                if allows && is_every_address(&read) {
-                    return Err(refuse(EVERY_ADDRESS));
-                }
+                let alone = Requests::from_networks(address.clone(), [network.get_ref()]);
+                alone.check(allows).map_err(|error| network.fail(error))?;
             }
             let networks = networks.iter().map(Spanned::get_ref);
             Ok(Requests::from_networks(address, networks))
@@ -180,24 +168,17 @@ pub(super) fn listed(
     }
 }
 
-/// Returns the rules that an entry names. `places` is the index of each rule by its name.
+/// Returns the rules that an entry names.
 fn chosen(
-    named: &mut [NamedRule],
-    places: &HashMap<String, usize>,
+    named: &mut BTreeMap<String, NamedRule>,
     entry: &impl Fail,
     names: Option<&Spanned<Vec<Spanned<String>>>>,
 ) -> Result<Vec<Rule>, Mistake> {
     let mut chosen = Vec::new();
     let mut seen = HashSet::new();
     for name in need(names, entry, "rules", "[\"api\"]")?.get_ref() {
-        let rule = places
-            .get(name.get_ref())
-            .and_then(|place| named.get_mut(*place));
-        let Some(rule) = rule else {
-            let known: Vec<_> = named
-                .iter()
-                .map(|named| named.name.get_ref().as_str())
-                .collect();
+        let Some(rule) = named.get_mut(name.get_ref()) else {
+            let known: Vec<_> = named.keys().map(String::as_str).collect();
             return Err(name.fail(no_such("rule", name.get_ref(), &known)));
         };
         if !seen.insert(name.get_ref()) {

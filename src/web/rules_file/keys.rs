@@ -15,8 +15,7 @@ use super::{
 use crate::{
     name::is_word,
     web::key::{
-        All, Any, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route,
-        intern,
+        Any, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route, intern,
     },
 };
 
@@ -96,7 +95,7 @@ impl Keys {
         let parts = texts
             .iter()
             .map(|text| self.expression(text, text.get_ref()));
-        Ok(Any::new(All(parts.collect::<Result<_, _>>()?)))
+        Ok(Any::new(parts.collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Reads `user or header:x-tenant or shared`.

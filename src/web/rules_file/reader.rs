@@ -199,18 +199,10 @@ impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for ValueVisito
     type Value = Value<S, M>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a number, a list or a table")
-    }
-
-    fn visit_bool<E: Error>(self, flag: bool) -> Result<Self::Value, E> {
-        S::deserialize(flag.into_deserializer()).map(Value::Scalar)
+        f.write_str("a text, a whole number, a list or a table")
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-        S::deserialize(number.into_deserializer()).map(Value::Scalar)
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
         S::deserialize(number.into_deserializer()).map(Value::Scalar)
     }
 

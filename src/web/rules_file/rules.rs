@@ -1,6 +1,6 @@
 //! Reads the tables below `rules`, one for each rule.
 
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 
 use http::{Method, request::Parts};
 use serde::Deserialize;
@@ -13,8 +13,10 @@ use super::{
         ByName, Fail, Mistake, Table, Texts, Value, given, in_order, line_at, need, no_such,
         one_of, only_with, span,
     },
-    values::{Rate, Time},
+    values::Time,
 };
+#[cfg(feature = "calendar")]
+use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit},
@@ -37,11 +39,11 @@ const NO_RULES: &str = "there are no rules, and nothing would be limited: write 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Definition {
-    rate: Option<Spanned<Rate>>,
-    tiers: Option<Spanned<ByName<Rate>>>,
+    rate: Option<Spanned<Limit>>,
+    tiers: Option<Spanned<ByName<Limit>>>,
     tier_by: Option<Spanned<String>>,
     shared: Option<Spanned<String>>,
-    init: Option<Spanned<Rate>>,
+    init: Option<Spanned<Limit>>,
     by: Option<Spanned<Texts>>,
     cost: Option<Spanned<Value<u32, ByName<u32>>>>,
     algorithm: Option<Spanned<String>>,
@@ -49,6 +51,10 @@ pub(super) struct Definition {
     lease: Option<Spanned<Time>>,
     keep_alive: Option<Spanned<Time>>,
     per_client: Option<Spanned<bool>>,
+    #[cfg(feature = "calendar")]
+    zone: Option<Spanned<String>>,
+    #[cfg(feature = "calendar")]
+    starting_on: Option<Spanned<Value<u8, u8>>>,
     on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
     charge_if: Option<Spanned<String>>,
     #[serde(default)]
@@ -69,9 +75,9 @@ struct OnFailure {
     local: Option<Spanned<f64>>,
 }
 
-/// A rule, and whether an entry has named it.
+/// A rule, the place of its name, and whether an entry has named it.
 pub(super) struct NamedRule {
-    pub(super) name: Spanned<String>,
+    pub(super) at: Range<usize>,
     pub(super) rule: Rule,
     pub(super) used: bool,
 }
@@ -81,25 +87,22 @@ pub(super) fn read(
     keys: &Keys,
     text: &str,
     rules: Option<Spanned<ByName<Table<Definition>>>>,
-) -> Result<Vec<NamedRule>, Mistake> {
-    let at = span(&rules).unwrap_or_default();
-    let mut named = Vec::new();
+) -> Result<BTreeMap<String, NamedRule>, Mistake> {
+    let file = span(&rules).unwrap_or_default();
+    let mut named = BTreeMap::new();
     let (mut line, mut counted) = (1, 0);
     for (name, table) in rules.map(Spanned::into_inner).map_or(Vec::new(), in_order) {
         check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
         let mut rule = rule(code, keys, name.get_ref(), &table)?;
         // Counted on from the last rule: from the start each time would be quadratic in the text.
-        line += line_at(&text[counted..], name.span().start - counted) - 1;
-        counted = name.span().start;
+        let (at, used) = (name.span(), false);
+        line += line_at(&text[counted..], at.start - counted) - 1;
+        counted = at.start;
         rule.line = Some(line);
-        named.push(NamedRule {
-            name,
-            rule,
-            used: false,
-        });
+        named.insert(name.into_inner(), NamedRule { at, rule, used });
     }
     match named.is_empty() {
-        true => Err(at.fail(NO_RULES)),
+        true => Err(file.fail(NO_RULES)),
         false => Ok(named),
     }
 }
@@ -217,6 +220,12 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
         &is_missing("init"),
         [span(&fields.keep_alive), span(&fields.per_client)],
     )?;
+    #[cfg(feature = "calendar")]
+    only_with(
+        shared.is_none() || fields.init.is_some(),
+        &is_missing("init"),
+        [span(&fields.zone), span(&fields.starting_on)],
+    )?;
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
@@ -245,14 +254,29 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 }
 
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
-fn limit_of_rate(fields: &Definition, rate: &Spanned<Rate>) -> Result<Limit, Mistake> {
-    let mut limit = rate.get_ref().0;
+fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
+    let mut limit = *rate.get_ref();
     if fields
         .per_client
         .as_ref()
         .is_some_and(|flag| *flag.get_ref())
     {
         limit = limit.per_client();
+    }
+    #[cfg(feature = "calendar")]
+    if let Some(zone) = &fields.zone {
+        let zoned = limit.in_zone(zone.get_ref());
+        limit = zoned.map_err(|error| zone.fail(error))?;
+    }
+    #[cfg(feature = "calendar")]
+    if let Some(day) = &fields.starting_on {
+        let starting = match day.get_ref() {
+            Value::Scalar(day) | Value::Many(day) => limit.starting_on(*day),
+            Value::Text(name) => name
+                .parse()
+                .and_then(|day: StartingOn| limit.starting_on(day)),
+        };
+        limit = starting.map_err(|error| day.fail(error))?;
     }
     match &fields.keep_alive {
         Some(time) => limit

@@ -11,6 +11,7 @@ use super::RulesFile;
 use crate::{
     error::{ConfigError, bail},
     macros::{notice, warning},
+    observe::Origin,
     web::layer::{LayerState, RateLimitLayer},
 };
 
@@ -141,11 +142,11 @@ async fn apply(
     let applying = tokio::task::spawn_blocking(move || {
         let rules = text.and_then(|text| file.parse(&text));
         let layer = layer.upgrade()?;
-        let refused = |error: &ConfigError| layer.reloaded(Some(error));
+        let refused = |error: &ConfigError| layer.reloaded(Some(error), Origin::File);
         Some(
             rules
                 .inspect_err(refused)
-                .and_then(|rules| layer.reload(rules)),
+                .and_then(|rules| layer.reload(rules, Origin::File)),
         )
     });
     match applying.await {

@@ -172,7 +172,7 @@ impl Kind for Model {
                 Changed::Created if of_code(how.limit) => Changed::Nothing,
                 changed => changed,
             },
-            tat: answer.tat.filter(|_| answer.verdict == Verdict::Granted),
+            taken: answer.taken.filter(|_| answer.verdict == Verdict::Granted),
             ..*answer
         };
         let all = |answers: &Vec<Answer>| answers.iter().map(told).collect::<Vec<_>>();
@@ -180,8 +180,7 @@ impl Kind for Model {
         pair.model.adopt(&limiter, how.limit);
         for (answer, (sent, _)) in answers.iter().flatten().zip(run) {
             if answer.verdict == Verdict::Granted {
-                let tat = answer.tat.unwrap();
-                pair.granted.push((*sent, Taken::Tat(tat)));
+                pair.granted.push((*sent, answer.taken.unwrap()));
             }
         }
         pair.compare();
@@ -293,7 +292,9 @@ fn by_the_servers_clock_it_counts_in_microseconds() {
             }
             (Value::BulkString(text), _) => {
                 granted += 1;
-                let at = answer.tat.unwrap().at;
+                let Some(Taken::Tat(Tat { at, .. })) = answer.taken else {
+                    panic!("{answer:?}");
+                };
                 let left = pair.stored_state();
                 assert!(left.is_none_or(|left| left.tat.at == at));
                 let now = f64::from_le_bytes(text[..8].try_into().unwrap()) as i64;

@@ -144,7 +144,7 @@ impl Pair {
     pub(crate) fn note_in(&mut self, slots: Option<u32>) {
         let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
         self.name = self.name.clone().in_slots(slots);
-        self.model.state.set_slots(slots);
+        self.model.state.count_by(self.name.counting());
     }
 
     /// Sends an acquire that was not sent before.

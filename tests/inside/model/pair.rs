@@ -438,6 +438,6 @@ pub(crate) fn replied(
     limiters: usize,
     callers: usize,
 ) -> Result<Vec<Answer>, ErrorKind> {
-    let answers = wire::read_answers(reply, limiters, callers, scripts.tells_tat);
+    let answers = wire::read_answers(reply, limiters, callers, scripts.taken);
     Ok(answers.map_err(|error| error.kind())?.to_vec())
 }

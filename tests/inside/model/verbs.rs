@@ -142,7 +142,7 @@ impl Pair {
         let replied = self.settled(&call, (sent, keep), given, |model, now| {
             model.settle(&receipt, None, keep, now)
         });
-        self.model.state.set_slots(self.name.slots());
+        self.model.state.count_by(self.name.counting());
         if let Ok(..0) = replied {
             self.check_ttls();
         }

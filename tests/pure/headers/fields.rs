@@ -303,37 +303,6 @@ async fn changed_fields_stay() {
     assert_eq!(answer.one("x-ratelimit-remaining"), "4");
 }
 
-#[test]
-fn limits_too_large_for_fields_are_refused_unless_hidden() {
-    const MOST: u64 = 999_999_999_999_999;
-    let build = |rule: Rule, styles: &[HeaderStyle]| {
-        let builder = RateLimitLayer::builder(&MemoryStore::new()).on("/a", rule);
-        builder.headers(styles.to_vec()).build().map(drop)
-    };
-    let big = |permits| by_key(Limit::per_hour(permits)).named("big");
-    let too_big = |built: Result<(), ConfigError>| {
-        let error = built.unwrap_err();
-        let said =
-            "rule \"big\" has 1000000000000000 permits, and response fields can carry at most ";
-        error.kind() == ConfigErrorKind::Rule && error.to_string().starts_with(said)
-    };
-    for style in [DRAFT11, DRAFT6, DELTA, EPOCH] {
-        assert_eq!(build(big(MOST), &[style]), Ok(()));
-        assert!(too_big(build(big(MOST + 1), &[style])));
-        assert_eq!(build(big(MOST + 1).hide_headers(), &[style]), Ok(()));
-    }
-    assert_eq!(build(big(MOST + 1), &[]), Ok(()));
-
-    let tiers = [("free", 1), ("paid", MOST + 1)].map(|(name, it)| (name, Limit::per_hour(it)));
-    let tiers = Tiers::new(tiers, |_| "free");
-    let tiers = Rule::new("big", tiers, FromHeader::new("x-key"));
-    assert!(too_big(build(tiers, &[DRAFT11])));
-    let shared = Rule::shared("big").or_init(Limit::per_hour(MOST + 1));
-    assert!(too_big(build(shared, &[DRAFT11])));
-    let otherwise = RateLimitLayer::builder(&MemoryStore::new()).otherwise(big(MOST + 1));
-    assert!(too_big(otherwise.build().map(drop)));
-}
-
 #[tokio::test]
 async fn no_time_contradicts_the_inner_services_own_retry_after() {
     let (store, _clock) = still();
@@ -405,8 +374,7 @@ proptest! {
     ) {
         let (store, _clock) = still();
         let limit = Limit::new(permits, Duration::from_millis(millis));
-        // For limits that are unknown when the layer is built.
-        let rule = Rule::new(&name, limit_by(move |_| limit), FromHeader::new("x-key")).cost_by(move |_| cost);
+        let rule = limit.by(FromHeader::new("x-key")).named(&name).cost_by(move |_| cost);
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let answer = runtime.block_on(ask(&layer, get(&[])));

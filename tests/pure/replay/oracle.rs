@@ -1,6 +1,6 @@
 //! Logs that are generated, and what limits do to them by definition.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use tower_ratelimit::{Algorithm, Limit};
 
@@ -219,24 +219,14 @@ fn refused(times: &[i64], algorithm: Algorithm, limit: Limit) -> u64 {
     refused
 }
 
-/// The largest number of requests of one caller in one interval or window, and the caller.
-pub(super) fn busiest(
-    callers: &BTreeMap<u64, Vec<i64>>,
-    algorithm: Algorithm,
-    limit: Limit,
-) -> (u64, u64) {
-    let counted = match algorithm {
-        Algorithm::FixedWindow => Algorithm::FixedWindow,
-        _ => Algorithm::SlidingLog,
-    };
+/// The largest number of requests of one caller in one interval.
+pub(super) fn busiest(callers: &BTreeMap<u64, Vec<i64>>, interval: Duration) -> u64 {
     let most = |times: &Vec<i64>| {
-        let untouched =
-            |permits: &u64| refused(times, counted, Limit::new(*permits, limit.interval())) == 0;
+        let untouched = |permits: &u64| {
+            let limit = Limit::new(*permits, interval);
+            refused(times, Algorithm::SlidingLog, limit) == 0
+        };
         (1..).find(untouched).unwrap()
     };
-    callers
-        .iter()
-        .map(|(caller, times)| (most(times), *caller))
-        .max()
-        .unwrap()
+    callers.values().map(most).max().unwrap()
 }

@@ -55,9 +55,12 @@ impl Observer for Heard {
         self.say(match event {
             StateChange::Breaker { open, .. } => format!("breaker {open}"),
             StateChange::Connection { connected, .. } => format!("connected {connected}"),
-            StateChange::Managed { verb, .. } => format!("managed {verb}"),
+            StateChange::Managed { verb, rule, by, .. } => {
+                format!("managed {verb} {} {by:?}", rule.unwrap_or("-"))
+            }
             StateChange::Lost { receipt, .. } => format!("lost receipt {receipt}"),
             StateChange::Settled { taken, charged, .. } => format!("settled {taken} {charged}"),
+            StateChange::Limiters { .. } | StateChange::Remembered { .. } => return,
             other => format!("{other:?}"),
         });
     }
@@ -80,7 +83,7 @@ async fn each_call_is_told_with_those_that_share_it() {
         "call sliding_log/verbs 0 ok",
         "call sliding_log/acquire 1 ok",
         "call HMGET 0 ok",
-        "managed try_set_rate",
+        "managed try_set_rate - Code",
         "settled 3 1",
         "allow store -",
     ] {
@@ -170,14 +173,163 @@ async fn an_outage_is_told_with_what_decided_instead() {
     .await;
 }
 
+/// Counts what it is told, and panics at one of its methods.
 #[derive(Debug, Default)]
-struct Panics(AtomicUsize);
+struct Panics {
+    at: usize,
+    told: AtomicUsize,
+}
+
+impl Panics {
+    fn tell(&self, method: usize) {
+        self.told.fetch_add(1, Ordering::SeqCst);
+        assert!(method != self.at, "an observer's mistake");
+    }
+}
 
 impl Observer for Panics {
     fn decided(&self, _: &Decided<'_>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        panic!("an observer's mistake");
+        self.tell(0);
     }
+
+    fn called(&self, _: &StoreCall<'_>) {
+        self.tell(1);
+    }
+
+    fn changed(&self, _: &StateChange<'_>) {
+        self.tell(2);
+    }
+}
+
+/// Whichever method panics, no other is called after that, by the store and the layers on it; and
+/// one warning says so.
+#[tokio::test]
+async fn an_observer_that_panics_is_off_and_logged_once() {
+    for at in 0..3 {
+        let log = Log::default();
+        let _capturing = log.capture(LevelFilter::WARN);
+        let panics = Arc::new(Panics {
+            at,
+            ..Panics::default()
+        });
+        let store = shared_redis().observe(panics.clone()).build().unwrap();
+        let layers = ["one", "other"].map(|name| {
+            let rule = Limit::per_hour(9).by(FromHeader::new("x-key"));
+            layer_of(&store, rule.named(name))
+        });
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            for layer in &layers {
+                let request = Request::builder().header("x-key", "a").body(()).unwrap();
+                assert!(decide(layer, request).await.is_allowed());
+            }
+            let limiter = layers[0].limiter("one", ["a"]).unwrap();
+            assert!(limiter.delete().await.unwrap());
+            told.push(panics.told.load(Ordering::SeqCst));
+        }
+        assert_eq!(told[0], told[1], "{at}");
+        let said = log.text();
+        let warnings = said.matches("an observer has panicked").count();
+        assert_eq!((warnings, said.matches(" WARN ").count()), (1, 1), "{said}");
+    }
+}
+
+/// Says who was told.
+#[derive(Debug)]
+struct Order(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+impl Observer for Order {
+    fn decided(&self, _: &Decided<'_>) {
+        self.1.lock().unwrap().push(self.0);
+    }
+}
+
+#[tokio::test]
+async fn observers_are_told_in_the_order_in_which_they_were_added() {
+    let told = Arc::default();
+    let order = |name| Arc::new(Order(name, Arc::clone(&told)));
+    let rule = || Limit::per_hour(9).by(FromHeader::new("x-key"));
+    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
+    let redis = shared_redis()
+        .observe(order("store"))
+        .observe(order("its second"));
+    let memory = MemoryStore::new()
+        .observe(order("store"))
+        .observe(order("its second"));
+    let redis = redis.build().unwrap();
+    for builder in [
+        RateLimitLayer::builder(&redis),
+        RateLimitLayer::builder(&memory),
+    ] {
+        let layer = builder
+            .otherwise(rule())
+            .observe(order("layer"))
+            .observe(order("layer's second"))
+            .build()
+            .unwrap();
+        let _ = decide(&layer, request()).await;
+        let told = std::mem::take(&mut *told.lock().unwrap());
+        assert_eq!(told, ["layer", "layer's second", "store", "its second"]);
+    }
+}
+
+/// Keeps events as their `Debug` shows them, and the hashes of keys.
+#[derive(Debug, Default)]
+struct Shown(Mutex<(String, Vec<u64>)>);
+
+impl Shown {
+    fn keep(&self, event: &dyn std::fmt::Debug) {
+        let mut shown = self.0.lock().unwrap();
+        shown.0 += &format!("{event:?} {event:#?}");
+    }
+}
+
+impl Observer for Shown {
+    fn decided(&self, event: &Decided<'_>) {
+        self.keep(event);
+        let hashes = event.rules.iter().map(|rule| rule.key_hash());
+        self.0.lock().unwrap().1.extend(hashes);
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        self.keep(event);
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        self.keep(event);
+    }
+}
+
+#[tokio::test]
+async fn events_show_no_key_and_a_hash_tells_callers_apart() {
+    let shown = Arc::new(Shown::default());
+    let store = shared_redis().observe(shown.clone()).build().unwrap();
+    let rule = Limit::per_hour(2).by(FromHeader::new("x-key"));
+    let layer = layer_of(&store, rule.named("login").wait(millis(1)));
+    let (ann, bob) = (unique("ann"), unique("bob"));
+    for key in [Some(&ann), Some(&bob), Some(&ann), Some(&ann), None] {
+        let mut request = Request::new(());
+        if let Some(key) = key {
+            let value = header::HeaderValue::from_str(key).unwrap();
+            request.headers_mut().insert("x-key", value);
+        }
+        let _ = decide(&layer, request).await;
+    }
+    let limiter = layer.limiter("login", [&bob]).unwrap();
+    limiter.release(1).await.unwrap();
+    let (text, hashes) = &*shown.0.lock().unwrap();
+    for event in ["Decided {", "StoreCall {", "Managed {", "Waiting {"] {
+        assert!(text.contains(event), "{event}: {text}");
+    }
+    assert!(!text.contains(&ann) && !text.contains(&bob), "{text}");
+    let [first, other, second, third, missing] = hashes[..] else {
+        panic!("{hashes:?}");
+    };
+    assert!(
+        first == second && second == third && first != other,
+        "{hashes:?}"
+    );
+    assert!(missing == 0 && first != 0, "{hashes:?}");
 }
 
 #[tokio::test]
@@ -190,8 +342,20 @@ async fn an_observer_that_panics_is_not_called_again() {
     let request = || Request::builder().header("x-key", "a").body(()).unwrap();
     assert!(decide(&layer, request()).await.is_allowed());
     assert!(!decide(&layer, request()).await.is_allowed());
-    assert_eq!(panics.0.load(Ordering::SeqCst), 1);
+    // Of the limiter that was made, and of the first decision.
+    assert_eq!(panics.told.load(Ordering::SeqCst), 2);
     assert_eq!(heard.0.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_limiter_is_observed_under_its_new_name() {
+    let heard = Arc::new(Heard::default());
+    let store = MemoryStore::new().observe(heard.clone());
+    let limiter = RateLimiter::new(&store, "before").unwrap();
+    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    let renamed = limiter.rename("after").await.unwrap();
+    assert!(renamed.try_acquire().await.unwrap().is_allowed());
+    assert!(heard.has("allow store"), "{heard:?}");
 }
 
 #[tokio::test]
@@ -232,7 +396,85 @@ fn rules_that_are_applied_or_refused_are_told() {
     layer.reload(rules.otherwise(Limit::per_hour(2))).unwrap();
     let said = heard.0.lock().unwrap().clone();
     assert!(said[0].contains("refused: Some("), "{said:?}");
-    assert_eq!(said[1], "Rules { refused: None }");
+    assert_eq!(said[1], "Rules { refused: None, by: Code }");
+}
+
+async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
+    let name = unique("ann");
+    let layer = layer_of(
+        &store,
+        Limit::per_hour(1)
+            .by(FromHeader::new("x-key"))
+            .named("login"),
+    );
+    let request = || Request::builder().header("x-key", &name).body(()).unwrap();
+    assert!(decide(&layer, request()).await.is_allowed());
+    let limiter = layer.limiter("login", [&name]).unwrap();
+    limiter.available_permits().await.unwrap();
+    limiter.release(1).await.unwrap();
+    let (parts, ()) = request().into_parts();
+    let by_request = layer.limiters_of(&parts).remove(0).by_tool();
+    by_request.delete().await.unwrap();
+    let own = limited(&store, Limit::per_hour(1)).await.by_tool();
+    let renamed = own.rename(&format!("{}2", own.name())).await.unwrap();
+    renamed.delete().await.unwrap();
+    assert!(renamed.delete().await.is_ok_and(|deleted| !deleted));
+    renamed.release(1).await.unwrap_err();
+    let said = heard.0.lock().unwrap().clone();
+    let managed: Vec<_> = said.iter().filter(|it| it.starts_with("managed")).collect();
+    assert_eq!(
+        managed,
+        [
+            "managed release login Code",
+            "managed delete login Tool",
+            "managed try_set_rate - Code",
+            "managed rename - Tool",
+            "managed delete - Tool",
+            "managed delete - Tool",
+        ]
+    );
+    assert!(!format!("{said:?}").contains(&name), "{said:#?}");
+}
+
+#[tokio::test]
+async fn changes_of_a_limiter_in_memory_are_told_without_keys() {
+    let heard = Arc::new(Heard::default());
+    changes_are_told_without_keys(MemoryStore::new().observe(heard.clone()), &heard).await;
+}
+
+#[tokio::test]
+async fn changes_of_a_limiter_in_redis_are_told_without_keys() {
+    let heard = Arc::new(Heard::default());
+    let store = shared_redis().observe(heard.clone()).build().unwrap();
+    changes_are_told_without_keys(store, &heard).await;
+}
+
+#[tokio::test]
+async fn a_file_is_told_as_the_origin_of_its_rules() {
+    let heard = Arc::new(Heard::default());
+    let path = std::env::temp_dir().join(unique("limits.toml"));
+    let text = "[rules.a]\nrate = '2/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['a']\n";
+    std::fs::write(&path, text).unwrap();
+    let layer = RateLimitLayer::builder(&MemoryStore::new())
+        .otherwise(Limit::per_hour(1))
+        .observe(heard.clone())
+        .build()
+        .unwrap();
+    let watch = layer.watch(tower_ratelimit::RulesFile::new(), &path);
+    let watching = tokio::spawn(watch.every(millis(20)).run());
+    until("the file is applied", async || {
+        heard.has("Rules { refused: None, by: File }")
+    })
+    .await;
+    std::fs::write(&path, "nonsense").unwrap();
+    until("the file is refused", async || {
+        let all = heard.all();
+        all.iter()
+            .any(|said| said.contains("refused: Some(") && said.ends_with("by: File }"))
+    })
+    .await;
+    watching.abort();
+    std::fs::remove_file(path).unwrap();
 }
 
 #[tokio::test]
@@ -240,20 +482,26 @@ async fn a_line_in_the_log_says_what_was_refused() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::INFO);
     let store = shared_redis().summary(millis(20)).build().unwrap();
-    let layer = layer_of(
-        &store,
-        Limit::per_hour(1)
-            .by(FromHeader::new("x-key"))
-            .named("login"),
-    );
+    let silent = shared_redis().summary(millis(20)).summary(None);
+    let silent = silent.build().unwrap();
+    let rule = |name| {
+        let rule = Limit::per_hour(1).by(FromHeader::new("x-key"));
+        rule.named(name)
+    };
+    let layer = layer_of(&store, rule("login"));
+    let silent = layer_of(&silent, rule("silent"));
     let ask = || Request::builder().header("x-key", "a").body(()).unwrap();
-    until("the line is there", async || {
+    until("two lines are there", async || {
         let _ = decide(&layer, ask()).await;
+        let _ = decide(&silent, ask()).await;
         let said = log.lines();
-        let line = said
-            .iter()
-            .find(|line| line.contains("rate limits, last 0 s: login"));
-        line.is_some_and(|line| line.contains("(1 caller)") && line.contains("store p99"))
+        let lines = said.iter().filter(|line| {
+            line.contains("rate limits, last 0 s: login")
+                && line.contains("(1 caller)")
+                && line.contains("store p99")
+        });
+        lines.count() > 1
     })
     .await;
+    assert!(!log.text().contains("silent"));
 }

@@ -6,6 +6,7 @@ use crate::{
     listed::{Listed, listed, metric_of},
     scene::*,
 };
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tower_ratelimit::{
     FailurePolicy, Rules,
@@ -23,13 +24,13 @@ fn recorder() -> PrometheusRecorder {
 }
 
 /// Runs a scenario on this thread, whose metrics go to a recorder of its own.
-fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
+pub(super) fn recorded(scenario: impl AsyncFnOnce(&PrometheusRecorder)) {
     let recorder = recorder();
     metrics::with_local_recorder(&recorder, || runtime().block_on(scenario(&recorder)));
 }
 
 /// The samples of a scrape, each with its labels in their order.
-fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
+pub(super) fn samples(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
     let text = recorder.handle().render();
     let lines = text
         .lines()
@@ -91,6 +92,152 @@ fn a_request_is_counted_with_its_rules_and_permits() {
     });
 }
 
+/// Layers are built when a service starts, perhaps before it installs a recorder.
+#[test]
+fn a_recorder_that_comes_after_the_layer_is_built_counts() {
+    let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+    let layer = layer_of(&store, rule("a"));
+    recorded(async |recorder| {
+        let _ = decide(&layer, request("ann")).await;
+        let samples = samples(recorder);
+        for (name, value) in [
+            (
+                "ratelimit_requests_total{result=\"allow\",source=\"store\"}",
+                1.0,
+            ),
+            (
+                "ratelimit_rule_requests_total{rule=\"a\",result=\"taken\"}",
+                1.0,
+            ),
+            ("ratelimit_permits_total{rule=\"a\",kind=\"taken\"}", 1.0),
+            ("ratelimit_limit_permits{rule=\"a\"}", 2.0),
+            ("ratelimit_limiters", 1.0),
+        ] {
+            assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
+        }
+    });
+}
+
+/// However many servers there are, 32 have a label of their own.
+#[test]
+fn a_flood_of_servers_makes_few_series() {
+    recorded(async |recorder| {
+        let metrics = Arc::new(Metrics::new());
+        for port in 1..=40 {
+            // Nothing answers there.
+            let store = patient(format!("redis://secret:pass@127.0.0.1:{port}"));
+            let store = store.observe(metrics.clone()).build().unwrap();
+            store.ping().await.unwrap_err();
+        }
+        let samples = samples(recorder);
+        let nodes = samples.keys().filter(|name| name.contains("node="));
+        let nodes: Vec<_> = nodes.collect();
+        assert_eq!(nodes.len(), 33, "{nodes:#?}");
+        assert!(samples.contains_key("ratelimit_connected{node=\"others\"}"));
+        assert!(
+            nodes.iter().all(|name| !name.contains("pass")),
+            "{nodes:#?}"
+        );
+    });
+}
+
+/// Remembers what metrics are described as.
+#[derive(Debug, Default)]
+struct Described(Mutex<BTreeMap<String, (&'static str, Option<Unit>)>>);
+
+impl Described {
+    fn describe(&self, name: &KeyName, kind: &'static str, unit: Option<Unit>) {
+        let mut all = self.0.lock().unwrap();
+        all.insert(name.as_str().to_owned(), (kind, unit));
+    }
+}
+
+impl Recorder for Described {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, "counter", unit);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, "gauge", unit);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, "histogram", unit);
+    }
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn each_metric_is_described_with_its_unit() {
+    let described = Described::default();
+    metrics::with_local_recorder(&described, || {
+        runtime().block_on(async {
+            let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+            let _ = decide(&layer_of(&store, rule("a")), request("ann")).await;
+        });
+    });
+    let described = described.0.into_inner().unwrap();
+    let listed = listed();
+    assert_eq!(
+        described.keys().collect::<Vec<_>>(),
+        listed.keys().collect::<Vec<_>>()
+    );
+    for (name, (kind, unit)) in described {
+        assert_eq!(kind, listed[&name].0, "{name}");
+        let expected = match name.ends_with("_seconds") {
+            true => Unit::Seconds,
+            false => Unit::Count,
+        };
+        assert_eq!(unit, Some(expected), "{name}");
+    }
+}
+
+/// Of all stores of an observer together; a clone is no other store.
+#[test]
+fn gauges_say_what_is_kept_in_memory() {
+    recorded(async |recorder| {
+        let metrics = Arc::new(Metrics::new());
+        let is = |name: &str, value: f64| {
+            let samples = samples(recorder);
+            assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
+        };
+        let stores = [(); 2].map(|()| MemoryStore::new().observe(metrics.clone()));
+        let layers = stores.each_ref().map(|store| layer_of(store, rule("a")));
+        for key in ["ann", "bob", "ann", "ann"] {
+            let _ = decide(&layers[0], request(key)).await;
+        }
+        let _ = decide(&layers[1].clone(), request("ann")).await;
+        is("ratelimit_limiters", 3.0);
+        let bob = layers[0].limiter("a", ["bob"]).unwrap();
+        assert!(bob.delete().await.unwrap());
+        is("ratelimit_limiters", 2.0);
+        assert_eq!(stores.map(|store| store.len()), [1, 1]);
+
+        let store = shared_redis()
+            .deny_cache(secs(60))
+            .observe(metrics)
+            .build()
+            .unwrap();
+        let layer = layer_of(&store, rule("b"));
+        for key in ["ann", "bob", "bob", "bob", "bob", "ann", "ann", "ann"] {
+            let _ = decide(&layer, request(key)).await;
+        }
+        is("ratelimit_remembered", 2.0);
+        is("ratelimit_limiters", 2.0);
+    });
+}
+
 /// Neither callers nor what they send make series, also where their keys are secrets.
 #[test]
 fn a_flood_of_keys_makes_no_series() {
@@ -123,7 +270,9 @@ fn a_flood_of_keys_makes_no_series() {
 async fn everything(recorder: &PrometheusRecorder) -> String {
     let mut server = RedisServer::start();
     let metrics = Arc::new(Metrics::new());
-    let store = hasty(server.url(), millis(50)).breaker(2).observe(metrics);
+    let store = hasty(server.url(), millis(50))
+        .breaker(2)
+        .observe(metrics.clone());
     let store = store.build().unwrap();
     let rules = || {
         Rules::new()
@@ -142,8 +291,12 @@ async fn everything(recorder: &PrometheusRecorder) -> String {
         send(&layer, request).await
     };
     layer.reload(rules()).unwrap();
-    let _ = ask("/").await;
+    for _ in 0..3 {
+        let _ = ask("/").await;
+    }
     let _ = ask("/refund").await;
+    let in_memory = MemoryStore::new().observe(metrics);
+    let _ = limited(&in_memory, Limit::per_hour(1)).await;
     for _ in 0..3 {
         let _ = tokio::time::timeout(millis(200), ask("/wait")).await;
     }

@@ -201,3 +201,33 @@ async fn a_caller_that_leaves_is_cancelled_in_its_own_span() {
     assert!(said.contains(&expected), "{said}");
     assert!(!said.contains("elsewhere{"), "{said}");
 }
+
+/// A batch is one span, and says how many requests share it.
+#[tokio::test]
+async fn a_batch_is_one_span() {
+    let server = RedisServer::start();
+    let log = Log::default();
+    let _capturing = log.capture_spans();
+    let store = patient(server.url()).build().unwrap();
+    let layer = layer_of(&store, by_key(Limit::per_hour(9)));
+    let _ = decide(&layer, request("first")).await;
+    drop(log.take());
+    let mut callers = JoinSet::new();
+    for caller in 0..60 {
+        let layer = layer.clone();
+        callers.spawn(async move { decide(&layer, request(&format!("key-{}", caller / 6))).await });
+    }
+    assert!(callers.join_all().await.iter().all(Decision::is_allowed));
+    let spans = calls(&log);
+    let number = |said: &String| {
+        let (_, rest) = said.split_once("ratelimit.callers=").unwrap();
+        let end = rest.find(|it: char| !it.is_ascii_digit()).unwrap();
+        rest[..end].parse::<usize>().unwrap()
+    };
+    let shared: usize = spans.iter().map(number).sum();
+    assert_eq!(shared, 60, "{spans:#?}");
+    let is_batch =
+        |said: &&String| said.contains("db.operation.name=\"sliding_log/acquire_batch\"");
+    let batches: usize = spans.iter().filter(is_batch).map(number).sum();
+    assert!(batches > 30 && spans.len() < 10, "{spans:#?}");
+}

@@ -49,6 +49,11 @@ async fn what_may_not_run_twice_is_sent_once() {
         };
         assert_eq!(sent("{orders}", taken).await, 1, "{algorithm:?}");
     }
+    let quota = async |limiter: RateLimiter| {
+        let limiter = limiter.calendar(Limit::monthly(9)).unwrap();
+        limiter.try_acquire().await.map(drop)
+    };
+    assert_eq!(sent("{orders}", quota).await, 1, "calendar");
 }
 
 /// A decision's ids make it safe to repeat; and the test shows that the node above would notice a

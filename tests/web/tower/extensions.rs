@@ -15,7 +15,7 @@ fn name_of(decision: &Decision) -> (String, bool) {
 /// The rules whose decisions are there, in their order, and whether they allowed.
 fn all(extensions: &Extensions) -> Vec<(String, bool)> {
     let decisions = extensions.get::<Decisions>().expect("decisions");
-    decisions.as_slice().iter().map(name_of).collect()
+    decisions.iter().map(name_of).collect()
 }
 
 fn last(extensions: &Extensions) -> (String, bool) {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use tower_ratelimit::{
     Rules, Tiers,
     key::{Constant, FromHeader, FromParts, PeerIp},
+    limit_by,
 };
 
 use super::{Inner, asking, status};
@@ -39,6 +40,10 @@ fn rules(name: &str) -> Rules {
         )
         .on("/tiers", Rule::new("plan", tiers, key()))
         .on(
+            "/found",
+            Rule::new("found", limit_by(|_: &Parts| Limit::per_hour(3)), key()),
+        )
+        .on(
             "/exact",
             Rule::shared(name)
                 .or_init(Limit::per_hour(3))
@@ -71,6 +76,7 @@ async fn are_those_of_requests(store: &impl Store) {
         ("/slots", "slots", &[&user]),
         ("/both", "both", &[&user, "it"]),
         ("/tiers", "plan.free", &[&user]),
+        ("/found", "found", &[&user]),
         ("/exact", "exact", &[]),
         ("/template", "template", &[&user]),
     ] {

@@ -10,6 +10,9 @@ const MOST: f64 = 1.05;
 /// A row that costs so much less is to be written down, so that the gain is not lost unseen.
 const LESS: f64 = 0.95;
 
+/// A row that may cost only so many instructions more than another one: 160 are some 15 ns.
+const BESIDE: (&str, &str, f64) = ("refused, deny cache, metrics", "refused, deny cache", 160.0);
+
 /// The committed file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Book {
@@ -122,6 +125,16 @@ impl Book {
                 change.unwrap_or_default(),
             );
         }
+        let count = |of: &str| counts.iter().find(|(name, _)| *name == of);
+        let (name, beside, most) = BESIDE;
+        if let (Some((_, more)), Some((_, less))) = (count(name), count(beside)) {
+            let added = more - less;
+            let _ = writeln!(compared.table, "\n`{name}` adds {added:.0} to `{beside}`.");
+            if added > most {
+                let mistake = format!("`{name}` adds {added:.0}, and may add {most} to `{beside}`");
+                compared.mistakes.push(mistake);
+            }
+        }
         let is_row = |name: &str| counts.iter().any(|(row, _)| *row == name);
         for name in self.counts.keys().filter(|name| !is_row(name)) {
             let mistake = format!("`{name}` is committed and is no row: --write");
@@ -196,6 +209,17 @@ mod tests {
             let compared = committed().compare(&counts(row));
             assert_eq!(compared.mistakes.len(), mistakes, "{row}");
             assert_eq!(compared.notes.len(), notes, "{row}");
+        }
+    }
+
+    #[test]
+    fn metrics_may_add_what_is_committed_to_a_refusal() {
+        for (added, mistakes) in [(160.0, 0), (161.0, 1)] {
+            let (metrics, without, _) = BESIDE;
+            let counts: Counts = vec![(without, 6000.0), (metrics, 6000.0 + added)];
+            let book = parse(&print("these tools", &counts)).unwrap();
+            let compared = book.compare(&counts);
+            assert_eq!(compared.mistakes.len(), mistakes, "{:?}", compared.mistakes);
         }
     }
 

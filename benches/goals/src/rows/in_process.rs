@@ -72,6 +72,7 @@ const CASES: [Case; 18] = [
         None,
         Some(0.03),
     ),
+    ("refused, deny cache, no observer", Governor, None, None),
     ("refused, deny cache", Governor, Some(330.0), None),
     ("refused, deny cache, metrics", Governor, None, None),
     ("admitted, lease", Governor, Some(420.0), None),

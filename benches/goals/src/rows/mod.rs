@@ -7,7 +7,7 @@ mod floor;
 mod http;
 mod in_process;
 mod latency;
-
+pub(crate) mod replay;
 mod throughput;
 mod weight;
 
@@ -25,6 +25,7 @@ pub(crate) fn all(quick: bool) -> Vec<Row> {
     rows.push(latency::row(pace));
     rows.extend(in_process::rows(pace));
     rows.extend(allocations::rows());
+    rows.push(replay::row(pace));
     rows
 }
 

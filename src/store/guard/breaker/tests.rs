@@ -208,7 +208,8 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
-    breakers.traffic().replied_for(well.first.name());
+    let traffic = breakers.traffic();
+    traffic.replied(traffic.index(well.first.name()));
     clock.advance(SLOW / 2);
     drop(passes);
     assert_eq!(states(&breakers), SECOND_IS_OPEN);

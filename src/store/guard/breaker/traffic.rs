@@ -7,7 +7,6 @@
 //! is not held against the server.
 
 use std::{
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -71,17 +70,10 @@ impl Traffic {
         self.came_in_at(0);
     }
 
-    /// Records a reply of the only node, unless its bytes are seen.
-    pub(crate) fn replied(&self) {
+    /// Records a reply of a node, unless its bytes are seen.
+    pub(crate) fn replied(&self, index: usize) {
         if !self.is_watched() {
-            self.came_in();
-        }
-    }
-
-    /// Records a reply of the node of this name, unless its bytes are seen.
-    pub(crate) fn replied_for(&self, name: &Name) {
-        if !self.is_watched() {
-            self.came_in_at(self.index(name));
+            self.came_in_at(index);
         }
     }
 
@@ -218,13 +210,5 @@ impl WatchedConnection {
         if let Some(mut node) = self.traffic.node(0) {
             node.owed_since = None;
         }
-    }
-}
-
-impl fmt::Debug for Traffic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Traffic")
-            .field("nodes", &self.nodes.len())
-            .finish_non_exhaustive()
     }
 }

@@ -1,9 +1,16 @@
 //! The permits of one lease: handed out, given back, and settled when it ends.
 
-use std::{fmt, sync::Mutex};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
-use crate::receipt::{PermitId, Receipt, TakenAhead};
-use crate::sync::lock;
+use crate::{
+    name::Limiter,
+    receipt::{PermitId, Receipt, TakenAhead},
+    sync::lock,
+};
 
 /// The permits of one lease, which have one entry in the store between them.
 ///
@@ -14,8 +21,12 @@ use crate::sync::lock;
 pub(crate) struct Balance {
     /// The receipt of the call that took them.
     receipt: Receipt,
+    settle: Settle,
     state: Mutex<State>,
 }
+
+/// Settles with the store. It does not wait.
+pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 struct State {
     /// Set if permits that come back may be handed out again.
@@ -26,18 +37,25 @@ struct State {
     entry: u32,
     /// How many grants were made out of it.
     grants: u64,
+    /// Corrections of the entry that are still to be sent.
+    corrections: VecDeque<(Receipt, u32)>,
+    /// Set while a caller sends them.
+    sending: bool,
 }
 
 impl Balance {
-    pub(crate) fn new(receipt: Receipt) -> Self {
+    pub(crate) fn new(receipt: Receipt, settle: Settle) -> Self {
         let permits = receipt.permits;
         Self {
             receipt,
+            settle,
             state: Mutex::new(State {
                 open: true,
                 unused: permits,
                 entry: permits,
                 grants: 0,
+                corrections: VecDeque::new(),
+                sending: false,
             }),
         }
     }
@@ -52,11 +70,16 @@ impl Balance {
         Some((left, self.receipt.id.for_grant(state.grants)))
     }
 
+    /// Returns the limiter that the permits are of.
+    pub(crate) fn limiter(&self) -> &Arc<Limiter> {
+        &self.receipt.limiter
+    }
+
     /// Ends the lease: nothing is handed out any more, and what no grant has is given back.
-    pub(crate) fn close(&self, settle: impl FnOnce(Receipt, u32)) {
+    pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.open = false;
-        self.correct(&mut state, settle);
+        self.correct(state);
     }
 
     /// Returns whether it is to be followed by another: it has ended, or less than half of it is
@@ -76,36 +99,38 @@ impl Balance {
         self.receipt.permits
     }
 
-    fn correct(&self, state: &mut State, settle: impl FnOnce(Receipt, u32)) {
-        if state.unused == 0 {
+    /// Takes what is unused out of the entry. Corrections are sent in their order, and unlocked:
+    /// `settle` may tell an observer of a loss, which may ask for this lease again. So one caller at
+    /// a time sends, also what comes meanwhile.
+    fn correct<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+        if state.unused > 0 {
+            let permits = state.entry;
+            state.entry -= mem::take(&mut state.unused);
+            let entry = Receipt {
+                permits,
+                ..self.receipt.clone()
+            };
+            let keep = state.entry;
+            state.corrections.push_back((entry, keep));
+        }
+        if mem::replace(&mut state.sending, true) {
             return;
         }
-        let entry = Receipt {
-            permits: state.entry,
-            ..self.receipt.clone()
-        };
-        state.entry -= state.unused;
-        state.unused = 0;
-        settle(entry, state.entry);
+        while let Some((entry, keep)) = state.corrections.pop_front() {
+            drop(state);
+            (self.settle)(entry, keep);
+            state = lock(&self.state);
+        }
+        state.sending = false;
     }
 }
 
 impl TakenAhead for Balance {
-    // Under the lock, so that corrections are sent in their order.
-    fn give_back(&self, permits: u32, settle: &mut dyn FnMut(Receipt, u32)) {
+    fn give_back(&self, permits: u32) {
         let mut state = lock(&self.state);
         state.unused += permits;
         if !state.open {
-            self.correct(&mut state, settle);
+            self.correct(state);
         }
-    }
-}
-
-// Receipts hold names, and names identities.
-impl fmt::Debug for Balance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Balance")
-            .field("taken", &self.taken())
-            .finish_non_exhaustive()
     }
 }

@@ -1,12 +1,11 @@
 //! The leases of a store, and what is known of the limiters that may have one.
 
 use std::{
-    fmt,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
@@ -51,7 +50,6 @@ struct State {
 /// Permits in hand. Dropping it ends it: what no grant has is given back.
 pub(crate) struct Lease {
     pub(crate) balance: Arc<Balance>,
-    pub(crate) settle: Settle,
     /// The limit by which it was taken.
     pub(crate) limit: LimitSource,
     /// It lasts so long after it was sent.
@@ -61,15 +59,10 @@ pub(crate) struct Lease {
     pub(crate) received: Duration,
     /// The limit when it was taken, with what was left beside it.
     pub(crate) state: LimitState,
-    /// None without a runtime: the entry in the store expires by itself.
-    pub(crate) _expiry: Option<Expiry>,
+    /// The task that ends it in time, also if its limiter is not asked for any more. None without a
+    /// runtime: the entry in the store expires by itself.
+    pub(crate) _expiry: Option<JoinSet<()>>,
 }
-
-/// Settles with the store. It neither waits nor comes back to leases, whose locks may be held.
-pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
-
-/// The task that ends a lease in time, also if its limiter is not asked for any more.
-pub(crate) struct Expiry(pub(crate) AbortHandle);
 
 /// The part of a call beside its callers.
 pub(crate) struct LeasePlan {
@@ -96,6 +89,9 @@ impl LeaseTable {
     }
 
     /// Grants out of the lease, if it has enough.
+    ///
+    /// That overtakes no waiter: where one waits there is no lease.
+    #[inline]
     pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
         lease_of(acquire)?;
         let entry = self.entries.get(acquire.first.name().text())?;
@@ -149,7 +145,7 @@ impl LeaseTable {
         self.entries.iter().filter(has_lease).count()
     }
 
-    /// Ends so many leases.
+    /// Gives back what this many leases hold and no grant has.
     pub(crate) fn end_first(&self, most: usize) {
         let ended = |(_, entry): (Text, Arc<Entry>)| lock(&entry.0).lease.take();
         self.entries
@@ -318,9 +314,16 @@ impl Lease {
             retry_after: None,
             shadow: false,
         };
+        // The limiter is the lease's, so that a grant allocates none. No call is made for it.
+        let limiter = match self.balance.limiter() {
+            limiter if limiter.limit == charge.limit() => Arc::clone(limiter),
+            _ => charge.limiter.share(),
+        };
         let receipt = Receipt {
             id,
-            ..charge.receipt().granted(self.state.interval)
+            ..charge
+                .receipt_of(limiter, None)
+                .granted(self.state.interval)
         };
         let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
         let (limits, receipts) = (List::from([state]), List::from([receipt]));
@@ -330,21 +333,6 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.balance.close(|entry, keep| (self.settle)(entry, keep));
-    }
-}
-
-impl Drop for Expiry {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-// Names hold identities.
-impl fmt::Debug for LeaseTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseTable")
-            .field("limiters", &self.entries.len())
-            .finish_non_exhaustive()
+        self.balance.close();
     }
 }

@@ -198,7 +198,7 @@ async fn a_limiter_that_is_evicted_gives_its_lease_back() {
             let _ = world.takes(0, 1);
         }
     }
-    let (asked, out) = (world.ahead().len(), world.processes[0].count());
+    let (asked, out) = (world.ahead().len(), world.processes[0].table.count());
     assert!(
         asked > 10 * MOST && (1..=2 * MOST).contains(&out),
         "{out} of {asked}"

@@ -30,6 +30,8 @@ struct Granted {
     interval: i64,
     /// The number of the first part, counted from 1970.
     newest: i64,
+    /// Until when `newest` is the first part. It spares each grant two divisions.
+    ends: i64,
     parts: [u32; PARTS + 1],
 }
 
@@ -96,10 +98,12 @@ impl Recent {
 
 impl Granted {
     fn new(permits: u64, interval: i64, now: i64) -> Self {
+        let newest = part_at(now, interval);
         Self {
             permits,
             interval,
-            newest: part_at(now, interval),
+            newest,
+            ends: end_of(newest, interval),
             parts: [0; PARTS + 1],
         }
     }
@@ -117,7 +121,11 @@ impl Granted {
             return;
         }
         // After a clock was set back, grants go into the part that is there.
-        let passed = part_at(now, interval).saturating_sub(self.newest).max(0);
+        if now < self.ends {
+            return;
+        }
+        let newest = part_at(now, interval).max(self.newest);
+        let passed = newest.saturating_sub(self.newest);
         let count = self.parts.len();
         let passed = usize::try_from(passed).unwrap_or(count).min(count);
         self.parts.rotate_right(passed % count);
@@ -125,7 +133,8 @@ impl Granted {
             .iter_mut()
             .take(passed)
             .for_each(|part| *part = 0);
-        self.newest = self.newest.max(part_at(now, interval));
+        self.newest = newest;
+        self.ends = end_of(newest, interval);
     }
 
     fn add(&mut self, permits: u32) {

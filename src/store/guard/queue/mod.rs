@@ -45,7 +45,7 @@ use crate::{
     name::{BuildSpread, Limiter, Name},
     receipt::Receipt,
     store::{Calls, Listener},
-    sync::lock,
+    sync::{OnDrop, lock},
 };
 
 /// The charges of a queue's callers: limiters, the slots of each, which names do not compare, and
@@ -92,8 +92,6 @@ impl Queues {
 }
 
 impl Listener for Arc<Queues> {
-    fn changed(&self, _: &Name) {}
-
     /// Asks again for those that wait for `name`.
     fn room(&self, name: &Name, undone: bool) {
         // A caller that begins to wait after this look asks after it, too.
@@ -158,9 +156,14 @@ impl<S: Calls> Inner<S> {
     ///
     /// Dropping it gives the place up.
     async fn enter(&self, acquire: &Acquire, was_sent: bool) -> Result<in_flight::Place, Error> {
-        let mut leaving = Leaving((!was_sent).then_some(acquire));
+        let leaves = || {
+            let _ = acquire.unsent.set(());
+        };
+        let leaving = (!was_sent).then(|| OnDrop::new(leaves));
         let place = self.in_flight.enter(acquire.first.name(), was_sent).await;
-        leaving.0 = None;
+        if let Some(leaving) = leaving {
+            leaving.disarm();
+        }
         place
     }
 
@@ -186,17 +189,6 @@ impl<S: Calls> Inner<S> {
                 Err(no_timer())
             }
             decision => Ok(decision),
-        }
-    }
-}
-
-/// A caller that leaves unsent, if this is dropped with it.
-struct Leaving<'a>(Option<&'a Acquire>);
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        if let Some(acquire) = self.0 {
-            let _ = acquire.unsent.set(());
         }
     }
 }

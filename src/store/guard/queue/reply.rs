@@ -4,62 +4,38 @@ use std::{
     collections::{HashMap, VecDeque},
     future::poll_fn,
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::Mutex,
     task::Poll,
 };
 
 use tokio::sync::oneshot;
 
 use crate::{
-    decision::{Decision, Grant, Source},
+    decision::{Decision, Source},
     demand::Acquire,
-    error::{Error, ErrorKind},
+    error::Error,
     list::List,
     receipt::{PermitId, Receipt},
-    store::Calls,
     sync::lock,
 };
 
-/// A decision that its caller has not read yet.
-///
-/// Dropped unread, it gives back what is flagged so: its caller has left, and does not know of the
-/// grant, or has given it back before it was taken. For other callers, the code that drops them
-/// decides.
+/// A decision on its way to a caller, who may have left and given back by now.
 pub(super) struct Reply {
-    outcome: Option<Result<Decision, Error>>,
-    gives_back: bool,
-    store: Arc<dyn GivesBack>,
+    pub(super) outcome: Result<Decision, Error>,
+    /// Set if it was given back before it was taken.
+    pub(super) gave_back: bool,
 }
 
 impl Reply {
-    /// Returns the decision for a caller, who may have left and given back by now.
-    pub(super) fn new(
-        outcome: Result<Decision, Error>,
-        gave_back: bool,
-        store: Arc<dyn GivesBack>,
-    ) -> Self {
-        let leased = matches!(&outcome, Ok(Decision::Allow(grant)) if is_leased(grant));
-        Self {
-            outcome: Some(outcome),
-            gives_back: gave_back || leased,
-            store,
-        }
-    }
-
-    pub(super) fn read(mut self) -> Result<Decision, Error> {
-        let outcome = self.outcome.take();
-        outcome.unwrap_or_else(|| Err(ErrorKind::Unavailable.into()))
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if let Some(Ok(Decision::Allow(grant))) = self.outcome.take()
-            && self.gives_back
-        {
-            for receipt in grant.into_receipts() {
-                self.store.give_back(receipt);
+    /// Returns what to give back if its caller has left without reading it: what the caller gave
+    /// back too early, or does not know of. For other grants, the code that drops them decides.
+    pub(super) fn unread(self) -> List<Receipt> {
+        match self.outcome {
+            // A lease grants by an id that its caller does not know.
+            Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
+                grant.into_receipts()
             }
+            _ => List::new(),
         }
     }
 }
@@ -87,11 +63,6 @@ pub(crate) async fn while_wanted<T, M, R>(
     .await
 }
 
-/// Returns whether a grant was taken from permits at hand, by an id that its caller does not know.
-fn is_leased(grant: &Grant) -> bool {
-    grant.source() == Source::Lease
-}
-
 /// Returns the decision of each caller of a call. An error is that of each of them.
 pub(super) fn of_each(
     outcome: Result<List<Decision>, Error>,
@@ -100,17 +71,6 @@ pub(super) fn of_each(
     match outcome {
         Ok(decisions) => decisions.into_iter().map(Ok).collect(),
         Err(error) => vec![Err(error); callers],
-    }
-}
-
-/// A store of any type to which receipts are given back.
-pub(super) trait GivesBack: Send + Sync {
-    fn give_back(&self, receipt: Receipt);
-}
-
-impl<S: Calls> GivesBack for S {
-    fn give_back(&self, receipt: Receipt) {
-        self.settle(receipt, 0);
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     Inner, Key, in_flight, key,
-    reply::{GivesBack, Reply, of_each, while_wanted},
+    reply::{Reply, of_each, while_wanted},
     wait_queue::LONGEST_RUN,
 };
 use crate::{decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock};
@@ -91,7 +91,7 @@ async fn turn<S: Calls>(
                     reply,
                 };
                 let decision = match (&mut place.reply).await {
-                    Ok(reply) => reply.read(),
+                    Ok(reply) => reply.outcome,
                     // The runtime of the call is gone, or the call has panicked.
                     Err(_) => Box::pin(queue.call_alone(acquire, true)).await,
                 };
@@ -152,6 +152,9 @@ impl<S: Calls> Drop for Place<'_, S> {
     fn drop(&mut self) {
         // First: one that is put back behind is then either found here, or known to have left.
         self.reply.close();
+        if let Ok(reply) = self.reply.try_recv() {
+            self.queue.give_back(reply.unread());
+        }
         let mut runs = lock(&self.queue.queues.runs);
         let left = runs.get_mut(self.key).and_then(|run| {
             let at = run
@@ -249,8 +252,10 @@ impl<S: Calls> Call<S> {
                 return;
             };
             let gave_back = queue.queues.unanswered.remove(&member.acquire);
-            let store = Arc::clone(&queue.store) as Arc<dyn GivesBack>;
-            drop(member.reply.send(Reply::new(outcome, gave_back, store)));
+            let reply = Reply { outcome, gave_back };
+            if let Err(reply) = member.reply.send(reply) {
+                queue.give_back(reply.unread());
+            }
         }
         self.put_back();
     }

@@ -204,16 +204,16 @@ impl WaitQueue {
         }
         (call.number, call.until, call.is_sent) = (number, until, true);
         (self.nudged, self.due) = (false, None);
-        let waiters = self.waiters.iter_mut();
-        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
-        let picked = waiting.take(LONGEST_RUN).map(|waiter| {
-            if let Some(earlier) = waiter.call.replace(number) {
-                // That call may still be answered: what it takes has an id of its own.
-                waiter.earlier.push((earlier, waiter.acquire.receipts()));
-                waiter.take_new_id();
-            }
-            (waiter.number, waiter.acquire.clone())
-        });
+        let picked = undecided(&mut self.waiters)
+            .take(LONGEST_RUN)
+            .map(|waiter| {
+                if let Some(earlier) = waiter.call.replace(number) {
+                    // That call may still be answered: what it takes has an id of its own.
+                    waiter.earlier.push((earlier, waiter.acquire.receipts()));
+                    waiter.take_new_id();
+                }
+                (waiter.number, waiter.acquire.clone())
+            });
         picked.unzip()
     }
 
@@ -356,8 +356,7 @@ impl WaitQueue {
         let last = self.waiting().filter_map(|waiter| waiter.due).max();
         let last = last.unwrap_or(due);
         let (mut place, mut gap) = (0, false);
-        let waiters = self.waiters.iter_mut();
-        for waiter in waiters.filter(|waiter| waiter.outcome.is_none()) {
+        for waiter in undecided(&mut self.waiters) {
             let longest = waiter.acquire.max_wait.and_then(|wait| wait.queue);
             if longest.is_none_or(|longest| place < longest) {
                 place += 1;
@@ -383,9 +382,7 @@ impl WaitQueue {
         let Some(refusal) = &self.refusal else {
             return;
         };
-        let waiters = self.waiters.iter_mut();
-        let waiters = waiters.filter(|waiter| waiter.outcome.is_none());
-        for waiter in waiters.skip(asked_for) {
+        for waiter in undecided(&mut self.waiters).skip(asked_for) {
             if waiter.may_time_out() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
                 let due = waiter.due.or(self.due).unwrap_or(now);
                 let refusal = refusal.later(due.saturating_sub(now));
@@ -409,9 +406,7 @@ impl WaitQueue {
 
     /// Wakes two that see to the queue: one may not be polled.
     fn wake_first(&mut self) {
-        let waiters = self.waiters.iter_mut();
-        let waiting = waiters.filter(|waiter| waiter.outcome.is_none());
-        let wakers = waiting.filter_map(|waiter| waiter.waker.take());
+        let wakers = undecided(&mut self.waiters).filter_map(|waiter| waiter.waker.take());
         self.wakers.extend(wakers.take(2));
     }
 
@@ -451,6 +446,11 @@ impl Waiter {
     fn take_new_id(&mut self) {
         self.acquire.identify(self.acquire.first.id.for_next_call());
     }
+}
+
+/// Returns those that wait, to change them.
+fn undecided(waiters: &mut VecDeque<Waiter>) -> impl Iterator<Item = &mut Waiter> {
+    waiters.iter_mut().filter(|waiter| waiter.outcome.is_none())
 }
 
 /// Returns how long to wait by a refusal that waiting helps against.

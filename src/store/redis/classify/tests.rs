@@ -129,10 +129,11 @@ fn the_table_of_the_page_is_the_code() {
         let code = [
             row[0].to_owned(),
             kind(&error),
-            match class.executed() {
-                Executed::No => "no",
-                Executed::Partly => "a part, perhaps",
-                Executed::Perhaps => "perhaps",
+            match class {
+                _ if class.leaves_open() => "perhaps",
+                // Scripts are not rolled back.
+                Class::RefusedWithin | Class::Other => "a part, perhaps",
+                _ => "no",
             }
             .to_owned(),
             format!("{class:?}"),

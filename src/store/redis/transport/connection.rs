@@ -1,7 +1,6 @@
 //! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
-    fmt,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
@@ -20,8 +19,8 @@ use super::{
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
     observe::{Observers, StateChange},
-    store::redis::classify::{Class, Executed},
-    sync::lock,
+    store::redis::classify::Class,
+    sync::{OnDrop, lock},
 };
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within
@@ -68,7 +67,7 @@ pub(crate) struct Failed {
 
 impl Failed {
     fn after_sending(error: RedisError) -> Self {
-        let unacknowledged = Class::of(&error).executed() == Executed::Perhaps;
+        let unacknowledged = Class::of(&error).leaves_open();
         Self {
             error,
             unacknowledged,
@@ -214,11 +213,8 @@ impl Connection {
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
         let (mut link, since) = self.connected().await?;
-        let mut given_up = GivenUp {
-            connection: self,
-            since,
-            armed: true,
-        };
+        // Its caller may leave before it is answered.
+        let given_up = OnDrop::new(|| self.record_silence(since));
         let reply = match &mut link {
             Link::Multiplexed(connection, _) => connection.send_packed_command(command).await,
             #[cfg(feature = "cluster")]
@@ -227,7 +223,7 @@ impl Connection {
         };
         // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
-        given_up.armed = false;
+        given_up.disarm();
         self.record(since, reply.as_ref().err());
         reply.map_err(|error| {
             // The error of redis-rs after a repetition says nothing about the first attempt.
@@ -280,7 +276,7 @@ impl Connection {
             _ => {
                 // With several nodes, the caller knows which one it was.
                 if !self.source.is_cluster {
-                    self.dial.traffic.replied();
+                    self.dial.traffic.replied(0);
                 }
                 self.record_answer(since);
             }
@@ -433,21 +429,6 @@ impl Connection {
     }
 }
 
-/// Records that the caller of an unanswered command has left.
-struct GivenUp<'a> {
-    connection: &'a Connection,
-    since: Instant,
-    armed: bool,
-}
-
-impl Drop for GivenUp<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.connection.record_silence(self.since);
-        }
-    }
-}
-
 impl Slot {
     fn settle(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
         if self.attempts != number {
@@ -484,13 +465,4 @@ impl Slot {
 /// to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
-}
-
-// Addresses and passwords must not reach the logs.
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
 }

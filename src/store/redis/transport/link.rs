@@ -10,7 +10,7 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
     io::tcp::TcpSettings,
 };
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 /// The time for which the kernel sends bytes again before it gives the connection up. Its default
 /// is a quarter of an hour.
@@ -21,11 +21,12 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// A connection that many callers share.
 #[derive(Clone)]
 pub(super) enum Link {
-    /// With the task that drives it, if it was made here
+    /// With the task that reads and writes for it, if it was made here. That ends with its last
+    /// clone, even if the server never answers what was sent
     Multiplexed(
         MultiplexedConnection,
         #[allow(dead_code, reason = "it is held: dropping it ends the connection")]
-        Option<Arc<Driving>>,
+        Option<Arc<JoinSet<()>>>,
     ),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
@@ -41,16 +42,6 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
     fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         let mut connection = self.clone();
         Box::pin(async move { connection.req_packed_command(command).await })
-    }
-}
-
-/// The task that reads and writes for a connection. It ends with the last clone of the connection,
-/// even if the server never answers what was sent.
-pub(super) struct Driving(pub(crate) AbortHandle);
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::link::{Driving, Link};
+use super::link::Link;
 use crate::store::guard::breaker::{Traffic, WatchedConnection};
 
 /// Connects to the server at a client's address.
@@ -105,7 +105,8 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let (connection, driver) = connecting.await?;
     // It is connected.
     watch.owes_nothing();
-    let driving = Driving(tokio::spawn(driver).abort_handle());
+    let mut driving = JoinSet::new();
+    driving.spawn(driver);
     Ok(Link::Multiplexed(connection, Some(Arc::new(driving))))
 }
 

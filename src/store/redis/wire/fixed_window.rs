@@ -27,7 +27,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     verbs: &VERBS,
     is_idempotent: false,
     takes_lists: false,
-    tells_tat: false,
+    taken: None,
     brief: |_, _, _| None,
     settle,
     limit_of: None,

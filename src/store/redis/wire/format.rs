@@ -8,8 +8,7 @@ use smallvec::SmallVec;
 use super::script::{Ask, Script};
 use crate::{
     demand::{Acquire, Charge},
-    error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, StoredLimit},
+    limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
 };
@@ -20,6 +19,15 @@ use crate::{
 /// one.
 pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
+}
+
+/// Returns the keys of a limiter, however it is counted: by the calendar it has one of its own.
+pub(crate) fn own_keys(name: &Name, client_id: &str) -> Vec<String> {
+    if name.algorithm() != Algorithm::Calendar {
+        return keys(name, client_id).into();
+    }
+    let [_, [open, name, close, ..], ..] = key_pieces(name, client_id);
+    vec![[open, name, close, ":calendar"].concat()]
 }
 
 /// Returns the same keys in pieces.
@@ -267,18 +275,6 @@ pub(super) fn given(command: &mut Cmd, source: LimitSource) {
 pub(crate) fn fields(limit: &StoredLimit) -> (i64, i64, bool, u64) {
     let per_client = limit.rate_type == RateType::PerClient;
     (limit.rate, limit.interval, per_client, limit.keep_alive)
-}
-
-/// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
-/// come from the operating system each time.
-pub(crate) fn random_id() -> Result<PermitId, Error> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
-            .detail("no entropy")
-            .caused_by(error)
-    })?;
-    Ok(PermitId(id))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     verbs: &VERBS,
     is_idempotent: false,
     takes_lists: false,
-    tells_tat: true,
+    taken: Some(|at, given| Taken::Tat(Tat { at, given })),
     brief,
     settle,
     limit_of: Some(limit_of),
@@ -64,12 +64,13 @@ fn brief(
         script: &ACQUIRE,
         command: lone.command(caller.first.name(), ask.client_id, ask.now),
         once: true,
-        callers: 0,
+        callers: 1,
     };
     Some((call, |reply, run, _| {
         let lone = run.first().and_then(|caller| Lone::new(&caller.first));
         let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
-        Ok(answer.map(|answer| List::from([answer])))
+        let answers = answer.map(|answer| List::from([answer]));
+        Ok(answers.ok_or(None))
     }))
 }
 
@@ -163,7 +164,7 @@ impl Lone {
                     return Err(unreadable());
                 };
                 Answer {
-                    tat: Some(Tat { at, given }),
+                    taken: Some(Taken::Tat(Tat { at, given })),
                     ..self.answer_at(Verdict::Granted, at - now, Now::millis(now / 1000))
                 }
             }

@@ -2,6 +2,7 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
+pub(crate) mod calendar;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod gcra;
@@ -17,7 +18,7 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::{Call, Script, Scripts};
 pub(crate) use self::{
-    format::{acquire, keys, random_id, tag, values},
+    format::{acquire, keys, own_keys, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live},
     script::Ask,
 };
@@ -27,6 +28,7 @@ pub(crate) use self::{
     reply::unreadable,
 };
 use super::classify;
+pub(crate) use crate::store::random_id;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
 
 /// Returns the scripts that count a limiter.
@@ -36,6 +38,7 @@ pub(crate) fn scripts(name: &Name) -> &'static Scripts {
         Algorithm::SlidingLog => &sliding_log::SCRIPTS,
         Algorithm::FixedWindow => &fixed_window::SCRIPTS,
         Algorithm::Gcra => &gcra::SCRIPTS,
+        Algorithm::Calendar => &calendar::SCRIPTS,
     }
 }
 
@@ -67,7 +70,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 12] {
+pub(crate) fn all() -> [&'static Script; 14] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -81,6 +84,8 @@ pub(crate) fn all() -> [&'static Script; 12] {
         &gcra::ACQUIRE,
         &gcra::ACQUIRE_RUN,
         &gcra::VERBS,
+        &calendar::ACQUIRE,
+        &calendar::VERBS,
     ]
 }
 

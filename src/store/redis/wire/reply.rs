@@ -5,13 +5,13 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
+use super::script::ReadTaken;
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     clock::Now,
     error::{Error, ErrorKind},
     limit::{RateType, StoredLimit, at_least_zero},
     list::List,
-    receipt::Tat,
     store::TimeToLive,
 };
 
@@ -34,23 +34,23 @@ pub(super) fn answer_by(
         interval: limit.interval,
         changed: Changed::Nothing,
         repaired: 0,
-        tat: None,
+        taken: None,
         estimated: false,
     }
 }
 
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter,
-/// those of the first caller first. `tells_tat` is whether it ends with what receipts of GCRA know.
+/// those of the first caller first. `taken` reads the two numbers for receipts that it ends with.
 pub(crate) fn read_answers(
     reply: &Value,
     limiters: usize,
     callers: usize,
-    tells_tat: bool,
+    taken: Option<ReadTaken>,
 ) -> Result<List<Answer>, Error> {
     let numbers = numbers(reply)?;
-    let (numbers, tat) = match &*numbers {
-        &[ref numbers @ .., at, given] if tells_tat => (numbers, Some(Tat { at, given })),
-        numbers => (numbers, None),
+    let (numbers, taken) = match (&*numbers, taken) {
+        (&[ref numbers @ .., one, other], Some(taken)) => (numbers, Some(taken(one, other))),
+        (numbers, _) => (numbers, None),
     };
     let &[1, now, ref rest @ ..] = numbers else {
         return Err(unreadable());
@@ -81,7 +81,7 @@ pub(crate) fn read_answers(
             interval,
             changed: change(changed),
             repaired,
-            tat,
+            taken,
             estimated: false,
         });
     }
@@ -140,39 +140,25 @@ pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
 
 /// Reads the reply of HMGET rate interval type keepAliveTime.
 pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
-    let Value::Array(fields) = reply else {
+    type Fields = (Option<i64>, Option<i64>, Option<String>, Option<i64>);
+    let is_text = |field: &Value| matches!(field, Value::BulkString(_) | Value::Nil);
+    if !matches!(reply, Value::Array(fields) if fields.len() == 4 && fields.iter().all(is_text)) {
         return Err(unreadable());
-    };
-    let [rate, interval, rate_type, keep_alive] = &**fields else {
-        return Err(unreadable());
-    };
-    let text = |field: &Value| match field {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
-        _ => None,
-    };
-    let number = |field: &Value| -> Result<Option<i64>, Error> {
-        match text(field) {
-            None => Ok(None),
-            Some(text) => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ErrorKind::ForeignState.into()),
-        }
-    };
-    let (Some(rate), Some(interval), Some(rate_type)) =
-        (number(rate)?, number(interval)?, text(rate_type))
+    }
+    let fields = redis::from_redis_value_ref::<Fields>(reply);
+    let (Some(rate), Some(interval), Some(rate_type), keep_alive) =
+        fields.map_err(|_| ErrorKind::ForeignState)?
     else {
         return Ok(None);
     };
     Ok(Some(StoredLimit {
         rate,
         interval,
-        rate_type: if rate_type == "1" {
-            RateType::PerClient
-        } else {
-            RateType::Overall
+        rate_type: match &*rate_type {
+            "1" => RateType::PerClient,
+            _ => RateType::Overall,
         },
-        keep_alive: u64::try_from(number(keep_alive)?.unwrap_or(0)).unwrap_or(0),
+        keep_alive: at_least_zero(keep_alive.unwrap_or(0)),
     }))
 }
 
@@ -238,7 +224,7 @@ mod tests {
             Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
-                read_answers(&reply, 1, 1, false).unwrap_err().kind(),
+                read_answers(&reply, 1, 1, None).unwrap_err().kind(),
                 ErrorKind::Unavailable,
                 "{reply:?}"
             );
@@ -250,7 +236,7 @@ mod tests {
             (-4, ErrorKind::ForeignState),
         ] {
             let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(read_answers(&reply, 1, 1, false).unwrap_err().kind(), kind);
+            assert_eq!(read_answers(&reply, 1, 1, None).unwrap_err().kind(), kind);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     limit::{RateType, StoredLimit},
     list::List,
-    receipt::Receipt,
+    receipt::{Receipt, Taken},
     store::redis::{
         classify::Class,
         transport::{
@@ -33,8 +33,8 @@ pub(crate) struct Scripts {
     pub(crate) is_idempotent: bool,
     /// Set if one call decides for limiters of several names.
     pub(super) takes_lists: bool,
-    /// Set if a reply ends with the state that receipts of GCRA keep.
-    pub(crate) tells_tat: bool,
+    /// Reads what receipts keep, if a reply ends with two numbers for that.
+    pub(crate) taken: Option<ReadTaken>,
     /// Makes the call of a cheaper script for these callers, if one can decide.
     pub(crate) brief: MakeBrief,
     /// Makes the call that leaves so many permits of what an acquire took, or charges what is more;
@@ -47,9 +47,15 @@ pub(crate) struct Scripts {
 /// Makes a call. The function says whether a limit that differs from a charge's is rewritten.
 type MakeBrief = fn(&[Acquire], &dyn Fn(&Charge) -> bool, Ask<'_>) -> Option<(Call, ReadBrief)>;
 
-/// Reads the reply to such a call; `None` if the decision is left to [`Scripts::acquire`].
-pub(super) type ReadBrief =
-    fn(&Value, &[Acquire], Option<Millis>) -> Result<Option<List<Answer>>, Error>;
+/// Reads the reply to such a call.
+pub(super) type ReadBrief = fn(&Value, &[Acquire], Option<Millis>) -> Result<Brief, Error>;
+
+/// The answers of such a call. Without, [`Scripts::acquire`] decides, or the same once more by this
+/// time, which is the server's.
+pub(crate) type Brief = Result<List<Answer>, Option<Millis>>;
+
+/// Reads what receipts keep.
+pub(super) type ReadTaken = fn(i64, i64) -> Taken;
 
 /// The part of a call that does not depend on its limiters.
 #[derive(Clone, Copy, Debug)]

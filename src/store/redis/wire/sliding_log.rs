@@ -64,7 +64,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     verbs: &VERBS,
     is_idempotent: true,
     takes_lists: true,
-    tells_tat: false,
+    taken: None,
     brief,
     settle: |receipt, keep, ask| Some(settle(&VERBS, receipt, keep, ask)),
     limit_of: None,
@@ -79,7 +79,7 @@ fn brief(
         script,
         command,
         once: false,
-        callers: 0,
+        callers: run.len(),
     };
     match run {
         [caller] if takes_several(caller) => {
@@ -89,14 +89,14 @@ fn brief(
             let command = format::acquire(&ACQUIRE_SEVERAL, limiters, callers, true, ask);
             Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
                 let limiters = run.iter().flat_map(Acquire::charges).count();
-                read_answers(reply, limiters, 1, false).map(Some)
+                read_answers(reply, limiters, 1, None).map(Ok)
             }))
         }
         [first, ..] if are_alike(&first.first, run) => {
             let rewrite = rewrites(&first.first);
             let command = format::acquire_alike(&ACQUIRE, &first.first, run, rewrite, ask);
             Some((call(&ACQUIRE, command), |reply, run, now| {
-                brief_answers(reply, run, now).map(Some)
+                brief_answers(reply, run, now).map(Ok)
             }))
         }
         _ => None,
@@ -130,7 +130,7 @@ pub(crate) fn brief_answers(
     now: Option<Millis>,
 ) -> Result<List<Answer>, Error> {
     let Some((verdict, [remaining, wait, next], reset)) = in_brief(reply) else {
-        return read_answers(reply, 1, run.len(), false);
+        return read_answers(reply, 1, run.len(), None);
     };
     // A limit that is not in force as it was given has the whole reply.
     let source = run.first().map(|caller| caller.first.limit());

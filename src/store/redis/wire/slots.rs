@@ -28,7 +28,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     verbs: &sliding_log::VERBS,
     is_idempotent: false,
     takes_lists: true,
-    tells_tat: false,
+    taken: None,
     brief: |_, _, _| None,
     settle,
     limit_of: None,

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::{
-    format::{self, fields, keys, optional, random_id},
+    format::{fields, optional, own_keys},
     reply::{flag, second},
     script::{Ask, Call, Script},
 };
@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     name::Name,
     receipt::Receipt,
-    store::{ExpireWhen, Op, OpResult},
+    store::{ExpireWhen, Op, OpResult, random_id},
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;
@@ -22,22 +22,19 @@ pub(crate) fn call(
     op: &Op,
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
-    let mut keys = Vec::from(keys(name, ask.client_id));
-    let (verb, once) = match op {
-        Op::TrySetRate(_) => ("try_set_rate", false),
-        Op::SetRate { .. } => ("set_rate", false),
-        Op::Release(_) => ("release", true),
-        Op::Expire(..) => ("expire", false),
-        Op::ClearExpire => ("clear_expire", false),
-        Op::Available => ("available", false),
-        // A second call would find nothing to repair, and report that.
-        Op::Repair => ("repair", true),
-        Op::Rename(new_name) => {
-            keys.extend(format::keys(new_name, ask.client_id));
-            ("rename", true)
-        }
+    let mut keys = own_keys(name, ask.client_id);
+    let verb = match op {
+        Op::SetRate { .. } => "set_rate",
+        Op::Available => "available",
+        Op::Used => "used",
         Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
+        other => other.verb(),
     };
+    // A second call would find nothing to repair, and report that.
+    let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
+    if let Op::Rename(new_name) = op {
+        keys.extend(own_keys(new_name, ask.client_id));
+    }
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
     match op {
@@ -92,7 +89,8 @@ pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
 
 /// Starts the call that settles a receipt.
 pub(super) fn settle(script: &'static Script, receipt: &Receipt, ask: Ask<'_>, once: bool) -> Call {
-    start(script, &keys(receipt.name(), ask.client_id), "settle", once)
+    let keys = own_keys(receipt.name(), ask.client_id);
+    start(script, &keys, "settle", once)
 }
 
 /// Starts the call of a verb.

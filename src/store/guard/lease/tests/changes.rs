@@ -29,7 +29,7 @@ async fn a_lease_that_is_taken_during_a_change_ends_with_it() {
             }
         }
         assert!(world.leased().is_none(), "{stays}");
-        assert_eq!(ours.count(), 0, "{stays}");
+        assert_eq!(ours.table.count(), 0, "{stays}");
     }
 }
 
@@ -66,7 +66,7 @@ async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
         let mut asking = pin!(ours.acquire(&acquire));
         assert!(poll(asking.as_mut(), 2).is_none());
         ours.begins(&world.name, &op);
-        done(ours.inner().manage(&world.name, &op));
+        done(ours.inner.manage(&world.name, &op));
         let _ = done(asking);
     }
     assert!(world.ahead().len() > 1);

@@ -1,5 +1,7 @@
 //! Which leases are out, when they end, and what a balance knows of one.
 
+use std::sync::{Mutex, OnceLock, Weak};
+
 use super::{world::Connection, *};
 use crate::receipt::TakenAhead;
 
@@ -16,8 +18,8 @@ fn leased(world: &mut World) -> Vec<Acquire> {
     out
 }
 
-fn balance(world: &World, permits: u32) -> Arc<Balance> {
-    Arc::new(Balance::new(world.acquire(permits).first.receipt()))
+fn balance(world: &World, permits: u32, settle: Settle) -> Arc<Balance> {
+    Arc::new(Balance::new(world.acquire(permits).first.receipt(), settle))
 }
 
 #[tokio::test]
@@ -25,15 +27,15 @@ async fn leases_are_ended_by_number() {
     let mut world = World::of_one();
     let out = leased(&mut world);
     let ours = &world.processes[0];
-    assert_eq!(ours.count(), 3);
+    assert_eq!(ours.table.count(), 3);
     let before = world.available();
-    ours.end_first(2);
-    assert_eq!(ours.count(), 1);
+    ours.table.end_first(2);
+    assert_eq!(ours.table.count(), 1);
     assert_eq!(world.available(), before + 6);
     let lasts = |acquire: &&Acquire| ours.table.take(acquire).is_some();
     assert_eq!(out.iter().filter(lasts).count(), 1);
-    ours.end_first(2);
-    assert_eq!(ours.count(), 0);
+    ours.table.end_first(2);
+    assert_eq!(ours.table.count(), 0);
     assert_eq!(world.available(), before + 6 + 2);
 }
 
@@ -47,7 +49,7 @@ async fn each_lease_ends_in_time() {
     for (millis, out) in [(79, 3), (1, 2), (9, 2), (1, 1), (9, 1), (1, 0)] {
         world.advance(millis);
         world.settle_down().await;
-        assert_eq!(world.processes[0].count(), out, "{millis}");
+        assert_eq!(world.processes[0].table.count(), out, "{millis}");
         // Of the four of each, three are unused.
         let ended = i64::try_from(3 - out).unwrap();
         assert_eq!(world.available(), before + 3 * ended, "{millis}");
@@ -59,13 +61,13 @@ async fn each_lease_ends_in_time() {
         world.settle_down().await;
         world.advance(1);
     }
-    assert_eq!(world.processes[0].count(), 1);
+    assert_eq!(world.processes[0].table.count(), 1);
     world.advance(98);
     world.settle_down().await;
-    assert_eq!(world.processes[0].count(), 1);
+    assert_eq!(world.processes[0].table.count(), 1);
     world.advance(1);
     world.settle_down().await;
-    assert_eq!(world.processes[0].count(), 0);
+    assert_eq!(world.processes[0].table.count(), 0);
 }
 
 /// And not at the end of the last lease, which would keep a runtime from being idle.
@@ -76,10 +78,10 @@ async fn the_tasks_end_with_their_leases() {
     world.settle_down().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks(), 3);
-    world.processes[0].end_first(1);
+    world.processes[0].table.end_first(1);
     world.settle_down().await;
     assert_eq!(tasks(), 2);
-    let store: Weak<Connection> = Arc::downgrade(world.processes[0].inner());
+    let store: Weak<Connection> = Arc::downgrade(&world.processes[0].inner);
     world.processes.remove(0);
     world.settle_down().await;
     assert_eq!(tasks(), 0);
@@ -89,17 +91,23 @@ async fn the_tasks_end_with_their_leases() {
 #[test]
 fn a_balance_is_worn_when_less_than_half_is_left() {
     let world = World::of_one();
-    let balance = balance(&world, 100);
+    let settled = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&settled);
+    let settle = move |entry: Receipt, keep| log.lock().unwrap().push((entry.permits, keep));
+    let balance = balance(&world, 100, Arc::new(settle));
     assert_eq!((balance.used(), balance.is_low()), (0, false));
     let (left, _) = balance.take(50).unwrap();
     assert_eq!(left, 50);
     assert_eq!((balance.used(), balance.is_low()), (50, false));
     balance.take(1).unwrap();
     assert_eq!((balance.used(), balance.is_low()), (51, true));
-    balance.give_back(20, &mut |_, _| panic!("it may be handed out again"));
+    // It may be handed out again.
+    balance.give_back(20);
+    assert_eq!(*settled.lock().unwrap(), []);
     assert_eq!((balance.used(), balance.is_low()), (31, false));
     // Out of the store, as no grant has it.
-    balance.close(|entry, keep| assert_eq!((entry.permits, keep), (100, 31)));
+    balance.close();
+    assert_eq!(*settled.lock().unwrap(), [(100, 31)]);
     assert_eq!((balance.used(), balance.is_low()), (31, true));
     assert_eq!(balance.taken(), 100);
 }
@@ -121,7 +129,7 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     }
     world.advance(500);
     world.settle_down().await;
-    assert_eq!(world.processes[0].count(), 0);
+    assert_eq!(world.processes[0].table.count(), 0);
     // A pair of callers after a long pause looks like many.
     world.advance(60_000);
     let before = world.ahead().len();
@@ -133,4 +141,30 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     assert!(ahead.len() > before, "{ahead:?}");
     let is_small = |ahead: &u32| *ahead <= 10;
     assert!(ahead[before..].iter().all(is_small), "{ahead:?}");
+}
+
+/// A loss is told to observers that may ask for the lease again, and the order stays.
+#[tokio::test]
+async fn a_correction_that_comes_back_waits_for_its_turn() {
+    let world = World::of_one();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let this = Arc::new(OnceLock::<Weak<Balance>>::new());
+    let settle = {
+        let (sent, this) = (Arc::clone(&sent), Arc::clone(&this));
+        move |entry: Receipt, keep| {
+            sent.lock().unwrap().push((entry.permits, keep));
+            if keep == 50 {
+                let balance = this.get().unwrap().upgrade().unwrap();
+                assert_eq!(balance.used(), 50);
+                balance.give_back(20);
+                assert_eq!(sent.lock().unwrap().len(), 2, "the caller before sends it");
+            }
+        }
+    };
+    let balance = balance(&world, 100, Arc::new(settle));
+    this.set(Arc::downgrade(&balance)).unwrap();
+    let _ = balance.take(60).unwrap();
+    balance.close();
+    balance.give_back(10);
+    assert_eq!(*sent.lock().unwrap(), [(100, 60), (60, 50), (50, 30)]);
 }

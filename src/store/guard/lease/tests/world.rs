@@ -201,13 +201,10 @@ impl World {
     ) -> Result<OpResult, Error> {
         let leasing = &self.processes[process];
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
-        let exit = Exit {
-            listeners: Listeners::new([listener]),
-            about: About::default(),
-        };
+        let exit = Exit::new(Listeners::new([listener]), About::default());
         let _changing = exit.changing(name, op);
         leasing.begins(name, op);
-        leasing.inner().manage(name, op).await
+        leasing.inner.manage(name, op).await
     }
 
     pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {
@@ -236,7 +233,7 @@ impl World {
 
     /// Ends all leases of a process.
     pub(crate) fn end(&self, process: usize) {
-        self.processes[process].end_first(usize::MAX);
+        self.processes[process].table.end_first(usize::MAX);
     }
 
     pub(crate) fn advance(&self, millis: u64) {

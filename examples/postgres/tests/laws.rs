@@ -1,0 +1,176 @@
+//! The laws of a store on a real PostgreSQL, and what happens when it is gone.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod server;
+
+use std::{sync::Arc, time::Duration};
+
+use server::Server;
+use tokio::task::JoinSet;
+use tower_ratelimit::{
+    Clock, Decision, ErrorKind, Limit, ManualClock, RateLimiter, Source,
+    backend::{BackendStore, Settings, laws},
+};
+use tower_ratelimit_postgres::Postgres;
+
+/// Far longer than a call takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Returns a store by the server's clock, or by the test's.
+fn store(server: &Server, clock: Option<&ManualClock>) -> BackendStore {
+    let settings = Settings {
+        deadline: LONG,
+        clock: clock.map(|clock| Arc::new(clock.clone()) as Arc<dyn Clock>),
+        ..Settings::default()
+    };
+    BackendStore::new(postgres(server, clock), settings).unwrap()
+}
+
+fn postgres(server: &Server, clock: Option<&ManualClock>) -> Postgres {
+    let postgres = Postgres::new(server.config());
+    match clock {
+        Some(clock) => postgres.clock(clock.clone()),
+        None => postgres,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_keeps_the_laws() {
+    let (server, clock) = (Server::start().await, ManualClock::new());
+    laws::check(&store(&server, Some(&clock)), &clock, 7, 60).await;
+}
+
+/// The oldest permits are given back first, part of a grant as well, and what is left is exact.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_gives_back_the_oldest_permits() {
+    let (server, clock) = (Server::start().await, ManualClock::new());
+    let store = store(&server, Some(&clock));
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
+    limiter.try_set_rate(Limit::per_minute(10)).await.unwrap();
+    for permits in [3, 4] {
+        limiter
+            .try_acquire_many(permits)
+            .await
+            .unwrap()
+            .assert_allowed();
+        clock.advance(Duration::from_secs(10));
+    }
+    assert_eq!(limiter.release(5).await.unwrap(), 5);
+    assert_eq!(limiter.available_permits().await.unwrap(), 8);
+    // Two of the second grant are left, which began ten seconds ago.
+    let decision = limiter.try_acquire_many(9).await.unwrap();
+    decision.assert_retry_after(Duration::from_secs(50));
+    assert_eq!(limiter.release(9).await.unwrap(), 2);
+    assert_eq!(limiter.available_permits().await.unwrap(), 10);
+}
+
+/// By the server's clock, from several processes: each has a connection of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_connections_share_one_limit() {
+    let server = Server::start().await;
+    let stores: Vec<_> = (0..4).map(|_| store(&server, None)).collect();
+    let limiters: Vec<_> = stores
+        .iter()
+        .map(|store| RateLimiter::new(store, "shared").unwrap())
+        .collect();
+    limiters[0].try_set_rate(Limit::per_hour(50)).await.unwrap();
+    let mut callers = JoinSet::new();
+    for number in 0..200 {
+        let limiter = limiters[number % 4].clone();
+        callers.spawn(async move { limiter.try_acquire().await.unwrap().is_allowed() });
+    }
+    let granted = callers
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|granted| *granted)
+        .count();
+    assert_eq!(granted, 50);
+    for limiter in &limiters {
+        let decision = limiter.try_acquire().await.unwrap();
+        let Decision::Deny(refusal) = decision else {
+            panic!("51 of 50 permits");
+        };
+        let wait = refusal.retry_after().unwrap();
+        assert!(
+            wait <= Duration::from_secs(3600) && wait > Duration::from_secs(3000),
+            "{wait:?}"
+        );
+    }
+    // In real time: the wait is not too short.
+    let brief = RateLimiter::new(&stores[0], "brief").unwrap();
+    brief
+        .try_set_rate(Limit::new(1, Duration::from_millis(300)))
+        .await
+        .unwrap();
+    for _ in 0..5 {
+        brief.try_acquire().await.unwrap().assert_allowed();
+        let Decision::Deny(refusal) = brief.try_acquire().await.unwrap() else {
+            continue; // A busy machine: the interval is over.
+        };
+        tokio::time::sleep(refusal.retry_after().unwrap()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_server_is_an_error_and_a_new_connection_finds_the_limits() {
+    let mut server = Server::start().await;
+    let store = store(&server, None);
+    let limiter = RateLimiter::new(&store, "orders").unwrap();
+    let missing = limiter.try_acquire().await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotInitialized);
+    limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
+    let decision = limiter.try_acquire().await.unwrap();
+    assert_eq!(decision.source(), Source::Store);
+    // The connection is closed from outside: the call after it makes another one.
+    let (other, connection) = server
+        .config()
+        .connect(tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let all =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()";
+    other.query(all, &[]).await.unwrap();
+    let mut failures = 0;
+    let decision = loop {
+        match limiter.try_acquire().await {
+            Ok(decision) => break decision,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
+        }
+        failures += 1;
+        assert!(failures < 3, "no new connection");
+    };
+    decision.assert_allowed().assert_remaining(0);
+    server.stop();
+    let error = limiter.available_permits().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// A rule's limiters are forgotten when they were not used for as long as they are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_limiters_are_forgotten() {
+    let server = Server::start().await;
+    let clock = ManualClock::new();
+    let store = store(&server, Some(&clock));
+    let minute = Limit::per_minute(5)
+        .keep_alive(Duration::from_secs(120))
+        .unwrap();
+    let [kept, idle] = ["kept", "idle"].map(|name| RateLimiter::new(&store, name).unwrap());
+    kept.try_set_rate(Limit::per_minute(5)).await.unwrap();
+    idle.try_set_rate(minute).await.unwrap();
+    idle.try_acquire().await.unwrap().assert_allowed();
+    let admin = postgres(&server, Some(&clock));
+    for (pause, forgotten) in [(119, 0), (1, 1), (1000, 0)] {
+        clock.advance(Duration::from_secs(pause));
+        assert_eq!(admin.forget().await.unwrap(), forgotten, "{pause}");
+    }
+    assert_eq!(idle.limit().await.unwrap(), None);
+    assert_eq!(kept.limit().await.unwrap(), Some(Limit::per_minute(5)));
+}

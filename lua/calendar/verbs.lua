@@ -1,0 +1,76 @@
+-- The verbs of a calendar.
+--
+-- KEYS  1  see state.lua; for rename also 2, the same under the new name
+-- ARGV  1  the verb, and then its arguments:
+--       release   permits
+--       rename    none
+--       settle    label, credited: permits to give back of what was taken under the label; below
+--                 zero: to charge
+--       used      none
+-- Reply release   1, permits released: fewer if fewer are used
+--       rename    1, or 0 if there is no such limiter
+--       settle    1, permits credited, below zero if charged; 0 if the label is over
+--       used      1, permits used in the present window
+--       negative: an error, alone in the reply
+--
+-- None needs to know the windows: a key that is there, and not only lingers, is of the present one.
+-- Redisson has no such operations.
+--
+--- @include lib/state.lua
+--- @include calendar/state.lua
+
+local unpack = rawget(_G, 'unpack') or table.unpack
+
+local verbs = {}
+
+-- Changes what is used under the stored label, by no more than there is. Returns by how much less.
+local function credit(label, used, permits)
+  local credited = math.min(permits, used)
+  if credited ~= 0 then
+    store_use(label, used - credited)
+  end
+  return { 1, credited }
+end
+
+-- Counts the permits used in the present window.
+function verbs.used()
+  local label, used = stored_use()
+  if not used then
+    return { UNREADABLE }
+  end
+  return { 1, label and life_of_stored() > 0 and used or 0 }
+end
+
+-- Releases permits of the present window. Not safe to send twice.
+function verbs.release(permits)
+  local label, used = stored_use()
+  if not used then
+    return { UNREADABLE }
+  elseif not label or life_of_stored() <= 0 then
+    return { 1, 0 }
+  end
+  return credit(label, used, tonumber(permits))
+end
+
+-- Settles what one acquire took, if its window is still the stored one. Not safe to send twice:
+-- whether it was settled before is not stored.
+function verbs.settle(label, credited)
+  local stored, used = stored_use()
+  if not used then
+    return { UNREADABLE }
+  elseif stored ~= tonumber(label) then
+    return { 1, 0 }
+  end
+  return credit(stored, used, tonumber(credited))
+end
+
+-- Moves what is used to another name, and what that had is lost.
+function verbs.rename()
+  if redis.call('EXISTS', KEYS[1]) == 0 then
+    return 0
+  end
+  redis.call('RENAME', KEYS[1], KEYS[2])
+  return 1
+end
+
+return verbs[ARGV[1]](unpack(ARGV, 2))

@@ -1,0 +1,247 @@
+//! The report of a replay as one HTML file: no script, no network, light and dark.
+
+use std::fmt::{self, Write};
+
+use jiff::Timestamp;
+use tower_ratelimit::replay::{Candidate, Report, SmallestLimit};
+
+use crate::replay::{conclusion, notes, range, table};
+
+const STYLE: &str = "
+:root{color-scheme:light dark;--ink:#1d2024;--soft:#5c646e;--line:#d5d9de;--bar:#b6bec8;--paper:#fff;
+--c0:#0b62c4;--c1:#c2410c;--c2:#15803d;--c3:#7e22ce;--c4:#a16207;--c5:#be185d}
+@media(prefers-color-scheme:dark){:root{--ink:#e7e9ec;--soft:#a0a8b2;--line:#3a4149;--bar:#515a65;
+--paper:#15181c;--c0:#6cb0ff;--c1:#ff9a62;--c2:#5fd08a;--c3:#c79bff;--c4:#e5c04b;--c5:#ff8fc0}}
+body{margin:2rem auto;max-width:48rem;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif;
+color:var(--ink);background:var(--paper)}
+h1,h2{line-height:1.2}h2{font-size:1.1rem;margin-top:2rem}
+table{border-collapse:collapse}th,td{text-align:left;padding:.2rem 1.5rem .2rem 0;
+border-bottom:1px solid var(--line)}td{font-variant-numeric:tabular-nums}
+.scroll{overflow-x:auto}svg{width:100%;height:auto;font-size:12px}
+svg text{fill:var(--soft)}.axis{stroke:var(--line)}.bar{fill:var(--bar)}.soft{color:var(--soft)}
+.line{fill:none;stroke-width:2}.range{opacity:.25}.mark{stroke-width:2}ul{padding-left:1.2rem}
+";
+/// Where charts are drawn.
+const LEFT: f64 = 60.0;
+const RIGHT: f64 = 700.0;
+const TOP: f64 = 20.0;
+const BOTTOM: f64 = 200.0;
+
+/// Returns the page.
+pub(crate) fn page(report: &Report) -> String {
+    let mut page = String::new();
+    // Writing into a string cannot fail.
+    let _ = write(&mut page, report);
+    page
+}
+
+fn write(page: &mut String, report: &Report) -> fmt::Result {
+    write!(
+        page,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><meta http-equiv=\"content-security-policy\" \
+         content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>Limits replayed</title>\
+         <style>{STYLE}</style><h1>Limits replayed</h1><p>{} requests of {} callers",
+        report.read.requests, report.callers,
+    )?;
+    if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
+        write!(page, ", {} to {}", time(first), time(last))?;
+    }
+    write_table(page, &table(report))?;
+    for it in &report.smallest {
+        write!(page, "<p>{}", text(&conclusion(report, it)))?;
+    }
+    write!(page, "<h2>Refusals over time</h2>")?;
+    over_time(page, report)?;
+    for it in report.smallest.iter().filter(|it| !it.peaks.is_empty()) {
+        by_peak(page, report, it)?;
+    }
+    if !report.busiest.is_empty() {
+        write!(
+            page,
+            "<h2>Most requests in one interval of the first limit</h2>"
+        )?;
+        let head = ["caller", "requests"].map(str::to_owned).to_vec();
+        let rows = report.busiest.iter();
+        let rows = rows.map(|it| vec![it.caller.clone(), range(it.most)]);
+        write_table(page, &[head].into_iter().chain(rows).collect::<Vec<_>>())?;
+    }
+    write!(page, "<h2>How to read this</h2><ul>")?;
+    for note in notes(report) {
+        write!(page, "<li>{}", text(&note))?;
+    }
+    writeln!(page, "</ul></html>")
+}
+
+/// Draws the refusals of each candidate, and between the least and the most where they are ranges.
+fn over_time(page: &mut String, report: &Report) -> fmt::Result {
+    let most = report.moments.iter().flat_map(|it| &it.refused);
+    let most = most.map(|[_, most]| *most).max().unwrap_or(0);
+    if most == 0 {
+        return write!(page, "<p>No limit would have refused a request.");
+    }
+    write!(page, "<p class=\"soft\">")?;
+    for (place, it) in report.candidates.iter().enumerate() {
+        write!(
+            page,
+            "<span style=\"color:{}\">&#9632;</span> {} ",
+            colour(place),
+            name(it)
+        )?;
+    }
+    let step = (RIGHT - LEFT) / report.moments.len() as f64;
+    open_chart(page, "Refused requests over time")?;
+    for place in 0..report.candidates.len() {
+        let edge = |end: usize| {
+            let points = report.moments.iter().zip(0u32..).map(move |(moment, at)| {
+                let refused = moment.refused.get(place).map_or(0, |it| it[end]);
+                let y = BOTTOM - (BOTTOM - TOP) * refused as f64 / most as f64;
+                (LEFT + step * (f64::from(at) + 0.5), y)
+            });
+            points.map(|(x, y)| format!("{x:.1},{y:.1} "))
+        };
+        let back: Vec<_> = edge(0).collect();
+        let between: String = edge(1).chain(back.into_iter().rev()).collect();
+        let (colour, line) = (colour(place), edge(1).collect::<String>());
+        write!(
+            page,
+            "<polygon class=\"range\" fill=\"{colour}\" points=\"{between}\"/><polyline \
+             class=\"line\" stroke=\"{colour}\" points=\"{line}\"/>"
+        )?;
+    }
+    label(page, LEFT - 5.0, TOP + 5.0, "end", &most.to_string())?;
+    label(page, LEFT - 5.0, BOTTOM, "end", "0")?;
+    if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
+        label(page, LEFT, BOTTOM + 18.0, "start", &time(first))?;
+        label(page, RIGHT, BOTTOM + 18.0, "end", &time(last))?;
+    }
+    write!(page, "</svg>")
+}
+
+/// Draws how many callers have which peak, in steps that double, and marks the limits of the same
+/// algorithm and interval.
+fn by_peak(page: &mut String, report: &Report, it: &SmallestLimit) -> fmt::Result {
+    let (algorithm, interval) = (it.algorithm, it.interval);
+    write!(
+        page,
+        "<h2>Callers by their most requests in {interval:?}, {algorithm}</h2><p class=\"soft\">A \
+         limit touches the callers to the right of its mark. The numbers are of callers."
+    )?;
+    let mut bars = vec![0; 1];
+    for (peak, callers) in &it.peaks {
+        let place = peak.max(&1).ilog2() as usize;
+        bars.resize(bars.len().max(place + 1), 0);
+        bars[place] += callers;
+    }
+    let same =
+        |given: &&Candidate| given.algorithm == algorithm && given.limit.interval() == interval;
+    let given = report
+        .candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| same(it));
+    let marks = given.map(|(place, it)| (it.limit.permits(), colour(place), it.limit.to_string()));
+    let found = it
+        .permits
+        .map(|[_, most]| (most, "var(--ink)".to_owned(), format!("smallest: {most}")));
+    let marks: Vec<_> = marks.chain(found).collect();
+    let last = marks
+        .iter()
+        .map(|(permits, ..)| *permits)
+        .max()
+        .unwrap_or(1);
+    let steps = bars.len().max(last.max(1).ilog2() as usize + 1) as f64;
+    let width = (RIGHT - LEFT) / steps;
+    let height = |callers: u64| (BOTTOM - TOP) * (callers as f64).ln_1p();
+    let most = height(bars.iter().copied().max().unwrap_or(1)).max(1.0);
+    open_chart(
+        page,
+        "Callers by their largest number of requests in an interval",
+    )?;
+    for (place, callers) in bars.iter().enumerate() {
+        let x = LEFT + width * place as f64;
+        let height = height(*callers) / most * (BOTTOM - TOP);
+        let (y, width) = (BOTTOM - height, width - 2.0);
+        write!(
+            page,
+            "<rect class=\"bar\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
+             height=\"{height:.1}\"/>"
+        )?;
+        label(
+            page,
+            x + width / 2.0,
+            y - 4.0,
+            "middle",
+            &callers.to_string(),
+        )?;
+        label(
+            page,
+            x,
+            BOTTOM + 16.0,
+            "middle",
+            &(1u64 << place).to_string(),
+        )?;
+    }
+    for (row, (permits, colour, name)) in marks.iter().enumerate() {
+        // What has one request more is behind the mark.
+        let x = LEFT + width * ((*permits + 1) as f64).log2();
+        write!(
+            page,
+            "<line class=\"mark\" stroke=\"{colour}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" \
+             y2=\"{BOTTOM}\"><title>{name}</title></line>"
+        )?;
+        let y = TOP + 12.0 * (row % 4) as f64;
+        label(page, x - 4.0, y, "end", name)?;
+    }
+    write!(page, "</svg>")
+}
+
+fn open_chart(page: &mut String, title: &str) -> fmt::Result {
+    write!(
+        page,
+        "<svg viewBox=\"0 0 720 224\" role=\"img\" aria-label=\"{title}\"><line class=\"axis\" \
+         x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{BOTTOM}\" y2=\"{BOTTOM}\"/>"
+    )
+}
+
+fn label(page: &mut String, x: f64, y: f64, anchor: &str, label: &str) -> fmt::Result {
+    let label = text(label);
+    write!(
+        page,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>"
+    )
+}
+
+fn write_table(page: &mut String, rows: &[Vec<String>]) -> fmt::Result {
+    write!(page, "<div class=\"scroll\"><table>")?;
+    for (row, tag) in rows
+        .iter()
+        .zip(["th"].into_iter().chain(std::iter::repeat("td")))
+    {
+        write!(page, "<tr>")?;
+        for cell in row {
+            write!(page, "<{tag}>{}</{tag}>", text(cell))?;
+        }
+    }
+    write!(page, "</table></div>")
+}
+
+/// Returns the colour of a candidate.
+fn colour(place: usize) -> String {
+    format!("var(--c{})", place % 6)
+}
+
+fn name(it: &Candidate) -> String {
+    format!("{} {}", it.limit, it.algorithm)
+}
+
+fn time(millis: i64) -> String {
+    let time = Timestamp::from_millisecond(millis);
+    time.map_or_else(|_| millis.to_string(), |time| format!("{time:.0}"))
+}
+
+/// Escapes what is no markup: keys and names come from a log.
+fn text(text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
+    escaped.replace('>', "&gt;").replace('"', "&quot;")
+}

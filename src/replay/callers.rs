@@ -1,0 +1,86 @@
+//! The callers of a log, each with a number: [`Callers`].
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, hash_map::RandomState},
+    hash::BuildHasher,
+    net::{IpAddr, SocketAddr},
+};
+
+use crate::name::{IPV6_PREFIX, spell};
+
+/// The characters of a caller's text that are kept: a digest stands for the rest of a longer one.
+const LONGEST: usize = 128;
+
+#[derive(Default)]
+pub(super) struct Callers {
+    numbers: HashMap<Box<str>, u32>,
+    secret: RandomState,
+    /// The requests without a caller.
+    pub(super) missing: u64,
+}
+
+impl Callers {
+    /// Returns the number of a caller, if there is one.
+    pub(super) fn number(&mut self, caller: Option<&str>) -> Option<u32> {
+        let caller = caller.map(str::trim);
+        let Some(caller) = caller.filter(|caller| !matches!(*caller, "" | "-")) else {
+            self.missing += 1;
+            return None;
+        };
+        let caller = match address(caller) {
+            Some(address) => Cow::Owned(address),
+            None => self.cut(caller),
+        };
+        if let Some(number) = self.numbers.get(&*caller) {
+            return Some(*number);
+        }
+        let number = u32::try_from(self.numbers.len()).ok()?;
+        self.numbers.insert(caller.into(), number);
+        Some(number)
+    }
+
+    fn cut<'c>(&self, caller: &'c str) -> Cow<'c, str> {
+        if caller.len() <= LONGEST {
+            return Cow::Borrowed(caller);
+        }
+        let start: String = caller.chars().take(LONGEST).collect();
+        let digest = self.secret.hash_one(caller);
+        Cow::Owned(format!("{start}..{digest:016x}"))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.numbers.len() as u64
+    }
+
+    /// Returns the texts of callers, or digests of them, in the order of these numbers.
+    pub(super) fn names_of(&self, numbers: &[u32], show_keys: bool) -> Vec<String> {
+        let mut names = vec![String::new(); numbers.len()];
+        for (caller, number) in &self.numbers {
+            let place = numbers.iter().position(|it| it == number);
+            if let Some(name) = place.and_then(|place| names.get_mut(place)) {
+                *name = match show_keys {
+                    true => caller.escape_debug().collect(),
+                    false => format!("{:016x}", self.secret.hash_one(caller)),
+                };
+            }
+        }
+        names
+    }
+}
+
+/// Returns the text under which an address counts, without a port; `None` for an IPv4 address,
+/// which counts as it is, and for what is no address.
+fn address(caller: &str) -> Option<String> {
+    // Most keys that are no address begin with a letter that no address has.
+    let first = caller.bytes().next()?;
+    if !(first.is_ascii_hexdigit() || matches!(first, b':' | b'[')) {
+        return None;
+    }
+    let address = match caller.parse() {
+        Ok(IpAddr::V4(_)) => return None,
+        Ok(address) => address,
+        Err(_) => caller.parse::<SocketAddr>().ok()?.ip(),
+    };
+    Some(spell(address, IPV6_PREFIX).to_string())
+}

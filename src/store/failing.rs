@@ -1,0 +1,59 @@
+//! A store that always fails, behind the guards of a server: for tests of what happens then.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    About, AnyStore, Calls, Decide, Op, OpResult,
+    guard::breaker::Traffic,
+    stack::{Guards, remote},
+};
+use crate::{
+    clock::{Clock, SteadyClock},
+    decision::Decision,
+    demand::Acquire,
+    error::{Error, ErrorKind},
+    list::List,
+    name::Name,
+    observe::Observers,
+    receipt::Receipt,
+};
+
+/// Returns a store whose calls all fail like this.
+pub(super) fn failing(
+    kind: ErrorKind,
+    clock: Arc<dyn Clock>,
+    observers: Observers,
+) -> Arc<dyn AnyStore> {
+    let guards = Guards {
+        // It fails at once.
+        deadline: Duration::MAX,
+        deny_cache: Duration::ZERO,
+        traffic: Arc::new(Traffic::new(1, |_| 0, Arc::new(SteadyClock::new()))),
+        own_clock: Some(clock),
+    };
+    remote(guards, About::in_memory(observers), |_| Failing(kind))
+}
+
+struct Failing(ErrorKind);
+
+impl Decide for Failing {
+    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+        Some(Err(self.0.into()))
+    }
+
+    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+        Err(self.0.into())
+    }
+}
+
+impl Calls for Failing {
+    async fn acquire_run(&self, _: &[Acquire]) -> Result<List<Decision>, Error> {
+        Err(self.0.into())
+    }
+
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
+    }
+
+    fn settle(&self, _: Receipt, _: u32) {}
+}

@@ -1,0 +1,96 @@
+//! A window of the calendar in Redis: `lua/calendar/`. Pure, apart from the caller's clock.
+
+use redis::{Cmd, Value};
+
+use super::{
+    format::own_keys,
+    reply::{numbers, read_answers},
+    script::{Ask, Brief, Call, Loaded, ReadBrief, ReadTaken, Script, Scripts, lua},
+    verbs,
+};
+use crate::{
+    clock::{SystemClock, millis},
+    demand::{Acquire, Charge},
+    error::Error,
+    limit::{at_least_zero, calendar::Window},
+    receipt::{Receipt, Taken},
+};
+
+pub(crate) static ACQUIRE: Loaded = lua!(
+    "calendar/acquire":
+    "lib/state.lua",
+    "lib/callers.lua",
+    "calendar/state.lua",
+    "calendar/acquire.lua"
+);
+pub(crate) static VERBS: Loaded = lua!(
+    "calendar/verbs":
+    "lib/state.lua",
+    "calendar/state.lua",
+    "calendar/verbs.lua"
+);
+
+pub(crate) static SCRIPTS: Scripts = Scripts {
+    acquire: &ACQUIRE,
+    verbs: &VERBS,
+    is_idempotent: false,
+    takes_lists: false,
+    taken: Some(TAKEN),
+    brief,
+    settle,
+    limit_of: None,
+};
+
+const TAKEN: ReadTaken = |label, _| Taken::Date(label);
+
+/// Makes the call for any callers. The caller's clock says which windows it carries, and the
+/// server's which of them counts.
+fn brief(
+    run: &[Acquire],
+    _rewrites: &dyn Fn(&Charge) -> bool,
+    ask: Ask<'_>,
+) -> Option<(Call, ReadBrief)> {
+    let calendar = run.first()?.first.name().counting().calendar?;
+    let now = ask.now.unwrap_or_else(|| millis(&SystemClock));
+    let windows = calendar.windows(i64::try_from(now).unwrap_or(i64::MAX));
+    let call = Call {
+        script: &ACQUIRE,
+        command: acquire(run, windows, ask)?,
+        once: true,
+        callers: run.len(),
+    };
+    Some((call, |reply, run, _| read(reply, run)))
+}
+
+/// Returns the command of callers of one limiter.
+pub(crate) fn acquire(run: &[Acquire], windows: [Window; 2], ask: Ask<'_>) -> Option<Cmd> {
+    let first = &run.first()?.first;
+    let mut command = ACQUIRE.start(1, 7 + 4 * run.len());
+    command.arg(own_keys(first.name(), ask.client_id));
+    command.arg(first.limit().given()?.permits());
+    for window in windows {
+        command.arg((window.label, window.start, window.end));
+    }
+    for caller in run {
+        command.arg((caller.max_wait.is_some(), caller.first.permits, "", ""));
+    }
+    Some(command)
+}
+
+/// Reads the reply to it.
+pub(crate) fn read(reply: &Value, run: &[Acquire]) -> Result<Brief, Error> {
+    match &*numbers(reply)? {
+        [-5, now] => Ok(Err(Some(at_least_zero(*now)))),
+        _ => read_answers(reply, 1, run.len(), Some(TAKEN)).map(Ok),
+    }
+}
+
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+    let Some(Taken::Date(label)) = receipt.settle() else {
+        return None;
+    };
+    let credited = i64::from(receipt.permits) - i64::from(keep);
+    let mut call = verbs::settle(&VERBS, receipt, ask, true);
+    call.command.arg((label, credited));
+    Some(call)
+}

@@ -1,0 +1,126 @@
+//! Limits by the calendar in a file.
+
+use crate::scene::*;
+use tower_ratelimit::RulesFile;
+
+use super::{met, one, request};
+
+const QUOTA: &str = r#"[rules.quota]
+rate = "3/month"
+zone = "Europe/Berlin"
+starting-on = 15
+by = "peer"
+
+[otherwise]
+rules = ["quota"]
+"#;
+
+fn layer(store: &MemoryStore, text: &str) -> RateLimitLayer {
+    let rules = RulesFile::new().parse(text).unwrap();
+    RateLimitLayer::builder(store).rules(rules).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_file_says_period_zone_and_first_day() {
+    let clock = ManualClock::starting_at(secs(1_792_926_000));
+    let store = MemoryStore::new().clock(clock.clone());
+    let layer = layer(&store, QUOTA);
+    let get = || request("GET", "/", &[]);
+    for left in [2, 1, 0, 0] {
+        assert_eq!(met(&layer, get()).await, one("quota", 3, left));
+    }
+    // The 15th of November begins in Berlin. A clock that is set back changes nothing.
+    for (at, left) in [(1_794_697_199, 0), (1_794_697_200, 2), (1_794_697_199, 1)] {
+        clock.set(secs(at));
+        assert_eq!(met(&layer, get()).await, one("quota", 3, left), "{at}");
+    }
+}
+
+/// A changed rate, and the forms in which one limit may be written.
+#[tokio::test]
+async fn a_reload_counts_what_was_used() {
+    let store = MemoryStore::new();
+    for (from, to, permits, left) in [
+        ("", "", 3, 2),
+        ("3/month", "9/month", 9, 7),
+        ("3/month", "2/month", 2, 0),
+        ("3/month", "5/month UTC from 2", 5, 2),
+    ] {
+        let layer = layer(&store, &QUOTA.replace(from, to));
+        let answer = met(&layer, request("GET", "/", &[])).await;
+        assert_eq!(answer, one("quota", permits, left), "{to}");
+    }
+}
+
+#[test]
+fn mistakes_are_named_with_their_line() {
+    for (from, to, says) in [
+        (
+            "Europe/Berlin",
+            "Mars",
+            "line 3, rules.quota.zone: \"Mars\" is not a time zone",
+        ),
+        (
+            "3/month",
+            "3/m",
+            "line 3, rules.quota.zone: 3/1m has no zone: only days, weeks",
+        ),
+        (
+            "= 15",
+            "= 32",
+            "line 4, rules.quota.starting-on: 3/month Europe/Berlin cannot start on",
+        ),
+        (
+            "= 15",
+            "= 300",
+            "line 4, rules.quota.starting-on: invalid value: integer `300`",
+        ),
+        (
+            "= 15",
+            "= \"noon\"",
+            "line 4, rules.quota.starting-on: \"noon\" is not a day",
+        ),
+        (
+            "= 15",
+            "= [15]",
+            "line 4, rules.quota.starting-on: invalid type: sequence",
+        ),
+        (
+            "3/month",
+            "3/year",
+            "line 2, rules.quota.rate: \"3/year\" is not a rate: write permits",
+        ),
+        (
+            "by = \"peer\"",
+            "by = \"peer\"\nkeep-alive = \"9d\"",
+            "line 6, rules.quota.keep-alive: 3/month",
+        ),
+        (
+            "rate = \"3/month\"",
+            "shared = \"a\"",
+            "line 3, rules.quota.zone: it belongs to `init`",
+        ),
+        (
+            "by = \"peer\"",
+            "by = \"peer\"\nlease = \"1s\"",
+            "line 6, rules.quota.lease: \"quota\" cannot",
+        ),
+    ] {
+        let text = QUOTA.replace(from, to);
+        let Err(error) = RulesFile::new().parse(&text) else {
+            panic!("{to:?} was taken");
+        };
+        assert!(error.to_string().starts_with(says), "{error}");
+    }
+    let text = QUOTA.replace("rate = \"3/month\"", "shared = \"a\"\ninit = \"3/month\"");
+    let text = text.replace("by = \"peer\"\n", "");
+    let error = RulesFile::new()
+        .parse(&text)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("cannot share a limit by the calendar"),
+        "{error}"
+    );
+}

@@ -1,0 +1,374 @@
+//! Limits by the calendar: each test is a line of their definition.
+
+use super::*;
+use tower_ratelimit::StartingOn;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn limit(text: &str) -> Limit {
+    text.parse().unwrap()
+}
+
+fn named(store: &impl Store, name: &str, text: &str) -> RateLimiter {
+    let limiter = RateLimiter::new(store, name).unwrap();
+    limiter.calendar(limit(text)).unwrap()
+}
+
+fn quota(store: &impl Store, text: &str) -> RateLimiter {
+    named(store, &unique("quota"), text)
+}
+
+/// A quota in Redis, with what stands there.
+fn stored(text: &str) -> (RateLimiter, impl Fn(&[&str]) -> String) {
+    let limiter = quota(&redis_store().build().unwrap(), text);
+    let key = key(limiter.name(), "calendar");
+    let ask = move |words: &[&str]| {
+        let asked = [&[words[0], &key], &words[1..]].concat();
+        RedisServer::shared().cli(&asked)
+    };
+    (limiter, ask)
+}
+
+on_both_stores!(
+    a_window_has_its_permits_once,
+    a_changed_rate_counts_what_was_used,
+    a_receipt_settles_once,
+    verbs_count_what_was_used,
+    lists_take_of_all_or_of_none,
+    a_shadow_counts_and_refuses_nobody,
+    tiers_and_closures_choose_a_calendar,
+    a_limit_is_in_the_code_alone,
+);
+
+async fn a_window_has_its_permits_once(store: impl Settles) {
+    let limiter = quota(&store, "5/month Europe/Berlin");
+    take(&limiter, 3).await;
+    assert_eq!(free(&limiter).await, 2);
+    let wait = wait(&limiter, 3).await.unwrap();
+    assert!(wait > Duration::ZERO && wait <= 31 * DAY + HOUR, "{wait:?}");
+    take(&limiter, 2).await;
+    let decision = limiter.try_acquire_many(6).await.unwrap();
+    assert_eq!(refused(decision).kind(), RefusalKind::AboveRate);
+}
+
+async fn a_changed_rate_counts_what_was_used(store: impl Settles) {
+    let limiter = quota(&store, "5/month");
+    take(&limiter, 4).await;
+    let raised = named(&store, limiter.name(), "9/month");
+    assert_eq!(free(&raised).await, 5);
+    take(&raised, 4).await;
+    let lowered = named(&store, limiter.name(), "3/month");
+    assert_eq!(free(&lowered).await, 0);
+    assert!(wait(&lowered, 1).await.is_some());
+    assert_eq!(free(&raised).await, 1);
+}
+
+async fn a_receipt_settles_once(store: impl Settles) {
+    let limiter = quota(&store, "9/week");
+    let grant = take(&limiter, 5).await;
+    let receipt = &grant.receipts()[0];
+    limiter.settle(receipt, 2);
+    limiter.give_back(&receipt.clone());
+    let debt = take(&limiter, 1).await;
+    limiter.settle(&debt.receipts()[0], 20);
+    store.settled().await;
+    assert_eq!(free(&limiter).await, 0);
+    assert_eq!(limiter.release(14).await.unwrap(), 14);
+    assert_eq!(free(&limiter).await, 1);
+}
+
+async fn verbs_count_what_was_used(store: impl Settles) {
+    let limiter = quota(&store, "9/day");
+    assert_eq!(
+        (free(&limiter).await, limiter.release(3).await.unwrap()),
+        (9, 0)
+    );
+    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Missing);
+    assert!(!limiter.delete().await.unwrap());
+    take(&limiter, 4).await;
+    assert_eq!(limiter.limit().await.unwrap(), Some(limit("9/day")));
+    assert_eq!(limiter.repair().await.unwrap(), 0);
+    assert!(!limiter.expire(SECOND).await.unwrap());
+    assert!(!limiter.clear_expire().await.unwrap());
+    // An hour longer than its window.
+    let TimeToLive::Left(left) = limiter.time_to_live().await.unwrap() else {
+        panic!("it stays");
+    };
+    let turn = wait(&limiter, 9).await.unwrap();
+    assert!(
+        (left - HOUR).abs_diff(turn) < 5 * SECOND,
+        "{left:?} {turn:?}"
+    );
+    let renamed = limiter.rename(&unique("renamed")).await.unwrap();
+    assert_eq!((free(&renamed).await, free(&limiter).await), (5, 9));
+    assert!(renamed.delete().await.unwrap());
+    assert_eq!(free(&renamed).await, 9);
+    let missing = limiter.rename("another").await;
+    fails(missing, ErrorKind::NotInitialized);
+}
+
+async fn lists_take_of_all_or_of_none(store: impl Settles) {
+    let month = quota(&store, "9/month");
+    let second = limited(&store, Limit::new(5, HOUR)).await;
+    let both = RateLimiter::all([&month, &second]).unwrap();
+    granted(both.try_acquire_many(4).await.unwrap());
+    refused(both.try_acquire_many(2).await.unwrap());
+    until("it is given back", async || free(&month).await == 5).await;
+    assert_eq!(free(&second).await, 1);
+}
+
+async fn a_shadow_counts_and_refuses_nobody(store: impl Settles) {
+    let rule = Rule::new(&unique("rule"), limit("2/month"), Constant("all"));
+    let layer = RateLimitLayer::new(&store, rule.shadow());
+    for (left, is_refused) in [(1, false), (0, false), (0, true)] {
+        let answer = send(&layer, "a").await;
+        let decision = decision_of(&answer);
+        assert!(decision.is_allowed());
+        let limit = decision.limits().next().unwrap();
+        assert_eq!(
+            (limit.remaining(), limit.is_refused()),
+            (Some(left), is_refused)
+        );
+    }
+}
+
+async fn tiers_and_closures_choose_a_calendar(store: impl Settles) {
+    let tiers = Tiers::new(
+        [("free", limit("1/month")), ("paid", Limit::per_hour(1))],
+        |parts| match parts.headers.get("x-key") {
+            Some(key) if key == "paid" => "paid",
+            _ => "free",
+        },
+    );
+    let found = limit_by(|parts| match parts.headers.get("x-key") {
+        Some(key) if key == "paid" => Limit::per_hour(1),
+        _ => Limit::monthly(1),
+    });
+    let tiers = Rule::new(&unique("rule"), tiers, FromHeader::new("x-key"));
+    for rule in [
+        tiers,
+        Rule::new(&unique("rule"), found, FromHeader::new("x-key")),
+    ] {
+        let layer = RateLimitLayer::new(&store, rule);
+        for (key, is_by_hour) in [("free", false), ("paid", true)] {
+            assert_eq!(send(&layer, key).await.status(), 200);
+            let refused = send(&layer, key).await;
+            let limit = decision_of(&refused).limits().next().unwrap();
+            assert_eq!(limit.interval() == HOUR, is_by_hour, "{key}");
+            // A log would refuse for 31 days, but in the first seconds of a month.
+            let wait = limit.retry_after().unwrap();
+            assert!(
+                is_by_hour || wait < 31 * DAY - 2 * SECOND,
+                "{key}: {wait:?}"
+            );
+        }
+    }
+}
+
+async fn a_limit_is_in_the_code_alone(store: impl Settles) {
+    let (monthly, usual) = (limit("5/month"), RateLimiter::new(&store, "usual").unwrap());
+    let quota = quota(&store, "5/month");
+    for limiter in [&usual, &quota] {
+        let set = limiter.try_set_rate(monthly).await.map(drop);
+        let said = fails(set, ErrorKind::Limit).to_string();
+        assert!(
+            said.contains("give it to `RateLimiter::calendar`"),
+            "{said}"
+        );
+        fails(limiter.set_rate(monthly).await, ErrorKind::Limit);
+        fails(limiter.update_rate(monthly).await, ErrorKind::Limit);
+    }
+    fails(
+        quota.try_set_rate(Limit::per_hour(1)).await,
+        ErrorKind::Limit,
+    );
+    let unknown = usual.algorithm(Algorithm::Calendar);
+    fails(unknown.try_acquire().await, ErrorKind::Limit);
+}
+
+#[test]
+fn what_it_cannot_have_is_named() {
+    let store = MemoryStore::new();
+    let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
+    let rule = || Rule::new("api", limit("5/month"), PeerIp);
+    for (rule, says) in [
+        (
+            rule().lease(SECOND),
+            "\"api\" cannot lease permits for 1s: a window of the calendar has no",
+        ),
+        (
+            rule().slots(10),
+            "\"api\" cannot have 10 slots: only a sliding log has slots",
+        ),
+        (
+            rule().algorithm(Algorithm::Gcra),
+            "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",
+        ),
+        (
+            Rule::new("api", limit("5/month").per_client(), PeerIp),
+            "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",
+        ),
+        (
+            Rule::new("api", Limit::per_hour(5), PeerIp).algorithm(Algorithm::Calendar),
+            "\"api\" cannot count 5/1h by the calendar: only days, weeks and months",
+        ),
+        (
+            Rule::shared("orders").or_init(limit("5/month")),
+            "rule \"orders\" cannot share a limit by the calendar, as Java knows none",
+        ),
+        (rule().cost(6), "rule \"api\" costs 6 permits"),
+    ] {
+        let error = build(rule).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let limiter = || RateLimiter::new(&store, "orders").unwrap();
+    let counted = limiter().calendar(limit("5/month")).unwrap();
+    for (built, says) in [
+        (
+            limiter().calendar(Limit::per_hour(5)),
+            "cannot count by the limit 5/1h: it takes one by",
+        ),
+        (
+            limiter().calendar(limit("5/day").per_client()),
+            "for all clients together",
+        ),
+        (
+            limiter().slots(10).unwrap().calendar(limit("5/day")),
+            "no algorithm, slots or lease",
+        ),
+        (
+            limiter().lease(SECOND).unwrap().calendar(limit("5/day")),
+            "no algorithm, slots or lease",
+        ),
+        (
+            limiter()
+                .algorithm(Algorithm::Gcra)
+                .calendar(limit("5/day")),
+            "leave the algorithm and",
+        ),
+        (counted.clone().slots(10), "only a sliding log has slots"),
+        (
+            counted.lease(SECOND),
+            "a window of the calendar has no entry",
+        ),
+    ] {
+        let error = built.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.kind(), ConfigErrorKind::Limit);
+    }
+}
+
+/// The turn, by a clock that is moved. Until it, and a turn further for more than one window has.
+#[tokio::test]
+async fn a_wait_ends_at_the_turn() {
+    let clock = ManualClock::starting_at(secs(1_792_926_000));
+    let store = MemoryStore::new().clock(clock.clone());
+    // Sunday, the last hour of which comes twice.
+    let limiter = quota(&store, "2/day Europe/Berlin");
+    let turn = 12 * HOUR;
+    let grant = take(&limiter, 2).await;
+    let too_short = limiter.try_acquire_for(1, turn - SECOND).await.unwrap();
+    assert_eq!(refused(too_short).retry_after(), Some(turn));
+    let waiting = ["first", "second"].map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_for(2, 2 * DAY).await.unwrap() })
+    });
+    until("both wait", async || clock.sleepers() > 0).await;
+    let third = limiter.try_acquire_for(2, turn + DAY).await.unwrap();
+    // Of windows that are not begun, the length of this one is taken: 25 hours.
+    assert_eq!(refused(third).retry_after(), Some(turn + 2 * (DAY + HOUR)));
+    let [first, second] = waiting;
+    clock.advance(turn);
+    granted(first.await.unwrap());
+    // Of a window that is over.
+    limiter.settle(&grant.receipts()[0], 0);
+    limiter.settle(&grant.receipts()[0], 9);
+    assert_eq!(free(&limiter).await, 0);
+    until("the other waits", async || clock.sleepers() > 0).await;
+    clock.advance(DAY);
+    granted(second.await.unwrap());
+}
+
+#[tokio::test]
+async fn labels_never_fall_and_the_key_ends_with_its_window() {
+    let (limiter, ask) = stored("5/month");
+    take(&limiter, 2).await;
+    let today = ask(&["GET"]);
+    assert!(today.ends_with("01 2"), "{today}");
+    // An older label is over, also for what was granted under it.
+    ask(&["SET", "20200101 5", "PX", "9999999"]);
+    let grant = take(&limiter, 2).await;
+    assert_eq!(ask(&["GET"]), today);
+    // A newer one stays: it was made by a clock that was set back, or for another zone.
+    ask(&["SET", "29990101 3", "PX", "7200000"]);
+    limiter.give_back(&grant.receipts()[0]);
+    assert_eq!(free(&limiter).await, 2);
+    take(&limiter, 1).await;
+    assert_eq!(ask(&["GET"]), "29990101 4");
+    let wait = wait(&limiter, 2).await.unwrap();
+    assert!(wait.abs_diff(HOUR) < 30 * SECOND, "{wait:?}");
+    let left: u64 = ask(&["PTTL"]).parse().unwrap();
+    assert!(left > 7_100_000 && left <= 7_200_000, "{left}");
+    // What lingers is over.
+    ask(&["PEXPIRE", "3500000"]);
+    assert_eq!(free(&limiter).await, 5);
+    // What no process wrote is no count.
+    ask(&["SET", "many"]);
+    fails(limiter.try_acquire().await, ErrorKind::ForeignState);
+    fails(limiter.available_permits().await, ErrorKind::ForeignState);
+}
+
+/// Zones of one deployment may differ for a while: all of them count under the newest label.
+#[tokio::test]
+async fn another_zone_reopens_nothing() {
+    let store = redis_store().build().unwrap();
+    let far = ["5/day Pacific/Kiritimati", "5/day Pacific/Pago_Pago"];
+    let name = unique("quota");
+    let [ahead, behind] = far.map(|text| named(&store, &name, text));
+    take(&ahead, 4).await;
+    take(&behind, 1).await;
+    assert!(wait(&ahead, 1).await.is_some() && wait(&behind, 1).await.is_some());
+}
+
+/// One call, whatever the clock of the caller; a second one if it is a window off.
+#[tokio::test]
+async fn a_clock_that_is_off_costs_a_call_and_no_permit() {
+    let server = RedisServer::start();
+    let clock = ManualClock::starting_at(SystemClock.now());
+    let store = patient(server.url())
+        .client_clock(clock.clone())
+        .deny_cache(Duration::ZERO);
+    let limiter = quota(&store.build().unwrap(), "9/day");
+    take(&limiter, 1).await;
+    for (off, calls) in [(DAY / 1000, 1), (30 * DAY, 2), (DAY / 1000, 1)] {
+        clock.set(SystemClock.now() + off);
+        let before = evaluated(&server);
+        take(&limiter, 1).await;
+        assert_eq!(evaluated(&server) - before, calls, "{off:?}");
+    }
+    clock.set(SystemClock.now() - 3 * DAY);
+    take(&limiter, 1).await;
+    assert_eq!(free(&limiter).await, 4);
+}
+
+fn evaluated(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
+    let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+#[test]
+fn days_are_named_in_code_as_in_files() {
+    let coded = Limit::weekly(5).starting_on(StartingOn::Sunday).unwrap();
+    assert_eq!(coded, limit("5/week from sunday"));
+    assert_eq!(
+        Limit::monthly(5).starting_on(15).unwrap(),
+        limit("5/month from 15")
+    );
+    let berlin = Limit::daily(5).in_zone("europe/berlin").unwrap();
+    assert_eq!(berlin.to_string(), "5/day Europe/Berlin");
+    assert_eq!(Limit::daily(5).in_zone("utc").unwrap(), Limit::daily(5));
+}

@@ -1,0 +1,163 @@
+//! Observers that ask the store again are told with no lock held, so that they do not hang.
+
+use std::{cell::Cell, collections::BTreeMap, sync::OnceLock, sync::mpsc, thread};
+
+use crate::scene::*;
+use tower_ratelimit::{
+    Receipt,
+    observe::{Decided, Observer, StateChange, StoreCall},
+};
+
+/// Asks its store again, whatever it is told.
+#[derive(Debug, Default)]
+struct Again {
+    store: OnceLock<RedisStore>,
+    limiter: OnceLock<RateLimiter>,
+    receipts: Mutex<Vec<Receipt>>,
+    seen: Mutex<BTreeMap<&'static str, u32>>,
+}
+
+thread_local! {
+    /// Set while it asks: what it is told because of that leads to nothing more.
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Again {
+    fn ask(&self, event: &'static str) {
+        let mut seen = self.seen.lock().unwrap();
+        let times = seen.entry(event).or_default();
+        *times += 1;
+        // Or each call would lead to another one, without end.
+        let is_enough = *times > 20;
+        drop(seen);
+        let (Some(store), Some(limiter)) = (self.store.get(), self.limiter.get()) else {
+            return;
+        };
+        if is_enough || ASKING.replace(true) {
+            return;
+        }
+        let _ = store.health();
+        let _ = poll(&mut Box::pin(limiter.try_acquire()));
+        let receipt = self.receipts.lock().unwrap().pop();
+        if let Some(receipt) = receipt {
+            limiter.settle(&receipt, 0);
+        }
+        ASKING.set(false);
+    }
+}
+
+impl Observer for Again {
+    fn decided(&self, _: &Decided<'_>) {
+        self.ask("decided");
+    }
+
+    fn called(&self, _: &StoreCall<'_>) {
+        self.ask("called");
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        self.ask(match event {
+            StateChange::Breaker { .. } => "breaker",
+            StateChange::Connection { .. } => "connection",
+            StateChange::Settled { .. } => "settled",
+            StateChange::Managed { .. } => "managed",
+            StateChange::Lost { .. } => "lost",
+            StateChange::Waiting { .. } => "waiting",
+            _ => "other",
+        });
+    }
+}
+
+/// Ends, or the test fails.
+fn ends(what: impl FnOnce() + Send + 'static) {
+    let (sender, ended) = mpsc::channel();
+    let running = thread::spawn(move || {
+        what();
+        sender.send(()).unwrap();
+    });
+    if ended.recv_timeout(2 * LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("an observer that asks again hangs");
+    }
+    running.join().unwrap();
+}
+
+#[test]
+fn an_observer_may_ask_its_store_again() {
+    ends(|| {
+        let mut server = RedisServer::start();
+        let again = Arc::new(Again::default());
+        let store = patient(server.url()).observe(again.clone());
+        let store = store.build().unwrap();
+        let first = runtime();
+        let limiter = first.block_on(async {
+            let limiter = limited(&store, Limit::per_hour(100_000)).await;
+            limiter.lease(secs(60)).unwrap()
+        });
+        again.store.set(store.clone()).unwrap();
+        again.limiter.set(limiter.clone()).unwrap();
+        // Some out of one lease, which then ends: each that comes back corrects it.
+        let mut receipts = Vec::new();
+        first.block_on(async {
+            while receipts.len() < 8 {
+                let decision = limiter.try_acquire().await.unwrap();
+                if decision.source() == Source::Lease {
+                    receipts.extend(granted(decision).receipts().iter().cloned());
+                }
+            }
+            limiter
+                .set_or_update_rate(Limit::per_hour(100_001))
+                .await
+                .unwrap();
+            let _ = limiter.try_acquire_for(1, secs(1)).await.unwrap();
+            again.receipts.lock().unwrap().extend(receipts.drain(..3));
+            limiter.settle(&receipts.pop().unwrap(), 0);
+            store.close().await;
+        });
+        assert_eq!(store.lost_receipts(), 0);
+        drop(first);
+        // No runtime is left that could send it.
+        again.receipts.lock().unwrap().extend(receipts.drain(..3));
+        limiter.settle(&receipts.pop().unwrap(), 0);
+        assert!(store.lost_receipts() > 0);
+        server.stop_process();
+        let hasty = hasty(server.url(), millis(30)).breaker(1);
+        let hasty = hasty.observe(again.clone()).build().unwrap();
+        let hasty = RateLimiter::new(&hasty, limiter.name()).unwrap();
+        runtime().block_on(until("the breaker opens", async || {
+            let _ = hasty.try_acquire().await;
+            again.seen.lock().unwrap().contains_key("breaker")
+        }));
+        let seen = again.seen.lock().unwrap();
+        for event in [
+            "decided",
+            "called",
+            "breaker",
+            "connection",
+            "settled",
+            "managed",
+            "lost",
+            "waiting",
+        ] {
+            assert!(seen.contains_key(event), "{event}: {seen:?}");
+        }
+    });
+}
+
+/// Where there never was a runtime, no task can tell of the loss either.
+#[test]
+fn a_loss_is_told_where_there_is_no_runtime() {
+    ends(|| {
+        let server = RedisServer::start();
+        let again = Arc::new(Again::default());
+        let store = patient(server.url())
+            .observe(again.clone())
+            .build()
+            .unwrap();
+        let limiter = runtime().block_on(limited(&store, Limit::per_hour(9)));
+        let grant = runtime().block_on(take(&limiter, 2));
+        again.store.set(store).unwrap();
+        again.limiter.set(limiter.clone()).unwrap();
+        limiter.settle(&grant.receipts()[0], 1);
+        assert!(again.seen.lock().unwrap().contains_key("lost"));
+    });
+}
