@@ -143,7 +143,7 @@ impl Backend for Plain {
             }
             (Op::Available, Some(log)) => {
                 log.forget(now);
-                OpResult::Permits(log.free() as i64)
+                OpResult::Number(log.free() as i64)
             }
             (Op::Inspect, log) => OpResult::Limit(log.map(|log| log.limit.into())),
             (Op::Delete, _) => OpResult::Changed(all.remove(name).is_some()),

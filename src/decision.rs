@@ -9,6 +9,7 @@ pub use self::{limit_state::LimitState, source::Source};
 
 use crate::{
     error::Error,
+    labels::Labels,
     list::List,
     receipt::{Ledger, Receipt},
 };
@@ -205,6 +206,8 @@ pub enum RefusalKind {
     OverLimit,
     /// More were requested than the limit ever allows: waiting does not help
     AboveRate,
+    /// It was refused too often: see [`Rule::ban`](crate::Rule::ban)
+    Banned,
     /// The request lacks the key of a rule
     MissingKey,
     /// A header is longer than the rule's key accepts: see
@@ -252,6 +255,15 @@ impl Refusal {
         self.error.as_ref()
     }
 
+    /// Returns the limit of these labels, if it had no room and bans nobody yet.
+    pub(crate) fn without_room(&mut self, labels: &Arc<Labels>) -> Option<&mut LimitState> {
+        let is_same = |limit: &&mut LimitState| {
+            Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
+        };
+        let limit = self.limits.iter_mut().find(is_same)?;
+        (limit.retry_after.is_some() && !limit.banned).then_some(limit)
+    }
+
     /// Returns the same refusal with another wait, for a caller behind others.
     pub(crate) fn later(&self, wait: Duration) -> Self {
         Self {
@@ -288,6 +300,14 @@ impl Refusal {
             limits,
             retry_after,
             ..Self::new(kind, source)
+        }
+    }
+
+    /// Returns the refusal of a caller that these limits ban for so long.
+    pub(crate) fn banned(limits: List<LimitState>, wait: Duration, source: Source) -> Self {
+        Self {
+            kind: RefusalKind::Banned,
+            ..Self::by_limits(limits, Some(wait), source)
         }
     }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    limit::Ban,
     name::BuildSpread,
     observe::{Kept, Observers},
     sync::Once,
@@ -32,6 +33,8 @@ pub(crate) struct Labels {
     /// Those of its layer and its store.
     pub(crate) observers: Observers,
     pub(crate) kept: Kept,
+    /// The terms by which callers are banned.
+    pub(crate) ban: Option<Ban>,
     /// The warnings that were logged, each a bit.
     warned: Once,
 }
@@ -70,6 +73,7 @@ impl Labels {
             draft11_policy: PolicyField::default(),
             observers: Observers::default(),
             kept: Kept::default(),
+            ban: None,
             warned: Once::default(),
         })
     }
@@ -80,6 +84,15 @@ impl Labels {
         if let Some(labels) = Arc::get_mut(&mut self) {
             labels.observers = observers.clone();
             labels.kept = kept;
+        }
+        self
+    }
+
+    /// Returns the same, with the terms of a ban if there are some.
+    pub(crate) fn banning(mut self: Arc<Self>, ban: Option<Ban>) -> Arc<Self> {
+        // Not shared yet.
+        if let Some(labels) = Arc::get_mut(&mut self) {
+            labels.ban = ban;
         }
         self
     }

@@ -75,7 +75,7 @@ pub use crate::{
     decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, RateType},
+    limit::{Algorithm, Ban, Limit, RateType},
     limiter::{RateLimiter, all_of::AllOf},
     receipt::Receipt,
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},

@@ -1,15 +1,16 @@
 //! Limits: so many permits in any interval of a given length.
 
 mod algorithm;
+mod ban;
 pub(crate) mod calendar;
 mod slots;
 mod text;
 
 use std::time::Duration;
 
-pub use self::algorithm::Algorithm;
 #[cfg(feature = "calendar")]
 pub use self::calendar::StartingOn;
+pub use self::{algorithm::Algorithm, ban::Ban};
 pub(crate) use self::{algorithm::emission, calendar::Calendar, slots::Slots, text::time};
 use crate::{
     clock::Millis,
@@ -19,7 +20,7 @@ use crate::{
 /// The most permits that a script can count exactly.
 const MOST_PERMITS: u64 = (1 << 53) - 1;
 /// A century.
-const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
+pub(crate) const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 
 /// At most so many permits within any interval of a given length.
 ///
@@ -264,7 +265,7 @@ impl LimitSource {
 
 /// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not
 /// allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredLimit {
     pub(crate) rate: i64,
     pub(crate) interval: i64,

@@ -50,6 +50,13 @@ impl PermitId {
         Self(id)
     }
 
+    /// Returns the id of the refusals that the same call reports.
+    pub(crate) fn for_strikes(self) -> Self {
+        let mut id = self.0;
+        id[8] ^= 0x20;
+        Self(id)
+    }
+
     /// Returns the id of a grant from the lease with this id, numbered from 1.
     pub(crate) fn for_grant(self, number: u64) -> Self {
         let mut id = self.0;

@@ -179,6 +179,7 @@ fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> Li
         refused: wait.is_some(),
         retry_after: wait,
         shadow: false,
+        banned: false,
     }
 }
 
@@ -378,6 +379,7 @@ mod tests {
             refused: false,
             retry_after: None,
             shadow: false,
+            banned: false,
         }])
     }
 

@@ -1,6 +1,7 @@
 -- The verbs of a calendar.
 --
--- KEYS  1  see state.lua; for rename also 2, the same under the new name
+-- KEYS  1  see state.lua; for rename also 2 and 3, the two of ban/acquire.lua, and then these three
+--       under the new name
 -- ARGV  1  the verb, and then its arguments:
 --       release   permits
 --       rename    none
@@ -69,7 +70,14 @@ function verbs.rename()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return 0
   end
-  redis.call('RENAME', KEYS[1], KEYS[2])
+  local count = #KEYS / 2
+  for i = 1, count do
+    if redis.call('EXISTS', KEYS[i]) == 1 then
+      redis.call('RENAME', KEYS[i], KEYS[i + count])
+    else
+      redis.call('UNLINK', KEYS[i + count])
+    end
+  end
   return 1
 end
 

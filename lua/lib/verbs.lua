@@ -1,7 +1,8 @@
 -- Verbs: all that is asked of a limiter beside permits. Joined in front of each verbs.lua, which
 -- adds its algorithm's own and calls the one that is asked for.
 --
--- KEYS  1-5, see lib/state.lua; for rename also 6-10, the same under the new name
+-- KEYS  1-5, see lib/state.lua; for rename also 6 and 7, the two of ban/acquire.lua, and then these
+--       seven under the new name
 -- ARGV  1  the verb, and then its arguments, the same for every algorithm:
 --       available       now, id
 --       clear_expire    none
@@ -36,11 +37,12 @@ function verbs.rename()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return 0
   end
-  for i = 1, 5 do
+  local count = #KEYS / 2
+  for i = 1, count do
     if redis.call('EXISTS', KEYS[i]) == 1 then
-      redis.call('RENAME', KEYS[i], KEYS[i + 5])
+      redis.call('RENAME', KEYS[i], KEYS[i + count])
     else
-      redis.call('UNLINK', KEYS[i + 5])
+      redis.call('UNLINK', KEYS[i + count])
     end
   end
   return 1

@@ -36,6 +36,8 @@ pub(crate) struct Answer {
     pub(crate) taken: Option<Taken>,
     /// Set if it is of an untracked name, for which a store in memory has no place.
     pub(crate) estimated: bool,
+    /// Set if its rule bans the caller: the wait is the longer one, of the ban and of the limit.
+    pub(crate) banned: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,7 @@ impl Answer {
             repaired: 0,
             taken: None,
             estimated: false,
+            banned: false,
         }
     }
 
@@ -124,9 +127,11 @@ impl Answer {
             remaining: counted.then_some(at_least_zero(self.remaining)),
             next_after: (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
             reset_after: self.now.until_from_score(self.reset),
-            refused: self.verdict != Verdict::Granted,
-            retry_after: (self.verdict == Verdict::Refused).then(|| self.now.until(self.wait)),
+            refused: self.verdict != Verdict::Granted || self.banned,
+            retry_after: (self.verdict == Verdict::Refused || self.banned)
+                .then(|| self.now.until(self.wait)),
             shadow: charge.shadow,
+            banned: self.banned,
         }
     }
 }
@@ -157,20 +162,29 @@ impl Acquire {
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
         let answered = || self.charges().zip(answers);
         let (mut above_rate, mut refused, mut wait) = (false, false, Duration::ZERO);
+        let mut banned = false;
         for (_, answer) in answered().filter(|(charge, _)| !charge.shadow) {
             above_rate |= answer.verdict == Verdict::AboveRate;
             refused |= answer.verdict == Verdict::Refused;
+            banned |= answer.banned;
             wait = answer.now.until(answer.wait).max(wait);
         }
         let mut limits = List::with_capacity(answers.len());
         for (charge, answer) in answered() {
             let counted = self.remaining || answer.verdict == Verdict::Refused;
-            limits.push(answer.state(charge, counted && !above_rate));
+            limits.push(answer.state(charge, counted && !above_rate && !banned));
         }
         if limits.len() > 1 {
             limits.sort_by(LimitState::by_tightness);
         }
         let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
+        if banned {
+            // What else it asks for makes no difference.
+            for limit in &mut limits {
+                limit.refused &= limit.retry_after.is_some();
+            }
+            return Decision::Deny(Refusal::banned(limits, wait, source));
+        }
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
             let mut receipts = List::with_capacity(answers.len());

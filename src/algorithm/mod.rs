@@ -7,6 +7,7 @@
 //! `inspect/diagnose` what is wrong with its keys.
 
 pub(crate) mod answer;
+pub(crate) mod ban;
 pub(crate) mod calendar;
 pub(crate) mod call;
 pub(crate) mod fixed_window;

@@ -16,6 +16,7 @@ pub struct LimitState {
     pub(crate) refused: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) shadow: bool,
+    pub(crate) banned: bool,
 }
 
 impl LimitState {
@@ -77,6 +78,12 @@ impl LimitState {
         self.retry_after
     }
 
+    /// Returns whether the caller is banned by the rule of this limit, which then counts nothing:
+    /// see [`Rule::ban`](crate::Rule::ban). Set for a shadow rule that would ban it, too.
+    pub fn is_banned(&self) -> bool {
+        self.banned
+    }
+
     /// Returns whether this limit is only a shadow: it is counted, but refuses no request. See
     /// [`Rule::shadow`](crate::Rule::shadow).
     pub fn is_shadow(&self) -> bool {
@@ -118,6 +125,7 @@ impl fmt::Debug for LimitState {
             .field("refused", &self.refused)
             .field("retry_after", &self.retry_after)
             .field("shadow", &self.shadow)
+            .field("banned", &self.banned)
             .field("hidden", &self.is_hidden())
             .finish()
     }

@@ -2,6 +2,7 @@
 
 mod acknowledged;
 pub(crate) mod all_of;
+mod ban;
 mod rate;
 mod time_to_live;
 
@@ -11,10 +12,10 @@ use self::acknowledged::acknowledged;
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, Charge, MaxWait, Target},
-    error::{ConfigError, Error, ErrorKind, bail},
+    error::{ConfigError, Error, ErrorKind},
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots, at_least_zero, check_lease},
-    name::{Counting, Limiter, Name},
+    name::{Limiter, Name},
     observe::{Kept, Origin, StateChange},
     receipt::Receipt,
     store::{AnyStore, Op, OpResult, Store, take},
@@ -124,6 +125,8 @@ impl RateLimiter {
     #[cfg(feature = "calendar")]
     #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
     pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
+        use crate::{error::bail, name::Counting};
+
         limit.check_counting(self.name(), self.key().algorithm())?;
         let plain = self.key().slots().is_none() && self.lease.is_none();
         if !plain || limit.calendar().is_none() {
@@ -543,7 +546,7 @@ impl RateLimiter {
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
         match self.manage(op).await {
-            Ok(OpResult::Permits(permits)) => Ok(permits),
+            Ok(OpResult::Number(permits)) => Ok(permits),
             // Of a limit that no store has, this is no more than an unused one.
             Err(error) if error.is_not_initialized() && self.given().is_some() => Ok(0),
             Ok(_) => Err(mismatch()),
@@ -556,7 +559,7 @@ impl RateLimiter {
             match op {
                 Op::SetRate { .. } | Op::TrySetRate(_) => return Err(in_code()),
                 Op::Expire(..) | Op::ClearExpire => return Ok(OpResult::Changed(false)),
-                Op::Repair => return Ok(OpResult::Permits(0)),
+                Op::Repair => return Ok(OpResult::Number(0)),
                 _ => {}
             }
         }

@@ -9,7 +9,7 @@ use metrics::Counter;
 
 /// The number of results that a request may have by a rule.
 #[cfg(feature = "metrics")]
-pub(super) const RULE_RESULTS: usize = 9;
+pub(super) const RULE_RESULTS: usize = 11;
 
 /// Stands beside the name of a rule, and goes with it.
 #[derive(Debug, Default)]

@@ -60,8 +60,8 @@ pub struct Metrics {
 }
 
 const SOURCES: usize = Source::Layer as usize + 1;
-const _: () = assert!(RULE_RESULTS == RuleResult::ShadowDeny as usize + 1);
-const REQUEST_RESULTS: usize = RequestResult::NoRule as usize + 1;
+const _: () = assert!(RULE_RESULTS == RuleResult::ShadowBanned as usize + 1);
+const REQUEST_RESULTS: usize = RequestResult::Banned as usize + 1;
 
 type Call = (&'static str, Option<ErrorKind>);
 

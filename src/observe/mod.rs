@@ -143,6 +143,8 @@ pub enum RequestResult {
     Cancelled,
     /// No rule applied to it
     NoRule,
+    /// A rule bans its caller
+    Banned,
 }
 
 impl RequestResult {
@@ -160,6 +162,7 @@ impl RequestResult {
             Self::Unavailable => "unavailable",
             Self::Cancelled => "cancelled",
             Self::NoRule => "no_rule",
+            Self::Banned => "banned",
         }
     }
 }
@@ -226,6 +229,10 @@ pub enum RuleResult {
     NotTaken,
     /// A shadow rule would have refused it
     ShadowDeny,
+    /// The rule bans its caller
+    Banned,
+    /// A shadow rule would have banned its caller
+    ShadowBanned,
 }
 
 impl RuleResult {
@@ -241,6 +248,8 @@ impl RuleResult {
             Self::Cancelled => "cancelled",
             Self::NotTaken => "not_taken",
             Self::ShadowDeny => "shadow_deny",
+            Self::Banned => "banned",
+            Self::ShadowBanned => "shadow_banned",
         }
     }
 }

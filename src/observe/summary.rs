@@ -122,7 +122,8 @@ impl Tally {
             RuleResult::Deny
             | RuleResult::AboveRate
             | RuleResult::MissingKey
-            | RuleResult::QueueFull => {
+            | RuleResult::QueueFull
+            | RuleResult::Banned => {
                 self.refused.fetch_add(1, Relaxed);
                 let bit = 1 << (rule.key_hash % u64::from(u64::BITS));
                 // The plain load keeps the cache line shared where nothing changes.
@@ -130,7 +131,9 @@ impl Tally {
                     self.callers.fetch_or(bit, Relaxed);
                 }
             }
-            RuleResult::ShadowDeny => _ = self.shadow.fetch_add(1, Relaxed),
+            RuleResult::ShadowDeny | RuleResult::ShadowBanned => {
+                _ = self.shadow.fetch_add(1, Relaxed);
+            }
             RuleResult::Taken
             | RuleResult::Unavailable
             | RuleResult::Cancelled

@@ -31,7 +31,7 @@ pub(super) fn failing(
         traffic: Arc::new(Traffic::new(1, |_| 0, Arc::new(SteadyClock::new()))),
         own_clock: Some(clock),
     };
-    remote(guards, About::in_memory(observers), |_| Failing(kind))
+    remote(guards, About::in_memory(observers), |_, _| Failing(kind))
 }
 
 struct Failing(ErrorKind);

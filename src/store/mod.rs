@@ -90,7 +90,7 @@ use self::rule_names::RuleNames;
 #[cfg(feature = "_guards")]
 use crate::demand::Charge;
 use crate::{
-    decision::Decision,
+    decision::{Decision, Refusal},
     demand::Acquire,
     error::{Error, ErrorKind},
     limit::StoredLimit,
@@ -214,6 +214,9 @@ pub(crate) trait Decide: Calls {
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
     fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+
+    /// Counts that a caller has waited and was refused all the same: limits may ban it for that.
+    fn strike(&self, _: &Acquire, _: &mut Refusal) {}
 
     /// Returns how many limiters are kept in this process.
     fn limiters(&self) -> usize {
@@ -363,6 +366,12 @@ pub enum Op {
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
     Repair,
+    /// Bans the caller for so many milliseconds
+    Ban(u64),
+    /// Ends a ban, and forgets refusals
+    Unban,
+    /// Asks until when the caller is banned, in milliseconds since the epoch; 0 if it is not
+    BannedUntil,
 }
 
 impl Op {
@@ -382,6 +391,9 @@ impl Op {
             Self::Available | Self::Used => "available_permits",
             Self::Rename(_) => "rename",
             Self::Repair => "repair",
+            Self::Ban(_) => "ban_for",
+            Self::Unban => "unban",
+            Self::BannedUntil => "banned_until",
         }
     }
 
@@ -399,7 +411,7 @@ impl Op {
     pub(crate) fn only_reads(&self) -> bool {
         matches!(
             self,
-            Self::Inspect | Self::Available | Self::Used | Self::TimeToLive
+            Self::Inspect | Self::Available | Self::Used | Self::TimeToLive | Self::BannedUntil
         )
     }
 }
@@ -439,8 +451,8 @@ pub enum OpResult {
     Changed(bool),
     /// The stored limit
     Limit(Option<StoredLimit>),
-    /// A number of permits
-    Permits(i64),
+    /// A number of permits, or of milliseconds since the epoch
+    Number(i64),
     /// When the limiter vanishes
     TimeToLive(TimeToLive),
 }

@@ -157,10 +157,14 @@ impl<'a> Seen<'a> {
             RequestResult::Unavailable => RuleResult::Unavailable,
             // The failure policy let it pass, or left a shadow rule out.
             RequestResult::Allow if limit.is_none() => RuleResult::Unavailable,
-            _ if charge.shadow && is_refused => RuleResult::ShadowDeny,
+            _ if charge.shadow && is_refused => match limit.is_some_and(|limit| limit.banned) {
+                true => RuleResult::ShadowBanned,
+                false => RuleResult::ShadowDeny,
+            },
             RequestResult::Allow => RuleResult::Taken,
             RequestResult::QueueFull if !charge.shadow => RuleResult::QueueFull,
             _ if !is_refused => RuleResult::NotTaken,
+            _ if limit.is_some_and(|limit| limit.banned) => RuleResult::Banned,
             _ if limit.is_some_and(|limit| limit.retry_after.is_none()) => RuleResult::AboveRate,
             _ => RuleResult::Deny,
         }
@@ -172,6 +176,7 @@ impl From<RefusalKind> for RequestResult {
         match kind {
             RefusalKind::OverLimit => Self::Deny,
             RefusalKind::AboveRate => Self::AboveRate,
+            RefusalKind::Banned => Self::Banned,
             RefusalKind::MissingKey | RefusalKind::KeyTooLong => Self::MissingKey,
             RefusalKind::Blocked => Self::DeniedByList,
             RefusalKind::QueueFull => Self::QueueFull,

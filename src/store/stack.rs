@@ -24,8 +24,12 @@ use super::{
 #[cfg(feature = "_guards")]
 use super::{
     guard::{
-        breaker::Traffic, deadline::Deadline, deny_cache::Refusals, fallback::Fallback,
-        lease::Leasing, local::Locals,
+        breaker::Traffic,
+        deadline::Deadline,
+        deny_cache::{Refusals, bans::Bans},
+        fallback::Fallback,
+        lease::Leasing,
+        local::Locals,
     },
     memory::shared::{Shared, stand_in},
 };
@@ -33,7 +37,7 @@ use super::{
 use crate::clock::check_timer;
 use crate::{
     clock::{Clock, SteadyClock},
-    decision::Decision,
+    decision::{Decision, RefusalKind},
     demand::Acquire,
     error::Error,
     name::Name,
@@ -150,7 +154,8 @@ impl<S: Decide> AnyStore for InMemory<S> {
         let mut undecided = Undecided::new(acquire);
         Deciding::Pending(Box::pin(async move {
             let acquire = &undecided.acquire;
-            let decision = self.queue.acquire(acquire).await;
+            let mut decision = self.queue.acquire(acquire).await;
+            strike(&*self.store, acquire, &mut decision);
             self.tell_of_limiters();
             let decision = decision.or_else(|error| self.exit.fails(acquire, error));
             undecided.decided(&decision);
@@ -173,6 +178,16 @@ impl<S: Decide> AnyStore for InMemory<S> {
 
     fn about(&self) -> &About {
         &self.exit.about
+    }
+}
+
+/// Counts the refusal of a caller that has waited for permits.
+fn strike(store: &impl Decide, acquire: &Acquire, decision: &mut Result<Decision, Error>) {
+    if let Ok(Decision::Deny(refusal)) = decision
+        && refusal.kind == RefusalKind::OverLimit
+        && acquire.max_wait.is_some()
+    {
+        store.strike(acquire, refusal);
     }
 }
 
@@ -206,7 +221,7 @@ pub(crate) struct Guards {
 pub(crate) fn remote<S: Decide>(
     guards: Guards,
     about: About,
-    server: impl FnOnce(Listeners) -> S,
+    server: impl FnOnce(Listeners, Arc<Bans>) -> S,
 ) -> Arc<Remote<S>> {
     let own_clock = guards.own_clock;
     // Who waits for the server's clock waits by one of this process that never jumps.
@@ -224,7 +239,8 @@ pub(crate) fn remote<S: Decide>(
         ])
     };
     let leasing = Arc::new_cyclic(|leasing| {
-        let server = Arc::new(server(listeners(leasing)));
+        let bans = Arc::clone(&refusals.bans);
+        let server = Arc::new(server(listeners(leasing), bans));
         Leasing::new(server, own_clock, Arc::clone(&clock), queues.clone())
     });
     let listeners = listeners(&Arc::downgrade(&leasing));
@@ -288,7 +304,8 @@ impl<S: Decide> AnyStore for Remote<S> {
             let acquire = &undecided.acquire;
             let asked = self.refusals.ask(acquire);
             let call = || self.queue.acquire(acquire);
-            let decision = self.deadline.within(acquire, call).await;
+            let mut decision = self.deadline.within(acquire, call).await;
+            strike(&*self.server, acquire, &mut decision);
             match &decision {
                 Ok(decision) => {
                     self.refusals.decided(acquire, asked, decision);

@@ -5,6 +5,7 @@
 //! differs from one to another is in `log.rs`, `fixed_window.rs` and `gcra.rs`. `calendar.rs` stands
 //! alone, as its keys and verbs are others.
 
+mod bans;
 mod calendar;
 mod edges;
 mod engines;

@@ -19,6 +19,7 @@
 )]
 
 mod backend;
+mod bans;
 mod calendar;
 #[path = "../support/certificates.rs"]
 mod certificates;

@@ -10,6 +10,7 @@
               `#[test]` functions only"
 )]
 
+mod bans;
 mod cases;
 #[path = "../support/certificates.rs"]
 mod certificates;

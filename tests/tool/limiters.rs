@@ -246,6 +246,8 @@ async fn nothing_is_written_without_a_yes() {
         vec!["set-rate", name, "--rate", "20/1h"],
         vec!["delete", name],
         vec!["repair", name],
+        vec!["ban", name, "--for", "15m"],
+        vec!["unban", name],
     ] {
         let refused = said(on(server, &args), 2);
         assert!(refused.contains("add `--yes`"), "{refused}");
@@ -291,6 +293,38 @@ async fn a_limit_is_changed_and_keeps_what_it_has_besides() {
         2,
     );
     assert!(wrong.contains("0/1m"), "{wrong}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_is_banned_and_let_in_again() {
+    let (server, store) = shared();
+    let prefix = unique("tool");
+    let store_of_rule = patient(server.url()).prefix(&prefix);
+    let rule = Limit::per_hour(9)
+        .by(FromHeader::new("x-key"))
+        .named("login");
+    let layer = layer_of(
+        &store_of_rule.build().unwrap(),
+        rule.ban(tower_ratelimit::Ban::after(3)),
+    );
+    let limiter = layer.limiter("login", ["ann"]).unwrap();
+    let which = [
+        "--prefix", &prefix, "--rule", "login", "--key", "ann", "--yes",
+    ];
+    let run = |args: &[&str]| on(server, &[args, &which].concat());
+    let banned = said(run(&["ban", "--for", "15m"]), 0);
+    assert!(banned.ends_with(": banned for 900s\n"), "{banned}");
+    let request = Request::builder().header("x-key", "ann").body(()).unwrap();
+    let refusal = refused(decide(&layer, request).await);
+    assert_eq!(refusal.kind(), RefusalKind::Banned);
+    assert!(limiter.banned_until().await.unwrap().is_some());
+    let seen = store.diagnose(limiter.name()).await.unwrap();
+    assert!(seen.banned_for > secs(800), "{seen}");
+    assert!(seen.to_string().contains("banned for"), "{seen}");
+    said(run(&["unban"]), 0);
+    assert_eq!(limiter.banned_until().await.unwrap(), None);
+    let again = said(run(&["unban"]), 4);
+    assert!(again.contains("is not banned"), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

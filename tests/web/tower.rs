@@ -1,6 +1,7 @@
 //! The tower contract: readiness, errors and cancellation around real inner services.
 
 mod answers;
+mod bans;
 mod config;
 mod decide_first;
 mod extensions;

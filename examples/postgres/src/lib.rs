@@ -255,11 +255,11 @@ impl Backend for Postgres {
             Op::Release(permits) => {
                 let (call, permits) = ("ratelimit_release($1, $2, $3)", i64::from(*permits));
                 let released = self.number(call, &[&name, &permits, &now]).await?;
-                Ok(OpResult::Permits(released))
+                Ok(OpResult::Number(released))
             }
             Op::Available => {
                 let call = "ratelimit_available($1, $2)";
-                Ok(OpResult::Permits(self.number(call, &[&name, &now]).await?))
+                Ok(OpResult::Number(self.number(call, &[&name, &now]).await?))
             }
             Op::Inspect => {
                 let stored =

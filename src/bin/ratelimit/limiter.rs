@@ -1,4 +1,5 @@
-//! `ratelimit get`, `watch`, `set-rate`, `delete`, `diagnose` and `repair`: one limiter in Redis.
+//! `ratelimit get`, `watch`, `set-rate`, `delete`, `ban`, `unban`, `diagnose` and `repair`: one
+//! limiter in Redis.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -55,6 +56,25 @@ pub(crate) enum Command {
     },
     /// Delete a limiter: its limit, and all that is in use of it.
     Delete {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Ban the caller of a limiter, for every rule that bans callers.
+    Ban {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        write: Write,
+        /// For how long, from now on
+        #[arg(long = "for", value_parser = time, value_name = "TIME")]
+        lasting: Duration,
+    },
+    /// End the ban of a caller, and forget its refusals.
+    ///
+    /// Exits with 4 if it is not banned.
+    Unban {
         #[command(flatten)]
         one: One,
         #[command(flatten)]
@@ -124,6 +144,12 @@ impl Command {
                 let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
                 one.print(&format!("{}: deleted", name.escape_debug()), &object)
             }
+            Self::Ban {
+                one,
+                write,
+                lasting,
+            } => one.ban(&write, Some(lasting)).await,
+            Self::Unban { one, write } => one.ban(&write, None).await,
             Self::Diagnose(one) => one.diagnose().await,
             Self::Repair { one, write } => one.repair(&write).await,
         }
@@ -188,6 +214,30 @@ impl One {
             &format!("{}: {was} -> {limit}", name.escape_debug()),
             &object,
         )
+    }
+
+    /// Bans a caller for a time, or ends its ban.
+    async fn ban(&self, write: &Write, lasting: Option<Duration>) -> Result<Answer, Stop> {
+        let store = self.connection.open()?;
+        let name = self.which.name(&store)?;
+        let limiter = RateLimiter::new(&store, &name)?.by_tool();
+        let (what, words) = match lasting {
+            Some(time) => (
+                format!("ban {name:?} for {time:?}"),
+                format!("banned for {time:?}"),
+            ),
+            None => (format!("unban {name:?}"), "not banned any more".to_owned()),
+        };
+        if !write.may(&what)? {
+            return Ok(Answer::Yes);
+        }
+        match lasting {
+            Some(time) => limiter.ban_for(time).await?,
+            None if limiter.unban().await? => {}
+            None => return Err(Stop::not_found(format!("{name:?} is not banned"))),
+        }
+        let object = json!({"schema": SCHEMA, "name": name, "banned_ms": lasting.map(millis)});
+        self.print(&format!("{name}: {words}"), &object)
     }
 
     async fn diagnose(&self) -> Result<Answer, Stop> {

@@ -299,7 +299,9 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn decided(&self, event: &Decided<'_>) {
-        use RuleResult::{AboveRate, Deny, MissingKey, QueueFull, ShadowDeny};
+        use RuleResult::{
+            AboveRate, Banned, Deny, MissingKey, QueueFull, ShadowBanned, ShadowDeny,
+        };
         let mut effect = self.lock();
         effect.last = Some(event.result);
         effect.refused += u64::from(is_refused(event.result));
@@ -324,10 +326,12 @@ impl Observer for Recorder {
             if met.result != MissingKey {
                 row.callers.insert(met.key_hash());
             }
-            row.refused += u64::from(matches!(met.result, Deny | AboveRate | QueueFull));
-            row.in_shadow += u64::from(met.result == ShadowDeny);
+            let is_refused = matches!(met.result, Deny | Banned | AboveRate | QueueFull);
+            let in_shadow = matches!(met.result, ShadowDeny | ShadowBanned);
+            row.refused += u64::from(is_refused);
+            row.in_shadow += u64::from(in_shadow);
             row.without_key += u64::from(met.result == MissingKey);
-            if matches!(met.result, Deny | AboveRate | QueueFull | ShadowDeny) {
+            if is_refused || in_shadow {
                 row.touched.insert(met.key_hash());
             }
         }

@@ -174,6 +174,11 @@ impl Look<'_> {
             let key = wire::own_keys(&name, own).concat();
             self.read_calendar(&mut report, key).await?;
         }
+        let [strikes, ban] = wire::ban::keys(name);
+        let ban: Option<Vec<u8>> = parsed(self.reply(redis::cmd("GET").arg(ban)).await?)?;
+        let until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
+        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
+        report.strikes = parsed(self.reply(redis::cmd("ZCARD").arg(strikes)).await?)?;
         Ok((report, *now))
     }
 

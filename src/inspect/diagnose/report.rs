@@ -60,6 +60,10 @@ pub struct Diagnosis {
     pub entries_ahead: u64,
     /// The distance of the furthest of them
     pub furthest_ahead: Duration,
+    /// How long the caller is banned for; zero if it is not. See [`Rule::ban`](crate::Rule::ban)
+    pub banned_for: Duration,
+    /// Refused calls that may count towards a ban, or have counted and were not swept yet
+    pub strikes: u64,
     /// Other clients than this store's that have keys here, up to 1000; `None` if the server does
     /// not permit the search
     pub other_clients: Option<Vec<OtherClient>>,
@@ -407,6 +411,16 @@ impl fmt::Display for Diagnosis {
             Algorithm::Calendar => f.write_str(
                 "  counted by the calendar: the date on which the window began, and the permits used",
             )?,
+        }
+        if !self.banned_for.is_zero() {
+            write!(f, "\n  banned for {:?}: `unban` ends it", self.banned_for)?;
+        }
+        if self.strikes > 0 {
+            write!(
+                f,
+                "\n  refused calls that may lead to a ban: {}",
+                self.strikes
+            )?;
         }
         self.write_neighbours(f)?;
         let findings = self.findings();

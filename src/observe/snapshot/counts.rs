@@ -81,7 +81,7 @@ pub(super) fn sampled(before: u64) -> Option<u64> {
     (mixed < u64::MAX / ONE_IN).then_some(ONE_IN)
 }
 
-pub(super) const RULE_RESULTS: [RuleResult; RuleResult::ShadowDeny as usize + 1] = [
+pub(super) const RULE_RESULTS: [RuleResult; RuleResult::ShadowBanned as usize + 1] = [
     RuleResult::Taken,
     RuleResult::Deny,
     RuleResult::AboveRate,
@@ -91,6 +91,8 @@ pub(super) const RULE_RESULTS: [RuleResult; RuleResult::ShadowDeny as usize + 1]
     RuleResult::Cancelled,
     RuleResult::NotTaken,
     RuleResult::ShadowDeny,
+    RuleResult::Banned,
+    RuleResult::ShadowBanned,
 ];
 
 /// The counts of one rule, or of all that have none.

@@ -38,7 +38,7 @@ const MOST_RELOADS: usize = 8;
 const LONGEST_ERROR: usize = 2_000;
 const TOP_CALLERS: usize = 10;
 
-const REQUEST_RESULTS: [RequestResult; RequestResult::NoRule as usize + 1] = [
+const REQUEST_RESULTS: [RequestResult; RequestResult::Banned as usize + 1] = [
     RequestResult::Allow,
     RequestResult::Deny,
     RequestResult::AboveRate,
@@ -50,6 +50,7 @@ const REQUEST_RESULTS: [RequestResult; RequestResult::NoRule as usize + 1] = [
     RequestResult::Unavailable,
     RequestResult::Cancelled,
     RequestResult::NoRule,
+    RequestResult::Banned,
 ];
 
 /// Keeps what [`page`](crate::page) shows of this process: what each rule allowed and refused, the
@@ -196,7 +197,7 @@ impl Activity {
         let before = counts.add(rule, source);
         let is_refused = matches!(
             rule.result,
-            RuleResult::Deny | RuleResult::AboveRate | RuleResult::QueueFull
+            RuleResult::Deny | RuleResult::AboveRate | RuleResult::QueueFull | RuleResult::Banned
         );
         if !is_refused {
             return;

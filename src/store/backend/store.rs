@@ -82,10 +82,12 @@ impl BackendStore {
             ..About::default()
         };
         let backend = Arc::new(backend);
-        Ok(Self(stack::remote(guards, about, |listeners| Unguarded {
-            backend,
-            breakers,
-            listeners,
+        Ok(Self(stack::remote(guards, about, |listeners, _| {
+            Unguarded {
+                backend,
+                breakers,
+                listeners,
+            }
         })))
     }
 }

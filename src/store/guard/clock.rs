@@ -31,6 +31,15 @@ impl StoreClock {
         self.0.is_some()
     }
 
+    /// Returns the part of a wait that is not certain: a server's clock is read in whole
+    /// milliseconds, and can turn so much earlier than this process sees.
+    pub(crate) fn slack(&self) -> Duration {
+        match self.is_own() {
+            true => Duration::ZERO,
+            false => Duration::from_millis(1),
+        }
+    }
+
     pub(crate) fn now(&self) -> StoreInstant {
         StoreInstant {
             moment: moment(),

@@ -6,6 +6,7 @@
 //! refusal at once. What others do is seen when the store is asked again, after the cap at the
 //! latest.
 
+pub(crate) mod bans;
 mod generations;
 
 use std::{
@@ -14,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use self::generations::{Generations, Seen};
+use self::{
+    bans::{Bans, Knowledge},
+    generations::{Generations, Seen},
+};
 use super::{
     Cache, cache,
     clock::{StoreClock, StoreInstant},
@@ -34,9 +38,6 @@ use crate::{
 /// The largest number of refusals that are kept. Some 500 bytes each for one limiter, its name
 /// included: 65 MB where all are.
 const MOST_REFUSALS: usize = if cfg!(interleavings) { 16 } else { 1 << 17 };
-/// How much earlier a server's clock can turn than this process sees: it counts whole milliseconds,
-/// and a decision falls anywhere within one.
-const WHOLE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The refusals that a store returned.
 pub(crate) struct Refusals {
@@ -50,6 +51,8 @@ pub(crate) struct Refusals {
     generations: Generations,
     /// The clock of the logs.
     clock: StoreClock,
+    /// Of callers that are refused whatever they ask.
+    pub(crate) bans: Arc<Bans>,
 }
 
 /// When something was asked.
@@ -72,6 +75,7 @@ impl Refusals {
             counter: Arc::default(),
             cap,
             generations: Generations::default(),
+            bans: Arc::new(Bans::new(most, cap, own_clock.clone())),
             clock: StoreClock::new(own_clock),
         }
     }
@@ -136,8 +140,28 @@ impl Refusals {
     /// Returns the refusal that asking would give, if it is known.
     #[inline]
     pub(crate) fn refusal(&self, acquire: &Acquire) -> Option<Refusal> {
+        // A caller that misses the first refusal asks the store, as before it.
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        if acquire.charges().any(|charge| charge.labels.ban.is_some()) {
+            return self.refusal_or_ban(acquire);
+        }
         let (known, elapsed) = self.known(acquire)?;
         Some(known.refusal(elapsed))
+    }
+
+    /// Returns the same for a caller that limits may ban, and counts it.
+    fn refusal_or_ban(&self, acquire: &Acquire) -> Option<Refusal> {
+        match self.bans.find(acquire) {
+            Knowledge::Banned(refusal) => return Some(refusal),
+            Knowledge::Asks => return None,
+            Knowledge::Nothing => {}
+        }
+        let (known, elapsed) = self.known(acquire)?;
+        let mut refusal = known.refusal(elapsed);
+        let is_repeated = self.bans.repeats(acquire, &mut refusal);
+        is_repeated.then_some(refusal)
     }
 
     /// Keeps a refusal.
@@ -154,10 +178,12 @@ impl Refusals {
             (RefusalKind::OverLimit, Some(wait)) => {
                 let waits = refusal.limits.iter().filter_map(|limit| limit.retry_after);
                 let first = waits.min().unwrap_or(wait).min(wait);
-                first.saturating_sub(slack(clock))
+                first.saturating_sub(clock.slack())
             }
             // Until the limit is changed.
             (RefusalKind::AboveRate, _) => self.cap,
+            // The call has told `bans`.
+            (RefusalKind::Banned, _) => return self.any.store(true, Ordering::Relaxed),
             // Not of the store, or not of the limits alone.
             (
                 RefusalKind::OverLimit
@@ -221,20 +247,22 @@ impl Refusals {
     /// Returns the last refusal, if no event known to this process could have freed permits since:
     /// for when the store cannot be asked.
     pub(crate) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+        if let Some(banned) = self.bans.last_known(acquire) {
+            return Some(banned);
+        }
         if acquire.max_wait.is_some() {
             return None;
         }
         let found = self.find(acquire)?;
-        (found.elapsed < found.over).then(|| found.known.refusal(found.elapsed))
+        let mut refusal =
+            (found.elapsed < found.over).then(|| found.known.refusal(found.elapsed))?;
+        self.bans.count(acquire, &mut refusal);
+        Some(refusal)
     }
 
     /// Returns the refusal of this demand, if nothing has changed since it was asked for.
     #[inline]
     fn find(&self, acquire: &Acquire) -> Option<Found> {
-        // A caller that misses the first refusal asks the store, as before it.
-        if !self.any.load(Ordering::Relaxed) {
-            return None;
-        }
         let known = self.kept.as_ref()?.get(&key(acquire))?;
         if !known.answers(acquire) || !self.generations.is_current(&known.seen) {
             return None;
@@ -244,7 +272,7 @@ impl Refusals {
         let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
         let wait = known.retry_after;
         Some(Found {
-            over: wait.map_or(self.cap, |wait| wait.saturating_sub(slack(clock))),
+            over: wait.map_or(self.cap, |wait| wait.saturating_sub(clock.slack())),
             known,
             elapsed,
             steady,
@@ -266,6 +294,7 @@ impl Refusals {
 
 impl Listener for Arc<Refusals> {
     fn changed(&self, name: &Name) {
+        self.bans.changed(name);
         Refusals::changed(self, name);
     }
 
@@ -283,15 +312,6 @@ struct Found {
     steady: Duration,
     /// How long from then asking again is certainly refused.
     over: Duration,
-}
-
-/// Returns the part of a wait that is not certain: the server's clock is read in whole
-/// milliseconds.
-fn slack(clock: &StoreClock) -> Duration {
-    match clock.is_own() {
-        true => Duration::ZERO,
-        false => WHOLE_MILLISECOND,
-    }
 }
 
 /// A refusal, and what was asked. Times count from when it was asked.

@@ -237,6 +237,7 @@ pub(crate) fn spent(labels: &Arc<Labels>, wait: Duration) -> LimitState {
         refused: true,
         retry_after: Some(wait),
         shadow: false,
+        banned: false,
     }
 }
 

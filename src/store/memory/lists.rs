@@ -1,6 +1,8 @@
 //! Decides for several callers or limiters at once, and for untracked names, with all of their
 //! shards locked.
 
+use std::sync::MutexGuard;
+
 use super::{
     shard::{Kept, Shard},
     shared::Shared,
@@ -10,6 +12,7 @@ use crate::{
     algorithm::{
         self,
         answer::Answer,
+        ban::{self, Record},
         call,
         limiter::{LimiterState, Terms},
     },
@@ -17,10 +20,14 @@ use crate::{
     decision::Decision,
     demand::{Acquire, Charge},
     error::{Error, ErrorKind},
+    limit::Limit,
     list::List,
     name::Name,
     sync::lock,
 };
+
+/// The shards of a list, with their numbers.
+type Locked<'a> = Vec<(usize, MutexGuard<'a, Shard>)>;
 
 impl Shared {
     /// Decides for callers of the same limiters; all of them go by the limits of the first.
@@ -49,10 +56,71 @@ impl Shared {
         let mut places: Vec<_> = charges.map(|it| self.shard_of(it.name())).collect();
         places.sort_unstable();
         places.dedup();
-        let shards = places.iter().map(|place| lock(&self.shards[*place]));
-        let mut shards: Vec<_> = shards.collect();
-        let place_of = |name: &Name| places.partition_point(|place| *place < self.shard_of(name));
+        let locked = places
+            .into_iter()
+            .map(|place| (place, lock(&self.shards[place])));
+        let mut locked: Locked<'_> = locked.collect();
+        if first.charges().any(|charge| charge.labels.ban.is_some()) {
+            self.decide_or_ban(first, run, &mut locked, now)
+        } else {
+            self.decide_lent(first, run, &mut locked, now)
+        }
+    }
 
+    /// Decides for callers that a limit may ban.
+    fn decide_or_ban(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+        locked: &mut Locked<'_>,
+        now: Now,
+    ) -> Result<List<Answer>, Error> {
+        let (mut terms, mut records, mut limits) = (List::new(), List::new(), List::new());
+        for charge in first.charges() {
+            let (name, ban) = (charge.name(), charge.labels.ban);
+            let shard = self.shard_in(locked, name);
+            records.push(ban.map_or_else(Record::default, |_| shard.take_record(name)));
+            terms.push(ban);
+            let stored = shard.get_mut(name, now).and_then(|kept| kept.limiter.limit);
+            limits.push(stored.or_else(|| charge.limit().given().map(Limit::stored)));
+        }
+        let decided = if ban::is_banned(first, &terms, &records, now) {
+            Ok(ban::refuse(run, &terms, &records, &limits, now))
+        } else {
+            self.decide_lent(first, run, locked, now)
+                .map(|mut answers| {
+                    // What is estimated may be of others: it bans nobody.
+                    let each = terms.iter().zip(&answers);
+                    let counted: List<_> = each
+                        .map(|(ban, answer)| ban.filter(|_| !answer.estimated))
+                        .collect();
+                    ban::judge(run, &counted, &mut records, &mut answers, now);
+                    answers
+                })
+        };
+        for ((charge, record), ban) in first.charges().zip(records).zip(terms) {
+            if let Some(ban) = ban {
+                let (name, [within, ..]) = (charge.name(), ban.millis());
+                let shard = self.shard_in(locked, name);
+                shard.put_record(name, record, now.ticks(within), now);
+            }
+        }
+        decided
+    }
+
+    fn shard_in<'s>(&self, locked: &'s mut Locked<'_>, name: &Name) -> &'s mut Shard {
+        let place = self.shard_of(name);
+        let at = locked.partition_point(|(other, _)| *other < place);
+        &mut locked[at].1
+    }
+
+    fn decide_lent(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+        locked: &mut Locked<'_>,
+        now: Now,
+    ) -> Result<List<Answer>, Error> {
         // Lent while they count, because a shard lends one reference at a time.
         let (mut lent, mut failed) = (Vec::new(), None);
         for charge in first.charges() {
@@ -62,7 +130,7 @@ impl Shared {
                 failed = Some(Error::new(ErrorKind::Limit).detail(detail));
                 break;
             }
-            match self.lend(&mut shards[place_of(charge.name())], charge, now) {
+            match self.lend(self.shard_in(locked, charge.name()), charge, now) {
                 Ok(kept) => lent.push(kept),
                 Err(error) => {
                     failed = Some(error);
@@ -76,7 +144,7 @@ impl Shared {
         };
         for (charge, kept) in first.charges().zip(lent) {
             if let Some(kept) = kept {
-                shards[place_of(charge.name())].take_back(kept);
+                self.shard_in(locked, charge.name()).take_back(kept);
             }
         }
         answers

@@ -6,6 +6,7 @@ use crate::{
     algorithm::{
         self,
         answer::{Answer, Verdict},
+        ban::Record,
         limiter::{LimiterState, Terms},
     },
     clock::Now,
@@ -22,6 +23,8 @@ const SMALL: usize = 128;
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
     limiters: HashMap<Text, Kept, BuildSpread>,
+    /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
+    records: HashMap<Text, (Record, i64), BuildSpread>,
     /// How many there may be.
     most: usize,
     /// How many are lent, and keep their places.
@@ -140,6 +143,7 @@ impl Shard {
     pub(super) fn new(most: usize, counter: &Arc<()>) -> Self {
         Self {
             limiters: HashMap::default(),
+            records: HashMap::default(),
             most,
             lent: 0,
             turned_away: 0,
@@ -177,6 +181,60 @@ impl Shard {
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<Kept> {
         self.limiters.remove(name.text())
+    }
+
+    /// Takes the record of a name, to be put back.
+    pub(super) fn take_record(&mut self, name: &Name) -> Record {
+        self.lend_record(name).unwrap_or_default().0
+    }
+
+    /// Takes the record of a name, with the tick at which it is forgotten.
+    pub(super) fn lend_record(&mut self, name: &Name) -> Option<(Record, i64)> {
+        self.records.remove(name.text())
+    }
+
+    /// Stores a limiter that has another name now, with the record that it had.
+    pub(super) fn put_renamed(&mut self, kept: Kept, record: Option<(Record, i64)>) {
+        let text = kept.named.name.text().clone();
+        self.put(kept);
+        match record {
+            Some(record) => self.records.insert(text, record),
+            None => self.records.remove(&text),
+        };
+    }
+
+    /// Removes a limiter that there is, and its record.
+    pub(super) fn delete(&mut self, name: &Name) -> bool {
+        self.records.remove(name.text());
+        self.remove(name).is_some()
+    }
+
+    /// Keeps the record of a name for as long as it counts, by terms that count refusals for so
+    /// many ticks. There are as many as limiters: where there is no room, none is added.
+    /// Returns whether it is kept.
+    pub(super) fn put_record(
+        &mut self,
+        name: &Name,
+        record: Record,
+        within: i64,
+        now: Now,
+    ) -> bool {
+        let Some(end) = record.forgotten_at(within).filter(|end| *end > now.tick) else {
+            return false;
+        };
+        if self.records.len() >= self.most {
+            self.records.retain(|_, (_, end)| *end > now.tick);
+        }
+        let has_room = self.records.len() < self.most;
+        if has_room {
+            self.records.insert(name.text().clone(), (record, end));
+        }
+        has_room
+    }
+
+    /// Returns the record of a name.
+    pub(super) fn record(&self, name: &Name) -> Option<&Record> {
+        self.records.get(name.text()).map(|(record, _)| record)
     }
 
     /// Lends a limiter, which keeps its place until it is given back.

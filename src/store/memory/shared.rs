@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Now},
-    decision::Decision,
+    decision::{Decision, Refusal, RefusalKind},
     demand::{Acquire, Charge, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
@@ -53,6 +53,32 @@ impl Decide for Shared {
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         self.manage_now(name, op)
+    }
+
+    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
+        for charge in acquire.charges() {
+            let (name, labels) = (charge.name(), &charge.labels);
+            let (Some(ban), Some(limit)) = (labels.ban, refusal.without_room(labels)) else {
+                continue;
+            };
+            let (now, mut shard) = (self.now(), self.shard(name));
+            if shard.get_mut(name, now).is_none() {
+                continue;
+            }
+            let mut record = shard.take_record(name);
+            let wait = limit.retry_after.unwrap_or_default().as_micros();
+            let wait = i64::try_from(wait).unwrap_or(i64::MAX);
+            if record.strike(&ban, (charge.id, 1, now.tick), wait, now)
+                && let Some([_, back]) = record.in_force(now)
+            {
+                limit.banned = true;
+                limit.retry_after = Some(now.until(back));
+                let wait = limit.retry_after.max(refusal.retry_after);
+                (refusal.kind, refusal.retry_after) = (RefusalKind::Banned, wait);
+            }
+            let [within, ..] = ban.millis();
+            shard.put_record(name, record, now.ticks(within), now);
+        }
     }
 
     fn limiters(&self) -> usize {
@@ -126,6 +152,7 @@ impl Shared {
 
     fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         if acquire.rest.is_empty()
+            && acquire.first.labels.ban.is_none()
             && let Ok(decision) = self.decide_one(acquire)
         {
             return Ok(decision);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     algorithm,
-    clock::Now,
+    clock::{Now, TICKS},
     demand::Target,
     error::{Error, ErrorKind},
     limit::LimitSource,
@@ -55,6 +55,9 @@ impl Shared {
     pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
         let now = self.now();
         let mut shard = self.shard(name);
+        if let Some(outcome) = manage_ban(&mut shard, name, op, now)? {
+            return Ok(outcome);
+        }
         let (found, is_new) = find(&mut shard, name, op, now)?;
         let Some(kept) = found else {
             return self.without_limiter(name, op);
@@ -73,7 +76,7 @@ impl Shared {
                 self.set(kept, true, is_new && keep, name, now)?
             }
             Op::Release(permits) => {
-                OpResult::Permits(kept.limiter.release(permits.into(), now, NO_ID)?)
+                OpResult::Number(kept.limiter.release(permits.into(), now, NO_ID)?)
             }
             Op::Expire(millis, when) => OpResult::Changed(expire(kept, now.after(millis), when)),
             Op::ClearExpire => OpResult::Changed(kept.expires_at.take().is_some()),
@@ -81,37 +84,33 @@ impl Shared {
                 None => TimeToLive::Lasting,
                 Some(end) => TimeToLive::Left(now.until(end - now.tick)),
             }),
-            Op::Delete => {
-                shard.remove(name);
-                OpResult::Changed(true)
-            }
+            Op::Delete => OpResult::Changed(shard.delete(name)),
             Op::Inspect => OpResult::Limit(kept.limiter.limit),
             Op::Available => {
                 let permits = kept.limiter.available(now, NO_ID)?;
                 kept.keep_alive(now);
-                OpResult::Permits(permits)
+                OpResult::Number(permits)
             }
-            Op::Used => {
-                let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
-                OpResult::Permits(limit - kept.limiter.available(now, NO_ID)?)
-            }
+            Op::Used => OpResult::Number(used(kept, now)?),
             Op::Repair => {
                 let lost = kept.limiter.repair(now)?;
                 kept.keep_alive(now);
-                OpResult::Permits(lost)
+                OpResult::Number(lost)
             }
             Op::Rename(ref new_name) => {
-                let moved = shard.remove(name);
+                let (moved, record) = (shard.remove(name), shard.lend_record(name));
                 drop(shard);
                 if let Some(mut kept) = moved {
                     kept.rename(new_name);
-                    self.shard(new_name).put(kept);
+                    self.shard(new_name).put_renamed(kept, record);
                 }
                 OpResult::Changed(true)
             }
+            Op::Ban(_) | Op::Unban | Op::BannedUntil => OpResult::Changed(false),
         };
         Ok(outcome)
     }
+
     /// Completes the setting of a limit: a limiter that `begins` counts what was estimated for it
     /// before.
     fn set(
@@ -138,9 +137,9 @@ impl Shared {
             .then(|| self.untracked().left(name))
             .flatten();
         Ok(match (op, estimate) {
-            (Op::Available, Some((_, left))) => OpResult::Permits(left),
-            (Op::Used, Some((limit, left))) => OpResult::Permits(limit.rate - left),
-            (Op::Used, None) => OpResult::Permits(0),
+            (Op::Available, Some((_, left))) => OpResult::Number(left),
+            (Op::Used, Some((limit, left))) => OpResult::Number(limit.rate - left),
+            (Op::Used, None) => OpResult::Number(0),
             (Op::Inspect, Some((limit, _))) => OpResult::Limit(Some(limit)),
             (Op::Available | Op::Release(_) | Op::Repair, _) => {
                 return Err(ErrorKind::NotInitialized.into());
@@ -150,6 +149,42 @@ impl Shared {
             _ => OpResult::Changed(false),
         })
     }
+}
+
+/// Returns the permits in use.
+fn used(kept: &mut Kept, now: Now) -> Result<i64, Error> {
+    let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
+    Ok(limit - kept.limiter.available(now, NO_ID)?)
+}
+
+/// Carries out a verb for bans, which need no limiter; `None` for others.
+fn manage_ban(
+    shard: &mut Shard,
+    name: &Name,
+    op: &Op,
+    now: Now,
+) -> Result<Option<OpResult>, Error> {
+    Ok(Some(match *op {
+        Op::Ban(millis) => {
+            let mut record = shard.take_record(name);
+            record.ban_for(now.ticks(millis.cast_signed()), now);
+            match shard.put_record(name, record, 0, now) {
+                true => OpResult::Changed(true),
+                false => return Err(ErrorKind::Full.into()),
+            }
+        }
+        Op::Unban => OpResult::Changed(shard.take_record(name).in_force(now).is_some()),
+        Op::BannedUntil => {
+            let left = shard.record(name).and_then(|record| record.in_force(now));
+            let until = |[left, _]: [i64; 2]| (now.micros() + left + TICKS - 1) / TICKS;
+            OpResult::Number(left.map_or(0, until))
+        }
+        // Without a limiter there is a ban at most.
+        Op::Delete if shard.get_mut(name, now).is_none() => {
+            OpResult::Changed(shard.take_record(name).in_force(now).is_some())
+        }
+        _ => return Ok(None),
+    }))
 }
 
 /// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One

@@ -12,16 +12,16 @@ use super::{
 use crate::{
     algorithm::answer::{Answer, Changed},
     clock::{Clock, millis, moment},
-    decision::Decision,
+    decision::{Decision, Refusal},
     demand::{Acquire, Charge},
-    error::Error,
+    error::{Error, ErrorKind},
     labels::Warning,
     limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::{Name, push_hex},
     receipt::{PermitId, Receipt},
-    store::{Decide, Listeners, Op, OpResult, TimeToLive},
+    store::{Decide, Listeners, Op, OpResult, TimeToLive, guard::deny_cache::bans::Bans},
 };
 
 /// A server, and the state that this process keeps about it.
@@ -35,6 +35,7 @@ pub(crate) struct Server {
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(super) rewritten: Rewritten,
     pub(crate) listeners: Listeners,
+    pub(super) bans: Arc<Bans>,
 }
 
 impl Decide for Server {
@@ -63,13 +64,18 @@ impl Decide for Server {
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let keys = wire::own_keys(name, ask.client_id);
+                let mut keys = wire::own_keys(name, ask.client_id);
+                keys.extend(wire::ban::keys(name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
             (Op::Inspect, None) => self.stored_limit(name).await.map(OpResult::Limit),
             (_, None) => self.time_to_live(name).await.map(OpResult::TimeToLive),
         }
+    }
+
+    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
+        self.bans.count(acquire, refusal);
     }
 }
 
@@ -96,6 +102,10 @@ impl Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
+        if first.charges().any(|charge| charge.labels.ban.is_some()) {
+            // Boxed, so that the futures of others have no room for it.
+            return Box::pin(self.acquire_or_ban(first, run)).await;
+        }
         let scripts = wire::scripts_for(first);
         let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.remaining),
@@ -136,6 +146,38 @@ impl Server {
         let reply = self.call_for(&mut call, run, &|| None).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
+    }
+
+    /// Decides for callers that limits may ban, of limiters that one script reaches.
+    async fn acquire_or_ban(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+    ) -> Result<List<Decision>, Error> {
+        let scripts = wire::scripts_for(first);
+        let ask = wire::Ask {
+            exact: run.iter().any(|acquire| acquire.remaining),
+            ..self.ask()?.at(first.first.name())
+        };
+        let banning = scripts.banning.ok_or(ErrorKind::Limit)?;
+        let asked = self.bans.ask(first);
+        let limiters: List<_> = first
+            .charges()
+            .map(|charge| (charge, self.rewrites(charge)))
+            .collect();
+        let mut call = Some(Call {
+            script: banning,
+            command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
+            once: !scripts.is_idempotent,
+            callers: run.len(),
+        });
+        let reply = self.call_for(&mut call, run, &|| None).await?;
+        let (answers, found) = wire::ban::read(&reply, run, scripts)?;
+        let decisions = self.decisions(run, &answers);
+        if let Some(decision) = decisions.first() {
+            self.bans.learn(first, &asked, &found, decision.states());
+        }
+        Ok(decisions)
     }
 
     /// Calls, and gives back the grants of callers that will not receive them.

@@ -177,7 +177,7 @@ impl RedisStore {
         };
         let connection = Arc::new(Connection::new(source, settings.dial(traffic)));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
-        let shared = stack::remote(guards, about, |listeners| Server {
+        let shared = stack::remote(guards, about, |listeners, bans| Server {
             settle_queue: SettleQueue::new(
                 Arc::clone(&batches),
                 listeners.clone(),
@@ -191,6 +191,7 @@ impl RedisStore {
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: settings.clock.clone(),
             rewritten: Rewritten::new(),
+            bans,
             listeners,
         });
         Self { settings, shared }

@@ -21,7 +21,7 @@ fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
         traffic: Arc::new(traffic),
         own_clock: Some(Arc::new(clock)),
     };
-    remote(guards, About::default(), |listeners| Scripted {
+    remote(guards, About::default(), |listeners, _| Scripted {
         log: Arc::clone(log),
         listeners: Some(listeners),
         ..Scripted::default()

@@ -69,9 +69,11 @@ fn pushback(kind: RefusalKind, wait: Option<Duration>, request: &HeaderMap) -> O
         // limit.
         (_, Some(wait)) if timeout(request).is_some_and(|timeout| timeout <= wait) => Some(NEVER),
         (_, Some(wait)) => Some(signed_millis(wait)),
-        // A retry is the same call: it costs as much, lacks the same, and is on the same list.
+        // A retry is the same call: it costs as much, lacks the same, and is on the same list. A
+        // ban is longer than a call.
         (
             RefusalKind::AboveRate
+            | RefusalKind::Banned
             | RefusalKind::MissingKey
             | RefusalKind::KeyTooLong
             | RefusalKind::Blocked,

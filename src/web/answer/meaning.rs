@@ -34,11 +34,20 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
         // A queue belongs to the limit, and its callers have filled it: no outage.
         RefusalKind::QueueFull => (TOO_MANY, "too many requests wait already"),
         RefusalKind::AboveRate => (TOO_MANY, "the request costs more than its limit allows"),
+        RefusalKind::Banned => (banned(refusal), "too many requests were refused"),
         RefusalKind::Blocked => (FORBIDDEN, "the request is blocked"),
         RefusalKind::Unavailable => (UNABLE, "the rate limiter is unavailable"),
         RefusalKind::MissingKey | RefusalKind::KeyTooLong => return lack(refusal),
     };
     (status, code, text.into())
+}
+
+/// Returns the status that the rule has chosen, of the longest ban.
+fn banned(refusal: &Refusal) -> (StatusCode, u8) {
+    let mut limits = refusal.limits.iter();
+    let by = limits.find(|limit| limit.banned && !limit.shadow);
+    let status = by.and_then(|limit| StatusCode::from_u16(limit.labels.ban?.status).ok());
+    (status.unwrap_or(TOO_MANY.0), RESOURCE_EXHAUSTED)
 }
 
 /// Returns the meaning of a key that is missing, repeated or too long.

@@ -26,7 +26,8 @@ pub(crate) fn answer(
     as_text: bool,
 ) -> Response<Bytes> {
     let (status, _, mut text) = meaning(refusal);
-    if let (RefusalKind::OverLimit, Some(seconds)) = (refusal.kind, retry_after) {
+    let says_when = matches!(refusal.kind, RefusalKind::OverLimit | RefusalKind::Banned);
+    if let Some(seconds) = retry_after.filter(|_| says_when) {
         let unit = if seconds == 1 { "second" } else { "seconds" };
         text = format!("{text}: retry after {seconds} {unit}").into();
     }

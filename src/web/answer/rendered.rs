@@ -166,6 +166,7 @@ mod tests {
                 refused,
                 retry_after: Some(Duration::from_secs(1)),
                 shadow: !enforced,
+                banned: false,
             }
         });
         let limits = prop_oneof![4 => prop::collection::vec(limit.clone(), 1), 1 => prop::collection::vec(limit, 2)];
@@ -203,6 +204,7 @@ mod tests {
             refused: true,
             retry_after: Some(Duration::from_secs(1)),
             shadow: false,
+            banned: false,
         };
         let wait = Some(Duration::from_secs(1));
         let refusal = Refusal::by_limits(List::from([state]), wait, Source::Store);

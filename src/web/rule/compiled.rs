@@ -16,7 +16,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::{Limit, LimitSource, RateType, Slots, check_lease},
+    limit::{Ban, Limit, LimitSource, RateType, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{Kept, Observers},
@@ -83,12 +83,14 @@ fn check_log_alone(
     rule: &str,
     naming: &Naming,
     limit: Option<&LimitSource>,
+    ban: Option<Ban>,
 ) -> Result<(), ConfigError> {
     let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
     let given = limit.and_then(LimitSource::given);
-    if naming.counting != Counting::default() || given.is_some_and(per_client) {
+    let counts_otherwise = naming.counting != Counting::default();
+    if counts_otherwise || given.is_some_and(per_client) || ban.is_some() {
         bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
-            `Algorithm::SlidingLog`, no slots, and no limit per client");
+            `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
     }
     Ok(())
 }
@@ -118,10 +120,7 @@ impl CompiledRule {
             _ => {}
         }
         let key = rule.key.as_ref().map(|key| key.description());
-        let closure = match &rule.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
-            _ => None,
-        };
+        let closure = rule.closure();
         for NamedLimit {
             labels,
             naming,
@@ -129,11 +128,12 @@ impl CompiledRule {
         } in &limits
         {
             // All that distinguishes the rule from another one of its name.
-            let algorithm = naming.counting.algorithm;
+            let (algorithm, ban) = (naming.counting.algorithm, rule.ban);
             if about.counts_by_log_alone {
-                check_log_alone(&label, naming, limit.as_ref())?;
+                check_log_alone(&label, naming, limit.as_ref(), rule.ban)?;
             }
-            let fingerprint = format!("{limit:?} {closure:?} {key:?} {algorithm:?} {naming}");
+            let fingerprint =
+                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
             if !about.rule_names.claim(&labels.name, fingerprint, holder) {
                 return Err(duplicate(&labels.name));
             }
@@ -259,12 +259,13 @@ impl CompiledRule {
                 let name = this.naming.to_string();
                 let (that, that_has_one) = *firsts.entry(name).or_insert((this, has_charge_if));
                 let agree = this.naming.counting == that.naming.counting
+                    && this.labels.ban == that.labels.ban
                     && !(has_charge_if || that_has_one);
                 if !agree && !ptr::eq(this, that) {
                     let [one, other] = [that, this].map(|named| &named.labels.name);
                     bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
-                        give them the same algorithm, the same slots and no `charge_if`, or make \
-                        one rule of them");
+                        give them the same algorithm, the same slots, the same `ban` and no \
+                        `charge_if`, or make one rule of them");
                 }
             }
         }
@@ -323,6 +324,17 @@ impl Rule {
                 self.share.0);
         }
         self.check_lease(self.lease)?;
+        if let Some(ban) = &self.ban {
+            ban.check(label)?;
+            if !self.lease.is_zero() {
+                bail!(Rule: "rule {label:?} leases permits and bans callers: a permit in hand asks \
+                    nobody, so choose one of the two");
+            }
+            if self.has_calendar() {
+                bail!(Rule: "rule {label:?} counts by the calendar and bans callers: give the ban \
+                    to a second rule with a short interval");
+            }
+        }
         self.on_failure.check(label)?;
         let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
         if let Some(header) = traits.and_then(|key| key.exposed_credential) {
@@ -351,6 +363,14 @@ impl Rule {
             self.check_cost(permits)?;
         }
         Ok(traits)
+    }
+
+    /// Returns where the closure lies that finds its limit, if one does.
+    fn closure(&self) -> Option<*const ()> {
+        match &self.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast()),
+            _ => None,
+        }
     }
 
     /// Checks that a fixed cost is between 1 and the limits that are known.
@@ -430,7 +450,8 @@ impl Rule {
             let shown = self.observe_keys.then(|| naming.around());
             NamedLimit {
                 labels: Labels::new(label, self.hide_headers, fixed_cost)
-                    .observed(observers, Kept::new(fixed, shown)),
+                    .observed(observers, Kept::new(fixed, shown))
+                    .banning(self.ban),
                 naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
                 limit,
             }

@@ -29,7 +29,7 @@ use crate::{
     demand::Acquire,
     error::ConfigError,
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit},
+    limit::{Algorithm, Ban, Limit},
 };
 
 /// The name of a rule without one.
@@ -61,6 +61,7 @@ pub struct Rule {
     pub(crate) hide_headers: bool,
     pub(crate) observe_keys: bool,
     pub(crate) charge_if: Option<ChargeIf>,
+    pub(crate) ban: Option<Ban>,
     share: Share,
     pub(crate) wait: Option<Duration>,
     pub(crate) queue: Option<usize>,
@@ -303,6 +304,21 @@ impl Rule {
         self
     }
 
+    /// Bans a caller that this rule refuses too often. Default: none is banned.
+    ///
+    /// A ban holds for all processes that share the store, for the rule's key, until it ends or
+    /// [`RateLimiter::unban`](crate::RateLimiter::unban) lifts it. It is a [`ConfigError`] together
+    /// with a [`lease`](Self::lease), and if one of its numbers is out of range. See [`Ban`] for
+    /// what counts, and the [guide](crate::docs::guide#bans) for the worst case.
+    ///
+    /// # Example
+    ///
+    /// See [`Ban`].
+    pub fn ban(mut self, ban: Ban) -> Self {
+        self.ban = Some(ban);
+        self
+    }
+
     /// Makes this a shadow rule: it counts, but refuses nothing. Default: it refuses.
     ///
     /// A request takes its permits if there are enough and no other rule refuses it, and passes in
@@ -417,6 +433,7 @@ impl Rule {
             hide_headers: false,
             observe_keys: false,
             charge_if: None,
+            ban: None,
             share: Share::ALL,
             wait: None,
             queue: None,

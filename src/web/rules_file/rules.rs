@@ -19,7 +19,7 @@ use super::{
 use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit},
+    limit::{Algorithm, Ban, Limit},
     name::check_rule_name,
     web::{
         charge::ChargeIf,
@@ -57,6 +57,7 @@ pub(super) struct Definition {
     starting_on: Option<Spanned<Value<u8, u8>>>,
     on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
     charge_if: Option<Spanned<String>>,
+    ban: Option<Spanned<Table<Terms>>>,
     #[serde(default)]
     hide_headers: bool,
     #[serde(default)]
@@ -73,6 +74,17 @@ pub(super) struct Definition {
 #[serde(deny_unknown_fields)]
 struct OnFailure {
     local: Option<Spanned<f64>>,
+}
+
+/// The table `{ after = 10, within = "1m", for = "15m" }`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Terms {
+    after: Option<u32>,
+    within: Option<Time>,
+    r#for: Option<Time>,
+    doubling_to: Option<Time>,
+    status: Option<u16>,
 }
 
 /// A rule, the place of its name, and whether an entry has named it.
@@ -148,6 +160,9 @@ fn rule(
     if let Some(outcome) = &fields.charge_if {
         rule.charge_if = Some(charge_if(code, outcome)?);
     }
+    if let Some(terms) = &fields.ban {
+        rule.ban = Some(ban(name, terms)?);
+    }
     rule.hide_headers = fields.hide_headers;
     rule.observe_keys = fields.observe_keys;
     rule.wait = fields.wait.map(|wait| wait.0);
@@ -181,6 +196,19 @@ fn failure_policy(
     let policy = FailurePolicy::local(*share.get_ref());
     policy.check(rule).map_err(|error| share.fail(error))?;
     Ok(policy)
+}
+
+/// Reads `{ after = 10, within = "1m", for = "15m", doubling-to = "1d" }`.
+fn ban(rule: &str, terms: &Spanned<Table<Terms>>) -> Result<Ban, Mistake> {
+    let fields = &terms.get_ref().0;
+    let mut ban = Ban::after(need(fields.after, terms, "after", "10")?);
+    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
+    ban = time(&fields.within).map_or(ban, |within| ban.within(within));
+    ban = time(&fields.r#for).map_or(ban, |lasting| ban.lasting(lasting));
+    ban = time(&fields.doubling_to).map_or(ban, |longest| ban.doubling_to(longest));
+    ban = fields.status.map_or(ban, |status| ban.status(status));
+    ban.check(rule).map_err(|error| terms.fail(error))?;
+    Ok(ban)
 }
 
 fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {

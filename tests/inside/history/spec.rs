@@ -345,7 +345,7 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<OpResult, String> 
         }
         Op::Available => {
             let left = limiter.available(Now::millis(now), PermitId([0; 16]));
-            OpResult::Permits(left.map_err(|kind| format!("{kind:?}"))?)
+            OpResult::Number(left.map_err(|kind| format!("{kind:?}"))?)
         }
         Op::Inspect => OpResult::Limit(limiter.limit),
         other => return Err(format!("{other:?} is not judged")),

@@ -125,7 +125,7 @@ impl Tale {
     }
 
     pub(super) fn count(&mut self, at: i64, left: i64) -> usize {
-        let outcome = Some(OpResult::Permits(left));
+        let outcome = Some(OpResult::Number(left));
         self.add(0, at, What::Manage(name(), Op::Available, outcome))
     }
 
@@ -273,6 +273,7 @@ pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> Li
         refused: wait.is_some(),
         retry_after: wait.map(time),
         shadow: false,
+        banned: false,
     }
 }
 

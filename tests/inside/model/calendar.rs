@@ -211,7 +211,7 @@ impl Pair {
     fn number(&mut self, call: &wire::script::Call) -> i64 {
         let reply = self.call(call.script, &call.command);
         match verbs::outcome(&reply) {
-            Ok(crate::store::OpResult::Permits(number)) => number,
+            Ok(crate::store::OpResult::Number(number)) => number,
             Err(error) if self.spoilt => {
                 assert_eq!(error.kind(), ErrorKind::ForeignState);
                 0

@@ -313,6 +313,7 @@ impl Lease {
             refused: false,
             retry_after: None,
             shadow: false,
+            banned: false,
         };
         // The limiter is the lease's, so that a grant allocates none. No call is made for it.
         let limiter = match self.balance.limiter() {

@@ -49,14 +49,14 @@ use crate::{
 };
 
 /// The charges of a queue's callers: limiters, the slots of each, which names do not compare, and
-/// whether it is a shadow. Callers that differ in any of these share no call.
-type Key = List<(Arc<Limiter>, Option<Slots>, bool)>;
+/// whether it is a shadow, and may ban. Callers that differ in any of these share no call.
+type Key = List<(Arc<Limiter>, Option<Slots>, [bool; 2])>;
 
 fn key(acquire: &Acquire) -> Key {
     let key_of = |charge: &Charge| {
         let limiter = charge.limiter.share();
         let slots = limiter.name.slots();
-        (limiter, slots, charge.shadow)
+        (limiter, slots, [charge.shadow, charge.labels.ban.is_some()])
     };
     acquire.charges().map(key_of).collect()
 }

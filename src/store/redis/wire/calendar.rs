@@ -32,6 +32,7 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
+    banning: None,
     verbs: &VERBS,
     is_idempotent: false,
     takes_lists: false,

@@ -1,6 +1,7 @@
 //! A fixed window in Redis: `lua/fixed_window/`. Pure.
 
 use super::{
+    ban,
     format::given,
     script::{Ask, Call, Loaded, Script, Scripts, lua},
     verbs,
@@ -24,6 +25,7 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
+    banning: Some(&ban::FIXED_WINDOW),
     verbs: &VERBS,
     is_idempotent: false,
     takes_lists: false,

@@ -23,11 +23,16 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
 
 /// Returns the keys of a limiter, however it is counted: by the calendar it has one of its own.
 pub(crate) fn own_keys(name: &Name, client_id: &str) -> Vec<String> {
-    if name.algorithm() != Algorithm::Calendar {
-        return keys(name, client_id).into();
+    match name.algorithm() {
+        Algorithm::Calendar => vec![suffixed(name, ":calendar")],
+        _ => keys(name, client_id).into(),
     }
-    let [_, [open, name, close, ..], ..] = key_pieces(name, client_id);
-    vec![[open, name, close, ":calendar"].concat()]
+}
+
+/// Returns another key of a limiter.
+pub(crate) fn suffixed(name: &Name, suffix: &str) -> String {
+    let [_, [open, name, close, ..], ..] = key_pieces(name, "");
+    [open, name, close, suffix].concat()
 }
 
 /// Returns the same keys in pieces.

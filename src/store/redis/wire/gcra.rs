@@ -3,6 +3,7 @@
 use redis::{Cmd, Value};
 
 use super::{
+    ban,
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
     script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
@@ -41,6 +42,7 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_RUN,
+    banning: Some(&ban::GCRA),
     verbs: &VERBS,
     is_idempotent: false,
     takes_lists: false,

@@ -2,6 +2,7 @@
 //!
 //! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
 
+pub(crate) mod ban;
 pub(crate) mod calendar;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
@@ -70,7 +71,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 14] {
+pub(crate) fn all() -> [&'static Script; 19] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -86,6 +87,11 @@ pub(crate) fn all() -> [&'static Script; 14] {
         &gcra::VERBS,
         &calendar::ACQUIRE,
         &calendar::VERBS,
+        &ban::SLIDING_LOG,
+        &ban::SLOTS,
+        &ban::FIXED_WINDOW,
+        &ban::GCRA,
+        &ban::VERBS,
     ]
 }
 

@@ -36,6 +36,7 @@ pub(super) fn answer_by(
         repaired: 0,
         taken: None,
         estimated: false,
+        banned: false,
     }
 }
 
@@ -83,6 +84,7 @@ pub(crate) fn read_answers(
             repaired,
             taken,
             estimated: false,
+            banned: false,
         });
     }
     Ok(answers)

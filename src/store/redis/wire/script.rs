@@ -12,6 +12,7 @@ use crate::{
     error::Error,
     limit::{RateType, StoredLimit},
     list::List,
+    name::Name,
     receipt::{Receipt, Taken},
     store::redis::{
         classify::Class,
@@ -27,6 +28,8 @@ use crate::{
 pub(crate) struct Scripts {
     /// Decides for any callers. Its arguments are those of [`acquire`](super::acquire).
     pub(crate) acquire: &'static Loaded,
+    /// Decides for any callers that limits may ban, where there are such: see [`ban`](super::ban).
+    pub(crate) banning: Option<&'static Loaded>,
     /// Carries out the verbs: see `lua/lib/verbs.lua`.
     pub(crate) verbs: &'static Loaded,
     /// Set if an acquire may be sent twice, because each grant is an entry of its own.
@@ -65,6 +68,14 @@ pub(crate) struct Ask<'a> {
     pub(crate) now: Option<Millis>,
     /// Set if the permits left are wanted exactly.
     pub(crate) exact: bool,
+}
+
+impl Ask<'_> {
+    /// Returns the same for bans by this limiter, which go by the clock of its waits.
+    pub(crate) fn at(self, name: &Name) -> Self {
+        let now = self.now.filter(|_| !name.algorithm().waits_by_server());
+        Self { now, ..self }
+    }
 }
 
 /// A script whose hash is computed when it is first needed.

@@ -3,6 +3,7 @@
 use redis::Value;
 
 use super::{
+    ban,
     format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
     script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
@@ -61,6 +62,7 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
+    banning: Some(&ban::SLIDING_LOG),
     verbs: &VERBS,
     is_idempotent: true,
     takes_lists: true,

@@ -1,6 +1,7 @@
 //! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
 
 use super::{
+    ban,
     script::{Ask, Call, Loaded, Script, Scripts, lua},
     sliding_log,
 };
@@ -25,6 +26,7 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
+    banning: Some(&ban::SLOTS),
     verbs: &sliding_log::VERBS,
     is_idempotent: false,
     takes_lists: true,

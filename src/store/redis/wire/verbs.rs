@@ -3,6 +3,7 @@
 use redis::Value;
 
 use super::{
+    ban,
     format::{fields, optional, own_keys},
     reply::{flag, second},
     script::{Ask, Call, Script},
@@ -22,6 +23,9 @@ pub(crate) fn call(
     op: &Op,
     ask: Ask<'_>,
 ) -> Result<Option<Call>, Error> {
+    if let Some(call) = ban::verb(name, op, ask) {
+        return Ok(Some(call));
+    }
     let mut keys = own_keys(name, ask.client_id);
     let verb = match op {
         Op::SetRate { .. } => "set_rate",
@@ -33,7 +37,9 @@ pub(crate) fn call(
     // A second call would find nothing to repair, and report that.
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
+        keys.extend(ban::keys(name));
         keys.extend(own_keys(new_name, ask.client_id));
+        keys.extend(ban::keys(new_name));
     }
     let mut call = start(script, &keys, verb, once);
     let command = &mut call.command;
@@ -83,7 +89,7 @@ fn word(when: ExpireWhen) -> &'static str {
 pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
     match reply {
         Value::Int(_) => flag(reply).map(OpResult::Changed),
-        _ => second(reply).map(OpResult::Permits),
+        _ => second(reply).map(OpResult::Number),
     }
 }
 

@@ -1,0 +1,316 @@
+//! Answers banned callers without asking the store, and counts the refusals that are answered so.
+//!
+//! A ban is known by the name of its limiter, whatever a request costs, and whichever list it is
+//! of. It is certain until its end, unless another process ends it: so one caller asks anew before
+//! the cap is over, and others are refused meanwhile, also while the store fails.
+//!
+//! Refusals that the deny cache repeats count, too. The next call of the limiter reports them, and
+//! a request that would be refused once too often, as far as this process knows, is sent.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use super::generations::{Generations, Seen};
+use crate::{
+    clock::Clock,
+    decision::{LimitState, Refusal, Source},
+    demand::{Acquire, Charge},
+    limit::Ban,
+    list::List,
+    name::{Name, Text},
+    store::guard::{
+        Cache, cache,
+        clock::{StoreClock, StoreInstant},
+    },
+    sync::lock,
+};
+
+/// What this process knows of bans.
+pub(crate) struct Bans {
+    /// Made with the first call that limits may ban for.
+    known: OnceLock<Cache<Text, Arc<Mutex<Known>>>>,
+    most: usize,
+    /// If it is zero, no ban is known, and refusals of callers that have waited are reported.
+    cap: Duration,
+    generations: Generations,
+    /// The clock of the logs.
+    clock: StoreClock,
+}
+
+/// What is known of the caller of one limiter.
+struct Known {
+    ban: Option<KnownBan>,
+    /// How many refusals counted in the store, and when.
+    counted: (u32, StoreInstant),
+    /// How many were answered from memory since, and when the first was.
+    carried: (u32, StoreInstant),
+}
+
+/// A ban in force. Times count from when it was asked for.
+struct KnownBan {
+    asked: StoreInstant,
+    received: Duration,
+    /// Until when it is certain.
+    left: Duration,
+    state: LimitState,
+    /// When a caller last asked whether it is still in force.
+    asked_again: StoreInstant,
+}
+
+/// What is known of a demand.
+pub(crate) enum Knowledge {
+    Nothing,
+    /// It is to be asked for, whatever else is known.
+    Asks,
+    Banned(Refusal),
+}
+
+/// Refusals that a call reports, and how many milliseconds ago the first was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Carried {
+    pub(crate) number: u32,
+    pub(crate) age: u64,
+}
+
+/// What a call found of the bans of one limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Milliseconds until the ban ends; 0 for none.
+    pub(crate) left: i64,
+    /// Milliseconds until a banned caller may come back.
+    pub(crate) back: i64,
+    /// How many refusals count.
+    pub(crate) strikes: u32,
+}
+
+/// When a call was made, and what it reports of each limiter.
+pub(crate) struct AskedOfBans {
+    seen: Option<Seen>,
+    at: List<StoreInstant>,
+    pub(crate) carried: List<Carried>,
+}
+
+impl Bans {
+    /// Knows of so many callers at most.
+    pub(super) fn new(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+        Self {
+            most,
+            known: OnceLock::new(),
+            cap,
+            generations: Generations::default(),
+            clock: StoreClock::new(own_clock),
+        }
+    }
+
+    /// Forgets what is known of this name: a verb may have changed it.
+    pub(super) fn changed(&self, name: &Name) {
+        if let Some(known) = self.known.get() {
+            self.generations.changed(name);
+            known.remove(name.text());
+        }
+    }
+
+    /// Records that a call is made for callers that limits may ban, and takes what it reports.
+    pub(crate) fn ask(&self, first: &Acquire) -> AskedOfBans {
+        let names = || first.charges().map(Charge::name);
+        let carried = first.charges().map(|charge| {
+            let carry = |known: &mut Known| {
+                let clock = self.clock_of(charge.name());
+                known.forget_old(clock, charge.labels.ban?);
+                let (number, since) = known.carried;
+                known.carried.0 = 0;
+                let age = clock.steady_elapsed(&since).as_millis();
+                let age = u64::try_from(age).unwrap_or(u64::MAX);
+                Some(Carried { number, age })
+            };
+            let carried = self.get(charge).and_then(|known| carry(&mut lock(&known)));
+            carried.unwrap_or_default()
+        });
+        AskedOfBans {
+            carried: carried.collect(),
+            seen: (!self.cap.is_zero()).then(|| self.generations.see(names())),
+            at: names().map(|name| self.clock_of(name).now()).collect(),
+        }
+    }
+
+    /// Learns what a call has found. `states` are of its first caller.
+    pub(crate) fn learn(
+        &self,
+        first: &Acquire,
+        asked: &AskedOfBans,
+        found: &[Found],
+        states: &[LimitState],
+    ) {
+        if !asked
+            .seen
+            .as_ref()
+            .is_some_and(|seen| self.generations.is_current(seen))
+        {
+            return;
+        }
+        let each = first.charges().zip(asked.at.iter().zip(found));
+        for (charge, (at, found)) in each.filter(|(charge, _)| charge.labels.ban.is_some()) {
+            let known = self.get_or_make(charge);
+            let mut known = lock(&known);
+            let state = states
+                .iter()
+                .find(|state| state.labels.name == charge.labels.name);
+            let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
+            let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
+            known.counted = (found.strikes, *at);
+            known.ban = state.filter(|_| !left.is_zero()).map(|state| KnownBan {
+                asked: *at,
+                received: self.clock_of(charge.name()).steady_elapsed(at),
+                left: left.saturating_sub(self.clock_of(charge.name()).slack()),
+                state: LimitState {
+                    remaining: None,
+                    next_after: None,
+                    refused: true,
+                    banned: true,
+                    retry_after: Some(back),
+                    ..state.clone()
+                },
+                asked_again: *at,
+            });
+            if known.ban.is_some() {
+                known.carried.0 = 0;
+            }
+        }
+    }
+
+    /// Returns what is known of a demand of which limits may ban the caller.
+    pub(super) fn find(&self, acquire: &Acquire) -> Knowledge {
+        self.banned(acquire, true)
+    }
+
+    /// Returns the refusal of a banned caller while the store cannot be asked.
+    pub(super) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
+        match self.banned(acquire, false) {
+            Knowledge::Banned(refusal) => Some(refusal),
+            Knowledge::Nothing | Knowledge::Asks => None,
+        }
+    }
+
+    fn banned(&self, acquire: &Acquire, asks_again: bool) -> Knowledge {
+        let (mut limits, mut longest) = (List::new(), Duration::ZERO);
+        for charge in acquire.charges().filter(|charge| !charge.shadow) {
+            let Some(known) = self.get(charge) else {
+                continue;
+            };
+            let (mut known, clock) = (lock(&known), self.clock_of(charge.name()));
+            let Some(ban) = &mut known.ban else {
+                continue;
+            };
+            let elapsed = clock.own_elapsed(&ban.asked);
+            if clock.elapsed(&ban.asked) >= ban.left {
+                known.ban = None;
+                continue;
+            }
+            if asks_again && clock.elapsed(&ban.asked_again) >= self.cap / 4 * 3 {
+                ban.asked_again = clock.now();
+                return Knowledge::Asks;
+            }
+            let elapsed = elapsed.unwrap_or_else(|| clock.steady_elapsed(&ban.asked));
+            let wait = ban.state.retry_after.unwrap_or_default() + ban.received;
+            let wait = wait.saturating_sub(elapsed);
+            longest = longest.max(wait);
+            limits.push(LimitState {
+                labels: Arc::clone(&charge.labels),
+                retry_after: Some(wait),
+                ..ban.state.clone()
+            });
+        }
+        match limits.is_empty() {
+            true => Knowledge::Nothing,
+            false => Knowledge::Banned(Refusal::banned(limits, longest, Source::Cache)),
+        }
+    }
+
+    /// Counts a refusal that is answered from memory. Returns whether it may be: one that bans its
+    /// caller is asked for instead.
+    pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
+        let is_last = |known: &mut Known, charge: &Charge, ban: Ban| {
+            known.forget_old(self.clock_of(charge.name()), ban);
+            known
+                .counted
+                .0
+                .saturating_add(known.carried.0)
+                .saturating_add(1)
+                >= ban.after
+        };
+        let mut each = self.each_without_room(acquire, refusal).into_iter();
+        if each.any(|(charge, ban)| is_last(&mut lock(&self.get_or_make(charge)), charge, ban)) {
+            return false;
+        }
+        self.count(acquire, refusal);
+        true
+    }
+
+    /// Counts a refusal by each limit without room, for the next call to report.
+    pub(crate) fn count(&self, acquire: &Acquire, refusal: &mut Refusal) {
+        for (charge, ban) in self.each_without_room(acquire, refusal) {
+            let known = self.get_or_make(charge);
+            let mut known = lock(&known);
+            let clock = self.clock_of(charge.name());
+            known.forget_old(clock, ban);
+            if known.carried.0 == 0 {
+                known.carried.1 = clock.now();
+            }
+            known.carried.0 = known.carried.0.saturating_add(1);
+        }
+    }
+
+    fn each_without_room<'a>(
+        &self,
+        acquire: &'a Acquire,
+        refusal: &mut Refusal,
+    ) -> List<(&'a Charge, Ban)> {
+        let each = acquire.charges().filter_map(|charge| {
+            let ban = charge.labels.ban?;
+            refusal.without_room(&charge.labels)?;
+            Some((charge, ban))
+        });
+        each.collect()
+    }
+
+    fn get(&self, charge: &Charge) -> Option<Arc<Mutex<Known>>> {
+        let known = self.known.get().filter(|_| charge.labels.ban.is_some())?;
+        known.get(charge.name().text())
+    }
+
+    fn get_or_make(&self, charge: &Charge) -> Arc<Mutex<Known>> {
+        let known = self.known.get_or_init(|| cache(0, self.most));
+        let text = charge.name().text();
+        known.get(text).unwrap_or_else(|| {
+            let now = self.clock_of(charge.name()).now();
+            let new = Arc::new(Mutex::new(Known {
+                ban: None,
+                counted: (0, now),
+                carried: (0, now),
+            }));
+            known.insert(text.clone(), Arc::clone(&new));
+            new
+        })
+    }
+
+    fn clock_of(&self, name: &Name) -> &StoreClock {
+        match name.algorithm().waits_by_server() {
+            true => &StoreClock::SERVER,
+            false => &self.clock,
+        }
+    }
+}
+
+impl Known {
+    /// Forgets refusals that do not count any more.
+    fn forget_old(&mut self, clock: &StoreClock, ban: Ban) {
+        let within = Duration::from_millis(ban.millis()[0].unsigned_abs());
+        for (number, since) in [&mut self.counted, &mut self.carried] {
+            if clock.elapsed(since) >= within {
+                *number = 0;
+            }
+        }
+    }
+}

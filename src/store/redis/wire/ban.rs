@@ -1,0 +1,196 @@
+//! Bans in Redis: `lua/ban/`. Pure.
+
+use redis::{Arg, Value};
+
+use super::{
+    format::{self, optional},
+    reply::{count, read_answers, unreadable},
+    script::{Ask, Call, Loaded, Script, Scripts, lua},
+};
+use crate::{
+    algorithm::answer::{Answer, Verdict},
+    clock::Now,
+    demand::{Acquire, Charge},
+    error::Error,
+    limit::{Limit, StoredLimit},
+    list::List,
+    name::Name,
+    store::{
+        Op,
+        guard::deny_cache::bans::{Carried, Found},
+    },
+};
+
+pub(crate) static SLIDING_LOG: Loaded = lua!(
+    "ban/sliding_log":
+    "lib/decide.lua",
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "sliding_log/acquire_list.lua",
+    "ban/acquire.lua"
+);
+pub(crate) static SLOTS: Loaded = lua!(
+    "ban/slots":
+    "lib/decide.lua",
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "slots/entries.lua",
+    "sliding_log/acquire_list.lua",
+    "ban/acquire.lua"
+);
+pub(crate) static FIXED_WINDOW: Loaded = lua!(
+    "ban/fixed_window":
+    "lib/decide.lua",
+    "lib/state.lua",
+    "lib/callers.lua",
+    "fixed_window/state.lua",
+    "fixed_window/acquire.lua",
+    "ban/acquire.lua"
+);
+pub(crate) static GCRA: Loaded = lua!(
+    "ban/gcra":
+    "lib/decide.lua",
+    "lib/state.lua",
+    "lib/callers.lua",
+    "gcra/state.lua",
+    "gcra/acquire_run.lua",
+    "ban/acquire.lua"
+);
+pub(crate) static VERBS: Loaded = lua!("ban/verbs": "ban/verbs.lua");
+
+/// Returns the keys of a limiter's strikes and its ban.
+pub(crate) fn keys(name: &Name) -> [String; 2] {
+    [":strikes", ":ban"].map(|suffix| format::suffixed(name, suffix))
+}
+
+/// Returns the command of callers of limiters that may ban them, each limiter with a flag that has a
+/// differing limit rewritten and with what this process has not reported yet.
+pub(crate) fn acquire(
+    script: &Script,
+    limiters: &[(&Charge, bool)],
+    carried: &[Carried],
+    run: &[Acquire],
+    ask: Ask<'_>,
+) -> redis::Cmd {
+    let callers = run
+        .iter()
+        .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
+    let counting = format::acquire(script, limiters.iter().copied(), callers, false, ask);
+    let pieces = counting
+        .args_iter()
+        .skip(3)
+        .filter_map(|piece| match piece {
+            Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        });
+    let pieces: Vec<_> = pieces.collect();
+    let (keys_of_limits, arguments) = pieces.split_at(5 * limiters.len());
+    let banning = limiters
+        .iter()
+        .filter(|(charge, _)| charge.labels.ban.is_some());
+    let keys: Vec<_> = banning
+        .flat_map(|(charge, _)| keys(charge.name()))
+        .collect();
+    let count = 2 + 6 * limiters.len() + arguments.len();
+    let mut command = script.start(keys_of_limits.len() + keys.len(), count);
+    command.arg(keys_of_limits).arg(keys).arg(limiters.len());
+    for ((charge, _), carried) in limiters.iter().zip(carried) {
+        match charge.labels.ban {
+            Some(ban) => command.arg((ban.after, &ban.millis(), carried.number, carried.age)),
+            None => command.arg(&[""; 6]),
+        };
+    }
+    let id = run.first().map(|first| first.first.id.for_strikes().0);
+    optional(&mut command, id.as_ref());
+    command.arg(arguments);
+    command
+}
+
+/// Reads the reply: the answers, those of the first caller first, and what was found of each
+/// limiter.
+pub(crate) fn read(
+    reply: &Value,
+    run: &[Acquire],
+    scripts: &Scripts,
+) -> Result<(List<Answer>, List<Found>), Error> {
+    let (Value::Array(parts), Some(first)) = (reply, run.first()) else {
+        return Err(unreadable());
+    };
+    let [counted, numbers @ ..] = &**parts else {
+        return Err(unreadable());
+    };
+    let numbers: List<i64> = numbers.iter().map(count).collect::<Result<_, _>>()?;
+    let (bans, []) = numbers.as_chunks::<6>() else {
+        return Err(unreadable());
+    };
+    let limiters = 1 + first.rest.len();
+    if bans.len() != limiters {
+        return Err(unreadable());
+    }
+    let mut answers = match counted {
+        Value::Nil => {
+            let each = first.charges().zip(bans);
+            let refused = each.map(|(charge, ban)| refused(charge, ban));
+            let all: List<_> = refused.collect();
+            let all = all.iter().cycle().take(limiters * run.len());
+            all.copied().collect()
+        }
+        counted => read_answers(counted, limiters, run.len(), scripts.taken)?,
+    };
+    let callers = run.iter().zip(answers.chunks_mut(limiters));
+    for (number, (caller, answers)) in (1..).zip(callers) {
+        let mut each = caller.charges().zip(answers.iter());
+        let is_granted = matches!(counted, Value::Array(_))
+            && each.all(|(charge, it)| charge.shadow || it.verdict == Verdict::Granted);
+        let each = caller.charges().zip(answers).zip(bans);
+        for ((charge, answer), &[_, back, first, ..]) in each {
+            if first > 0 && number >= first && (charge.shadow || !is_granted) {
+                answer.ban(back);
+            }
+        }
+    }
+    let found = bans.iter().map(|&[left, back, _, strikes, ..]| Found {
+        left,
+        back,
+        strikes: u32::try_from(strikes).unwrap_or(u32::MAX),
+    });
+    Ok((answers, found.collect()))
+}
+
+/// Returns the answer of a limiter that counted nothing.
+fn refused(charge: &Charge, &[.., rate, interval]: &[i64; 6]) -> Answer {
+    let given = charge.limit().given().map(Limit::stored);
+    let stored = StoredLimit {
+        rate,
+        interval,
+        ..StoredLimit::default()
+    };
+    Answer::of_banned(Some(given.unwrap_or(stored)), None, Now::millis(0))
+}
+
+/// Returns when a stored ban ends, in milliseconds since the epoch.
+#[cfg(feature = "inspect")]
+pub(crate) fn until(ban: &[u8]) -> Option<i64> {
+    str::from_utf8(ban).ok()?.split(' ').next()?.parse().ok()
+}
+
+/// Makes the call of a verb for bans; `None` for others.
+pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<Call> {
+    let (verb, millis) = match op {
+        Op::Ban(millis) => ("ban", Some(millis)),
+        Op::Unban => ("unban", None),
+        Op::BannedUntil => ("until", None),
+        _ => return None,
+    };
+    let mut command = VERBS.start(2, 3);
+    command.arg(&keys(name));
+    optional(&mut command, ask.at(name).now);
+    command.arg(verb);
+    optional(&mut command, millis);
+    Some(Call {
+        script: &VERBS,
+        command,
+        once: false,
+        callers: 0,
+    })
+}

@@ -1,0 +1,269 @@
+//! Bans as several processes see them, and what they cost: see `tests/web/tower/bans.rs` for what
+//! they mean.
+
+use crate::scene::*;
+use tower_ratelimit::{
+    Ban,
+    observe::{Decided, Observer, StoreCall},
+};
+
+use super::support::Cluster;
+
+const MINUTE: Duration = secs(60);
+
+/// The calls that decide, and what became of requests.
+#[derive(Debug, Default)]
+struct Seen {
+    calls: AtomicUsize,
+    results: Mutex<Vec<[&'static str; 2]>>,
+}
+
+impl Observer for Seen {
+    fn decided(&self, event: &Decided<'_>) {
+        let rule = event.rules.first().map_or("", |rule| rule.result.as_str());
+        let mut results = self.results.lock().unwrap();
+        results.push([event.result.as_str(), rule]);
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        self.calls
+            .fetch_add(usize::from(event.callers > 0), Ordering::SeqCst);
+    }
+}
+
+/// A process with a rule of its own, whose cost is the path.
+struct Process {
+    store: RedisStore,
+    layer: RateLimitLayer,
+    seen: Arc<Seen>,
+}
+
+impl Process {
+    fn new(store: RedisStoreBuilder, rule: Rule) -> Self {
+        let seen = Arc::new(Seen::default());
+        let store = store.observe(seen.clone()).build().unwrap();
+        let cost = |parts: &http::request::Parts| parts.uri.path()[1..].parse().unwrap_or(1);
+        let layer = layer_of(&store, rule.cost_by(cost));
+        Self { store, layer, seen }
+    }
+
+    async fn ask(&self, cost: u32) -> Option<(RefusalKind, Source)> {
+        let request = Request::builder()
+            .uri(format!("/{cost}"))
+            .header("x-key", "ann");
+        match decide(&self.layer, request.body(()).unwrap()).await {
+            Decision::Allow(_) => None,
+            Decision::Deny(refusal) => {
+                let source = Decision::Deny(refusal.clone()).source();
+                Some((refusal.kind(), source))
+            }
+        }
+    }
+
+    fn limiter(&self) -> RateLimiter {
+        self.layer.limiter("api", ["ann"]).unwrap()
+    }
+
+    /// Returns how many calls there were since the last time.
+    fn calls(&self) -> usize {
+        self.seen.calls.swap(0, Ordering::SeqCst)
+    }
+}
+
+const OVER: Option<(RefusalKind, Source)> = Some((RefusalKind::OverLimit, Source::Store));
+const OVER_AGAIN: Option<(RefusalKind, Source)> = Some((RefusalKind::OverLimit, Source::Cache));
+const BANNED: Option<(RefusalKind, Source)> = Some((RefusalKind::Banned, Source::Store));
+const BANNED_AGAIN: Option<(RefusalKind, Source)> = Some((RefusalKind::Banned, Source::Cache));
+
+fn rule(permits: u64, after: u32) -> Rule {
+    let ban = Ban::after(after).within(MINUTE).lasting(15 * MINUTE);
+    let rule = Limit::per_hour(permits).by(FromHeader::new("x-key"));
+    rule.named("api").ban(ban)
+}
+
+/// Returns stores of two processes, and their clock.
+fn two(rule: &Rule) -> (ManualClock, [Process; 2]) {
+    let (clock, prefix) = (ManualClock::new(), unique("bans"));
+    let process = || Process::new(shared_by_clock(&clock).prefix(&prefix), rule.clone());
+    let processes = [process(), process()];
+    (clock, processes)
+}
+
+#[tokio::test]
+async fn refusals_from_memory_count_to_the_last() {
+    let (clock, [here, _]) = two(&rule(1, 5));
+    assert_eq!(here.ask(1).await, None);
+    assert_eq!(here.ask(1).await, OVER);
+    for _ in 0..3 {
+        clock.advance(millis(1));
+        assert_eq!(here.ask(1).await, OVER_AGAIN);
+    }
+    // The fifth would be the last one: it is asked for.
+    assert_eq!(here.ask(1).await, BANNED);
+    assert_eq!(here.ask(1).await, BANNED_AGAIN);
+    assert_eq!(here.calls(), 3);
+    let results = here.seen.results.lock().unwrap();
+    assert_eq!(
+        results[4..],
+        [["deny", "deny"], ["banned", "banned"], ["banned", "banned"]]
+    );
+}
+
+#[tokio::test]
+async fn the_next_call_reports_refusals_from_memory() {
+    let (_, [here, there]) = two(&rule(3, 6));
+    assert_eq!(here.ask(3).await, None);
+    assert_eq!(here.ask(1).await, OVER);
+    assert_eq!(here.ask(1).await, OVER_AGAIN);
+    assert_eq!(here.ask(1).await, OVER_AGAIN);
+    // The other process knows of one so far.
+    assert_eq!(there.ask(1).await, OVER);
+    assert_eq!(here.ask(2).await, OVER);
+    // That was the fifth.
+    assert_eq!(there.ask(2).await, BANNED);
+    assert_eq!(here.ask(3).await, BANNED);
+}
+
+#[tokio::test]
+async fn refusals_from_memory_are_forgotten_in_time() {
+    let (clock, [here, _]) = two(&rule(3, 4));
+    assert_eq!(here.ask(3).await, None);
+    assert_eq!(here.ask(1).await, OVER);
+    assert_eq!(here.ask(1).await, OVER_AGAIN);
+    clock.advance(MINUTE);
+    for refused in [OVER, OVER_AGAIN, OVER_AGAIN, BANNED] {
+        assert_eq!(here.ask(1).await, refused);
+    }
+}
+
+/// Whatever it costs: a refusal that is cached is of one cost.
+#[tokio::test]
+async fn a_banned_flood_costs_two_calls_a_second_at_most() {
+    let (clock, [here, _]) = two(&rule(10_000, 1));
+    assert_eq!(here.ask(10_000).await, None);
+    assert_eq!(here.ask(1).await, BANNED);
+    here.calls();
+    for cost in 1..10_001 {
+        clock.advance(millis(1));
+        assert_eq!(here.ask(cost).await.unwrap().0, RefusalKind::Banned);
+    }
+    let calls = here.calls();
+    assert!((1..=20).contains(&calls), "{calls} calls in 10 s");
+}
+
+#[tokio::test]
+async fn another_process_lifts_a_ban_within_a_second() {
+    let (clock, [here, there]) = two(&rule(9, 1));
+    here.limiter().ban_for(MINUTE).await.unwrap();
+    assert_eq!(here.ask(1).await, BANNED);
+    assert!(there.limiter().unban().await.unwrap());
+    assert_eq!(here.ask(1).await, BANNED_AGAIN);
+    clock.advance(SECOND);
+    assert_eq!(here.ask(1).await, None);
+    // Its own verb at once.
+    here.limiter().ban_for(MINUTE).await.unwrap();
+    assert_eq!(here.ask(1).await, BANNED);
+    assert!(here.limiter().unban().await.unwrap());
+    assert_eq!(here.ask(1).await, None);
+}
+
+/// While one asks again, the others are refused from memory.
+#[tokio::test]
+async fn one_caller_asks_whether_a_ban_still_holds() {
+    let (clock, [here, _]) = two(&rule(9, 1));
+    here.limiter().ban_for(MINUTE).await.unwrap();
+    assert_eq!(here.ask(1).await, BANNED);
+    clock.advance(SECOND);
+    here.calls();
+    let (first, second, third) = tokio::join!(here.ask(1), here.ask(2), here.ask(3));
+    assert_eq!([first, second, third], [BANNED, BANNED_AGAIN, BANNED_AGAIN]);
+    assert_eq!(here.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = RedisStore::builder(server.url())
+        .deadline(secs(2))
+        .client_clock(clock.clone());
+    let here = Process::new(store, rule(1, 2));
+    here.limiter().ban_for(MINUTE).await.unwrap();
+    assert_eq!(here.ask(1).await, BANNED);
+    server.kill();
+    for _ in 0..59 {
+        clock.advance(SECOND);
+        assert_eq!(here.ask(1).await, BANNED_AGAIN);
+    }
+    clock.advance(SECOND);
+    // By the local share.
+    assert_eq!(here.ask(1).await, None);
+    assert_eq!(
+        here.ask(1).await,
+        Some((RefusalKind::OverLimit, Source::Local))
+    );
+    assert_eq!(
+        here.ask(1).await,
+        Some((RefusalKind::Banned, Source::Local))
+    );
+    clock.advance(15 * MINUTE - millis(1));
+    assert_eq!(
+        here.ask(1).await,
+        Some((RefusalKind::Banned, Source::Local))
+    );
+}
+
+/// The server's clock: windows and keys end by it.
+#[tokio::test]
+async fn a_ban_ends_by_the_servers_clock() {
+    for way in Way::ALL {
+        let short = Ban::after(1).within(MINUTE).lasting(millis(300));
+        let prefix = unique("bans");
+        let store = || patient(RedisServer::shared().url()).prefix(&prefix);
+        let process = Process::new(store(), way.rule(rule(3, 1)).ban(short));
+        assert_eq!(process.ask(3).await, None, "{way:?}");
+        assert_eq!(process.ask(1).await, BANNED, "{way:?}");
+        let until = process.limiter().banned_until().await.unwrap();
+        assert!(until.is_some(), "{way:?}");
+        let ends = async || process.limiter().banned_until().await.unwrap().is_none();
+        super::scene::until("the ban ends", ends).await;
+        assert_eq!(process.ask(1).await, BANNED, "refused once more, {way:?}");
+        process.store.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_share_a_hash_slot_of_a_cluster() {
+    let cluster = Cluster::start();
+    let store = || patiently(RedisStore::cluster(cluster.urls()));
+    let per_key = |name: &str| Limit::per_hour(9).by(FromHeader::new("x-key")).named(name);
+    let ban = Ban::after(1).within(MINUTE).lasting(MINUTE);
+    let [here, there] = [0, 1].map(|_| {
+        let store = store().build().unwrap();
+        let all = Limit::per_hour(50).by(Constant("all")).named("all");
+        // Of two identities: two calls.
+        layer_of(
+            &store,
+            [
+                per_key("one").ban(ban),
+                per_key("two").ban(ban),
+                all.ban(ban),
+            ],
+        )
+    });
+    for number in 0..9 {
+        let key = format!("caller-{number}");
+        let ask = async |layer: &RateLimitLayer| {
+            let request = Request::builder().header("x-key", &key).body(()).unwrap();
+            decide(layer, request).await
+        };
+        assert!(ask(&here).await.is_allowed());
+        here.limiter("two", [&key])
+            .unwrap()
+            .ban_for(MINUTE)
+            .await
+            .unwrap();
+        assert_eq!(refused(ask(&there).await).kind(), RefusalKind::Banned);
+        assert_eq!(refused(ask(&here).await).kind(), RefusalKind::Banned);
+    }
+}

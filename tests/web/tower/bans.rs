@@ -1,0 +1,475 @@
+//! Bans: what counts, how long they last, and what they leave alone.
+
+use std::time::SystemTime;
+
+use super::{answer, asking, request};
+use crate::scene::*;
+use http_body_util::BodyExt;
+use tower_ratelimit::{
+    Ban,
+    observe::{Decided, Observer},
+};
+
+on_both_by_a_clock!(
+    the_last_refusal_bans,
+    a_ban_is_not_prolonged_and_ends,
+    bans_double_until_they_are_forgotten,
+    refusals_count_within_a_time,
+    refusals_for_another_reason_do_not_count,
+    each_limit_of_a_list_counts_its_own,
+    a_banned_list_takes_nothing,
+    a_shadow_rule_bans_nobody,
+    the_longest_wait_is_announced,
+    a_waiter_counts_once,
+    a_banned_caller_never_waits,
+    a_ban_by_hand,
+    a_limiter_takes_its_ban_along,
+);
+
+const MINUTE: Duration = secs(60);
+const DAY: Duration = secs(24 * 3600);
+
+fn ban(after: u32) -> Ban {
+    let ban = Ban::after(after).within(MINUTE).lasting(15 * MINUTE);
+    ban.doubling_to(HOUR)
+}
+
+/// Has one permit in ten seconds.
+fn rule() -> Rule {
+    let limit = Limit::new(1, secs(10));
+    limit.by(FromHeader::new("x-key")).named("api")
+}
+
+/// Why a caller is refused and for how long; `None` for one that is not.
+type Said = Option<(RefusalKind, Duration)>;
+
+const fn over(wait: Duration) -> Said {
+    Some((RefusalKind::OverLimit, wait))
+}
+
+const fn banned(wait: Duration) -> Said {
+    Some((RefusalKind::Banned, wait))
+}
+
+fn said(decision: &Decision) -> Said {
+    match decision {
+        Decision::Allow(_) => None,
+        Decision::Deny(refusal) => {
+            let wait = refusal.retry_after().unwrap_or_default();
+            Some((refusal.kind(), wait))
+        }
+    }
+}
+
+async fn ask(layer: &RateLimitLayer, key: &str) -> Said {
+    said(&decide(layer, request(key)).await)
+}
+
+/// Has a caller banned, which was granted before or not.
+async fn have_banned(layer: &RateLimitLayer, key: &str) {
+    let mut asked = 0;
+    while ask(layer, key)
+        .await
+        .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
+    {
+        asked += 1;
+        assert!(asked < 9, "it is not banned");
+    }
+}
+
+async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
+    for way in [Way::Log, Way::Slots(10), Way::Gcra] {
+        let name = format!("{way:?}").replace(['(', ')'], "-");
+        let layer = layer_of(&store, way.rule(rule()).named(&name).ban(ban(3)));
+        assert_eq!(ask(&layer, "a").await, None);
+        for refused in [
+            RefusalKind::OverLimit,
+            RefusalKind::OverLimit,
+            RefusalKind::Banned,
+        ] {
+            clock.advance(SECOND);
+            assert_eq!(ask(&layer, "a").await.unwrap().0, refused, "{way:?}");
+        }
+        assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
+        clock.advance(MINUTE);
+        assert_eq!(ask(&layer, "a").await, banned(14 * MINUTE));
+        assert_eq!(ask(&layer, "b").await, None);
+        clock.advance(14 * MINUTE);
+        assert_eq!(ask(&layer, "a").await, None);
+    }
+}
+
+async fn a_ban_is_not_prolonged_and_ends(store: impl Settles, clock: ManualClock) {
+    let layer = layer_of(&store, rule().ban(ban(3)));
+    have_banned(&layer, "a").await;
+    for minute in (1..15).rev() {
+        clock.advance(MINUTE);
+        assert_eq!(ask(&layer, "a").await, banned(minute * MINUTE));
+    }
+    clock.advance(MINUTE - millis(1));
+    assert_eq!(ask(&layer, "a").await, banned(millis(1)));
+    clock.advance(millis(1));
+    // What was refused before is forgotten.
+    assert_eq!(ask(&layer, "a").await, None);
+    assert_eq!(ask(&layer, "a").await, over(secs(10)));
+    assert_eq!(ask(&layer, "a").await, over(secs(10)));
+    assert_eq!(ask(&layer, "a").await, banned(30 * MINUTE));
+}
+
+async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: ManualClock) {
+    let layer = layer_of(&store, rule().ban(ban(1)));
+    for lasts in [15, 30, 60, 60] {
+        assert_eq!(ask(&layer, "a").await, None);
+        assert_eq!(ask(&layer, "a").await, banned(lasts * MINUTE));
+        clock.advance(lasts * MINUTE);
+    }
+    clock.advance(HOUR - millis(1));
+    assert_eq!(ask(&layer, "a").await, None);
+    assert_eq!(ask(&layer, "a").await, banned(HOUR));
+    clock.advance(2 * HOUR);
+    assert_eq!(ask(&layer, "a").await, None);
+    assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
+}
+
+async fn refusals_count_within_a_time(store: impl Settles, clock: ManualClock) {
+    let slow = Limit::per_hour(1)
+        .by(FromHeader::new("x-key"))
+        .named("slow");
+    let layer = layer_of(&store, slow.ban(ban(3)));
+    assert_eq!(ask(&layer, "a").await, None);
+    for _ in 0..4 {
+        clock.advance(MINUTE / 2);
+        assert_eq!(ask(&layer, "a").await.unwrap().0, RefusalKind::OverLimit);
+    }
+    clock.advance(MINUTE / 2 - millis(1));
+    assert_eq!(ask(&layer, "a").await.unwrap().0, RefusalKind::Banned);
+}
+
+async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: ManualClock) {
+    let cost = |parts: &http::request::Parts| match parts.uri.path() {
+        "/dear" => 9,
+        "/two" => 2,
+        _ => 1,
+    };
+    let dear = Limit::per_hour(2)
+        .by(FromHeader::new("x-key"))
+        .named("dear");
+    let layer = layer_of(&store, dear.cost_by(cost).ban(ban(2)));
+    let ask = async |line, key| said(&decide(&layer, asking(line, &[("x-key", key)])).await);
+    for _ in 0..3 {
+        assert_eq!(
+            ask("GET /dear", "a").await.unwrap().0,
+            RefusalKind::AboveRate
+        );
+        let lacks = said(&decide(&layer, asking("GET /", &[])).await);
+        assert_eq!(lacks.unwrap().0, RefusalKind::MissingKey);
+    }
+    assert_eq!(ask("GET /", "a").await, None);
+    // One each, whatever it costs.
+    assert_eq!(
+        ask("GET /two", "a").await.unwrap().0,
+        RefusalKind::OverLimit
+    );
+    assert_eq!(ask("GET /two", "a").await.unwrap().0, RefusalKind::Banned);
+    assert_eq!(ask("GET /dear", "a").await.unwrap().0, RefusalKind::Banned);
+    assert_eq!(ask("GET /", "b").await, None);
+}
+
+/// A list of two limits, of which the first has so many permits.
+fn list(store: &impl Store, permits: u64) -> RateLimitLayer {
+    let first = Limit::per_hour(permits)
+        .by(FromHeader::new("x-key"))
+        .named("first");
+    let second = Limit::per_hour(9)
+        .by(FromHeader::new("x-key"))
+        .named("second");
+    layer_of(store, [first.ban(ban(2)), second.ban(ban(2))])
+}
+
+fn limiter(layer: &RateLimitLayer, rule: &str) -> RateLimiter {
+    layer.limiter(rule, ["a"]).unwrap()
+}
+
+async fn each_limit_of_a_list_counts_its_own(store: impl Settles, _: ManualClock) {
+    let layer = list(&store, 1);
+    have_banned(&layer, "a").await;
+    assert!(
+        limiter(&layer, "first")
+            .banned_until()
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(
+        limiter(&layer, "second").banned_until().await.unwrap(),
+        None
+    );
+    let refusal = refused(decide(&layer, request("a")).await);
+    let limits = refusal
+        .limits()
+        .map(|limit| (limit.name().to_owned(), limit.is_banned()));
+    let limits: Vec<_> = limits.collect();
+    assert_eq!(
+        limits,
+        [("first".to_owned(), true), ("second".to_owned(), false)]
+    );
+}
+
+async fn a_banned_list_takes_nothing(store: impl Settles, _: ManualClock) {
+    let layer = list(&store, 5);
+    assert_eq!(ask(&layer, "a").await, None);
+    limiter(&layer, "first").ban_for(MINUTE).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask(&layer, "a").await, banned(MINUTE));
+    }
+    assert_eq!(free(&limiter(&layer, "first")).await, 4);
+    assert_eq!(free(&limiter(&layer, "second")).await, 8);
+}
+
+async fn a_shadow_rule_bans_nobody(store: impl Settles, _: ManualClock) {
+    let layer = layer_of(&store, rule().ban(ban(2)).shadow());
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let grant = granted(decide(&layer, request("a")).await);
+        let limit = grant.limits().next().unwrap();
+        seen.push((limit.is_refused(), limit.is_banned()));
+    }
+    let (over, would_ban) = ((true, false), (true, true));
+    assert_eq!(
+        seen,
+        [(false, false), over, would_ban, would_ban, would_ban]
+    );
+    // The same keys as those of the rule once it is enforced.
+    let enforced = layer_of(&store, rule().ban(ban(2)));
+    assert_eq!(ask(&enforced, "a").await, banned(15 * MINUTE));
+}
+
+async fn the_longest_wait_is_announced(store: impl Settles, clock: ManualClock) {
+    let slow = Limit::per_hour(1)
+        .by(FromHeader::new("x-key"))
+        .named("slow");
+    let layer = layer_of(&store, slow.ban(ban(1)));
+    assert_eq!(ask(&layer, "a").await, None);
+    assert_eq!(ask(&layer, "a").await, banned(HOUR));
+    clock.advance(MINUTE);
+    assert_eq!(ask(&layer, "a").await, banned(59 * MINUTE));
+    clock.advance(14 * MINUTE);
+    assert_eq!(
+        ask(&layer, "a").await,
+        Some((RefusalKind::Banned, 45 * MINUTE))
+    );
+}
+
+async fn a_waiter_counts_once(store: impl Settles, clock: ManualClock) {
+    let layer = layer_of(&store, rule().ban(ban(2)).wait(secs(5)));
+    assert_eq!(ask(&layer, "a").await, None);
+    assert_eq!(ask(&layer, "a").await, over(secs(10)));
+    clock.advance(secs(6));
+    // It waits for the rest, and is granted in the end.
+    let passes = async {
+        loop {
+            tokio::time::sleep(millis(5)).await;
+            clock.advance(millis(100));
+        }
+    };
+    tokio::select! {
+        waited = ask(&layer, "a") => assert_eq!(waited, None),
+        () = passes => {}
+    }
+    assert_eq!(limiter(&layer, "api").banned_until().await.unwrap(), None);
+    have_banned(&layer, "a").await;
+}
+
+async fn a_banned_caller_never_waits(store: impl Settles, _: ManualClock) {
+    let layer = layer_of(&store, rule().ban(ban(2)).wait(DAY));
+    limiter(&layer, "api").ban_for(MINUTE).await.unwrap();
+    assert_eq!(ask(&layer, "a").await, banned(MINUTE));
+}
+
+async fn a_ban_by_hand(store: impl Settles, clock: ManualClock) {
+    let layer = layer_of(&store, rule().ban(ban(1)));
+    let by_hand = limiter(&layer, "api");
+    assert!(!by_hand.unban().await.unwrap());
+    assert_eq!(by_hand.banned_until().await.unwrap(), None);
+    by_hand.ban_for(MINUTE).await.unwrap();
+    let until = SystemTime::UNIX_EPOCH + clock.now() + MINUTE;
+    let read = by_hand.banned_until().await.unwrap().unwrap();
+    let apart = read
+        .duration_since(until)
+        .unwrap_or_else(|early| early.duration());
+    assert!(apart <= millis(1), "{apart:?}");
+    assert_eq!(ask(&layer, "a").await, banned(MINUTE));
+    assert!(by_hand.unban().await.unwrap());
+    assert_eq!(ask(&layer, "a").await, None);
+    // It did not count as one of those that double.
+    by_hand.ban_for(MINUTE).await.unwrap();
+    clock.advance(MINUTE);
+    assert_eq!(ask(&layer, "a").await, None);
+    assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
+    assert!(by_hand.unban().await.unwrap());
+    assert_eq!(
+        ask(&layer, "a").await,
+        banned(15 * MINUTE),
+        "the level is not forgotten"
+    );
+}
+
+async fn a_limiter_takes_its_ban_along(store: impl Settles, _: ManualClock) {
+    let (name, new_name) = (unique("old{b}"), unique("new{b}"));
+    let rule = |name: &str| {
+        Rule::shared(name)
+            .or_init(Limit::per_hour(1))
+            .named("one")
+            .ban(ban(1))
+    };
+    let layer = layer_of(&store, rule(&name));
+    have_banned(&layer, "a").await;
+    let old = RateLimiter::new(&store, &name).unwrap();
+    assert!(old.rename(&new_name).await.is_ok());
+    let renamed = RateLimiter::new(&store, &new_name).unwrap();
+    assert_eq!(old.banned_until().await.unwrap(), None);
+    assert!(renamed.banned_until().await.unwrap().is_some());
+    assert!(renamed.delete().await.unwrap());
+    assert_eq!(renamed.banned_until().await.unwrap(), None);
+}
+
+fn refuses(rule: Rule, said: &str) {
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(rule);
+    mistake(layer.build(), ConfigErrorKind::Rule, said);
+}
+
+#[test]
+fn terms_that_make_no_sense_do_not_build() {
+    let ban = ban(3);
+    for (terms, said) in [
+        (
+            Ban::after(0),
+            "rule \"api\" bans after 1 to 10000 refusals, not 0",
+        ),
+        (
+            Ban::after(10_001),
+            "rule \"api\" bans after 1 to 10000 refusals, not 10001",
+        ),
+        (
+            ban.within(Duration::ZERO),
+            "rule \"api\" counts refusals for whole milliseconds",
+        ),
+        (
+            ban.lasting(Duration::ZERO),
+            "rule \"api\" bans for whole milliseconds",
+        ),
+        (
+            ban.lasting(Duration::from_micros(1500)),
+            "rule \"api\" bans for whole milliseconds",
+        ),
+        (
+            ban.doubling_to(Duration::ZERO),
+            "rule \"api\" doubles bans for whole milliseconds",
+        ),
+        (
+            ban.doubling_to(MINUTE),
+            "rule \"api\" doubles bans of 900s up to 60s",
+        ),
+        (
+            ban.status(200),
+            "rule \"api\" answers a banned request with a status from 400 to 499",
+        ),
+    ] {
+        refuses(rule().ban(terms), said);
+    }
+    let leased = Limit::per_second(100)
+        .by(Constant("all"))
+        .named("api")
+        .lease(millis(50));
+    refuses(
+        leased.ban(ban),
+        "rule \"api\" leases permits and bans callers",
+    );
+    #[cfg(feature = "calendar")]
+    refuses(
+        Limit::daily(5).by(Constant("all")).named("api").ban(ban),
+        "rule \"api\" counts by the calendar and bans callers",
+    );
+}
+
+#[tokio::test]
+async fn a_banned_request_is_answered_as_its_rule_says() {
+    let text = "too many requests were refused: retry after";
+    for (status, terms) in [(429, ban(1)), (403, ban(1).status(403))] {
+        let layer = layer_of(&MemoryStore::new(), rule().ban(terms));
+        have_banned(&layer, "a").await;
+        let refused = answer(&layer, request("a")).await;
+        assert_eq!(refused.status(), status);
+        let wait: u64 = refused.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((890..=901).contains(&wait), "{wait}");
+        assert_eq!(refused.headers()["cache-control"], "no-store");
+        let body = refused.into_body().collect().await.unwrap().to_bytes();
+        let body = str::from_utf8(&body).unwrap();
+        assert!(
+            body.contains(text) && body.contains("about:blank"),
+            "{body}"
+        );
+        let grpc = [
+            ("x-key", "a"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ];
+        let refused = answer(&layer, asking("POST /shop.v1.Orders/Create", &grpc)).await;
+        assert_eq!(refused.status(), 200);
+        // RESOURCE_EXHAUSTED, and not to be tried again.
+        assert_eq!(refused.headers()["grpc-status"], "8");
+        assert_eq!(refused.headers()["grpc-retry-pushback-ms"], "-1");
+    }
+}
+
+/// What became of the rules of each request.
+#[derive(Debug, Default)]
+struct Seen(Mutex<Vec<[&'static str; 2]>>);
+
+impl Observer for Seen {
+    fn decided(&self, event: &Decided<'_>) {
+        let result = event.rules[0].result.as_str();
+        self.0.lock().unwrap().push([event.result.as_str(), result]);
+    }
+}
+
+#[tokio::test]
+async fn observers_learn_of_bans() {
+    let seen = Arc::new(Seen::default());
+    let store = MemoryStore::new().observe(seen.clone());
+    for rule in [rule().ban(ban(2)).shadow(), rule().ban(ban(2))] {
+        let layer = layer_of(&store, rule);
+        for _ in 0..3 {
+            ask(&layer, "a").await;
+        }
+    }
+    let expected = [
+        ["allow", "taken"],
+        ["allow", "shadow_deny"],
+        ["allow", "shadow_banned"],
+        ["banned", "banned"],
+        ["banned", "banned"],
+        ["banned", "banned"],
+    ];
+    assert_eq!(*seen.0.lock().unwrap(), expected);
+}
+
+/// What is counted by an estimate may be others' refusals.
+#[tokio::test]
+async fn strangers_of_a_full_store_are_not_banned() {
+    let store = MemoryStore::new().max_limiters(1);
+    let layer = layer_of(&store, rule().ban(ban(2)));
+    assert_eq!(ask(&layer, "first").await, None);
+    assert_eq!(ask(&layer, "stranger").await, None);
+    for _ in 0..5 {
+        assert_eq!(
+            ask(&layer, "stranger").await.unwrap().0,
+            RefusalKind::OverLimit
+        );
+    }
+    have_banned(&layer, "first").await;
+}
