@@ -191,7 +191,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let recorded = record()?;
     let metrics = Arc::new(Metrics::new());
     let activity = Arc::new(Activity::new());
-    let (limits, place) = match env::var("REDIS_URL") {
+    let (limits, redis) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
             // its turn.
@@ -202,13 +202,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 .observe(activity.clone())
                 .build()?;
             store.ping().await?;
-            (limits(&store, path)?, "in Redis")
+            (limits(&store, path)?, Some(store))
         }
         Err(_) => {
             let store = MemoryStore::new()
                 .observe(metrics)
                 .observe(activity.clone());
-            (limits(&store, path)?, "in memory")
+            (limits(&store, path)?, None)
         }
     };
     let listener = match env::var("PORT") {
@@ -221,6 +221,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         },
     };
     let url = format!("http://{}", listener.local_addr()?);
+    let place = redis.as_ref().map_or("in memory", |_| "in Redis");
     println!("listening on {url}, counting {place}\nopen {url}/_limits");
     for (what, line) in TRY {
         println!("\n# {what}\n{}", line.replace("URL", &url));
@@ -238,6 +239,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(stop)
         .await?;
+    if let Some(store) = redis {
+        // Gives back what this process took ahead, and waits for its last charges.
+        store.close().await;
+    }
     println!("\nstopped");
     Ok(())
 }

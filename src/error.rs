@@ -160,7 +160,7 @@ impl fmt::Display for Error {
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Rejected => "the store refused the request",
             ErrorKind::Tls => "the TLS connection to the store failed",
-            ErrorKind::Full => "the store holds as many limiters as it may",
+            ErrorKind::Full => "the memory store is full: raise `max_limiters`",
             ErrorKind::Limit => "the algorithm cannot count by this limit",
         })?;
         let Some(about) = &self.about else {

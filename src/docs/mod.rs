@@ -1,5 +1,7 @@
 //! The guide and other pages that are too long for the documentation of an item.
 
+#[doc = include_str!("comparison.md")]
+pub mod comparison {}
 #[doc = include_str!("compile_errors.md")]
 pub mod compile_errors {}
 #[doc = include_str!("failure.md")]
@@ -8,6 +10,8 @@ pub mod failure {}
 pub mod guide {}
 #[doc = include_str!("keys.md")]
 pub mod keys {}
+#[doc = include_str!("migration.md")]
+pub mod migration {}
 #[doc = include_str!("non_goals.md")]
 pub mod non_goals {}
 #[cfg(feature = "metrics")]

@@ -135,7 +135,7 @@ pub enum RequestResult {
     AllowedByList,
     /// It passed as a CORS preflight
     Preflight,
-    /// As many requests as may were waiting
+    /// The queue was full
     QueueFull,
     /// The store could not decide, and the failure policy refused it, or there was none
     Unavailable,
@@ -219,7 +219,7 @@ pub enum RuleResult {
     AboveRate,
     /// It lacks the key, or its key is too long
     MissingKey,
-    /// As many requests as may were waiting
+    /// The queue was full
     QueueFull,
     /// The store could not count it
     Unavailable,

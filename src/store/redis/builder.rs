@@ -102,8 +102,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the longest time that a decision may take, everything included. Default: 50
-    /// milliseconds.
+    /// Sets the longest time that a decision may take, not counting
+    /// [`Rule::wait`](crate::Rule::wait). Default: 50 milliseconds.
     ///
     /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may
     /// have taken is released, unless [`FailurePolicy::local`](crate::FailurePolicy::local) admits
@@ -144,8 +144,8 @@ impl RedisStoreBuilder {
     /// zero: never; at most 32.
     ///
     /// A call fails if it is given up at the [`deadline`](Self::deadline) while nothing at all
-    /// arrives from the server, or if the server answers that it is loading, busy or part of no
-    /// whole Cluster. A burst on a server that answers others is no failure. While the breaker is
+    /// arrives from the server, or if the server answers that it is loading, busy or in a
+    /// Cluster that is down. A burst on a server that answers others is no failure. While the breaker is
     /// open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at once, and a
     /// [`RateLimiter`](crate::RateLimiter) returns [`Unavailable`](crate::ErrorKind::Unavailable),
     /// also to callers that wait for permits. After 50 to 100 milliseconds one call goes through,

@@ -331,8 +331,8 @@ impl Server {
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),
-                    "the stored limit differed and was rewritten: another process has other code, or \
-                     an older version"
+                    "the stored limit differed and was rewritten: expected after a deployment that \
+                     changes it"
                 );
             }
         }

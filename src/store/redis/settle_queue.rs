@@ -117,7 +117,7 @@ impl SettleQueue {
         let full = *self.counts.on_their_way.borrow() >= PLACES;
         self.counts.on_their_way.send_modify(|count| *count += 1);
         let repeatable = !call.once;
-        // Before a charge is sent again, it is looked at how late it is.
+        // Before a charge is sent again, check how late it is.
         call.once |= charges;
         let settlement = Settlement {
             name: receipt.name().clone(),

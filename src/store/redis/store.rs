@@ -65,8 +65,8 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 ///
 /// # Server
 ///
-/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The
-/// [guide](crate::docs::guide) lists the permissions that an ACL user needs.
+/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The guide lists the
+/// [permissions](crate::docs::guide#permissions-in-redis) that an ACL user needs.
 ///
 /// # Example
 ///
@@ -153,7 +153,7 @@ impl RedisStore {
         counts.lost_receipts.load(Ordering::Relaxed)
     }
 
-    /// Returns how many extra charges could not be made. Each lets its permits be used twice: see
+    /// Returns how many extra charges could not be made. That usage is never charged: see
     /// [`Charge`](crate::Charge).
     pub fn lost_charges(&self) -> u64 {
         let counts = &self.server().settle_queue.counts;

@@ -350,9 +350,12 @@ impl Rule {
             self.algorithm.check(limit.rate, limit.interval)?;
         }
         if let LimitOf::Tiers(tiers) = &self.limit {
+            if tiers.tiers.is_empty() {
+                bail!(Rule: "rule {label:?} has no tiers");
+            }
             let mut names = HashSet::new();
-            if tiers.tiers.is_empty() || !tiers.tiers.iter().all(|(name, _)| names.insert(name)) {
-                bail!(Rule: "rule {label:?} has no tiers, or two with one name");
+            if let Some((name, _)) = tiers.tiers.iter().find(|(name, _)| !names.insert(name)) {
+                bail!(Rule: "rule {label:?} has two tiers named {name:?}");
             }
         }
         if let CostOf::Fixed(permits) = self.cost {

@@ -16,8 +16,7 @@ use std::{
 
 use crate::{clock::Clock, demand::Acquire, name::Name, sync::lock};
 
-/// The part of the time that callers wait in which bytes that come in end no silence: they may be
-/// owed to calls before.
+/// Bytes in the first tenth of the wait do not end a silence: they may answer earlier calls.
 const GRACE_PART: u32 = 10;
 
 /// The bytes that come in from the nodes of a store, and those sent there.
