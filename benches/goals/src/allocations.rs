@@ -168,7 +168,8 @@ struct Line {
 
 impl Line {
     async fn of(database: &Database) -> Self {
-        let script = "local left = {} for at = 1, #KEYS, 3 do left[#left + 1] = 9 end return left";
+        let script = "if #KEYS == 3 then return 9 end local left = {} for at = 1, #KEYS, 3 do \
+                      left[#left + 1] = 9 end return left";
         let key = |user, of| format!("ratelimit:{{user-{user:07}}}:floor{of}");
         Self {
             connection: database.connection().await,
@@ -194,15 +195,19 @@ impl Line {
         for _ in users {
             call.arg(&[1; 21][..]);
         }
-        let left: Vec<u64> = call
-            .query_async(&mut self.connection.clone())
-            .await
-            .unwrap();
-        assert_eq!(left.len(), users.len());
-        left.iter()
-            .enumerate()
-            .for_each(|(place, left)| answer(place, *left));
-        left[0]
+        let reply = call.query_async(&mut self.connection.clone()).await;
+        match reply.unwrap() {
+            redis::Value::Int(left) => left as u64,
+            redis::Value::Array(all) => {
+                let left = all
+                    .into_iter()
+                    .map(|left| redis::from_redis_value(left).unwrap());
+                left.enumerate()
+                    .for_each(|(place, left)| answer(place, left));
+                0
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

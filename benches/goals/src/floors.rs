@@ -313,12 +313,23 @@ impl Rendered {
     }
 }
 
+/// What the services of one layer share.
+pub(crate) struct Hand<C> {
+    rule: Rule,
+    table: Table<C>,
+}
+
+impl<C: Count> Hand<C> {
+    pub(crate) fn new(name: &'static str, limit: Limit, left: Left) -> Arc<Self> {
+        let (rule, table) = (Rule::new(name, limit, left), Table::new());
+        Arc::new(Self { rule, table })
+    }
+}
+
 /// Limits by a header field, as the layer does.
 pub(crate) fn limited<C, S, B>(
     mut inner: S,
-    name: &'static str,
-    limit: Limit,
-    left: Left,
+    hand: Arc<Hand<C>>,
 ) -> impl Service<Request<B>, Response = Response<Body>, Error = Infallible, Future: Send>
 + Clone
 + Send
@@ -333,13 +344,12 @@ where
         + 'static,
     B: 'static,
 {
-    let rule = Arc::new((Rule::new(name, limit, left), Table::<C>::new()));
     service_fn(move |mut request: Request<B>| {
-        let rule = Arc::clone(&rule);
+        let hand = Arc::clone(&hand);
         let user = request.headers().get(USER).expect("a user");
-        let decided = match rule.1.take(user.as_bytes(), rule.0.rate) {
+        let decided = match hand.table.take(user.as_bytes(), hand.rule.rate) {
             Ok(decision) => {
-                rule.0.leave(decision, request.extensions_mut());
+                hand.rule.leave(decision, request.extensions_mut());
                 Ok((decision, inner.call(request)))
             }
             // Made in the future: a refusal is decided here.
@@ -349,7 +359,7 @@ where
             let (decision, answer) = match decided {
                 Ok(granted) => granted,
                 Err((seconds, mut extensions)) => {
-                    let mut response = rule.0.refuse(seconds);
+                    let mut response = hand.rule.refuse(seconds);
                     extensions.clear();
                     let remaining = 0;
                     extensions.insert(Decision { remaining, seconds });
@@ -358,7 +368,7 @@ where
                 }
             };
             let mut response = answer.await?;
-            rule.0.finish(decision, &mut response);
+            hand.rule.finish(decision, &mut response);
             Ok(response)
         }
     })

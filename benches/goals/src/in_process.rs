@@ -19,7 +19,7 @@ use tower_ratelimit::{
 };
 
 use crate::{
-    floors::{Count, Gcra, Lease, Left, Log, limited},
+    floors::{Count, Gcra, Hand, Lease, Left, Log, limited},
     governor::Direct,
     requests::{by_user, nothing, request, users},
     support::RedisServer,
@@ -102,7 +102,8 @@ pub(crate) const SCENES: [Scene; 33] = [
         floor::<Log>(AMPLE, MANY, Left::ALL)
     }),
     scene("by hand, refused, decided alone", |_, _| {
-        decided_alone(limited::<Gcra, _, _>(nothing(), RULE, HOURLY, Left::ALL))
+        let hand = Hand::<Gcra>::new(RULE, HOURLY, Left::ALL);
+        decided_alone(limited(nothing(), hand))
     }),
     scene("by hand, refused, without fields", |_, _| {
         floor::<Gcra>(HOURLY, 1, EXTENSIONS)
@@ -261,8 +262,8 @@ fn floor<C: Count>(limit: Limit, keys: usize, left: Left) -> Asker {
     } else {
         StatusCode::OK
     };
-    let service = limited::<C, _, _>(nothing(), RULE, limit, left);
-    asker(service, keys, status)
+    let hand = Hand::<C>::new(RULE, limit, left);
+    asker(limited(nothing(), hand), keys, status)
 }
 
 /// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision of

@@ -1,6 +1,6 @@
 //! What an HTTP server limits, and what it is asked.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, routing::Route};
 use tower::layer::layer_fn;
@@ -8,7 +8,7 @@ use tower_ratelimit::{FailurePolicy, HeaderStyle, Limit, RateLimitLayer};
 
 use crate::{
     database::patient,
-    floors::{Gcra, Left, limited, refused},
+    floors::{Gcra, Hand, Left, limited, refused},
     requests::by_user,
     row::{
         Figure,
@@ -206,9 +206,13 @@ impl Scene {
         let limit = self.limit;
         match self.by {
             By::Layer => app.layer(self.layer(redis)),
-            By::Hand => app.layer(layer_fn(move |inner: Route| {
-                limited::<Gcra, _, _>(inner, RULE, limit, Left::ALL)
-            })),
+            By::Hand => {
+                // axum makes a service for each connection.
+                let hand = Hand::<Gcra>::new(RULE, limit, Left::ALL);
+                app.layer(layer_fn(move |inner: Route| {
+                    limited(inner, Arc::clone(&hand))
+                }))
+            }
             By::Nothing => app.layer(layer_fn(move |_: Route| refused::<Body>(RULE, limit))),
         }
     }
