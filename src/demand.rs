@@ -82,12 +82,7 @@ impl Acquire {
 
     /// Checks that the limits that come from the caller can be counted.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        for charge in self.charges() {
-            if let Some(limit) = charge.limit().given() {
-                charge.name().check(&limit.stored())?;
-            }
-        }
-        Ok(())
+        self.charges().try_for_each(Charge::check)
     }
 
     pub(crate) fn receipts(&self) -> List<Receipt> {
@@ -256,6 +251,15 @@ impl Charge {
     /// Returns the receipt of a call that was made then.
     pub(crate) fn receipt_made(&self, made: Option<Instant>) -> Receipt {
         self.receipt_of(self.limiter.share(), made)
+    }
+
+    /// Checks that the limit that comes from the caller can be counted.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.limit().given() {
+            Some(limit) => self.name().check(&limit.stored()),
+            None => Ok(()),
+        }
     }
 
     /// Returns the receipt of a call that was made then, with the limiter as it is shared.

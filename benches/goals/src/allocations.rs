@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod database;
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
+mod floors;
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod requests;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
@@ -12,16 +14,19 @@ mod support;
 use std::{
     future::Future,
     pin::pin,
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use allocation_counter::measure;
-use tokio::{runtime::Runtime, task::JoinSet};
+use http::HeaderValue;
+use tokio::{runtime::Runtime, sync::oneshot, task::JoinSet};
 use tower::{Layer, Service};
 use tower_ratelimit::{Decision, Limit, RateLimitLayer, Source, redis};
 
 use self::{
     database::{Database, patient},
+    floors::{Left, Rule},
     requests::{by_user, nothing, passes, request, users},
 };
 
@@ -31,8 +36,9 @@ const AT_ONCE: usize = 50;
 fn main() {
     let [deciding, answering, bare] = refusals();
     println!("{deciding} {} {bare}", deciding + answering);
-    let [lone, batch, evalsha] = grants();
+    let [lone, batch, hand, hands, evalsha] = grants();
     println!("{lone} {batch} {evalsha}");
+    println!("{hand} {hands} {evalsha}");
 }
 
 /// Everything happens on the thread that counts.
@@ -87,8 +93,8 @@ fn refusals() -> [f64; 3] {
 }
 
 /// Those of a grant by a server, the connection's included, and making the request and its task
-/// not: one at a time, and with others at once. Those of a bare EVALSHA.
-fn grants() -> [f64; 3] {
+/// not: one at a time, and with others at once; the same by hand. Those of a bare EVALSHA.
+fn grants() -> [f64; 5] {
     let (runtime, database) = (runtime(), Database::start());
     let (users, layer) = (users(AT_ONCE), layer(&database, Limit::per_minute(1 << 40)));
     let each = |mut call: Box<dyn FnMut() + '_>| {
@@ -117,6 +123,15 @@ fn grants() -> [f64; 3] {
         let ask = async move { assert!(passes(&layer, &user).await) };
         callers.spawn_on(ask, handle);
     });
+    let hand = Arc::new(Hand::new(runtime.block_on(Line::of(&database))));
+    let alone = each(Box::new(|| {
+        runtime.block_on(hand.passes(&users[0], hand.line.ask(&[0], |_, _| {})));
+    }));
+    let together = at_once(&|callers, user| {
+        let (hand, header) = (Arc::clone(&hand), users[user].clone());
+        let ask = async move { hand.passes(&header, hand.asks_with_others(user)).await };
+        callers.spawn_on(ask, handle);
+    });
     let connection = runtime.block_on(database.connection());
     let hash = database.cli(&["SCRIPT", "LOAD", "return 1"]);
     let evalsha = each(Box::new(|| {
@@ -128,5 +143,106 @@ fn grants() -> [f64; 3] {
         let one = runtime.block_on(call.query_async(&mut connection.clone()));
         assert_eq!(one, Ok(1));
     }));
-    [lone - making, batch - waiting - making, evalsha]
+    [
+        lone - making,
+        batch - waiting - making,
+        alone - making,
+        together - waiting - making,
+        evalsha,
+    ]
+}
+
+/// The least that a grant by a server takes: its keys are spelt already, its settings are of one
+/// rule, and what is left behind is of the smallest types.
+struct Hand {
+    line: Line,
+    rule: Rule,
+    waiting: Mutex<Vec<(usize, oneshot::Sender<u64>)>>,
+}
+
+struct Line {
+    connection: redis::aio::MultiplexedConnection,
+    hash: String,
+    keys: Vec<[String; 3]>,
+}
+
+impl Line {
+    async fn of(database: &Database) -> Self {
+        let script = "if #KEYS == 3 then return 9 end local left = {} for at = 1, #KEYS, 3 do \
+                      left[#left + 1] = 9 end return left";
+        let key = |user, of| format!("ratelimit:{{user-{user:07}}}:floor{of}");
+        Self {
+            connection: database.connection().await,
+            hash: database.cli(&["SCRIPT", "LOAD", script]),
+            keys: (0..AT_ONCE)
+                .map(|user| ["", ":value", ":permits"].map(|of| key(user, of)))
+                .collect(),
+        }
+    }
+
+    /// Asks for these users in one call, and answers each.
+    async fn ask(&self, users: &[usize], mut answer: impl FnMut(usize, u64)) -> u64 {
+        let mut call = redis::Cmd::with_capacity(3 * users.len() + 12, 256 * users.len());
+        call.arg("EVALSHA").arg(&self.hash).arg(3 * users.len());
+        for user in users {
+            for key in &self.keys[*user] {
+                call.arg(key);
+            }
+        }
+        for settings in ["", "1", "code", "1099511627776", "60000", "0", "0", "1"] {
+            call.arg(settings);
+        }
+        for _ in users {
+            call.arg(&[1; 21][..]);
+        }
+        let reply = call.query_async(&mut self.connection.clone()).await;
+        match reply.unwrap() {
+            redis::Value::Int(left) => left as u64,
+            redis::Value::Array(all) => {
+                let left = all
+                    .into_iter()
+                    .map(|left| redis::from_redis_value(left).unwrap());
+                left.enumerate()
+                    .for_each(|(place, left)| answer(place, left));
+                0
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Hand {
+    fn new(line: Line) -> Self {
+        Self {
+            line,
+            rule: Rule::new("default", Limit::per_minute(1 << 40), Left::ALL),
+            waiting: Mutex::default(),
+        }
+    }
+
+    async fn passes(&self, user: &HeaderValue, ask: impl Future<Output = u64>) {
+        let mut request = request(user);
+        let (remaining, seconds) = (ask.await, 60);
+        let decision = floors::Decision { remaining, seconds };
+        self.rule.leave(decision, request.extensions_mut());
+        let mut response = nothing().call(request).await.unwrap();
+        self.rule.finish(decision, &mut response);
+    }
+
+    /// The last of all asks for all.
+    async fn asks_with_others(&self, user: usize) -> u64 {
+        let (answer, answered) = oneshot::channel();
+        let all = {
+            let mut waiting = self.waiting.lock().unwrap();
+            waiting.push((user, answer));
+            (waiting.len() == AT_ONCE).then(|| waiting.drain(..).unzip())
+        };
+        if let Some((users, answers)) = all {
+            let (users, answers): (Vec<_>, Vec<_>) = (users, answers);
+            let mut answers = answers.into_iter();
+            let answer = |_, left| answers.next().unwrap().send(left).unwrap();
+            self.line.ask(&users, answer).await;
+        }
+        answered.await.unwrap()
+    }
 }

@@ -19,6 +19,7 @@ use tower_ratelimit::{
 };
 
 use crate::{
+    floors::{Count, Gcra, Hand, Lease, Left, Log, limited},
     governor::Direct,
     requests::{by_user, nothing, request, users},
     support::RedisServer,
@@ -38,6 +39,21 @@ const FASTEST: Limit = Limit::new(60_000_000, Duration::from_secs(60));
 const HOURLY: Limit = Limit::per_hour(1);
 /// So much that leases grow until one suffices for all requests of a row, and that none expires.
 const LEASED: Limit = Limit::per_hour(1 << 30);
+
+/// The name of a rule that has none
+const RULE: &str = "default";
+const MARK: Left = Left {
+    extensions: false,
+    fields: false,
+};
+const MARK_AND_FIELDS: Left = Left {
+    fields: true,
+    ..MARK
+};
+const EXTENSIONS: Left = Left {
+    extensions: true,
+    ..MARK
+};
 
 /// Longer than anything takes here, where every instruction is counted.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -63,9 +79,41 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
     Scene { name, begin }
 }
 
-pub(crate) const SCENES: [Scene; 23] = [
+pub(crate) const SCENES: [Scene; 33] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extensions and fields", |_, _| by_hand()),
+    scene("by hand, admitted, GCRA", |_, _| {
+        floor::<Gcra>(FASTEST, 1, Left::ALL)
+    }),
+    scene("by hand, admitted, GCRA, without extensions", |_, _| {
+        floor::<Gcra>(FASTEST, 1, MARK_AND_FIELDS)
+    }),
+    scene(
+        "by hand, admitted, GCRA, without extensions and fields",
+        |_, _| floor::<Gcra>(FASTEST, 1, MARK),
+    ),
+    scene("by hand, admitted, GCRA, 100,000 keys", |_, _| {
+        floor::<Gcra>(FASTEST, MANY, Left::ALL)
+    }),
+    scene("by hand, admitted, sliding log", |_, _| {
+        floor::<Log>(AMPLE, 1, Left::ALL)
+    }),
+    scene("by hand, admitted, sliding log, 100,000 keys", |_, _| {
+        floor::<Log>(AMPLE, MANY, Left::ALL)
+    }),
+    scene("by hand, refused, decided alone", |_, _| {
+        let hand = Hand::<Gcra>::new(RULE, HOURLY, Left::ALL);
+        decided_alone(limited(nothing(), hand))
+    }),
+    scene("by hand, refused, without fields", |_, _| {
+        floor::<Gcra>(HOURLY, 1, EXTENSIONS)
+    }),
+    scene("by hand, refused", |_, _| {
+        floor::<Gcra>(HOURLY, 1, Left::ALL)
+    }),
+    scene("by hand, admitted, lease", |_, _| {
+        floor::<Lease>(LEASED, 1, Left::ALL)
+    }),
     scene("governor, admitted", |_, _| {
         governor(u32::MAX, Duration::from_nanos(1), StatusCode::OK)
     }),
@@ -96,7 +144,11 @@ pub(crate) const SCENES: [Scene; 23] = [
     scene("admitted, sliding log, 100,000 keys", |_, _| {
         memory(AMPLE, Algorithm::SlidingLog, MANY, |layer| layer)
     }),
-    scene("refused, GCRA, decided alone", |_, _| decided_alone()),
+    scene("refused, GCRA, decided alone", |_, _| {
+        let layer = RateLimitLayer::builder(&MemoryStore::new());
+        let rule = HOURLY.by(by_user()).algorithm(Algorithm::Gcra);
+        decided_alone(layer.otherwise(rule).build().unwrap().layer(nothing()))
+    }),
     scene("refused, GCRA, without fields", |_, _| {
         memory(HOURLY, Algorithm::Gcra, 1, |layer| layer.headers([]))
     }),
@@ -203,6 +255,17 @@ fn memory(
     asker(layer.build().unwrap().layer(nothing()), keys, status)
 }
 
+/// The least that a row's promise costs.
+fn floor<C: Count>(limit: Limit, keys: usize, left: Left) -> Asker {
+    let status = if limit == HOURLY {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
+    };
+    let hand = Hand::<C>::new(RULE, limit, left);
+    asker(limited(nothing(), hand), keys, status)
+}
+
 /// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision of
 /// the same size is in the extensions of the request and of the response, a charge in those of the
 /// request; a field is copied, and one is shared.
@@ -233,10 +296,10 @@ fn by_hand() -> Asker {
 }
 
 /// A refusal whose future is not polled, so that no answer is made.
-fn decided_alone() -> Asker {
-    let layer = RateLimitLayer::builder(&MemoryStore::new());
-    let rule = HOURLY.by(by_user()).algorithm(Algorithm::Gcra);
-    let mut service = layer.otherwise(rule).build().unwrap().layer(nothing());
+fn decided_alone<S, B>(mut service: S) -> Asker
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,
+{
     let user = users(1)[0].clone();
     let mut context = Context::from_waker(Waker::noop());
     let first = pin!(service.call(request(&user))).poll(&mut context);

@@ -1,8 +1,10 @@
 //! The goals of tower-ratelimit: each row's two sides in turns, in one run. See `../../README.md`.
 
 mod arguments;
+mod commands;
 mod contenders;
 mod database;
+mod floors;
 mod http;
 #[allow(
     dead_code,

@@ -28,6 +28,7 @@ use crate::{
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, Charge, MaxWait},
     labels::Labels,
+    limit::Limit,
     list::List,
     name::{BuildSpread, Limiter, Name},
     receipt::Receipt,
@@ -367,12 +368,13 @@ fn gives_up_within(max_wait: Option<MaxWait>, wait: Option<Duration>) -> bool {
     wait.is_none_or(|wait| longest.is_some_and(|longest| wait > longest))
 }
 
-/// Returns a hash of all that the answer depends on. Two demands that share one take turns in the
-/// cache.
+/// Returns a hash of what the answer depends on, without the parts of a limit that seldom differ
+/// alone. Two demands that share one take turns in the cache.
 fn key(acquire: &Acquire) -> u64 {
     let mut state = BuildSpread::new().build_hasher();
     for charge in acquire.charges() {
-        charge.limiter.hash(&mut state);
+        charge.name().text().hash(&mut state);
+        state.write_u64(charge.limit().given().map_or(0, Limit::permits));
         state.write_u64(charge.labels.answer_hash);
         state.write_u64(u64::from(charge.permits) << 1 | u64::from(charge.shadow));
     }

@@ -166,8 +166,8 @@ impl Shared {
 
     /// Decides for one caller of one limiter that has a place, as nearly all are.
     fn decide_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        acquire.check()?;
         let (charge, now) = (&acquire.first, self.now());
+        charge.check()?;
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => kept,

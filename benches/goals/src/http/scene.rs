@@ -1,11 +1,14 @@
 //! What an HTTP server limits, and what it is asked.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use axum::{Router, body::Body, routing::Route};
+use tower::layer::layer_fn;
 use tower_ratelimit::{FailurePolicy, HeaderStyle, Limit, RateLimitLayer};
 
 use crate::{
     database::patient,
+    floors::{Gcra, Hand, Left, limited, refused},
     requests::by_user,
     row::{
         Figure,
@@ -38,7 +41,18 @@ pub(crate) struct Scene {
     pub(crate) cap: Option<Duration>,
     /// For how long permits are taken ahead; none where they are not
     pub(crate) lease: Option<Duration>,
+    pub(crate) by: By,
     pub(crate) figures: [Figure; 5],
+}
+
+/// What limits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By {
+    Layer,
+    /// The least that could, in this process
+    Hand,
+    /// An answer that is cloned
+    Nothing,
 }
 
 /// Requests a second, scripts as one goal wants them reported, and processor time.
@@ -69,6 +83,7 @@ const ADMITTED: Scene = Scene {
     keys: 1,
     cap: None,
     lease: None,
+    by: By::Layer,
     figures: figures(Reported, figure(PER_REQUEST, Reported)),
 };
 
@@ -81,7 +96,7 @@ const REFUSED: Scene = Scene {
 
 const LEASE: Option<Duration> = Some(Duration::from_millis(100));
 
-pub(crate) const SCENES: [Scene; 10] = [
+pub(crate) const SCENES: [Scene; 14] = [
     Scene {
         name: "http refused, 1 key",
         figures: figures(RatioAtLeast(0.95), figure(PER_SECOND, AtMost(2.0))),
@@ -146,7 +161,35 @@ pub(crate) const SCENES: [Scene; 10] = [
         lease: LEASE,
         ..ADMITTED
     },
+    Scene {
+        name: "http static 429",
+        parameters: "an answer that is cloned, with the fields and the body of a refusal",
+        by: By::Nothing,
+        ..REFUSED
+    },
+    Scene {
+        name: "http by hand, refused, 1 key",
+        parameters: "1 per hour each, spent, decided by hand in this process",
+        by: By::Hand,
+        ..REFUSED
+    },
+    Scene {
+        name: "http by hand, refused, 100,000 keys",
+        parameters: "1 per hour each, spent, decided by hand in this process",
+        keys: MANY,
+        by: By::Hand,
+        ..REFUSED
+    },
+    Scene {
+        name: "http by hand, admitted, 1 key",
+        parameters: "1,000,000 per second each, decided by hand in this process",
+        by: By::Hand,
+        ..ADMITTED
+    },
 ];
+
+/// The name of the rule that is limited by hand
+const RULE: &str = "goal-0";
 
 impl Scene {
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -158,7 +201,23 @@ impl Scene {
         self.limit == AMPLE
     }
 
-    pub(crate) fn layer(&self, redis: &str) -> RateLimitLayer {
+    /// Limits what a server does.
+    pub(crate) fn limit(&self, app: Router, redis: &str) -> Router {
+        let limit = self.limit;
+        match self.by {
+            By::Layer => app.layer(self.layer(redis)),
+            By::Hand => {
+                // axum makes a service for each connection.
+                let hand = Hand::<Gcra>::new(RULE, limit, Left::ALL);
+                app.layer(layer_fn(move |inner: Route| {
+                    limited(inner, Arc::clone(&hand))
+                }))
+            }
+            By::Nothing => app.layer(layer_fn(move |_: Route| refused::<Body>(RULE, limit))),
+        }
+    }
+
+    fn layer(&self, redis: &str) -> RateLimitLayer {
         let mut store = patient(redis);
         if let Some(cap) = self.cap {
             store = store.deny_cache(cap);

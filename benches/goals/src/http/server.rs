@@ -63,7 +63,7 @@ pub(crate) fn serve(scene: &str, redis: &str) {
         let mut app = Router::new().route("/", get(async || "Hello, World!"));
         if scene != BARE {
             let scene = Scene::named(scene).unwrap_or_else(|| panic!("no scene {scene:?}"));
-            app = app.layer(scene.layer(redis));
+            app = scene.limit(app, redis);
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         println!("{}", listener.local_addr().unwrap());

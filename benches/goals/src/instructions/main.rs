@@ -4,6 +4,12 @@ mod book;
 mod callgrind;
 mod server;
 
+#[path = "../commands.rs"]
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+mod commands;
+#[path = "../floors.rs"]
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+mod floors;
 #[path = "../peers/governor.rs"]
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod governor;

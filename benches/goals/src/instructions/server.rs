@@ -10,27 +10,45 @@ use std::{
 
 use http::HeaderValue;
 use tokio::task::JoinSet;
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{Decision, Limit, RateLimitLayer, RedisStore, Source, redis};
+use tower_ratelimit::{
+    Algorithm, Limit, RateLimitLayer, RedisStore,
+    redis::{self, aio::MultiplexedConnection},
+};
 
 use crate::{
     callgrind,
-    requests::{by_user, nothing, request, users},
+    commands::{
+        BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_SPARE, REFUSED_GCRA, RUN,
+    },
+    requests::{by_user, passes, users},
     support::redis_server::{command, free_port},
 };
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 5] = [
+pub(crate) const ROWS: [&str; 16] = [
     "redis-server, EVALSHA of `return 1`",
+    "redis-server, EVALSHA of `return 1`, GCRA's arguments",
     "redis-server, lone, remaining not read",
     "redis-server, lone, log expired",
     "redis-server, 64 at once on a key",
+    "redis-server, 12 keys at once, log expired",
     "redis-server, 64 keys at once, log expired",
+    "redis-server, list of three limits, log expired",
+    "redis-server, GCRA, refused",
+    "redis-server, commands alone, lone, remaining not read",
+    "redis-server, commands alone, lone, log expired",
+    "redis-server, commands alone, 64 at once on a key",
+    "redis-server, commands alone, 12 keys at once, log expired",
+    "redis-server, commands alone, 64 keys at once, log expired",
+    "redis-server, commands alone, list of three limits, log expired",
+    "redis-server, commands alone, GCRA, refused",
 ];
 
 /// How many users ask one after the other.
 const LONE: usize = 500;
 const AT_ONCE: usize = 64;
+/// As many as share a call over HTTP
+const FEW: usize = 12;
 const ROUNDS: usize = 20;
 
 /// Never reached; nothing expires while a row is counted.
@@ -53,7 +71,7 @@ struct Counted {
 }
 
 /// Counts all rows, in their order. The folder is for the files of callgrind.
-pub(crate) fn count(folder: &Path) -> [f64; 5] {
+pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
     eprintln!("counting: redis-server");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -77,26 +95,35 @@ pub(crate) fn count(folder: &Path) -> [f64; 5] {
         let short = SHORT.keep_alive(AMPLE.interval()).unwrap();
         let exact = RateLimitLayer::new(&store, short.by(by_user()).named("exact"));
         let hot = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("hot"));
+        let rules = ["a", "b", "c"].map(|name| short.by(by_user()).named(name));
+        let list = RateLimitLayer::builder(&store).otherwise(rules).build();
+        let gcra = Limit::per_day(1).by(by_user()).algorithm(Algorithm::Gcra);
+        let gcra = RateLimitLayer::new(&store, gcra.named("gcra"));
+        let hot_users = vec![users(1)[0].clone(); AT_ONCE];
+        let later = SHORT.interval();
+        let mut line = counted.line().await;
         [
-            counted.floor().await,
-            counted.lone(&spare, Duration::ZERO).await,
-            counted.lone(&exact, SHORT.interval()).await,
-            counted
-                .at_once(&hot, &vec![users(1)[0].clone(); AT_ONCE], None)
-                .await,
-            counted
-                .at_once(&exact, &users(AT_ONCE), Some(SHORT.interval()))
-                .await,
+            counted.floor(&mut line).await,
+            counted.commands(&mut line, REFUSED_GCRA, true).await,
+            counted.lone(&spare, Duration::ZERO, true).await,
+            counted.lone(&exact, later, true).await,
+            counted.at_once(&hot, &hot_users, None).await,
+            counted.at_once(&exact, &users(FEW), Some(later)).await,
+            counted.at_once(&exact, &users(AT_ONCE), Some(later)).await,
+            counted.lone(&list.unwrap(), later, true).await,
+            counted.lone(&gcra, Duration::ZERO, false).await,
+            counted.commands(&mut line, LONE_SPARE, false).await,
+            counted.commands(&mut line, LONE_EXPIRED, false).await,
+            // The first goes alone.
+            (counted.commands(&mut line, LONE_EXPIRED, false).await
+                + counted.commands(&mut line, RUN, false).await * RUN.callers as f64)
+                / AT_ONCE as f64,
+            counted.commands(&mut line, BATCH_OF_12, false).await,
+            counted.commands(&mut line, BATCH_OF_64, false).await,
+            counted.commands(&mut line, LIST, false).await,
+            counted.commands(&mut line, REFUSED_GCRA, false).await,
         ]
     })
-}
-
-/// Asks once, and is granted a permit by the server.
-async fn granted(layer: &RateLimitLayer, user: &HeaderValue) {
-    let response = layer.layer(nothing()).oneshot(request(user)).await.unwrap();
-    let decision = response.extensions().get::<Decision>().unwrap();
-    assert_eq!(decision.source(), Source::Store);
-    assert!(decision.is_allowed());
 }
 
 impl Counted {
@@ -161,13 +188,17 @@ impl Counted {
         callgrind::total(&file).unwrap() as f64 / decisions as f64
     }
 
-    /// A script that only returns, with as many keys and arguments as a decision has.
-    async fn floor(&mut self) -> f64 {
-        let hash = command(self.port, &["SCRIPT", "LOAD", "return 1"], DEADLINE).unwrap();
+    /// A connection of its own.
+    async fn line(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(DEADLINE));
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await.unwrap();
+        connection.await.unwrap()
+    }
+
+    /// A script that only returns, with as many keys and arguments as a decision has.
+    async fn floor(&mut self, line: &mut MultiplexedConnection) -> f64 {
+        let hash = command(self.port, &["SCRIPT", "LOAD", "return 1"], DEADLINE).unwrap();
         let mut call = redis::cmd("EVALSHA");
         call.arg(hash.to_string()).arg(5);
         for place in 0..16 {
@@ -175,7 +206,7 @@ impl Counted {
         }
         let mut calls = async |count: usize| {
             for _ in 0..count {
-                let one: i64 = call.query_async(&mut connection).await.unwrap();
+                let one: i64 = call.query_async(line).await.unwrap();
                 assert_eq!(one, 1);
             }
         };
@@ -183,22 +214,49 @@ impl Counted {
         self.during(LONE, calls(LONE)).await
     }
 
-    /// One user after the other asks, so long after each has asked before.
-    async fn lone(&mut self, layer: &RateLimitLayer, later: Duration) -> f64 {
-        let users = users(LONE);
-        let all = async || {
-            for user in &*users {
-                granted(layer, user).await;
+    /// Scripts of the commands of a decision, or with the same keys and arguments one that only
+    /// returns.
+    async fn commands(
+        &mut self,
+        line: &mut MultiplexedConnection,
+        kind: Calls,
+        only_returns: bool,
+    ) -> f64 {
+        let hash = kind.load(line, only_returns).await;
+        let count = if kind.callers == 1 { LONE } else { ROUNDS };
+        let calls: Vec<_> = (0..count).map(|call| kind.call(&hash, call)).collect();
+        let all = async |line: &mut MultiplexedConnection| {
+            for call in &calls {
+                let _: redis::Value = call.query_async(line).await.unwrap();
             }
         };
         // Twice: afterwards no table of the server's grows any more.
         for _ in 0..2 {
-            all().await;
+            kind.prepare(line, count).await;
+            all(line).await;
+        }
+        kind.prepare(line, count).await;
+        self.during(kind.callers * count, all(line)).await
+    }
+
+    /// One user after the other asks, so long after each has asked before.
+    async fn lone(&mut self, layer: &RateLimitLayer, later: Duration, granted: bool) -> f64 {
+        let users = users(LONE);
+        // Twice: afterwards no table of the server's grows any more.
+        for _ in 0..2 {
+            for user in &*users {
+                passes(layer, user).await;
+            }
             // Each time until all logs have expired, also by a clock that is a little slower: then
             // they hold the same on a slow machine.
             tokio::time::sleep(later + later / 10).await;
         }
-        self.during(LONE, all()).await
+        let all = async {
+            for user in &*users {
+                assert_eq!(passes(layer, user).await, granted);
+            }
+        };
+        self.during(LONE, all).await
     }
 
     /// These users ask at once, again and again, each time so long after the last.
@@ -212,7 +270,7 @@ impl Counted {
             let mut callers = JoinSet::new();
             for user in users {
                 let (layer, user) = (layer.clone(), user.clone());
-                callers.spawn(async move { granted(&layer, &user).await });
+                callers.spawn(async move { assert!(passes(&layer, &user).await) });
             }
             callers.join_all().await;
             if let Some(later) = later {

@@ -17,7 +17,7 @@ const ONCE: Rounds = Rounds {
     counted: 1,
 };
 
-pub(super) fn rows() -> [Row; 2] {
+pub(super) fn rows() -> [Row; 3] {
     let figure = |name, goal| Figure { name, goal };
     [
         Row {
@@ -52,6 +52,23 @@ pub(super) fn rows() -> [Row; 2] {
             ],
             begin: Box::new(|| {
                 let [lone, batch, evalsha] = counted(1);
+                Box::new(Counted([lone, batch], [Some(evalsha); 2]))
+            }),
+        },
+        Row {
+            name: String::from("allocations, by hand on Redis"),
+            parameters: String::from(
+                "what a grant leaves behind, and a call of redis-rs for one or for 50, by hand",
+            ),
+            beside: "a bare EVALSHA of `return 1` with 5 keys and 3 arguments on a connection of its own",
+            needs: &[Contender::Redis],
+            rounds: ONCE,
+            figures: vec![
+                figure("one at a time", Reported),
+                figure("50 users at once", Reported),
+            ],
+            begin: Box::new(|| {
+                let [lone, batch, evalsha] = counted(2);
                 Box::new(Counted([lone, batch], [Some(evalsha); 2]))
             }),
         },

@@ -7,6 +7,7 @@ use tower_ratelimit::{Limit, RateLimiter, redis};
 
 use super::Pace;
 use crate::{
+    commands::{Calls, MANY_EXPIRED, member},
     contenders::Contender,
     database::Database,
     peers::redisson,
@@ -21,39 +22,62 @@ const EXPIRED: u64 = 100_000;
 const AFTERWARDS: usize = 100;
 const INTERVAL: Duration = Duration::from_secs(60);
 
-pub(super) fn rows(pace: Pace) -> [Row; 1] {
-    [Row {
-        name: String::from("100,000 permits expired"),
-        parameters: format!(
-            "each a member, one call, {} s, server clock",
-            INTERVAL.as_secs()
-        ),
-        beside: "Redisson's script on the same state",
-        needs: &[Contender::Redis, Contender::RedissonScript],
-        rounds: Rounds {
-            warm_up: 1,
-            counted: pace.pick(9, 3),
+pub(super) fn rows(pace: Pace) -> [Row; 2] {
+    let rounds = Rounds {
+        warm_up: 1,
+        counted: pace.pick(9, 3),
+    };
+    [
+        Row {
+            name: String::from("100,000 permits expired"),
+            parameters: format!(
+                "each a member, one call, {} s, server clock",
+                INTERVAL.as_secs()
+            ),
+            beside: "Redisson's script on the same state",
+            needs: &[Contender::Redis, Contender::RedissonScript],
+            rounds,
+            figures: vec![
+                Figure {
+                    name: "ms of Redis, the whole log expired",
+                    goal: AtMost(1.0),
+                },
+                Figure {
+                    name: "ms of Redis, all but the newest",
+                    goal: AtMost(1.0),
+                },
+                Figure {
+                    name: "ms of Redis, the dearest of the next 100",
+                    goal: AtMost(0.2),
+                },
+                Figure {
+                    name: "ms of Redis, all 100 together",
+                    goal: Reported,
+                },
+            ],
+            begin: Box::new(|| Box::new(Logs::begin())),
         },
-        figures: vec![
-            Figure {
-                name: "ms of Redis, the whole log expired",
-                goal: AtMost(1.0),
-            },
-            Figure {
-                name: "ms of Redis, all but the newest",
-                goal: AtMost(1.0),
-            },
-            Figure {
-                name: "ms of Redis, the dearest of the next 100",
-                goal: AtMost(0.2),
-            },
-            Figure {
-                name: "ms of Redis, all 100 together",
+        Row {
+            name: String::from("floor, commands alone, 100,000 permits expired"),
+            parameters: String::from(
+                "all but the newest, scripts of only the commands that a decision needs",
+            ),
+            beside: "EVALSHA of `return 1` with the same keys and arguments",
+            needs: &[Contender::Redis, Contender::RedissonScript],
+            rounds,
+            figures: [
+                "ms of Redis, the first call",
+                "ms of Redis, the dearest of the next 100",
+                "ms of Redis, all 100 together",
+            ]
+            .map(|name| Figure {
+                name,
                 goal: Reported,
-            },
-        ],
-        begin: Box::new(|| Box::new(Logs::begin())),
-    }]
+            })
+            .to_vec(),
+            begin: Box::new(|| Box::new(Commands::begin())),
+        },
+    ]
 }
 
 struct Logs {
@@ -124,21 +148,68 @@ impl Logs {
     fn turn(&mut self, name: &str, take: impl Fn(&Self)) -> [f64; 4] {
         self.fill(name, false);
         let whole = self.call(&take);
+        let [first, dearest, sum] = self.all_but_the_newest(name, |logs, _| take(logs));
+        [whole, first, dearest, sum]
+    }
+
+    /// The first call, the dearest of those after it, and all of these together.
+    fn all_but_the_newest(&mut self, name: &str, take: impl Fn(&Self, u64)) -> [f64; 3] {
         self.fill(name, true);
-        let first = self.call(&take);
-        let next: Vec<f64> = (0..AFTERWARDS).map(|_| self.call(&take)).collect();
+        let first = self.call(|logs| take(logs, 0));
+        let next = (1..=AFTERWARDS as u64).map(|call| self.call(|logs| take(logs, call)));
+        let next: Vec<f64> = next.collect();
         let dearest = next.iter().copied().fold(0.0, f64::max);
-        [whole, first, dearest, next.into_iter().sum()]
+        [first, dearest, next.into_iter().sum()]
     }
 }
 
-/// As Redisson packs one permit.
-fn member(id: u64) -> Vec<u8> {
-    let mut member = vec![16];
-    member.extend(id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    member.extend(id.to_le_bytes());
-    member.extend(1_u32.to_le_bytes());
-    member
+/// The same state, and only the commands of a decision.
+struct Commands {
+    logs: Logs,
+    connection: redis::aio::MultiplexedConnection,
+    ours: String,
+    bare: String,
+}
+
+impl Commands {
+    fn begin() -> Self {
+        let logs = Logs::begin();
+        let mut connection = logs.runtime.block_on(logs.database.connection());
+        let mut load = |bare| {
+            logs.runtime
+                .block_on(MANY_EXPIRED.load(&mut connection, bare))
+        };
+        let (ours, bare) = (load(false), load(true));
+        Self {
+            logs,
+            connection,
+            ours,
+            bare,
+        }
+    }
+
+    fn turn(&mut self, hash: &str) -> Vec<f64> {
+        let connection = self.connection.clone();
+        let name = Calls::name(0);
+        let turn = self.logs.all_but_the_newest(&name, |logs, id| {
+            let call = MANY_EXPIRED.taking(hash, 0, id);
+            let mut connection = connection.clone();
+            let reply = logs.runtime.block_on(call.query_async(&mut connection));
+            let _: redis::Value = reply.unwrap();
+        });
+        turn.into()
+    }
+}
+
+impl Contest for Commands {
+    fn ours(&mut self) -> Vec<f64> {
+        self.turn(&self.ours.clone())
+    }
+
+    fn theirs(&mut self) -> Vec<Option<f64>> {
+        let turn = self.turn(&self.bare.clone());
+        turn.into_iter().map(Some).collect()
+    }
 }
 
 impl Contest for Logs {

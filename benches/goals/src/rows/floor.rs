@@ -9,6 +9,7 @@ use tower_ratelimit::{Algorithm, Limit, RateLimitLayer, redis};
 
 use super::Pace;
 use crate::{
+    commands::{self, BATCH_OF_12, BATCH_OF_64, LIST, LONE_EXPIRED, LONE_SPARE, REFUSED_GCRA, RUN},
     contenders::Contender,
     database::Database,
     requests::{by_user, in_turns, passes, users},
@@ -70,6 +71,84 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         }],
         begin: Box::new(move || Box::new(Calls::begin(algorithm, limit))),
     })
+}
+
+/// Of only the commands that a decision cannot do without, in the place of the layer.
+pub(super) fn commands(pace: Pace) -> impl Iterator<Item = Row> {
+    let kinds = [
+        LONE_SPARE,
+        LONE_EXPIRED,
+        RUN,
+        BATCH_OF_12,
+        BATCH_OF_64,
+        LIST,
+        REFUSED_GCRA,
+    ];
+    kinds.into_iter().map(move |kind| Row {
+        name: format!("floor, commands alone, {}", kind.name),
+        parameters: format!(
+            "a script of only the commands that a decision needs, {} decisions a call, {KEYS} calls a turn, one at a time",
+            kind.callers
+        ),
+        beside: "EVALSHA of `return 1` with the same keys and arguments",
+        needs: &[Contender::Redis],
+        rounds: Rounds {
+            warm_up: 2,
+            counted: pace.pick(41, 5),
+        },
+        figures: vec![Figure {
+            name: "µs of Redis per decision",
+            goal: Goal::Reported,
+        }],
+        begin: Box::new(move || Box::new(Commands::begin(kind))),
+    })
+}
+
+struct Commands {
+    runtime: Runtime,
+    database: Database,
+    connection: redis::aio::MultiplexedConnection,
+    kind: commands::Calls,
+    ours: String,
+    bare: String,
+}
+
+impl Commands {
+    fn begin(kind: commands::Calls) -> Self {
+        let (runtime, database) = (Runtime::new().unwrap(), Database::start());
+        let mut connection = runtime.block_on(database.connection());
+        Self {
+            ours: runtime.block_on(kind.load(&mut connection, false)),
+            bare: runtime.block_on(kind.load(&mut connection, true)),
+            runtime,
+            database,
+            connection,
+            kind,
+        }
+    }
+
+    fn turn(&mut self, hash: &str) -> f64 {
+        let (kind, line) = (self.kind, &mut self.connection);
+        self.runtime.block_on(kind.prepare(line, KEYS));
+        let calls: Vec<_> = (0..KEYS).map(|call| kind.call(hash, call)).collect();
+        let turn = async {
+            for call in calls {
+                let _: redis::Value = call.query_async(line).await.unwrap();
+            }
+        };
+        self.database
+            .cost(KEYS * kind.callers, || self.runtime.block_on(turn))
+    }
+}
+
+impl Contest for Commands {
+    fn ours(&mut self) -> Vec<f64> {
+        vec![self.turn(&self.ours.clone())]
+    }
+
+    fn theirs(&mut self) -> Vec<Option<f64>> {
+        vec![Some(self.turn(&self.bare.clone()))]
+    }
 }
 
 struct Calls {

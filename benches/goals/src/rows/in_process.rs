@@ -36,8 +36,38 @@ type Case = (&'static str, Peer, Option<f64>, Option<f64>);
 
 /// A scene beside a peer, with the goals: nanoseconds, and how many times the peer's. Both peers
 /// count by GCRA, and write no fields.
-const CASES: [Case; 18] = [
+const CASES: [Case; 29] = [
     ("by hand, extensions and fields", Governor, None, None),
+    ("by hand, admitted, GCRA", Governor, None, None),
+    (
+        "by hand, admitted, GCRA, without extensions",
+        Governor,
+        None,
+        None,
+    ),
+    (
+        "by hand, admitted, GCRA, without extensions and fields",
+        Governor,
+        None,
+        None,
+    ),
+    ("by hand, admitted, sliding log", Governor, None, None),
+    ("by hand, admitted, lease", Governor, None, None),
+    (
+        "by hand, admitted, GCRA, 100,000 keys",
+        TowerGovernor,
+        None,
+        None,
+    ),
+    (
+        "by hand, admitted, sliding log, 100,000 keys",
+        TowerGovernor,
+        None,
+        None,
+    ),
+    ("by hand, refused, decided alone", Governor, None, None),
+    ("by hand, refused, without fields", Governor, None, None),
+    ("by hand, refused", Governor, None, None),
     ("admitted, GCRA", Governor, Some(300.0), Some(4.8)),
     (
         "admitted, GCRA, without extensions",

@@ -18,6 +18,7 @@ pub(crate) fn all(quick: bool) -> Vec<Row> {
     let pace = Pace { quick };
     let mut rows: Vec<_> = cost::rows(pace).collect();
     rows.extend(floor::rows(pace));
+    rows.extend(floor::commands(pace));
     rows.extend(expiry::rows(pace));
     rows.extend(weight::rows(pace));
     rows.extend(http::rows(pace));
