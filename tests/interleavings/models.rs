@@ -322,6 +322,7 @@ fn refusal() -> Decision {
         permits: 1,
         interval: wait,
         remaining: Some(0),
+        banned: false,
         next_after: None,
         reset_after: wait,
         refused: true,

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt::Debug, fs};
 
 use http::HeaderValue;
 use tower_ratelimit::{
-    ConnectionState, Cost, Decisions, HeaderStyle, RateType, Requests, ResetUnit, RuleLimit, Rules,
-    RulesFile, StartingOn, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
+    Ban, ConnectionState, Cost, Decisions, HeaderStyle, RateType, Requests, ResetUnit, RuleLimit,
+    Rules, RulesFile, StartingOn, key::ForwardedHeader, key::FromParts, key::Key, key::NoKey,
 };
 
 use super::{patient, request};
@@ -113,6 +113,7 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("SystemClock", &SystemClock);
     shown.show("HeaderStyle", &HeaderStyle::Draft11);
     shown.show("StartingOn", &StartingOn::Day(15));
+    shown.show("Ban", &Ban::after(10).within(secs(60)));
 }
 
 /// Words alone: nothing that somebody gave is in them.
