@@ -19,7 +19,8 @@ use crate::{
 /// Handlers find it in the request's extensions, outer layers in the response's. If several layers
 /// decided, the extensions also have [`Decisions`].
 ///
-/// A refusal is no error, so `?` does not return on one. The compiler warns if a decision is ignored:
+/// A refusal is no error, so `?` does not return on one. The compiler warns if a decision is
+/// ignored:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]

@@ -144,8 +144,8 @@ impl RedisStoreBuilder {
     /// zero: never; at most 32.
     ///
     /// A call fails if it is given up at the [`deadline`](Self::deadline) while nothing at all
-    /// arrives from the server, or if the server answers that it is loading, busy or in a
-    /// Cluster that is down. A burst on a server that answers others is no failure. While the breaker is
+    /// arrives from the server, or if the server answers that it is loading, busy or in a Cluster
+    /// that is down. A burst on a server that answers others is no failure. While the breaker is
     /// open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at once, and a
     /// [`RateLimiter`](crate::RateLimiter) returns [`Unavailable`](crate::ErrorKind::Unavailable),
     /// also to callers that wait for permits. After 50 to 100 milliseconds one call goes through,

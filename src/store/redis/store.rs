@@ -65,8 +65,8 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 ///
 /// # Server
 ///
-/// Redis 6.2 or newer, or Valkey; 7 or newer is better. The guide lists the
-/// [permissions](crate::docs::guide#permissions-in-redis) that an ACL user needs.
+/// Redis 6.2 or newer, or Valkey; Redis 7 and newer report errors of scripts in more detail. The
+/// guide lists the [permissions](crate::docs::guide#permissions-in-redis) that an ACL user needs.
 ///
 /// # Example
 ///
