@@ -91,7 +91,7 @@ pub(crate) const RUN: Calls = Calls {
     name: "63 at once on a key",
     script: &[FIND, TAKE_FOR_ALL, END],
     callers: 63,
-    entries: 1000,
+    entries: 640,
     ..LONE_SPARE
 };
 pub(crate) const BATCH_OF_12: Calls = Calls {
