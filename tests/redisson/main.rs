@@ -28,11 +28,14 @@ mod raw;
 mod receipts;
 mod rust_side;
 mod said;
+#[path = "../support/scene.rs"]
+mod scene;
 mod sequence;
 mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 mod tool;
+mod unknown;
 mod worker;
 
 use std::{
