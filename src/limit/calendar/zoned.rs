@@ -182,7 +182,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// Lets each week begin on a day such as [`Sunday`](StartingOn::Sunday), or each month on a day
+    /// Lets each week begin on a day such as [`StartingOn::Sunday`], or each month on a day
     /// from 1 to 31. Default: Monday, and 1.
     ///
     /// In a month that is shorter, the window begins on its last day: 31 is the last of every
