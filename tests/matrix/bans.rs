@@ -2,23 +2,28 @@
 //! rule says.
 //!
 //! The refusals of all processes count, wherever they were answered from. A ban that begins with a
-//! request was filled by it, or by another of the same call.
+//! request was filled by it, or by another of the same call. When a ban began follows from the wait.
 
 use crate::scene::*;
 use std::collections::BTreeMap;
 
 use super::{
     answer::{Answer, By, Outcome},
-    lanes::{BANNED, STRIKES, WITHIN},
+    lanes::{BANNED, STRIKES},
 };
 
-/// The refusals and bans of each user of each lane that bans: when asked for, and when answered.
+/// By how much clocks of whole milliseconds may be apart.
+const SLACK: Duration = Duration::from_millis(5);
+
+/// The refusals of each user of each lane that bans.
 #[derive(Debug, Default)]
 pub struct Bans(BTreeMap<(usize, usize), Refusals>);
 
 #[derive(Debug, Default)]
 struct Refusals {
+    /// When asked for, and when answered
     over: Vec<[Duration; 2]>,
+    /// When the ban began, at the earliest and at the latest
     banned: Vec<[Duration; 2]>,
 }
 
@@ -28,12 +33,16 @@ impl Bans {
             return;
         }
         let user = self.0.entry((answer.lane, answer.user)).or_default();
-        let refusals = match answer.outcome {
-            Outcome::Refused(By::Store | By::Cache, _) => &mut user.over,
-            Outcome::Banned(..) => &mut user.banned,
-            _ => return,
-        };
-        refusals.push([answer.sent, answer.sent + answer.took]);
+        let times = [answer.sent, answer.sent + answer.took];
+        match answer.outcome {
+            Outcome::Refused(By::Store | By::Cache, _) => user.over.push(times),
+            Outcome::Banned(_, wait) => {
+                let since =
+                    |time: Duration| (time + wait.unwrap_or_default()).saturating_sub(BANNED);
+                user.banned.push(times.map(since));
+            }
+            _ => {}
+        }
     }
 
     /// Returns how many requests were refused by a ban, of callers whose clocks may differ.
@@ -43,14 +52,15 @@ impl Bans {
     /// If a caller was banned that had not been refused often enough.
     pub fn check(&self, skew: Duration) -> usize {
         for (user, Refusals { over, banned }) in &self.0 {
-            for &[sent, end] in banned {
-                // A process learns of a ban as late as it is answered.
-                let reach = WITHIN + BANNED + skew + (end - sent) + SECOND / 10;
-                let counts = |times: &&[Duration; 2]| times[1] + reach >= sent && times[0] <= end;
+            for &[first, last] in banned {
+                let reach = BANNED + SLACK + skew;
+                let counts = |times: &&[Duration; 2]| {
+                    times[1] + reach >= first && times[0] <= last + SLACK + skew
+                };
                 let strikes = over.iter().filter(counts).count() + 1;
                 assert!(
                     strikes >= STRIKES as usize,
-                    "O3: banned at {sent:?} after {strikes} refusals: {user:?}"
+                    "O3: banned at {first:?} after {strikes} refusals: {user:?}"
                 );
             }
         }
@@ -85,7 +95,7 @@ mod tests {
         (0..times).map(|_| (1000, Outcome::Refused(By::Cache, None)))
     }
 
-    const BANNED: (u64, Outcome) = (1100, Outcome::Banned(By::Store, None));
+    const BANNED: (u64, Outcome) = (1100, Outcome::Banned(By::Store, Some(super::BANNED)));
 
     #[test]
     fn the_last_of_the_refusals_is_a_ban() {
@@ -102,7 +112,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "O3: banned at 9s after 1 refusals")]
     fn a_ban_for_what_is_forgotten_is_found() {
-        let late = (9000, Outcome::Banned(By::Store, None));
+        let late = (9000, Outcome::Banned(By::Store, Some(super::BANNED)));
         bans(refused(STRIKES).chain([late])).check(Duration::ZERO);
     }
 }

@@ -44,14 +44,14 @@ pub struct Allowed {
 
 pub const USERS: usize = 4;
 
-/// The ban of the lane that has one: by so many refusals, within this time, for this time.
+/// The ban of the lane that has one: by so many refusals, within this time, and for as long: longer
+/// than its limit has its callers wait, so that the wait tells when the ban began.
 pub const STRIKES: u32 = 20;
-pub const WITHIN: Duration = Duration::from_secs(1);
 pub const BANNED: Duration = Duration::from_millis(700);
 
 pub fn ban() -> Ban {
     Ban::after(STRIKES)
-        .within(WITHIN)
+        .within(BANNED)
         .lasting(BANNED)
         .status(403)
 }
