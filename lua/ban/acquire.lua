@@ -85,9 +85,12 @@ for place = 1, limiters do
       ban.ends, ban.level, ban.room = ends + 0, level + 0, room + 0
     end
     if ban.ends <= now then
-      call('ZREMRANGEBYSCORE', ban.strikes, '-inf', whole(now - ban.within))
-      for _, member in ipairs(call('ZRANGE', ban.strikes, '0', '-1')) do
-        ban.count = ban.count + struct.unpack('<I4', member, 17)
+      -- Nothing is removed yet: after a write, a server whose memory is full would refuse no other.
+      local strikes = call('ZRANGE', ban.strikes, '0', '-1', 'WITHSCORES')
+      for at = 1, #strikes, 2 do
+        if strikes[at + 1] + 0 > now - ban.within then
+          ban.count = ban.count + struct.unpack('<I4', strikes[at], 17)
+        end
       end
     end
   end
@@ -101,6 +104,7 @@ local function strike(ban, id, number, age, wait)
   end
   ban.count = ban.count + number
   if ban.count < ban.after then
+    call('ZREMRANGEBYSCORE', ban.strikes, '-inf', whole(now - ban.within))
     call('PEXPIRE', ban.strikes, whole(ban.within + slower))
     return false
   end

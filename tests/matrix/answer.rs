@@ -23,6 +23,8 @@ pub struct Answer {
 pub enum Outcome {
     Granted(By),
     Refused(By, Option<Duration>),
+    /// Refused because of too many refusals
+    Banned(By, Option<Duration>),
     /// The limit of a `RateLimiter` was not set
     Unset,
     /// An error of a `RateLimiter`, which has no policy
@@ -49,7 +51,9 @@ impl Answer {
     pub fn by_store(&self) -> bool {
         matches!(
             self.outcome,
-            Outcome::Granted(By::Store) | Outcome::Refused(By::Store, _)
+            Outcome::Granted(By::Store)
+                | Outcome::Refused(By::Store, _)
+                | Outcome::Banned(By::Store, _)
         )
     }
 
@@ -80,6 +84,7 @@ impl Answer {
         let (what, wait) = match self.outcome {
             Outcome::Granted(by) => (format!("granted {by:?}"), None),
             Outcome::Refused(by, wait) => (format!("refused {by:?}"), wait),
+            Outcome::Banned(by, wait) => (format!("banned {by:?}"), wait),
             Outcome::Unset => ("unset -".to_owned(), None),
             Outcome::Failed(kind) => (format!("failed {kind:?}"), None),
         };
@@ -122,6 +127,7 @@ impl Answer {
         let outcome = match what {
             "granted" => Outcome::Granted(source()?),
             "refused" => Outcome::Refused(source()?, time(wait)),
+            "banned" => Outcome::Banned(source()?, time(wait)),
             "unset" => Outcome::Unset,
             "failed" => Outcome::Failed(
                 FAILURES
@@ -185,6 +191,9 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
             (RefusalKind::OverLimit, By::Store | By::Cache | By::Local) => {
                 Ok(Outcome::Refused(by, refusal.retry_after()))
             }
+            (RefusalKind::Banned, By::Store | By::Cache) if lane.bans() => {
+                Ok(Outcome::Banned(by, refusal.retry_after()))
+            }
             (RefusalKind::Unavailable, By::Policy) => Ok(Outcome::Refused(by, None)),
             _ => Err(format!("refused for no reason: {decision:?}")),
         },
@@ -204,6 +213,7 @@ fn a_line_is_read_as_it_was_written() {
     let outcomes = [
         Outcome::Granted(By::Lease),
         Outcome::Refused(By::Cache, Some(Duration::from_nanos(1_234_567))),
+        Outcome::Banned(By::Cache, Some(Duration::from_millis(700))),
         Outcome::Granted(By::Local),
         Outcome::Refused(By::Local, Some(Duration::from_millis(530))),
         Outcome::Refused(By::Policy, None),

@@ -7,7 +7,7 @@ use tower_ratelimit::{Decisions, Error};
 use super::{
     answer::{Answer, By, Outcome, failure, outcome},
     guards::{LEASE, MAX_WAIT},
-    lanes::{How, LANES, Lane, USERS, identity, rule},
+    lanes::{How, LANES, Lane, USERS, ban, identity, rule},
     load::Counts,
     random::Random,
 };
@@ -37,9 +37,15 @@ impl Caller {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 continue;
             }
-            let user = self.random.below(USERS as u64) as usize;
+            let user = match lane.how {
+                // Too many requests of one user, and far fewer than they may of the others.
+                How::Banning(_) if self.random.below(8) > 0 => 0,
+                How::Banning(_) => 1 + self.random.below(USERS as u64 - 1) as usize,
+                _ => self.random.below(USERS as u64) as usize,
+            };
             let permits = match lane.how {
                 How::Limiter => 1 + self.random.below(3) as u32,
+                How::Calendar => 1 + self.random.below(1000) as u32,
                 _ => 1,
             };
             let max_wait = match lane.how {
@@ -120,6 +126,7 @@ pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) ->
         };
         rules.push(match lane.how {
             How::Leased(_) => rule.lease(LEASE),
+            How::Banning(_) => rule.ban(ban()),
             _ => rule,
         });
     }
@@ -156,6 +163,7 @@ fn read(lane: &'static Lane, answer: &Response<()>) -> Result<Outcome, String> {
         Outcome::Granted(_) => Some(StatusCode::OK),
         Outcome::Refused(By::Policy, _) => Some(StatusCode::SERVICE_UNAVAILABLE),
         Outcome::Refused(..) => Some(StatusCode::TOO_MANY_REQUESTS),
+        Outcome::Banned(..) => Some(StatusCode::FORBIDDEN),
         Outcome::Failed(_) | Outcome::Unset => None,
     };
     match expected {

@@ -17,7 +17,7 @@ fn set_back(scene: &Scene, by: i64) {
     const SHIFT: &str = "local log = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') \
         for at = 1, #log, 2 do redis.call('ZADD', KEYS[1], log[at + 1] + ARGV[1], log[at]) end return #log";
     let mut entries = 0;
-    for limiter in &scene.load.limiters {
+    for limiter in scene.load.limiters.iter().filter(|it| !it.is_calendar()) {
         let shifted = ["EVAL", SHIFT, "1", &limiter.log(), &by.to_string()];
         entries += scene.server.cli(&shifted).parse::<usize>().unwrap() / 2;
     }

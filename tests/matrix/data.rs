@@ -53,7 +53,8 @@ async fn one_is_lost(row: &'static str, which: impl Fn(&super::lanes::Limiter) -
     let mut scene = Scene::begin_with(row, &[], PATIENT).await;
     let mut lost = 0;
     for _ in 0..4 {
-        for limiter in &scene.load.limiters {
+        // A calendar has one key: without it, it begins anew.
+        for limiter in scene.load.limiters.iter().filter(|it| !it.is_calendar()) {
             lost += usize::from(scene.server.cli(&["DEL", &which(limiter)]) == "1");
         }
         scene.load.decided(2).await;

@@ -2,6 +2,7 @@
 
 use super::guards::SHARE;
 use crate::scene::*;
+use tower_ratelimit::Ban;
 
 /// A way to use a limiter, and the limit. No two lanes have the same limit, so that a mixed-up
 /// response is noticed.
@@ -20,8 +21,13 @@ pub enum How {
     Leased(FailurePolicy),
     /// A layer that goes on by a share of the limit, in this process
     Local,
+    /// A layer that bans the one user who sends most of the requests
+    Banning(FailurePolicy),
     /// `RateLimiter::try_acquire_many`, of one to three permits
     Limiter,
+    /// The same of up to a thousand permits, which are soon used up for the day: a refusal that is
+    /// cached is for one number of permits, so that the store goes on deciding
+    Calendar,
     /// `RateLimiter::try_acquire_for`, one permit
     Waiter,
 }
@@ -38,6 +44,18 @@ pub struct Allowed {
 
 pub const USERS: usize = 4;
 
+/// The ban of the lane that has one: by so many refusals, within this time, and for as long: longer
+/// than its limit has its callers wait, so that the wait tells when the ban began.
+pub const STRIKES: u32 = 20;
+pub const BANNED: Duration = Duration::from_millis(700);
+
+pub fn ban() -> Ban {
+    Ban::after(STRIKES)
+        .within(BANNED)
+        .lasting(BANNED)
+        .status(403)
+}
+
 const fn allowed(rate: i64, interval: i64, by_user: bool) -> Allowed {
     Allowed {
         rate,
@@ -46,7 +64,7 @@ const fn allowed(rate: i64, interval: i64, by_user: bool) -> Allowed {
     }
 }
 
-pub const LANES: [Lane; 7] = [
+pub const LANES: [Lane; 9] = [
     Lane {
         name: "door",
         how: How::Layer(FailurePolicy::Deny),
@@ -82,6 +100,16 @@ pub const LANES: [Lane; 7] = [
         how: How::Local,
         limits: &[allowed(21, 530, true)],
     },
+    Lane {
+        name: "bans",
+        how: How::Banning(FailurePolicy::Deny),
+        limits: &[allowed(37, 510, true)],
+    },
+    Lane {
+        name: "quota",
+        how: How::Calendar,
+        limits: &[allowed(100_000, 86_400_000, false)],
+    },
 ];
 
 impl Lane {
@@ -92,8 +120,9 @@ impl Lane {
     /// The longest wait that can be announced: a score may lead by a tenth of the interval.
     pub fn longest_wait(&self) -> Duration {
         let longest = self.limits().map(|limit| limit.interval + limit.ahead());
+        let ban = if self.bans() { BANNED } else { Duration::ZERO };
         // The reply is younger than the millisecond that the server counted by.
-        millis(longest.max().unwrap_or_default() + 1)
+        ban.max(millis(longest.max().unwrap_or_default())) + millis(1)
     }
 
     /// Returns the longest wait that this process announces by itself: without score offsets, and
@@ -106,10 +135,14 @@ impl Lane {
     /// Returns the failure policy of requests behind a layer.
     pub fn policy(&self) -> Option<FailurePolicy> {
         match self.how {
-            How::Layer(policy) | How::Leased(policy) => Some(policy),
+            How::Layer(policy) | How::Leased(policy) | How::Banning(policy) => Some(policy),
             How::Local => Some(FailurePolicy::local(SHARE)),
-            How::Limiter | How::Waiter => None,
+            How::Limiter | How::Calendar | How::Waiter => None,
         }
+    }
+
+    pub fn bans(&self) -> bool {
+        matches!(self.how, How::Banning(_))
     }
 
     pub fn is_http(&self) -> bool {
@@ -120,6 +153,11 @@ impl Lane {
 impl Allowed {
     pub fn limit(self) -> Limit {
         Limit::new(self.rate as u64, millis(self.interval))
+    }
+
+    /// The same number for a day, in UTC.
+    pub fn daily(self) -> Limit {
+        Limit::daily(self.rate as u64)
     }
 
     /// As decisions tell of it.
@@ -176,7 +214,15 @@ impl Limiter {
         all
     }
 
+    pub fn is_calendar(&self) -> bool {
+        LANES[self.lane].how == How::Calendar
+    }
+
+    /// Returns what counts the grants: a log, or the text of a calendar.
     pub fn log(&self) -> String {
+        if self.is_calendar() {
+            return self.companion("calendar");
+        }
         self.companion("permits")
     }
 

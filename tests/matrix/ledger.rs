@@ -16,11 +16,17 @@ struct Entry {
     epoch: u32,
 }
 
+/// The last number of permits used and the highest, by the label and the number of data losses
+/// before.
+type Labels = BTreeMap<(String, u32), (i64, i64)>;
+
 /// The grants of each log.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// By the key of the log, then by the member
     logs: BTreeMap<String, BTreeMap<Vec<u8>, Vec<Entry>>>,
+    /// By the key of the calendar
+    calendars: BTreeMap<String, Labels>,
     /// The number of losses of all data
     epoch: u32,
     /// Logs with this in their names are not looked at
@@ -38,6 +44,9 @@ impl Ledger {
     pub fn read(&mut self, seen: &Seen) {
         let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
         match (seen.by_script, &*words) {
+            // A refusal, which bans.
+            (true, ["ZADD", strikes, ..]) if strikes.ends_with(":strikes") => {}
+            (true, ["SET", key, text, ..]) if key.ends_with(":calendar") => self.used(key, text),
             (true, ["ZADD", log, "NX", entries @ ..]) => {
                 for entry in entries.chunks(2) {
                     let score: f64 = entry[0].parse().expect("a score");
@@ -56,6 +65,19 @@ impl Ledger {
             (false, ["FLUSHALL" | "FLUSHDB" | "flushall" | "flushdb", ..]) => self.data_lost(),
             _ => {}
         }
+    }
+
+    fn used(&mut self, key: &str, text: &str) {
+        let (label, used) = text.split_once(' ').expect("a label");
+        let used = used.parse().expect("a number of permits");
+        let labels = self.calendars.entry(key.to_owned()).or_default();
+        let noted = labels.entry((label.to_owned(), self.epoch)).or_default();
+        *noted = (used, noted.1.max(used));
+    }
+
+    fn calendar(&self, key: &str) -> impl Iterator<Item = &(i64, i64)> {
+        let labels = self.calendars.get(key).into_iter();
+        labels.flat_map(BTreeMap::values)
     }
 
     /// All limiters begin anew.
@@ -90,13 +112,13 @@ impl Ledger {
         }
     }
 
-    /// Returns the most permits in any window of this length without a data loss: the third oracle
-    /// compares it with the rate.
+    /// Returns the most permits in any window of this length without a data loss, or under any label
+    /// of a calendar: the third oracle compares it with the rate.
     pub fn fullest_window(&self, log: &str, interval: i64) -> i64 {
-        (0..=self.epoch)
-            .map(|epoch| self.fullest(log, interval, |entry| entry.epoch == epoch))
-            .max()
-            .unwrap_or(0)
+        let windows =
+            (0..=self.epoch).map(|epoch| self.fullest(log, interval, |it| it.epoch == epoch));
+        let labels = self.calendar(log).map(|(_, most)| *most);
+        windows.chain(labels).max().unwrap_or(0)
     }
 
     /// The same, whatever was lost: what a caller of the limiter can have seen.
@@ -119,7 +141,8 @@ impl Ledger {
     pub fn kept(&self, log: &str) -> i64 {
         let entries = self.logs.get(log).into_iter().flat_map(BTreeMap::values);
         let kept = entries.flatten().filter(|entry| !entry.given_back);
-        kept.map(|entry| entry.permits).sum()
+        let used = self.calendar(log).map(|(last, _)| *last);
+        kept.map(|entry| entry.permits).chain(used).sum()
     }
 
     pub fn granted_permits(&self) -> i64 {
@@ -168,6 +191,20 @@ mod tests {
         assert_eq!(ledger.fullest_window("log", 100), 4, "from 60 to 159");
         assert_eq!(ledger.fullest_window("log", 99), 3);
         assert_eq!(ledger.kept("log"), 6);
+    }
+
+    #[test]
+    fn a_day_that_is_too_full_is_found() {
+        let mut ledger = Ledger::default();
+        for text in ["20261101 7", "20261101 9", "20261101 6", "20261102 8"] {
+            ledger.read(&script(&["SET", "n:calendar", text, "KEEPTTL"]));
+        }
+        assert_eq!(ledger.fullest_window("n:calendar", 100), 9);
+        assert_eq!(ledger.kept("n:calendar"), 14);
+        ledger.data_lost();
+        ledger.read(&script(&["SET", "n:calendar", "20261102 5", "PX", "9"]));
+        assert_eq!(ledger.fullest_window("n:calendar", 100), 9);
+        assert_eq!(ledger.kept("n:calendar"), 19);
     }
 
     #[test]

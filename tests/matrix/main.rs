@@ -14,6 +14,7 @@
 )]
 
 mod answer;
+mod bans;
 #[allow(dead_code, reason = "the long run has its answers in a file")]
 mod book;
 mod caller;

@@ -5,7 +5,8 @@
 //!   services receive the admitted ones.
 //! - O3: while a master keeps its data, no interval has more grants of the store than the limit, by
 //!   the server's clock; and callers received only real grants. A process grants no more than its
-//!   share of a limit by itself: `shares.rs`.
+//!   share of a limit by itself: `shares.rs`. A caller that was not refused before is not banned:
+//!   `bans.rs`. Under a label of the calendar no more is used than its limit.
 //! - O4: a refusal's wait is above zero and no longer than the interval and the score offset; a
 //!   caller that comes back to an idle key after it is admitted.
 //! - O5: after the fault decisions come from the store again, with no restart.
@@ -17,6 +18,7 @@
 
 use super::{
     answer::{Answer, By, Outcome},
+    bans::Bans,
     lanes::{How, LANES, Limiter, USERS},
     ledger::Ledger,
     load::Ended,
@@ -56,6 +58,9 @@ pub struct Tally {
     /// Permits received by each lane, and by each user of it
     received: [[u64; USERS]; LANES.len()],
     shares: Shares,
+    bans: Bans,
+    /// Those of the calendar by policy, which are not sent again over another connection
+    not_again: u64,
     /// What observers must have been told
     told: told::Counts,
 }
@@ -91,7 +96,9 @@ impl Tally {
             lane.name,
             self.machine
         );
-        if let Outcome::Refused(by @ (By::Store | By::Cache | By::Local), wait) = answer.outcome {
+        if let Outcome::Refused(by @ (By::Store | By::Cache | By::Local), wait)
+        | Outcome::Banned(by, wait) = answer.outcome
+        {
             let wait = wait.unwrap_or_default();
             let longest = match by {
                 By::Local => lane.longest_local_wait(),
@@ -111,7 +118,9 @@ impl Tally {
         self.late += u64::from(answer.by_policy() && overdue > LATE);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
         self.received[answer.lane][answer.user] += answer.received();
+        self.not_again += u64::from(answer.by_policy() && lane.how == How::Calendar);
         self.shares.see(answer);
+        self.bans.see(answer);
         told::count(&mut self.told, answer);
         // The line is to be waited in: that is no delay.
         if lane.how != How::Waiter {
@@ -172,9 +181,23 @@ impl Tally {
         self.shares.check()
     }
 
+    /// Checks O3 for bans. Returns the number of requests that were refused by one.
+    pub fn check_bans(&self) -> usize {
+        self.bans.check(self.skew)
+    }
+
+    /// Returns how many requests met a policy, of those that are sent once more.
+    pub fn failed(&self) -> u64 {
+        self.by_policy - self.not_again
+    }
+
     /// Checks the second half of O3: no caller received a grant that the server does not have, or
     /// that was given back.
-    pub fn check_received(&self, ledger: &Ledger, limiters: &[Limiter]) {
+    pub fn check_received<'a>(
+        &self,
+        ledger: &Ledger,
+        limiters: impl IntoIterator<Item = &'a Limiter>,
+    ) {
         for limiter in limiters {
             let received = match limiter.user {
                 Some(user) => self.received[limiter.lane][user],

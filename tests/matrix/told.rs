@@ -83,6 +83,7 @@ pub fn words(outcome: Outcome) -> (&'static str, &'static str) {
         Outcome::Granted(by) => ("allow", source(by)),
         Outcome::Refused(By::Policy, _) => ("unavailable", "policy"),
         Outcome::Refused(by, _) => ("deny", source(by)),
+        Outcome::Banned(by, _) => ("banned", source(by)),
         Outcome::Unset | Outcome::Failed(_) => ("unavailable", "none"),
     }
 }
