@@ -99,7 +99,16 @@ end
 
 -- Counts refusals, once for each id, and sets the ban if they are enough. Returns whether they are.
 local function strike(ban, id, number, age, wait)
-  if call('ZADD', ban.strikes, 'NX', whole(now - age), id .. struct.pack('<I4', number)) == 0 then
+  local score, member = whole(now - age), id .. struct.pack('<I4', number)
+  local added = redis.pcall('ZADD', ban.strikes, 'NX', score, member)
+  if type(added) == 'table' then
+    -- Where no memory is left, the refusal stands and counts for nothing.
+    if string.find(added.err, 'OOM', 1, true) then
+      return false
+    end
+    added = call('ZADD', ban.strikes, 'NX', score, member)
+  end
+  if added == 0 then
     return false
   end
   ban.count = ban.count + number
