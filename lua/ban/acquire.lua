@@ -109,7 +109,11 @@ local function strike(ban, id, number, age, wait)
     added = call('ZADD', ban.strikes, 'NX', score, member)
   end
   if added == 0 then
-    return false
+    if call('ZSCORE', ban.strikes, member) + 0 > now - ban.within then
+      return false
+    end
+    -- The call was refused long ago: that one counts no more.
+    call('ZADD', ban.strikes, score, member)
   end
   ban.count = ban.count + number
   if ban.count < ban.after then

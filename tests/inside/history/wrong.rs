@@ -67,7 +67,7 @@ fn refusals() {
     tale.ask(0, 0, 1).granted(1);
     tale.ask(0, 0, 2).refused(1000, 1, 1000);
     tale.count(0, 0);
-    tale.fails("Permits(1)");
+    tale.fails("Number(1)");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn who_dropped_its_call_may_have_taken_or_not() {
     tale.count(0, 0);
     // It is there until it expires, or is given back.
     tale.count(500, 1);
-    tale.fails("Permits(0)");
+    tale.fails("Number(0)");
     let mut tale = Tale::new();
     tale.ask(0, 0, 1).granted(1);
     let dropped = tale.ask(1, 0, 1).dropped();
@@ -286,7 +286,7 @@ fn a_call_in_vain_removes_what_has_expired() {
         if is_called {
             tale.call(&[waits]);
         }
-        tale.is(is_legal, "Permits(");
+        tale.is(is_legal, "Number(");
     }
 }
 
@@ -328,7 +328,7 @@ fn what_another_id_took_is_given_back() {
         tale.call(&[waits]);
         tale.call_again(&[waits], 1);
         tale.count_at_the_end(left);
-        tale.is(is_legal, "Permits(1)");
+        tale.is(is_legal, "Number(1)");
     }
     // The first one may be carried out when its caller has returned.
     let mut tale = Tale::new();
@@ -349,7 +349,7 @@ fn a_grant_is_of_the_id_that_took_it() {
         let waits = tale.ask(0, 0, 1).waits().granted_by(1, 1);
         tale.call(&[waits]);
         tale.count_at_the_end(left);
-        tale.is(is_legal, "Permits(1)");
+        tale.is(is_legal, "Number(1)");
     }
     // Asked for again by the id that it was granted by.
     for (later, again, is_legal) in [(0, 0, false), (1, 1, false), (0, 1, true)] {
