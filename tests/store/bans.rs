@@ -267,3 +267,18 @@ async fn the_keys_share_a_hash_slot_of_a_cluster() {
         assert_eq!(refused(ask(&here).await).kind(), RefusalKind::Banned);
     }
 }
+
+#[tokio::test]
+async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
+    let server = RedisServer::start();
+    let here = Process::new(RedisStore::builder(server.url()), rule(10, 3));
+    assert_eq!(here.ask(10).await, None);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    for cost in 1..=4 {
+        assert_eq!(here.ask(cost).await, OVER, "{cost}");
+    }
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    for (cost, refused) in [(5, OVER), (6, OVER), (7, BANNED)] {
+        assert_eq!(here.ask(cost).await, refused, "{cost}");
+    }
+}
