@@ -76,8 +76,8 @@ impl PermitId {
 /// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
 /// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
 /// is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the
-/// slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all clones of such
-/// a receipt, only the first refund counts.
+/// slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead.
+/// Of all clones of such a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) limiter: Arc<Limiter>,

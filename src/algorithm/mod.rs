@@ -32,10 +32,10 @@ pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
 
 /// Counts a limiter as this name says from now on.
 ///
-/// Permits that another algorithm counted stay in use, as in Redis, where logs and windows
-/// read the same keys: by the first call of a sliding log as if granted now, in a window until one
-/// interval from now. GCRA, which keeps another number there, and the calendar, which has a key of its
-/// own, take over nothing, and leave nothing.
+/// Permits that another algorithm counted stay in use, as in Redis, where logs and windows read the
+/// same keys: by the first call of a sliding log as if granted now, in a window until one interval
+/// from now. GCRA, which keeps another number there, and the calendar, which has a key of its own,
+/// take over nothing, and leave nothing.
 pub(crate) fn count_by(limiter: &mut Box<LimiterState>, name: &Name, now: Now) {
     if limiter.state.kind() != name.algorithm() {
         let before = std::mem::replace(limiter, new(name.algorithm()));

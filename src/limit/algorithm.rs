@@ -131,8 +131,8 @@ impl FromStr for Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms that a setting chooses. The compiler finds the methods below for a new one; add
-    /// it here too.
+    /// All algorithms that a setting chooses. The compiler finds the methods below for a new one;
+    /// add it here too.
     pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
 
     /// Returns its name in a rules file.

@@ -195,7 +195,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole
-    /// milliseconds, or the algorithm is another than a [`SlidingLog`](Algorithm::SlidingLog), or the limiter has [`slots`](Self::slots).
+    /// milliseconds, or the algorithm is another than a [`SlidingLog`](Algorithm::SlidingLog), or
+    /// the limiter has [`slots`](Self::slots).
     ///
     /// # Example
     ///

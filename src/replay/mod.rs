@@ -10,8 +10,8 @@
 //! One object, whose `schema` is 1; it grows when a member changes or goes. Its other members are
 //! those of [`Report`] and of its [`RowsRead`], which implement `serde::Serialize`.
 //!
-//! [`Rows`] reads other columns of a log in the same way; the command sends them through rules. What
-//! its other commands print is in [operations](crate::docs::operations#the-commands-json).
+//! [`Rows`] reads other columns of a log in the same way; the command sends them through rules.
+//! What its other commands print is in [operations](crate::docs::operations#the-commands-json).
 //!
 //! # Example
 //!
@@ -122,8 +122,8 @@ impl Replay {
 
     /// Reads the log that `open` returns, and decides its requests.
     ///
-    /// Once for all limits; again to verify the smallest ones, and a few times to find them unless a
-    /// sliding log counts. `open` returns `None` if the log cannot be read once more.
+    /// Once for all limits; again to verify the smallest ones, and a few times to find them unless
+    /// a sliding log counts. `open` returns `None` if the log cannot be read once more.
     ///
     /// # Errors
     ///

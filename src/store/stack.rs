@@ -46,8 +46,8 @@ use crate::{
     sync::OnDrop,
 };
 
-/// The outermost guard: names the store in errors, applies the failure policy in memory, and reports
-/// to listeners and observers.
+/// The outermost guard: names the store in errors, applies the failure policy in memory, and
+/// reports to listeners and observers.
 pub(crate) struct Exit {
     pub(crate) listeners: Listeners,
     pub(crate) about: About,

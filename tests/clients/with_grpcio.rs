@@ -242,7 +242,8 @@ async fn it_hands_the_details_to_the_caller(store: impl Store) {
     assert_eq!(*details, sent);
 }
 
-/// A Python that has this package: of the environment that `tests/run.sh` makes, or of this machine.
+/// A Python that has this package: of the environment that `tests/run.sh` makes, or of this
+/// machine.
 pub(super) async fn python(package: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let prepared = target.join("grpcio");

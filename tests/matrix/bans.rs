@@ -2,7 +2,8 @@
 //! rule says.
 //!
 //! The refusals of all processes count, wherever they were answered from. A ban that begins with a
-//! request was filled by it, or by another of the same call. When a ban began follows from the wait.
+//! request was filled by it, or by another of the same call. When a ban began follows from the
+//! wait.
 
 use crate::scene::*;
 use std::collections::BTreeMap;

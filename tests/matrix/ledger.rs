@@ -112,8 +112,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the most permits in any window of this length without a data loss, or under any label
-    /// of a calendar: the third oracle compares it with the rate.
+    /// Returns the most permits in any window of this length without a data loss, or under any
+    /// label of a calendar: the third oracle compares it with the rate.
     pub fn fullest_window(&self, log: &str, interval: i64) -> i64 {
         let windows =
             (0..=self.epoch).map(|epoch| self.fullest(log, interval, |it| it.epoch == epoch));

@@ -48,7 +48,8 @@ impl Both {
         );
     }
 
-    /// Asserts that these keys are all: no suffix is the hash, `-new` the one that Java renames it to.
+    /// Asserts that these keys are all: no suffix is the hash, `-new` the one that Java renames it
+    /// to.
     #[track_caller]
     fn keys(&self, suffixes: &[&str]) {
         let key = |suffix: &&str| match *suffix {

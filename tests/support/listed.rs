@@ -1,5 +1,5 @@
-//! The metrics that the page of operations lists: what is scraped and what is asked for are compared
-//! with them.
+//! The metrics that the page of operations lists: what is scraped and what is asked for are
+//! compared with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

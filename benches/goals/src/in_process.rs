@@ -266,9 +266,9 @@ fn floor<C: Count>(limit: Limit, keys: usize, left: Left) -> Asker {
     asker(limited(nothing(), hand), keys, status)
 }
 
-/// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision of
-/// the same size is in the extensions of the request and of the response, a charge in those of the
-/// request; a field is copied, and one is shared.
+/// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision
+/// of the same size is in the extensions of the request and of the response, a charge in those of
+/// the request; a field is copied, and one is shared.
 fn by_hand() -> Asker {
     #[derive(Clone)]
     struct Decision(Arc<[u64; 41]>, [u64; 15]);

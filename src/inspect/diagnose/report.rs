@@ -24,15 +24,15 @@ pub struct Diagnosis {
     pub fields: Vec<(&'static str, String)>,
     /// The algorithm that permits seem to be counted by, which Redis does not store: a fixed window
     /// if there is no log and the permits left expire within an interval; GCRA if the value is one
-    /// of GCRA; the calendar if there is nothing but its key. A fixed window or a GCRA limiter without permits in use looks like any unused
-    /// limiter
+    /// of GCRA; the calendar if there is nothing but its key. A fixed window or a GCRA limiter
+    /// without permits in use looks like any unused limiter
     pub algorithm: Algorithm,
     /// The time to live of the five keys: limit, value, this client's value, log, this client's log
     pub time_to_live: [TimeToLive; 5],
     /// The stored number of permits left, a lower bound: expired permits are credited when they are
-    /// needed. GCRA stores no number; then it is the number left now. By the calendar it is the date
-    /// on which the window began and the permits used in it, as in `20261101 37`, whose key stands in
-    /// the place of the value's
+    /// needed. GCRA stores no number; then it is the number left now. By the calendar it is the
+    /// date on which the window began and the permits used in it, as in `20261101 37`, whose key
+    /// stands in the place of the value's
     pub value: Option<String>,
     /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
     pub settled: bool,

@@ -62,8 +62,8 @@ const REQUEST_RESULTS: [RequestResult; RequestResult::Banned as usize + 1] = [
 /// # Cost and bounds
 ///
 /// A decision adds to one counter, and to one more for each of its rules. A refusal that is looked
-/// at for its caller, and a call to Redis, also take a short lock. The memory is bounded: 256 rules,
-/// 64 callers, 32 servers and 8 reloads. Rules beyond that share one row.
+/// at for its caller, and a call to Redis, also take a short lock. The memory is bounded: 256
+/// rules, 64 callers, 32 servers and 8 reloads. Rules beyond that share one row.
 ///
 /// # Callers
 ///

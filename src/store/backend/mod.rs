@@ -1,9 +1,10 @@
 //! A store of your own: limits in PostgreSQL, DynamoDB or whatever you run already.
 //!
 //! **Unstable**: it may change in any version. [`Backend`] is the whole interface: an [`Acquire`]
-//! in, an [`Answer`] for each of its charges out, settle, manage. A [`BackendStore`] puts the guards
-//! of a `RedisStore` in front of it: a deadline, the failure policy with this process's share, the
-//! repeated refusal, the queue of callers that wait, the bound of calls in flight, and the breaker.
+//! in, an [`Answer`] for each of its charges out, settle, manage. A [`BackendStore`] puts the
+//! guards of a `RedisStore` in front of it: a deadline, the failure policy with this process's
+//! share, the repeated refusal, the queue of callers that wait, the bound of calls in flight, and
+//! the breaker.
 //!
 //! A backend counts by a sliding log without slots, for all clients together. A rule by another
 //! [`Algorithm`](crate::Algorithm), with slots or [per client](crate::Limit::per_client) does not

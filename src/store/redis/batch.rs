@@ -125,7 +125,8 @@ impl Batches {
     }
 
     /// Sends the call of these callers, alone or in a batch. A batched call is moved out of `call`;
-    /// if the batch does not answer it, `again` makes it anew, with the same ids, and it goes alone.
+    /// if the batch does not answer it, `again` makes it anew, with the same ids, and it goes
+    /// alone.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Decides for one caller in several calls, where no single script reaches all limiters of its list:
-//! a Redis Cluster keeps them in different hash slots, or some of them count by fixed windows, GCRA
-//! or the calendar. (Slots in this file are hash slots.)
+//! Decides for one caller in several calls, where no single script reaches all limiters of its
+//! list: a Redis Cluster keeps them in different hash slots, or some of them count by fixed
+//! windows, GCRA or the calendar. (Slots in this file are hash slots.)
 //!
 //! There is one call for each part of the list. Limiters whose keys callers cannot make up, such as
 //! an address's, come first, so that a caller over that limit cannot have invented names looked up;

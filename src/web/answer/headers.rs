@@ -36,8 +36,8 @@ static LEGACY: [HeaderName; 3] = [
 /// Header fields with the permits that are left: see
 /// [`RateLimitLayerBuilder::headers`](crate::RateLimitLayerBuilder::headers).
 ///
-/// They are on every HTTP response to which a limit applied, also on the inner service's. They
-/// show the state at the decision, not when the response is sent. Numbers have at most fifteen digits
+/// They are on every HTTP response to which a limit applied, also on the inner service's. They show
+/// the state at the decision, not when the response is sent. Numbers have at most fifteen digits
 /// (RFC 9651, section 3.3.1), and larger ones are shown as the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

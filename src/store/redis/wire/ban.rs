@@ -63,8 +63,8 @@ pub(crate) fn keys(name: &Name) -> [String; 2] {
     [":strikes", ":ban"].map(|suffix| format::suffixed(name, suffix))
 }
 
-/// Returns the command of callers of limiters that may ban them, each limiter with a flag that has a
-/// differing limit rewritten and with what this process has not reported yet.
+/// Returns the command of callers of limiters that may ban them, each limiter with a flag that has
+/// a differing limit rewritten and with what this process has not reported yet.
 pub(crate) fn acquire(
     script: &Script,
     limiters: &[(&Charge, bool)],
