@@ -154,6 +154,7 @@ impl Server {
             ..self.ask()?
         };
         let mut call;
+        let mut knows_time = false;
         loop {
             let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
             let read;
@@ -163,7 +164,9 @@ impl Server {
             match read(&reply, run, ask.now)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
                 Err(None) => break,
-                now => ask.now = now.err().flatten(),
+                // Once: a caller that goes by the server's time and misses it has other zone data.
+                Err(Some(_)) if knows_time => return Err(wire::unreadable()),
+                Err(now) => (ask.now, knows_time) = (now, true),
             }
         }
         let charges: List<_> = first
