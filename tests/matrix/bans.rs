@@ -3,7 +3,8 @@
 //!
 //! The refusals of all processes count, wherever they were answered from. A ban that begins with a
 //! request was filled by it, or by another of the same call. When a ban began follows from the
-//! wait.
+//! wait. A call that was answered by the failure policy may be under way: a server that paused
+//! carries it out later, and its refusal counts.
 
 use crate::scene::*;
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ impl Bans {
         let times = [answer.sent, answer.sent + answer.took];
         match answer.outcome {
             Outcome::Refused(By::Store | By::Cache, _) => user.over.push(times),
+            Outcome::Refused(By::Policy, _) => user.over.push([times[0], times[1] + LONG]),
             Outcome::Banned(_, wait) => {
                 let since =
                     |time: Duration| (time + wait.unwrap_or_default()).saturating_sub(BANNED);
@@ -108,6 +110,16 @@ mod tests {
     #[should_panic(expected = "O3: banned at 1.1s after 19 refusals")]
     fn a_ban_that_comes_too_early_is_found() {
         bans(refused(STRIKES - 2).chain([BANNED])).check(Duration::ZERO);
+    }
+
+    #[test]
+    fn calls_under_way_are_refused_later() {
+        let unheard = |at: u64| (at, Outcome::Refused(By::Policy, None));
+        let answers = (1..STRIKES).map(|_| unheard(50)).chain([BANNED]);
+        assert_eq!(bans(answers).check(Duration::ZERO), 1);
+        let answers = (1..STRIKES).map(|_| unheard(1200)).chain([BANNED]);
+        let early = std::panic::catch_unwind(|| bans(answers).check(Duration::ZERO));
+        early.expect_err("calls that are sent after the ban do not count");
     }
 
     #[test]
