@@ -20,8 +20,8 @@ pub enum Source {
     Local,
     /// By the rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
-    /// By no store: the request lacks the key of a rule, a list denies or exempts it, its caller left,
-    /// or there is an error and no policy
+    /// By no store: the request lacks the key of a rule, a list denies it, its caller left, or the
+    /// store failed and no policy answers
     None,
 }
 

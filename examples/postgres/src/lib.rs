@@ -38,8 +38,8 @@ use tokio_postgres::{Client, Config, NoTls, Statement, error::SqlState, types::T
 use tower_ratelimit::{
     Clock, Error, ErrorKind, Limit,
     backend::{
-        Acquire, Answer, Backend, LimiterCharge, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
-        failure,
+        Acquire, Answer, Backend, LimitSource, LimiterCharge, Name, Op, OpResult, Settle,
+        StoredLimit, failure,
     },
 };
 use uuid::Uuid;
