@@ -18,6 +18,7 @@ mod house;
 mod listed;
 mod memory;
 mod operations;
+mod pictures;
 #[cfg(feature = "replay")]
 mod replay;
 #[path = "../support/scene.rs"]
