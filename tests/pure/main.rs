@@ -14,6 +14,7 @@ mod client_ip;
 mod config;
 mod headers;
 mod house;
+mod links;
 #[path = "../support/listed.rs"]
 mod listed;
 mod memory;

@@ -3,12 +3,7 @@
 //!
 //! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test pure pictures` draws it anew.
 
-use std::{
-    env,
-    fmt::Write,
-    fs,
-    time::Duration,
-};
+use std::{env, fmt::Write, fs, time::Duration};
 
 use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
 
@@ -73,8 +68,14 @@ fn picture() -> String {
     let rows = [
         ("Sliding log", granted("log", Algorithm::SlidingLog, None)),
         ("The same in ten slots of 6 s", slots),
-        ("Fixed window", granted("window", Algorithm::FixedWindow, None)),
-        ("GCRA, a token bucket", granted("bucket", Algorithm::Gcra, None)),
+        (
+            "Fixed window",
+            granted("window", Algorithm::FixedWindow, None),
+        ),
+        (
+            "GCRA, a token bucket",
+            granted("bucket", Algorithm::Gcra, None),
+        ),
     ];
     let (width, height) = (SECOND * END + 50, ROW * rows.len() + 30);
     let mut svg = format!(
@@ -112,9 +113,21 @@ fn row(svg: &mut String, top: usize, name: &str, granted: &[u64]) {
     )
     .unwrap();
     let refused: Vec<_> = requests().filter(|at| !granted.contains(at)).collect();
-    path(svg, "stroke=\"currentColor\" stroke-width=\"2\" opacity=\".35\"", ticks(&refused, 4));
-    path(svg, "stroke=\"currentColor\" stroke-width=\"3\"", ticks(granted, 12));
-    path(svg, "opacity=\".3\"", area(&counts, |count| count.min(LIMIT)));
+    path(
+        svg,
+        "stroke=\"currentColor\" stroke-width=\"2\" opacity=\".35\"",
+        ticks(&refused, 4),
+    );
+    path(
+        svg,
+        "stroke=\"currentColor\" stroke-width=\"3\"",
+        ticks(granted, 12),
+    );
+    path(
+        svg,
+        "opacity=\".3\"",
+        area(&counts, |count| count.min(LIMIT)),
+    );
     if most > LIMIT {
         let over = area(&counts, |count| count.max(LIMIT) - LIMIT);
         let attributes = format!("fill=\"#e8590c\" transform=\"translate(0 -{limit})\"");
@@ -122,7 +135,11 @@ fn row(svg: &mut String, top: usize, name: &str, granted: &[u64]) {
     }
     let end = SECOND * END;
     let line = vec![format!("M0 0h{end}M0-{limit}h{end}")];
-    path(svg, "stroke=\"currentColor\" stroke-dasharray=\"4 3\" opacity=\".6\"", line);
+    path(
+        svg,
+        "stroke=\"currentColor\" stroke-dasharray=\"4 3\" opacity=\".6\"",
+        line,
+    );
     writeln!(
         svg,
         "<text x=\"-6\" y=\"-{}\" text-anchor=\"end\" opacity=\".7\">{LIMIT}</text>\n</g>",
@@ -136,7 +153,11 @@ fn counts(granted: &[u64]) -> Vec<(u64, usize)> {
     let mut changes: Vec<_> = granted.iter().flat_map(|at| [*at, at + INTERVAL]).collect();
     changes.sort_unstable();
     changes.dedup();
-    let within = |now: u64| granted.iter().filter(move |at| **at <= now && now < **at + INTERVAL);
+    let within = |now: u64| {
+        granted
+            .iter()
+            .filter(move |at| **at <= now && now < **at + INTERVAL)
+    };
     let changes = changes.into_iter().filter(|at| *at < END);
     changes.map(|at| (at, within(at).count())).collect()
 }
