@@ -270,7 +270,7 @@ impl fmt::Debug for PermitId {
 }
 
 /// The charges of a grant's receipts, open for corrections from when a request passes until its
-/// response is over.
+/// response is over. It has no entries before the first correction, as most requests see none.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
 
@@ -292,15 +292,12 @@ pub(crate) enum CorrectedBy {
 }
 
 impl Ledger {
-    /// Opens it with what the receipts took.
-    pub(crate) fn open(&self, receipts: &[Receipt]) {
-        let taken = receipts
-            .iter()
-            .map(|receipt| (CorrectedBy::Taken, receipt.permits));
-        *lock(&self.0) = Some(taken.collect());
+    pub(crate) fn open(&self) {
+        *lock(&self.0) = Some(List::new());
     }
 
-    /// Closes it, and returns one entry per receipt; `None` if it is not open.
+    /// Closes it, and returns one entry per receipt, or none if none was corrected; `None` if it is
+    /// not open.
     pub(crate) fn close(&self) -> Option<List<Correction>> {
         lock(&self.0).take()
     }
@@ -309,10 +306,12 @@ impl Ledger {
         lock(&self.0).is_some()
     }
 
-    /// Corrects the receipts for which `permits` returns a number. It is called with the place and
-    /// the correction so far, and must not come back here. Returns false if it is not open.
+    /// Corrects the receipts of its grant for which `permits` returns a number. It is called with
+    /// the place and the correction so far, and must not come back here. Returns false if it is not
+    /// open.
     pub(crate) fn correct(
         &self,
+        receipts: &[Receipt],
         by: CorrectedBy,
         permits: impl Fn(usize, Correction) -> Option<u32>,
     ) -> bool {
@@ -320,6 +319,10 @@ impl Ledger {
         let Some(entries) = open.as_mut() else {
             return false;
         };
+        if entries.is_empty() {
+            let taken = |receipt: &Receipt| (CorrectedBy::Taken, receipt.permits);
+            entries.extend(receipts.iter().map(taken));
+        }
         for (place, entry) in entries.iter_mut().enumerate() {
             if entry.0 <= by
                 && let Some(permits) = permits(place, *entry)

@@ -136,17 +136,14 @@ impl<S: Decide> InMemory<S> {
 
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let decision = self.store.decide_at_once(acquire);
+        // A decision is large: it is changed in place.
+        let mut decision = self.store.decide_at_once(acquire);
         self.tell_of_limiters();
-        // A decision is large: it is moved only to be changed.
-        match &decision {
-            None => {}
-            Some(Err(error)) => {
-                let instead = self.exit.fails(acquire, error.clone());
-                report::at_once(acquire, &instead);
-                return Some(instead);
+        if let Some(decided) = &mut decision {
+            if let Err(error) = decided {
+                *decided = self.exit.fails(acquire, error.clone());
             }
-            Some(decided) => report::at_once(acquire, decided),
+            report::at_once(acquire, decided);
         }
         decision
     }

@@ -17,16 +17,13 @@ use std::ptr;
 
 use redis::{RedisError, ServerErrorKind};
 
+#[cfg(any(test, feature = "inspect"))]
+pub(crate) use self::format::{is_member_size, permits};
 use self::script::{Script, ScriptCall, Scripts};
 pub(crate) use self::{
     format::{acquire, keys, own_keys, tag, values},
-    reply::{count, read_answers, stored_limit, time_to_live},
+    reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::Ask,
-};
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) use self::{
-    format::{is_member_size, permits},
-    reply::unreadable,
 };
 use super::classify;
 pub(crate) use crate::store::random_id;
