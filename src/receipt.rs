@@ -94,7 +94,7 @@ pub struct Receipt {
     /// grant was received, and used by the first of all copies that settles.
     pub(crate) taken: Option<(Taken, Settled)>,
     /// Where the permits are from, and so what settles them.
-    pub(crate) origin: Origin,
+    pub(crate) taken_from: TakenFrom,
 }
 
 /// The theoretical arrival time after one grant: by then all that was taken has flowed off.
@@ -127,7 +127,7 @@ impl OfLease {
 
 /// Where permits are from, by the names of [`Source`](crate::Source).
 #[derive(Clone)]
-pub(crate) enum Origin {
+pub(crate) enum TakenFrom {
     /// The store
     Store,
     /// A lease of this process. The grant has no entry of its own
@@ -208,16 +208,19 @@ impl Receipt {
 
     /// Returns whether it is settled in this process, whatever else is to be done.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self.origin, Origin::Local | Origin::LocalAndStore(_))
+        matches!(
+            self.taken_from,
+            TakenFrom::Local | TakenFrom::LocalAndStore(_)
+        )
     }
 
     /// Returns the part that is to be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
-        match self.origin {
-            Origin::Store | Origin::Lease(_) => Some(self),
-            Origin::Local => None,
-            Origin::LocalAndStore(made) => Some(Self {
-                origin: Origin::Store,
+        match self.taken_from {
+            TakenFrom::Store | TakenFrom::Lease(_) => Some(self),
+            TakenFrom::Local => None,
+            TakenFrom::LocalAndStore(made) => Some(Self {
+                taken_from: TakenFrom::Store,
                 interval: Duration::ZERO,
                 made,
                 taken: None,
@@ -229,7 +232,7 @@ impl Receipt {
     /// Returns the receipt of a grant from a lease.
     pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
         Self {
-            origin: Origin::Lease(OfLease(taken_ahead, Settled::default())),
+            taken_from: TakenFrom::Lease(OfLease(taken_ahead, Settled::default())),
             ..self
         }
     }
