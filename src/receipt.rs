@@ -90,8 +90,8 @@ pub struct Receipt {
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.
     pub(crate) made: Option<Instant>,
-    /// What the algorithm finds the grant by, if it has no entry of its own: known only after the
-    /// grant was received, and used by the first of all copies that settles.
+    /// The mark by which the algorithm finds the grant, if it has no entry of its own: known only
+    /// after the grant was received, and used by the first of all copies that settles.
     pub(crate) taken: Option<(Taken, Settled)>,
     /// Where the permits are from, and so what settles them.
     pub(crate) taken_from: TakenFrom,
@@ -160,7 +160,7 @@ impl Clone for Settled {
     }
 }
 
-/// What an algorithm finds a grant by that has no entry of its own.
+/// The mark by which an algorithm finds a grant that has no entry of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
@@ -177,7 +177,7 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
-    /// Tells the observers that it is settled at so many permits.
+    /// Reports to the observers that it is settled at so many permits.
     pub(crate) fn report(&self, charged: u32) {
         self.labels.observers.changed(&StateChange::Settled {
             rule: self.labels.rule(),
@@ -242,7 +242,7 @@ impl Receipt {
         self.permits
     }
 
-    /// Returns the receipt of a grant that is found by this.
+    /// Returns the receipt of a grant with this mark.
     pub(crate) fn taken(self, taken: Taken) -> Self {
         Self {
             taken: Some((taken, Settled::default())),
@@ -250,7 +250,7 @@ impl Receipt {
         }
     }
 
-    /// Returns what the grant is found by, to the first caller of all with a copy of the receipt.
+    /// Returns the mark of the grant, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let (taken, settled) = self.taken.as_ref()?;
         settled.is_first().then_some(*taken)

@@ -392,18 +392,18 @@ impl CompiledRules {
     }
 
     fn passes(&self, result: RequestResult) -> Plan {
-        self.tell(result, None);
+        self.report(result, None);
         Plan::Pass
     }
 
     fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
-        self.tell(refusal.kind().into(), rule);
+        self.report(refusal.kind().into(), rule);
         Plan::Refuse(refusal)
     }
 
-    /// Tells the observers and the caller's span of a request that is decided without the store, by
-    /// this rule if by one.
-    fn tell(&self, result: RequestResult, rule: Option<&CompiledRule>) {
+    /// Reports a request that is decided without the store, by this rule if by one, to the
+    /// observers and the caller's span.
+    fn report(&self, result: RequestResult, rule: Option<&CompiledRule>) {
         let (observers, span) = (&self.defaults.observers, CallerSpan::current());
         if observers.is_empty() && span.is_none() {
             return;
