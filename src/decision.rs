@@ -320,7 +320,7 @@ impl Refusal {
     }
 
     pub(crate) fn blocked() -> Self {
-        Self::new(RefusalKind::Blocked, Source::Layer)
+        Self::new(RefusalKind::Blocked, Source::None)
     }
 
     pub(crate) fn missing_key(missing: Missing) -> Self {
@@ -330,7 +330,7 @@ impl Refusal {
         };
         Self {
             missing: Some(Box::new(missing)),
-            ..Self::new(kind, Source::Layer)
+            ..Self::new(kind, Source::None)
         }
     }
 }

@@ -90,13 +90,11 @@ pub struct Receipt {
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.
     pub(crate) made: Option<Instant>,
-    /// The source of the permits, if the grant has no entry of its own: known only after the grant
-    /// was received, and used by the first of all copies that settles.
+    /// What the algorithm finds the grant by, if it has no entry of its own: known only after the
+    /// grant was received, and used by the first of all copies that settles.
     pub(crate) taken: Option<(Taken, Settled)>,
-    /// The lease that the permits are from, if the grant has no entry of its own.
-    pub(crate) lease: Option<OfLease>,
-    /// The place where they were taken.
-    pub(crate) place: Place,
+    /// Where the permits are from, and so what settles them.
+    pub(crate) origin: Origin,
 }
 
 /// The theoretical arrival time after one grant: by then all that was taken has flowed off.
@@ -127,16 +125,18 @@ impl OfLease {
     }
 }
 
-/// The place where permits were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the store
+/// Where permits are from, by the names of [`Source`](crate::Source).
+#[derive(Clone)]
+pub(crate) enum Origin {
+    /// The store
     Store,
-    /// In this process while the store failed. The store knows nothing of them
-    Here,
-    /// In this process, and perhaps in the store by a call that was sent after this moment and
-    /// given up
-    Both(Option<Instant>),
+    /// A lease of this process. The grant has no entry of its own
+    Lease(OfLease),
+    /// A share of the limit in this process, while the store failed. The store knows nothing of
+    /// them
+    Local,
+    /// The same, and perhaps also the store, by a call that was sent after this moment and given up
+    LocalAndStore(Option<Instant>),
 }
 
 /// Records whether a grant without an entry was settled. The copies of a receipt share it. It is
@@ -160,7 +160,7 @@ impl Clone for Settled {
     }
 }
 
-/// The source of a grant that has no entry of its own.
+/// What an algorithm finds a grant by that has no entry of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
@@ -206,13 +206,18 @@ impl Receipt {
         !self.interval.is_zero()
     }
 
+    /// Returns whether it is settled in this process, whatever else is to be done.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.origin, Origin::Local | Origin::LocalAndStore(_))
+    }
+
     /// Returns the part that is to be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
-        match self.place {
-            Place::Store => Some(self),
-            Place::Here => None,
-            Place::Both(made) => Some(Self {
-                place: Place::Store,
+        match self.origin {
+            Origin::Store | Origin::Lease(_) => Some(self),
+            Origin::Local => None,
+            Origin::LocalAndStore(made) => Some(Self {
+                origin: Origin::Store,
                 interval: Duration::ZERO,
                 made,
                 taken: None,
@@ -224,7 +229,7 @@ impl Receipt {
     /// Returns the receipt of a grant from a lease.
     pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
         Self {
-            lease: Some(OfLease(taken_ahead, Settled::default())),
+            origin: Origin::Lease(OfLease(taken_ahead, Settled::default())),
             ..self
         }
     }
@@ -234,7 +239,7 @@ impl Receipt {
         self.permits
     }
 
-    /// Returns the receipt of a grant from this source.
+    /// Returns the receipt of a grant that is found by this.
     pub(crate) fn taken(self, taken: Taken) -> Self {
         Self {
             taken: Some((taken, Settled::default())),
@@ -242,7 +247,7 @@ impl Receipt {
         }
     }
 
-    /// Returns the source, to settle by it, to the first caller of all with a copy of the receipt.
+    /// Returns what the grant is found by, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let (taken, settled) = self.taken.as_ref()?;
         settled.is_first().then_some(*taken)

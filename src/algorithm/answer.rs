@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     clock::Now,
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
     name::Limiter,
@@ -93,7 +93,7 @@ impl Answer {
     }
 
     /// Returns the receipt of a grant by this limiter.
-    fn receipt(&self, charge: &Charge, limiter: Arc<Limiter>) -> Receipt {
+    fn receipt(&self, charge: &LimiterCharge, limiter: Arc<Limiter>) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
         let receipt = charge.receipt_of(limiter, None).granted(interval);
         if self.estimated {
@@ -119,7 +119,7 @@ impl Answer {
     }
 
     /// Returns the limit as this answer leaves it.
-    pub(crate) fn state(&self, charge: &Charge, counted: bool) -> LimitState {
+    pub(crate) fn state(&self, charge: &LimiterCharge, counted: bool) -> LimitState {
         LimitState {
             labels: Arc::clone(&charge.labels),
             permits: at_least_zero(self.rate),

@@ -5,7 +5,7 @@
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::{Ban, StoredLimit},
     list::List,
     receipt::PermitId,
@@ -219,7 +219,7 @@ impl Outcome {
     }
 
     /// Returns whether a limit without room refuses the caller for good: one that waits asks again.
-    fn strikes(&self, caller: &Acquire, charge: &Charge, answer: &Answer) -> bool {
+    fn strikes(&self, caller: &Acquire, charge: &LimiterCharge, answer: &Answer) -> bool {
         let is_last = caller.max_wait.is_none() || charge.shadow && self.is_granted;
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }

@@ -88,7 +88,7 @@ use std::{
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
 #[cfg(feature = "_guards")]
-use crate::demand::Charge;
+use crate::demand::LimiterCharge;
 use crate::{
     decision::{Decision, Refusal},
     demand::Acquire,
@@ -329,7 +329,7 @@ pub(crate) trait StandIn: Decide {
     /// # Errors
     ///
     /// Those of a charge by this store.
-    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error>;
+    fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error>;
 }
 
 /// The verbs that do not take permits.

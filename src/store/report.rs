@@ -9,7 +9,7 @@ use std::{
 use crate::{
     clock,
     decision::{Decision, LimitState, RefusalKind, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
@@ -61,7 +61,7 @@ impl Drop for Undecided {
         if !self.is_decided {
             self.ends(&Seen {
                 result: RequestResult::Cancelled,
-                source: Source::Layer,
+                source: Source::None,
                 error: None,
                 limits: &[],
             });
@@ -120,14 +120,14 @@ impl<'a> Seen<'a> {
         let decision = decision.as_ref().ok();
         Self {
             result,
-            source: decision.map_or(Source::Layer, Decision::source),
+            source: decision.map_or(Source::None, Decision::source),
             error,
             limits: decision.map_or(&[], Decision::states),
         }
     }
 
     #[inline(always)]
-    fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
+    fn decided<'c>(&self, charge: &'c LimiterCharge) -> DecidedRule<'c> {
         let labels = &charge.labels;
         let is_same = |limit: &&LimitState| {
             Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
@@ -150,7 +150,7 @@ impl<'a> Seen<'a> {
     }
 
     #[inline(always)]
-    fn result(&self, charge: &Charge, limit: Option<&LimitState>) -> RuleResult {
+    fn result(&self, charge: &LimiterCharge, limit: Option<&LimitState>) -> RuleResult {
         let is_refused = limit.is_some_and(|limit| limit.refused);
         match self.result {
             RequestResult::Cancelled => RuleResult::Cancelled,

@@ -24,7 +24,7 @@ use super::{
 #[cfg(feature = "_guards")]
 use super::{
     guard::{
-        breaker::Traffic,
+        breaker::NodeTraffic,
         deadline::Deadline,
         deny_cache::{Refusals, bans::Bans},
         fallback::Fallback,
@@ -209,7 +209,7 @@ pub(crate) struct Guards {
     /// For how long a refusal is cached.
     pub(crate) deny_cache: Duration,
     /// The bytes that came from the server, and when.
-    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) traffic: Arc<NodeTraffic>,
     /// The clock of the logs, if it is this process's; none for the server's.
     pub(crate) own_clock: Option<Arc<dyn Clock>>,
 }

@@ -138,7 +138,11 @@ impl Charge {
     }
 
     /// Returns whether an outer layer has made the same charge, for a response that is not over.
-    pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
+    pub(crate) fn has_charged(
+        &self,
+        store: &Arc<dyn AnyStore>,
+        again: &demand::LimiterCharge,
+    ) -> bool {
         let mut charged = self.charged.iter();
         charged.any(|charged| charged.has_charged(store, again))
     }
@@ -348,7 +352,7 @@ fn has_trailers(headers: &HeaderMap) -> bool {
 }
 
 impl Charged {
-    fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
+    fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::LimiterCharge) -> bool {
         // The cost must not depend on the request, and be the same here.
         let same = |receipt: &Receipt| {
             let (other, rule) = (&receipt.labels, &again.labels);

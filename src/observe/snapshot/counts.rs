@@ -17,14 +17,14 @@ use crate::{
     observe::{DecidedRule, RuleResult},
 };
 
-const SOURCES: [Source; Source::Layer as usize + 1] = [
+const SOURCES: [Source; Source::None as usize + 1] = [
     Source::Store,
     Source::Estimate,
     Source::Cache,
     Source::Lease,
     Source::Local,
     Source::FailurePolicy,
-    Source::Layer,
+    Source::None,
 ];
 
 /// The first refusals for each reason are all looked at, so that a handful shows its callers.

@@ -31,7 +31,7 @@ use std::{fmt::Debug, future::Future, time::Duration};
 
 pub use self::store::{BackendStore, Settings};
 pub use crate::{
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::{LimitSource, StoredLimit},
     name::Name,
     store::{Op, OpResult},

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     clock::{Clock, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     labels::Labels,
     limit::Limit,
     list::List,
@@ -282,7 +282,7 @@ impl Refusals {
 
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
-        let by_server = |charge: &Charge| charge.name().algorithm().waits_by_server();
+        let by_server = |charge: &LimiterCharge| charge.name().algorithm().waits_by_server();
         if !self.clock.is_own() || !acquire.charges().any(by_server) {
             Some(&self.clock)
         } else if acquire.charges().all(by_server) {
@@ -391,7 +391,7 @@ struct Held {
 }
 
 impl Held {
-    fn of(charge: &Charge) -> Self {
+    fn of(charge: &LimiterCharge) -> Self {
         Self {
             limiter: charge.limiter.share(),
             labels: Arc::clone(&charge.labels),
@@ -401,7 +401,7 @@ impl Held {
     }
 
     /// Returns whether its answer is that to this charge.
-    fn answers(&self, charge: &Charge) -> bool {
+    fn answers(&self, charge: &LimiterCharge) -> bool {
         (self.permits, self.shadow) == (charge.permits, charge.shadow)
             && *self.limiter == *charge.limiter
             && (Arc::ptr_eq(&self.labels, &charge.labels)

@@ -18,7 +18,7 @@ use crate::{
     },
     clock::Now,
     decision::Decision,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     limit::Limit,
     list::List,
@@ -155,7 +155,7 @@ impl Shared {
     fn lend(
         &self,
         shard: &mut Shard,
-        charge: &Charge,
+        charge: &LimiterCharge,
         now: Now,
     ) -> Result<Option<StoredLimiter>, Error> {
         match self.find_or_add(shard, &charge.limiter, now) {

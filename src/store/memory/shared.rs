@@ -13,7 +13,7 @@ use crate::{
     algorithm::answer::Answer,
     clock::{Clock, Now},
     decision::{Decision, Refusal, RefusalKind},
-    demand::{Acquire, Charge, Target},
+    demand::{Acquire, LimiterCharge, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -238,7 +238,7 @@ impl Shared {
 
 #[cfg(feature = "_guards")]
 impl crate::store::StandIn for Shared {
-    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
+    fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
         let past = super::untracked::latest(past, most);
         if past.is_empty() {

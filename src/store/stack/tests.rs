@@ -14,7 +14,7 @@ use crate::{
 
 fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
     let clock = ManualClock::new();
-    let traffic = Traffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
     let guards = Guards {
         deadline: Duration::from_secs(1),
         deny_cache: Duration::from_secs(1),

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     decision::{Refusal, Source},
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
@@ -421,7 +421,7 @@ impl CompiledRules {
         });
         let decided = Decided {
             result,
-            source: Source::Layer,
+            source: Source::None,
             error: None,
             waited: None,
             rules: rule.as_slice(),
@@ -447,7 +447,7 @@ impl CompiledRules {
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
         let mut charge_ifs = ChargeIfs::new();
-        let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
+        let (mut first, mut rest): (Option<LimiterCharge>, Vec<LimiterCharge>) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -495,7 +495,7 @@ impl CompiledRules {
 }
 
 /// Adds a charge to those of a request, in which each limiter is charged once.
-fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
+fn add(charge: LimiterCharge, first: &mut Option<LimiterCharge>, rest: &mut Vec<LimiterCharge>) {
     let mut earlier = first.iter_mut().chain(rest.iter_mut());
     match earlier.find(|earlier| earlier.name() == charge.name()) {
         // The sum of its rules' costs.

@@ -20,7 +20,7 @@ use crate::{clock::Clock, demand::Acquire, name::Name, sync::lock};
 const GRACE_PART: u32 = 10;
 
 /// The bytes that come in from the nodes of a store, and those sent there.
-pub(crate) struct Traffic {
+pub(crate) struct NodeTraffic {
     nodes: Box<[Mutex<Node>]>,
     place: fn(&Name) -> usize,
     clock: Arc<dyn Clock>,
@@ -46,12 +46,12 @@ type HasUnread = dyn Fn() -> bool + Send + Sync;
 /// A connection whose bytes are seen, for as long as it lasts.
 #[derive(Clone)]
 pub(crate) struct WatchedConnection {
-    traffic: Arc<Traffic>,
+    traffic: Arc<NodeTraffic>,
     /// Lasts as long as the connection: what is watched is known weakly.
     _has_unread: Arc<HasUnread>,
 }
 
-impl Traffic {
+impl NodeTraffic {
     /// `place` is the index of a name's node.
     pub(crate) fn new(nodes: usize, place: fn(&Name) -> usize, clock: Arc<dyn Clock>) -> Self {
         let watched: Weak<HasUnread> = Weak::<fn() -> bool>::new();

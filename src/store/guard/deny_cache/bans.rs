@@ -16,7 +16,7 @@ use super::generations::{Generations, Seen};
 use crate::{
     clock::Clock,
     decision::{LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::Ban,
     list::List,
     name::{Name, Text},
@@ -114,7 +114,7 @@ impl Bans {
 
     /// Records that a call is made for callers that limits may ban, and takes what it reports.
     pub(crate) fn ask(&self, first: &Acquire) -> AskedOfBans {
-        let names = || first.charges().map(Charge::name);
+        let names = || first.charges().map(LimiterCharge::name);
         let carried = first.charges().map(|charge| {
             let carry = |known: &mut Known| {
                 let clock = self.clock_of(charge.name());
@@ -231,7 +231,7 @@ impl Bans {
     /// Counts a refusal that is answered from memory. Returns whether it may be: one that bans its
     /// caller is asked for instead.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
-        let is_last = |known: &mut Known, charge: &Charge, ban: Ban| {
+        let is_last = |known: &mut Known, charge: &LimiterCharge, ban: Ban| {
             known.forget_old(self.clock_of(charge.name()), ban);
             known
                 .counted
@@ -266,7 +266,7 @@ impl Bans {
         &self,
         acquire: &'a Acquire,
         refusal: &mut Refusal,
-    ) -> List<(&'a Charge, Ban)> {
+    ) -> List<(&'a LimiterCharge, Ban)> {
         let each = acquire.charges().filter_map(|charge| {
             let ban = charge.labels.ban?;
             refusal.without_room(&charge.labels)?;
@@ -275,12 +275,12 @@ impl Bans {
         each.collect()
     }
 
-    fn get(&self, charge: &Charge) -> Option<Arc<Mutex<Known>>> {
+    fn get(&self, charge: &LimiterCharge) -> Option<Arc<Mutex<Known>>> {
         let known = self.known.get().filter(|_| charge.labels.ban.is_some())?;
         known.get(charge.name().text())
     }
 
-    fn get_or_make(&self, charge: &Charge) -> Arc<Mutex<Known>> {
+    fn get_or_make(&self, charge: &LimiterCharge) -> Arc<Mutex<Known>> {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {

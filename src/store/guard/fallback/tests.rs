@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     clock::ManualClock,
     decision::{Refusal, RefusalKind, Source},
-    demand::Charge,
+    demand::LimiterCharge,
     limit::{Limit, LimitSource},
     list::List,
     store::guard::{
@@ -63,7 +63,7 @@ impl WithFallback {
     }
 }
 
-fn one(name: &str) -> Charge {
+fn one(name: &str) -> LimiterCharge {
     charge(name, 1, LimitSource::Code(Limit::per_second(8)))
 }
 

@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::watch};
 use super::topology;
 use super::{
     link::{Link, To, io_error, silent},
-    source::{Dial, Source},
+    source::{ConnectionSource, Dial},
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
@@ -36,7 +36,7 @@ const UNDRIVEN_FOR: u32 = 10;
 /// a free connection. At most one attempt to connect is in progress at a time, in a task of its
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
-    pub(super) source: Source,
+    pub(super) source: ConnectionSource,
     dial: Dial,
     slot: Arc<Mutex<Slot>>,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
@@ -131,7 +131,7 @@ enum State {
 type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
-    pub(crate) fn new(source: Source, dial: Dial) -> Self {
+    pub(crate) fn new(source: ConnectionSource, dial: Dial) -> Self {
         let once = source.once.as_deref().cloned();
         let once = once.map(|source| Box::new(Self::new(source, dial.clone())));
         let slot = Slot {
