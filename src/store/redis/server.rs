@@ -153,17 +153,15 @@ impl Server {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?
         };
-        let mut call;
-        let mut knows_time = false;
-        loop {
-            let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
-            let read;
-            (call, read) = brief();
-            let Some(read) = read else { break };
-            let reply = self.call_for(&mut call, run, &|| brief().0).await?;
+        let (mut knows_time, mut may_have_taken) = (false, false);
+        while let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
+            let reply = self.call_for(call, first, run, false).await?;
             match read(&reply, run, ask.now)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
-                Err(None) => break,
+                Err(None) => {
+                    may_have_taken = true;
+                    break;
+                }
                 // Once: a caller that goes by the server's time and misses it has other zone data.
                 Err(Some(_)) if knows_time => return Err(wire::unreadable()),
                 Err(now) => (ask.now, knows_time) = (now, true),
@@ -176,19 +174,14 @@ impl Server {
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-        call = Some(ScriptCall {
+        let limiters = charges.iter().copied();
+        let call = ScriptCall {
             script: scripts.acquire,
-            command: wire::acquire(
-                scripts.acquire,
-                charges.iter().copied(),
-                callers,
-                false,
-                ask,
-            ),
+            command: wire::acquire(scripts.acquire, limiters, callers, false, ask),
             once: !scripts.is_idempotent,
             callers: run.len(),
-        });
-        let reply = self.call_for(&mut call, run, &|| None).await?;
+        };
+        let reply = self.call_for(call, first, run, may_have_taken).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
@@ -210,13 +203,13 @@ impl Server {
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
-        let mut call = Some(ScriptCall {
+        let call = ScriptCall {
             script: banning,
             command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
             once: !scripts.is_idempotent,
             callers: run.len(),
-        });
-        let reply = self.call_for(&mut call, run, &|| None).await?;
+        };
+        let reply = self.call_for(call, first, run, false).await?;
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
@@ -225,16 +218,18 @@ impl Server {
         Ok(decisions)
     }
 
-    /// Calls, and gives back the grants of callers that will not receive them.
+    /// Calls, and gives back the grants of callers that will not receive them: those of this call,
+    /// or of an earlier one that `may_have_taken`.
     async fn call_for(
         &self,
-        call: &mut Option<ScriptCall>,
+        call: ScriptCall,
+        first: &Acquire,
         run: &[Acquire],
-        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
+        may_have_taken: bool,
     ) -> Result<redis::Value, Error> {
-        let reply = self.batches.send(call, run, again).await;
+        let reply = self.batches.send(call, first, run).await;
         reply.map_err(|failure| {
-            if failure.unacknowledged {
+            if failure.unacknowledged || may_have_taken {
                 for acquire in run {
                     for charge in acquire.charges() {
                         // No younger than the call: see `Receipt`.
