@@ -19,7 +19,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    Inner, Key, in_flight, key,
+    Key, Queued, in_flight, key,
     reply::{Reply, of_each, while_wanted},
     wait_queue::LONGEST_RUN,
 };
@@ -46,7 +46,7 @@ struct Member {
 ///
 /// As [`Queued::acquire`](super::Queued::acquire).
 pub(super) async fn acquire<S: Calls>(
-    queue: &Arc<Inner<S>>,
+    queue: &Arc<Queued<S>>,
     acquire: &Acquire,
 ) -> Result<Decision, Error> {
     let (_held, _place) = match turn(queue, acquire).await? {
@@ -58,7 +58,7 @@ pub(super) async fn acquire<S: Calls>(
 
 /// Waits for the caller's turn to send its own call, or for the decision by another's.
 async fn turn<S: Calls>(
-    queue: &Arc<Inner<S>>,
+    queue: &Arc<Queued<S>>,
     acquire: &Acquire,
 ) -> Result<ControlFlow<Decision, (Held<S>, in_flight::InFlightPlace)>, Error> {
     let Ok(runtime) = Handle::try_current() else {
@@ -106,7 +106,7 @@ enum Entered {
     Behind(u64, oneshot::Receiver<Reply>),
 }
 
-fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
+fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
     let now = queue.in_flight.now();
     let mut runs = lock(&queue.queues.runs);
     // With the table locked: by its number a caller finds its place.
@@ -141,7 +141,7 @@ fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Han
 
 /// A place behind a call. Dropping it gives it up, if the next call is not sent yet.
 struct RunPlace<'a, S: Calls> {
-    queue: &'a Inner<S>,
+    queue: &'a Queued<S>,
     key: &'a Key,
     acquire: &'a Acquire,
     number: u64,
@@ -172,7 +172,7 @@ impl<S: Calls> Drop for RunPlace<'_, S> {
 
 /// Holds a limiter for a call. Dropping it sends the next one.
 struct Held<S: Calls> {
-    queue: Arc<Inner<S>>,
+    queue: Arc<Queued<S>>,
     key: Key,
     call: u64,
 }
