@@ -1,10 +1,12 @@
 //! Redis without guards: each verb is a script or a command.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use super::{
     batch::Batches,
-    rewritten::Rewritten,
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
     wire::{self, script::ScriptCall, verbs},
@@ -19,13 +21,20 @@ use crate::{
     limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
-    name::{Name, push_hex},
+    name::{Name, Text, push_hex},
     receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Listeners, Op, OpResult, TimeToLive,
-        guard::{deny_cache::bans::Bans, policy},
+        guard::{Cache, deny_cache::bans::Bans, policy},
     },
 };
+
+/// While two versions of a service run side by side, each would overwrite the other's limit with
+/// every request. Each leaves a limit alone for so long after writing it, so that it changes at
+/// most twice a minute.
+const REWRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// The maximum number of names. One that is forgotten is only rewritten once more.
+pub(super) const MOST_REWRITTEN: usize = 1024;
 
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
@@ -36,7 +45,8 @@ pub(crate) struct Server {
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    pub(super) rewritten: Rewritten,
+    /// The names whose stored limit was rewritten here, and when.
+    pub(super) rewritten: Cache<Text, Instant>,
     pub(crate) listeners: Listeners,
     pub(super) bans: Arc<Bans>,
 }
@@ -96,8 +106,9 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.is_cluster())
+        let (first, is_cluster) = (acquire.first.name(), self.connection.is_cluster());
+        let mut rest = acquire.rest.iter();
+        rest.all(|charge| wire::go_together(first, charge.name(), is_cluster))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -284,8 +295,11 @@ impl Server {
         Ok(stored)
     }
 
+    /// Returns whether a stored limit that differs from this one is rewritten.
     fn rewrites(&self, charge: &LimiterCharge) -> bool {
-        matches!(charge.limit(), LimitSource::Code(_)) && !self.rewritten.lately(charge.name())
+        let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
+        matches!(charge.limit(), LimitSource::Code(_))
+            && self.rewritten.get(charge.name().text()).is_none_or(is_late)
     }
 
     /// Sends a plain command that is safe to repeat.
@@ -325,7 +339,8 @@ impl Server {
             self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
-            self.rewritten.record(charge.name());
+            let name = charge.name().text().clone();
+            self.rewritten.insert(name, moment());
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),
