@@ -308,7 +308,7 @@ if [[ -n $quick ]]; then
     cargo fmt --check
     cargo clippy "${cargo_args[@]}" --lib -- -D warnings
     cargo test "${cargo_args[@]}" --lib --test architecture
-    cargo test "${cargo_args[@]}" --test pure -- house:: operations::
+    cargo test "${cargo_args[@]}" --test pure -- house:: links:: operations:: pictures::
     exec cargo test "${cargo_args[@]}" --test store -- cases::in_memory cases::on_one_server
 fi
 if [[ -n $inside ]]; then

@@ -208,36 +208,6 @@ fn the_readme_knows_every_feature() {
     assert_eq!(named, listed);
 }
 
-#[test]
-fn documents_name_only_what_exists() {
-    let documents = [
-        "README.md",
-        "CONTRIBUTING.md",
-        "lua/README.md",
-        "examples/README.md",
-        "benches/README.md",
-    ];
-    for document in documents {
-        let text = read(document);
-        let folder = Path::new(document).parent().expect("a folder");
-        let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
-        let headings: BTreeSet<_> = headings
-            .map(|heading| heading.to_lowercase().replace(' ', "-"))
-            .collect();
-        let links = text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split_once(')'));
-        for (link, _) in links.filter(|(link, _)| !link.starts_with("http")) {
-            let exists = match link.strip_prefix('#') {
-                Some(anchor) => headings.contains(anchor),
-                None => folder.join(link.split('#').next().unwrap_or(link)).exists(),
-            };
-            assert!(exists, "{document} links to {link}");
-        }
-    }
-}
-
 /// A row of the fault matrix: see `tests/matrix/rows.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -287,7 +257,7 @@ fn the_fault_matrix_is_whole() {
 }
 
 /// The files of a folder and those below it, or the file itself.
-fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
+pub(crate) fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
     let place = place.as_ref();
     if place.is_file() {
         return vec![place.to_owned()];
@@ -330,7 +300,7 @@ fn crates_by(edges: &str, arguments: &[&str]) -> BTreeSet<String> {
         .collect()
 }
 
-fn read(path: impl AsRef<Path>) -> String {
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -14,10 +14,12 @@ mod client_ip;
 mod config;
 mod headers;
 mod house;
+mod links;
 #[path = "../support/listed.rs"]
 mod listed;
 mod memory;
 mod operations;
+mod pictures;
 #[cfg(feature = "replay")]
 mod replay;
 #[path = "../support/scene.rs"]
