@@ -124,9 +124,9 @@ impl Batches {
         }
     }
 
-    /// Sends the call of these callers, alone or in a batch. A batched call is moved out of `call`;
-    /// if the batch does not answer it, `again` makes it anew, with the same ids, and it goes
-    /// alone.
+    /// Sends the call of these callers that `make` makes, alone or in a batch, and returns the reply
+    /// with what reads it; `None` if it makes none. A call that a batch does not answer is made a
+    /// second time, with the same ids, and goes alone.
     ///
     /// # Errors
     ///
@@ -135,56 +135,72 @@ impl Batches {
     /// # Cancel safety
     ///
     /// Dropping it leaves the call unsent, or carried out or not.
-    pub(super) async fn send(
+    pub(super) async fn send<R: Copy>(
         self: &Arc<Self>,
-        call: &mut Option<ScriptCall>,
         run: &[Acquire],
-        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
+        make: &(dyn Fn() -> Option<(ScriptCall, R)> + Sync),
+    ) -> Result<Option<(Value, R)>, Failure> {
+        let (Some(first), Some((mut call, read))) = (run.first(), make()) else {
+            return Ok(None);
+        };
+        let (mut _in_flight, mut went_together) = (None, false);
+        if let Some(runtime) = self.goes_together(&call, run) {
+            _in_flight = self.goes_first(&runtime);
+            if _in_flight.is_none() {
+                let member = |number, reply| Member {
+                    number,
+                    limiter: first.first.limiter.share(),
+                    asked_at: asked_at(run),
+                    reply,
+                };
+                let mut place = self.enqueue(&runtime, run, call, member);
+                if let Ok(outcome) = (&mut place.reply).await {
+                    return outcome.map(|reply| Some((reply, read)));
+                }
+                let Some((again, _)) = make() else {
+                    return Ok(None);
+                };
+                (call, went_together) = (again, true);
+            }
+        }
+        match self.send_alone(call, run).await {
+            Ok(reply) => Ok(Some((reply, read))),
+            Err(failure) => Err(Failure {
+                // The batch may have been sent.
+                unacknowledged: failure.unacknowledged || went_together,
+                ..failure
+            }),
+        }
+    }
+
+    /// Sends the call of these callers by itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the call unsent, or carried out or not.
+    pub(super) async fn send_alone(
+        &self,
+        call: ScriptCall,
+        run: &[Acquire],
     ) -> Result<Value, Failure> {
         let Some(first) = run.first() else {
             return Err(Failure::unsent(ErrorKind::Permits.into()));
         };
-        let limiter = &first.first.limiter;
-        // Those that wait for permits have time.
-        let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
-        let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
-        let (mut _in_flight, mut went_together) = (None, false);
-        if let Some(runtime) = self.goes_together(call.as_ref(), run) {
-            _in_flight = self.goes_first(&runtime);
-            if _in_flight.is_none()
-                && let Some(taken) = call.take()
-            {
-                let member = |number, reply| Member {
-                    number,
-                    limiter: limiter.share(),
-                    asked_at,
-                    reply,
-                };
-                let mut place = self.enqueue(&runtime, run, taken, member);
-                if let Ok(outcome) = (&mut place.reply).await {
-                    return outcome;
-                }
-                (*call, went_together) = (again(), true);
-            }
-        }
-        let outcome = match &*call {
-            // Boxed, so that callers whose call goes with others have no room for it in their
-            // futures.
-            Some(call) => Box::pin(self.exchange(call, limiter, asked_at)).await,
-            None => Err(Failure::unsent(ErrorKind::Permits.into())),
-        };
-        call.take().into_iter().for_each(ScriptCall::recycle);
-        outcome.map_err(|failure| Failure {
-            // The batch may have been sent.
-            unacknowledged: failure.unacknowledged || went_together,
-            ..failure
-        })
+        // Boxed, so that callers whose call goes with others have no room for it in their futures.
+        let exchange = self.exchange(&call, &first.first.limiter, asked_at(run));
+        let outcome = Box::pin(exchange).await;
+        call.recycle();
+        outcome
     }
 
     /// Returns the runtime whose queue a call may stand in. Callers that wait for permits may give
     /// back while their call stands there, and it would take after that.
-    fn goes_together(&self, call: Option<&ScriptCall>, run: &[Acquire]) -> Option<Handle> {
-        let together = call.is_some_and(|call| wire::batch_of(call.script).is_some())
+    fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<Handle> {
+        let together = wire::batch_of(call.script).is_some()
             && run.iter().all(|acquire| acquire.max_wait.is_none())
             && !self.connection.is_cluster()
             && !self.no_cross_slot.load(Relaxed);
@@ -354,6 +370,12 @@ impl Failure {
             fails_for_all: true,
         }
     }
+}
+
+/// Returns since when the first of these callers waits. Those that wait for permits have time.
+fn asked_at(run: &[Acquire]) -> Option<Instant> {
+    let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
+    not_waiting.filter_map(|acquire| acquire.asked_at).min()
 }
 
 /// Returns a lone call itself, or one for all.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    batch::Batches,
+    batch::{Batches, Failure},
     rewritten::Rewritten,
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
@@ -153,14 +153,12 @@ impl Server {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?
         };
-        let mut call;
         let mut knows_time = false;
         loop {
-            let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
-            let read;
-            (call, read) = brief();
-            let Some(read) = read else { break };
-            let reply = self.call_for(&mut call, run, &|| brief().0).await?;
+            let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask);
+            let reply = self.batches.send(run, &brief).await;
+            let reply = reply.map_err(|failure| self.failed(run, failure))?;
+            let Some((reply, read)) = reply else { break };
             match read(&reply, run, ask.now)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
                 Err(None) => break,
@@ -176,7 +174,7 @@ impl Server {
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-        call = Some(ScriptCall {
+        let call = ScriptCall {
             script: scripts.acquire,
             command: wire::acquire(
                 scripts.acquire,
@@ -187,8 +185,9 @@ impl Server {
             ),
             once: !scripts.is_idempotent,
             callers: run.len(),
-        });
-        let reply = self.call_for(&mut call, run, &|| None).await?;
+        };
+        let reply = self.batches.send_alone(call, run).await;
+        let reply = reply.map_err(|failure| self.failed(run, failure))?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
@@ -210,13 +209,14 @@ impl Server {
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
-        let mut call = Some(ScriptCall {
+        let call = ScriptCall {
             script: banning,
             command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
             once: !scripts.is_idempotent,
             callers: run.len(),
-        });
-        let reply = self.call_for(&mut call, run, &|| None).await?;
+        };
+        let reply = self.batches.send_alone(call, run).await;
+        let reply = reply.map_err(|failure| self.failed(run, failure))?;
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
@@ -225,25 +225,17 @@ impl Server {
         Ok(decisions)
     }
 
-    /// Calls, and gives back the grants of callers that will not receive them.
-    async fn call_for(
-        &self,
-        call: &mut Option<ScriptCall>,
-        run: &[Acquire],
-        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
-    ) -> Result<redis::Value, Error> {
-        let reply = self.batches.send(call, run, again).await;
-        reply.map_err(|failure| {
-            if failure.unacknowledged {
-                for acquire in run {
-                    for charge in acquire.charges() {
-                        // No younger than the call: see `Receipt`.
-                        self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
-                    }
+    /// Returns the error of a call, and gives back the grants that its callers will not receive.
+    fn failed(&self, run: &[Acquire], failure: Failure) -> Error {
+        if failure.unacknowledged {
+            for acquire in run {
+                for charge in acquire.charges() {
+                    // No younger than the call: see `Receipt`.
+                    self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
                 }
             }
-            failure.error
-        })
+        }
+        failure.error
     }
 
     /// Returns the decisions. `answers` has one answer for each caller and limiter, the first
