@@ -17,14 +17,14 @@ use std::ptr;
 
 use redis::{RedisError, ServerErrorKind};
 
+#[cfg(any(test, feature = "inspect"))]
+pub(crate) use self::format::{is_member_size, permits};
 use self::script::{Call, Script, Scripts};
 pub(crate) use self::{
     format::{acquire, keys, own_keys, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::Ask,
 };
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) use self::format::{is_member_size, permits};
 use super::classify;
 pub(crate) use crate::store::random_id;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
