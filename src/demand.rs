@@ -1,4 +1,4 @@
-//! The request to a store: an [`Acquire`] of [`Charge`]s, each of a [`Limiter`].
+//! The request to a store: an [`Acquire`] of [`LimiterCharge`]s, each of a [`Limiter`].
 
 use std::{
     ops::Deref,
@@ -14,15 +14,15 @@ use crate::{
     limit::LimitSource,
     list::List,
     name::{Limiter, Name},
-    receipt::{PermitId, Place, Receipt},
+    receipt::{PermitId, Receipt, TakenFrom},
 };
 
 /// A list of charges, never empty, granted together or not at all.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    pub(crate) first: Charge,
+    pub(crate) first: LimiterCharge,
     /// The others, each of another limiter.
-    pub(crate) rest: Vec<Charge>,
+    pub(crate) rest: Vec<LimiterCharge>,
     /// The answer if the store cannot decide; `None` hands the error to the caller.
     pub(crate) on_failure: Option<FailurePolicy>,
     /// Set if the permits left are to be counted.
@@ -63,7 +63,11 @@ impl MaxWait {
 
 impl Acquire {
     /// Returns what a limiter without HTTP asks for.
-    pub(crate) fn new(first: Charge, rest: Vec<Charge>, max_wait: Option<MaxWait>) -> Self {
+    pub(crate) fn new(
+        first: LimiterCharge,
+        rest: Vec<LimiterCharge>,
+        max_wait: Option<MaxWait>,
+    ) -> Self {
         Self {
             first,
             rest,
@@ -76,17 +80,17 @@ impl Acquire {
     }
 
     /// Returns its charges, each of another limiter.
-    pub fn charges(&self) -> impl Iterator<Item = &Charge> {
+    pub fn charges(&self) -> impl Iterator<Item = &LimiterCharge> {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
     /// Checks that the limits that come from the caller can be counted.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.charges().try_for_each(Charge::check)
+        self.charges().try_for_each(LimiterCharge::check)
     }
 
     pub(crate) fn receipts(&self) -> List<Receipt> {
-        self.charges().map(Charge::receipt).collect()
+        self.charges().map(LimiterCharge::receipt).collect()
     }
 
     /// Returns the random bytes that no other acquire has, and that its grants are found by.
@@ -165,7 +169,7 @@ impl Deref for Target {
 /// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the public
 /// [`Charge`](crate::Charge).
 #[derive(Clone, Debug)]
-pub struct Charge {
+pub struct LimiterCharge {
     pub(crate) limiter: Target,
     pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u32,
@@ -183,7 +187,7 @@ pub struct Charge {
     pub(crate) key_is_bounded: bool,
 }
 
-impl Charge {
+impl LimiterCharge {
     /// Returns a charge without an id.
     pub(crate) fn new(limiter: Target, labels: Arc<Labels>, permits: u32) -> Self {
         Self {
@@ -272,8 +276,7 @@ impl Charge {
             interval: Duration::ZERO,
             made,
             taken: None,
-            lease: None,
-            place: Place::Store,
+            taken_from: TakenFrom::Store,
         }
     }
 }
@@ -281,7 +284,7 @@ impl Charge {
 #[cfg(test)]
 impl Acquire {
     /// Returns one caller of a call, which waits in a queue or not.
-    pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
+    pub(crate) fn of(charges: impl IntoIterator<Item = LimiterCharge>, waits: bool) -> Self {
         let mut charges = charges.into_iter();
         Self {
             first: charges.next().unwrap(),
@@ -296,7 +299,7 @@ impl Acquire {
 }
 
 #[cfg(test)]
-impl Charge {
+impl LimiterCharge {
     /// Returns a charge as an algorithm sees it, whatever limiter it is of.
     pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
         let name = Name::exact("plain").unwrap();

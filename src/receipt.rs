@@ -90,13 +90,11 @@ pub struct Receipt {
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.
     pub(crate) made: Option<Instant>,
-    /// The source of the permits, if the grant has no entry of its own: known only after the grant
-    /// was received, and used by the first of all copies that settles.
+    /// The mark by which the algorithm finds the grant, if it has no entry of its own: known only
+    /// after the grant was received, and used by the first of all copies that settles.
     pub(crate) taken: Option<(Taken, Settled)>,
-    /// The lease that the permits are from, if the grant has no entry of its own.
-    pub(crate) lease: Option<OfLease>,
-    /// The place where they were taken.
-    pub(crate) place: Place,
+    /// Where the permits are from, and so what settles them.
+    pub(crate) taken_from: TakenFrom,
 }
 
 /// The theoretical arrival time after one grant: by then all that was taken has flowed off.
@@ -127,16 +125,18 @@ impl OfLease {
     }
 }
 
-/// The place where permits were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the store
+/// Where permits are from, by the names of [`Source`](crate::Source).
+#[derive(Clone)]
+pub(crate) enum TakenFrom {
+    /// The store
     Store,
-    /// In this process while the store failed. The store knows nothing of them
-    Here,
-    /// In this process, and perhaps in the store by a call that was sent after this moment and
-    /// given up
-    Both(Option<Instant>),
+    /// A lease of this process. The grant has no entry of its own
+    Lease(OfLease),
+    /// A share of the limit in this process, while the store failed. The store knows nothing of
+    /// them
+    Local,
+    /// The same, and perhaps also the store, by a call that was sent after this moment and given up
+    LocalAndStore(Option<Instant>),
 }
 
 /// Records whether a grant without an entry was settled. The copies of a receipt share it. It is
@@ -160,7 +160,7 @@ impl Clone for Settled {
     }
 }
 
-/// The source of a grant that has no entry of its own.
+/// The mark by which an algorithm finds a grant that has no entry of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
@@ -177,7 +177,7 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
-    /// Tells the observers that it is settled at so many permits.
+    /// Reports to the observers that it is settled at so many permits.
     pub(crate) fn report(&self, charged: u32) {
         self.labels.observers.changed(&StateChange::Settled {
             rule: self.labels.rule(),
@@ -206,13 +206,21 @@ impl Receipt {
         !self.interval.is_zero()
     }
 
+    /// Returns whether it is settled in this process, whatever else is to be done.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(
+            self.taken_from,
+            TakenFrom::Local | TakenFrom::LocalAndStore(_)
+        )
+    }
+
     /// Returns the part that is to be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
-        match self.place {
-            Place::Store => Some(self),
-            Place::Here => None,
-            Place::Both(made) => Some(Self {
-                place: Place::Store,
+        match self.taken_from {
+            TakenFrom::Store | TakenFrom::Lease(_) => Some(self),
+            TakenFrom::Local => None,
+            TakenFrom::LocalAndStore(made) => Some(Self {
+                taken_from: TakenFrom::Store,
                 interval: Duration::ZERO,
                 made,
                 taken: None,
@@ -224,7 +232,7 @@ impl Receipt {
     /// Returns the receipt of a grant from a lease.
     pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
         Self {
-            lease: Some(OfLease(taken_ahead, Settled::default())),
+            taken_from: TakenFrom::Lease(OfLease(taken_ahead, Settled::default())),
             ..self
         }
     }
@@ -234,7 +242,7 @@ impl Receipt {
         self.permits
     }
 
-    /// Returns the receipt of a grant from this source.
+    /// Returns the receipt of a grant with this mark.
     pub(crate) fn taken(self, taken: Taken) -> Self {
         Self {
             taken: Some((taken, Settled::default())),
@@ -242,7 +250,7 @@ impl Receipt {
         }
     }
 
-    /// Returns the source, to settle by it, to the first caller of all with a copy of the receipt.
+    /// Returns the mark of the grant, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let (taken, settled) = self.taken.as_ref()?;
         settled.is_first().then_some(*taken)
@@ -265,7 +273,7 @@ impl fmt::Debug for PermitId {
 }
 
 /// The charges of a grant's receipts, open for corrections from when a request passes until its
-/// response is over.
+/// response is over. It has no entries before the first correction, as most requests see none.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
 
@@ -287,15 +295,12 @@ pub(crate) enum CorrectedBy {
 }
 
 impl Ledger {
-    /// Opens it with what the receipts took.
-    pub(crate) fn open(&self, receipts: &[Receipt]) {
-        let taken = receipts
-            .iter()
-            .map(|receipt| (CorrectedBy::Taken, receipt.permits));
-        *lock(&self.0) = Some(taken.collect());
+    pub(crate) fn open(&self) {
+        *lock(&self.0) = Some(List::new());
     }
 
-    /// Closes it, and returns one entry per receipt; `None` if it is not open.
+    /// Closes it, and returns one entry per receipt, or none if none was corrected; `None` if it is
+    /// not open.
     pub(crate) fn close(&self) -> Option<List<Correction>> {
         lock(&self.0).take()
     }
@@ -304,10 +309,12 @@ impl Ledger {
         lock(&self.0).is_some()
     }
 
-    /// Corrects the receipts for which `permits` returns a number. It is called with the place and
-    /// the correction so far, and must not come back here. Returns false if it is not open.
+    /// Corrects the receipts of its grant for which `permits` returns a number. It is called with
+    /// the place and the correction so far, and must not come back here. Returns false if it is not
+    /// open.
     pub(crate) fn correct(
         &self,
+        receipts: &[Receipt],
         by: CorrectedBy,
         permits: impl Fn(usize, Correction) -> Option<u32>,
     ) -> bool {
@@ -315,6 +322,10 @@ impl Ledger {
         let Some(entries) = open.as_mut() else {
             return false;
         };
+        if entries.is_empty() {
+            let taken = |receipt: &Receipt| (CorrectedBy::Taken, receipt.permits);
+            entries.extend(receipts.iter().map(taken));
+        }
         for (place, entry) in entries.iter_mut().enumerate() {
             if entry.0 <= by
                 && let Some(permits) = permits(place, *entry)

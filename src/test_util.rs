@@ -344,7 +344,7 @@ impl fmt::Display for Described<'_> {
             Source::Lease => f.write_str(", out of a lease")?,
             Source::Local => f.write_str(", by this process's share")?,
             Source::FailurePolicy => f.write_str(", by the failure policy")?,
-            Source::Layer => f.write_str(", without asking the store")?,
+            Source::None => f.write_str(", without asking the store")?,
         }
         for limit in self.0.limits() {
             write!(f, "; {}: ", limit.name())?;

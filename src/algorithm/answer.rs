@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     clock::Now,
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
     name::Limiter,
@@ -32,7 +32,7 @@ pub(crate) struct Answer {
     pub(crate) changed: Changed,
     /// Scores that were set back because a wrong clock had made them.
     pub(crate) repaired: i64,
-    /// What the receipt of a grant must remember, if the algorithm says it in the answer.
+    /// The mark that the receipt of a grant keeps, if the algorithm returns it in the answer.
     pub(crate) taken: Option<Taken>,
     /// Set if it is of an untracked name, for which a store in memory has no place.
     pub(crate) estimated: bool,
@@ -93,7 +93,7 @@ impl Answer {
     }
 
     /// Returns the receipt of a grant by this limiter.
-    fn receipt(&self, charge: &Charge, limiter: Arc<Limiter>) -> Receipt {
+    fn receipt(&self, charge: &LimiterCharge, limiter: Arc<Limiter>) -> Receipt {
         let interval = Duration::from_millis(at_least_zero(self.interval));
         let receipt = charge.receipt_of(limiter, None).granted(interval);
         if self.estimated {
@@ -119,7 +119,7 @@ impl Answer {
     }
 
     /// Returns the limit as this answer leaves it.
-    pub(crate) fn state(&self, charge: &Charge, counted: bool) -> LimitState {
+    pub(crate) fn state(&self, charge: &LimiterCharge, counted: bool) -> LimitState {
         LimitState {
             labels: Arc::clone(&charge.labels),
             permits: at_least_zero(self.rate),

@@ -5,16 +5,16 @@
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::{Ban, StoredLimit},
     list::List,
     receipt::PermitId,
 };
 
-/// What is known of the caller of one limiter.
+/// The refusals and the ban of the caller of one limiter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The refusals that may still count: when, of which call, how many.
+    /// The refusals that may still count: their time, their call and their number.
     strikes: Vec<(i64, PermitId, u32)>,
     ban: Option<Sentence>,
 }
@@ -139,8 +139,7 @@ pub(crate) fn is_banned(
     })
 }
 
-/// Returns the answers to all callers while a ban is in force, by the limits as far as they are
-/// known.
+/// Returns the answers to all callers while a ban is in force, by the limits that are known.
 pub(crate) fn refuse(
     run: &[Acquire],
     terms: &[Option<Ban>],
@@ -197,7 +196,7 @@ pub(crate) fn judge(
     }
 }
 
-/// What the limits answer to a caller as a whole.
+/// The answer of all limits together to one caller.
 struct Outcome {
     is_granted: bool,
     is_above_rate: bool,
@@ -219,7 +218,7 @@ impl Outcome {
     }
 
     /// Returns whether a limit without room refuses the caller for good: one that waits asks again.
-    fn strikes(&self, caller: &Acquire, charge: &Charge, answer: &Answer) -> bool {
+    fn strikes(&self, caller: &Acquire, charge: &LimiterCharge, answer: &Answer) -> bool {
         let is_last = caller.max_wait.is_none() || charge.shadow && self.is_granted;
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }

@@ -2,7 +2,7 @@
 
 use super::{
     answer::Answer,
-    limiter::{Call, Counter, Needs},
+    limiter::{CallContext, Counter, Needs},
 };
 use crate::{
     clock::Now,
@@ -100,11 +100,11 @@ impl Counter for Calendar {
         is_known.then_some(()).ok_or(ErrorKind::Limit)
     }
 
-    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+    fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         call.limit.rate - self.used(call.now).0.permits
     }
 
-    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
         let (now, (used, length)) = (call.now, self.used(call.now));
         let permits = call.limit.rate - answer.remaining;
         if permits != used.permits {

@@ -4,11 +4,11 @@
 
 use super::{
     answer::{Answer, Changed, Verdict},
-    limiter::{Call, LimiterState, Needs, Terms},
+    limiter::{CallContext, LimiterState, Needs, Terms},
 };
 use crate::{
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::ErrorKind,
     list::List,
 };
@@ -142,7 +142,7 @@ impl Line {
 /// One limiter during a call of several callers or limiters.
 struct Txn<'a> {
     limiter: &'a mut LimiterState,
-    call: Call,
+    call: CallContext,
     resendable: bool,
     /// As the call leaves the limiter up to now.
     answer: Answer,
@@ -154,12 +154,12 @@ impl<'a> Txn<'a> {
     /// Finds the limit in force; changes nothing.
     fn new(
         limiter: &'a mut LimiterState,
-        first: &Charge,
+        first: &LimiterCharge,
         terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<Self, ErrorKind> {
-        let (call, changed) = Call::new(limiter.limit, first, terms, exact, now)?;
+        let (call, changed) = CallContext::new(limiter.limit, first, terms, exact, now)?;
         limiter.state.check(&call.limit)?;
         Ok(Self {
             limiter,
@@ -174,7 +174,7 @@ impl<'a> Txn<'a> {
         self.answer.changed != Changed::Nothing
     }
 
-    fn first_answer(&self, charge: &Charge) -> Answer {
+    fn first_answer(&self, charge: &LimiterCharge) -> Answer {
         let verdict = if self.is_possible(charge) {
             Verdict::Granted
         } else {
@@ -183,8 +183,8 @@ impl<'a> Txn<'a> {
         self.answer.for_caller(verdict, 0)
     }
 
-    /// Puts the limit in force and counts what is left, as far as these charges need to know.
-    fn begin<'c>(&mut self, charges: impl Iterator<Item = &'c Charge>) {
+    /// Puts the limit in force and counts what is left, exactly enough for these charges.
+    fn begin<'c>(&mut self, charges: impl Iterator<Item = &'c LimiterCharge>) {
         let wanted = charges
             .filter(|charge| self.is_possible(charge) || self.holds(charge))
             .map(|charge| i64::from(charge.permits))
@@ -193,19 +193,19 @@ impl<'a> Txn<'a> {
         self.answer.remaining = self.limiter.state.begin(&self.call, wanted);
     }
 
-    fn is_possible(&self, charge: &Charge) -> bool {
+    fn is_possible(&self, charge: &LimiterCharge) -> bool {
         i64::from(charge.permits) <= self.call.limit.rate
     }
 
-    fn has_room(&self, charge: &Charge) -> bool {
+    fn has_room(&self, charge: &LimiterCharge) -> bool {
         self.answer.remaining >= i64::from(charge.permits)
     }
 
-    fn holds(&self, charge: &Charge) -> bool {
+    fn holds(&self, charge: &LimiterCharge) -> bool {
         self.resendable && self.limiter.state.holds(charge)
     }
 
-    fn take(&mut self, charge: &Charge) {
+    fn take(&mut self, charge: &LimiterCharge) {
         self.limiter.state.take(charge, self.call.score_of(charge));
         self.answer.remaining -= i64::from(charge.permits);
     }

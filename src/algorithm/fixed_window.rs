@@ -4,7 +4,7 @@
 
 use super::{
     answer::Answer,
-    limiter::{Call, Counter, Needs},
+    limiter::{CallContext, Counter, Needs},
 };
 use crate::{
     clock::Now,
@@ -40,14 +40,14 @@ impl Counter for FixedWindow {
         limit::Algorithm::FixedWindow
     }
 
-    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+    fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         if let (Some(before), Some(window)) = (&call.rewritten, &mut self.0) {
             window.value += call.limit.rate - before.rate;
         }
         self.left(&call.limit, call.now)
     }
 
-    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
         let StoredLimit { rate, interval, .. } = call.limit;
         let open = self.0.and_then(|window| window.end);
@@ -192,7 +192,7 @@ impl FixedWindow {
 }
 
 impl Window {
-    /// Gives back permits, as far as there is room for them. Returns how many.
+    /// Gives back the permits that there is room for. Returns how many.
     fn credit(&mut self, permits: i64, rate: i64) -> i64 {
         let before = self.value;
         self.value = rate.min(before.saturating_add(permits));
@@ -213,7 +213,7 @@ mod tests {
             call::acquire,
             limiter::{LimiterState, Terms},
         },
-        demand::{Acquire, Charge},
+        demand::{Acquire, LimiterCharge},
         limit::{Limit, LimitSource},
         list::List,
     };
@@ -254,7 +254,7 @@ mod tests {
         end: i64,
         now: i64,
     ) -> Result<i64, ErrorKind> {
-        let charge = Charge::plain(limit, permits, ID);
+        let charge = LimiterCharge::plain(limit, permits, ID);
         let name = charge
             .name()
             .clone()
@@ -269,7 +269,7 @@ mod tests {
             rewrite: false,
             ..Terms::HERE
         };
-        let charge = |permits: &u32| Charge::plain(LimitSource::Store, *permits, ID);
+        let charge = |permits: &u32| LimiterCharge::plain(LimitSource::Store, *permits, ID);
         let caller = |permits| Acquire::of([charge(permits)], true);
         let callers: Vec<_> = permits.iter().map(caller).collect();
         let limiters = std::iter::once((limiter as &mut LimiterState, terms));

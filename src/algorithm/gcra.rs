@@ -10,7 +10,7 @@ use self::pace::MOST;
 pub(crate) use self::pace::Pace;
 use super::{
     answer::Answer,
-    limiter::{Call, Counter, Needs},
+    limiter::{CallContext, Counter, Needs},
 };
 use crate::{
     clock::Now,
@@ -58,12 +58,12 @@ impl Counter for Gcra {
         pace(limit).map(drop)
     }
 
-    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+    fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         // It was checked.
         pace(&call.limit).map_or(0, |pace| pace.left(self.count_by(&pace, call.now)))
     }
 
-    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
         let now = call.now;
         let Ok(pace) = pace(&call.limit) else {
             // Never: it was checked.
@@ -218,7 +218,7 @@ impl Gcra {
     }
 
     /// The same, `cut` to what all permits take or not. What was counted by another limit is the
-    /// same permits at the pace of this one, as far as that goes.
+    /// same permits at the pace of this one, within what it can hold.
     fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
         let Some(state) = self.stored else {
             return 0;
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::{
         algorithm::limiter::{LimiterState, Terms},
-        demand::Charge,
+        demand::LimiterCharge,
         limit::{Limit, LimitSource},
     };
 
@@ -309,7 +309,7 @@ mod tests {
         (permits, keep): (u32, u32),
         tat: Tat,
     ) -> Result<i64, ErrorKind> {
-        let charge = Charge::plain(LimitSource::Store, permits, ID);
+        let charge = LimiterCharge::plain(LimitSource::Store, permits, ID);
         let name = charge.name().clone().counted_by(limit::Algorithm::Gcra);
         limiter.settle(&charge.of(name).receipt(), Some(Taken::Tat(tat)), keep, NOW)
     }
@@ -370,7 +370,7 @@ mod tests {
             limit: Some(foreign),
             ..Limiter::default()
         };
-        let charge = Charge::plain(LimitSource::Store, 1, ID);
+        let charge = LimiterCharge::plain(LimitSource::Store, 1, ID);
         let answer = limiter.acquire_one(&charge, Terms::HERE, false, NOW);
         assert_eq!(answer, Err(ErrorKind::ForeignState));
         let given = Tat { at: 0, given: 0 };

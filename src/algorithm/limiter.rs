@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
     clock::Now,
-    demand::Charge,
+    demand::LimiterCharge,
     error::ErrorKind,
     limit::{self, Limit, LimitSource, StoredLimit, ahead_of},
     name::Counting,
@@ -30,22 +30,22 @@ pub(crate) trait Counter: Debug + Send {
     /// Counts in these slots, or by this calendar, from now on.
     fn count_by(&mut self, _counting: Counting) {}
 
-    /// Begins a call. Returns the permits left: exactly, or well enough to tell whether
+    /// Begins a call. Returns the permits left: exactly, or well enough to know whether
     /// there are as many as `wanted`.
-    fn begin(&mut self, call: &Call, wanted: i64) -> i64;
+    fn begin(&mut self, call: &CallContext, wanted: i64) -> i64;
 
-    /// Returns whether the same call came before and took this. Most algorithms cannot tell one
-    /// grant from another.
-    fn holds(&self, _charge: &Charge) -> bool {
+    /// Returns whether the same call came before and took this. Most algorithms cannot
+    /// distinguish grants.
+    fn holds(&self, _charge: &LimiterCharge) -> bool {
         false
     }
 
     /// Records a grant of the call, as made at `score`, if each grant has an entry.
-    fn take(&mut self, _charge: &Charge, _score: i64) {}
+    fn take(&mut self, _charge: &LimiterCharge, _score: i64) {}
 
     /// Ends a call: stores the permits left as `answer` has them, completes it with the times, and
     /// says when there is room for those that were refused. `needs` are in ascending order.
-    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]);
+    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]);
 
     /// Takes permits for one caller of this limiter alone, as most are: what
     /// [`acquire`](super::call::acquire) does, without its loops. Whether the caller waits makes no
@@ -55,12 +55,12 @@ pub(crate) trait Counter: Debug + Send {
     fn acquire_one(
         &mut self,
         stored: &mut Option<StoredLimit>,
-        charge: &Charge,
+        charge: &LimiterCharge,
         terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
-        let (call, changed) = Call::new(*stored, charge, terms, exact, now)?;
+        let (call, changed) = CallContext::new(*stored, charge, terms, exact, now)?;
         self.check(&call.limit)?;
         let mut answer = Answer::new(&call.limit, changed, now);
         let permits = i64::from(charge.permits);
@@ -118,8 +118,8 @@ pub(crate) trait Counter: Debug + Send {
         Ok(0)
     }
 
-    /// Gives back what a grant took beyond `keep` permits, as far as it still counts. Returns how
-    /// many. There may be no limit any more.
+    /// Gives back the permits of a grant beyond `keep` that still count. Returns how many. There
+    /// may be no limit any more.
     fn give_back(
         &mut self,
         _limit: Option<&StoredLimit>,
@@ -185,7 +185,7 @@ impl Terms {
 
 /// The part of a call that all its callers have in common, for one limiter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallContext {
     /// The limit in force, which is stored by now
     pub(crate) limit: StoredLimit,
     /// The stored limit, if the call rewrites it. A lowered rate holds at once.
@@ -197,12 +197,12 @@ pub(crate) struct Call {
     pub(crate) id: PermitId,
 }
 
-impl Call {
+impl CallContext {
     /// Finds the limit in force for a call whose first caller asks for `first`, and what the call
     /// makes of the stored limit.
     pub(super) fn new(
         stored: Option<StoredLimit>,
-        first: &Charge,
+        first: &LimiterCharge,
         terms: Terms,
         exact: bool,
         now: Now,
@@ -219,7 +219,7 @@ impl Call {
     }
 
     /// Returns the score of a grant: now, or later for permits that are taken ahead.
-    pub(super) fn score_of(&self, charge: &Charge) -> i64 {
+    pub(super) fn score_of(&self, charge: &LimiterCharge) -> i64 {
         let lead = self.now.ticks(charge.lead);
         self.now.score() + lead.min(ahead_of(self.now.ticks(self.limit.interval)))
     }
@@ -299,7 +299,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
     /// Takes permits for one caller of this limiter alone.
     pub(crate) fn acquire_one(
         &mut self,
-        charge: &Charge,
+        charge: &LimiterCharge,
         terms: Terms,
         exact: bool,
         now: Now,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, ManualClock, Now},
-    demand::Charge,
+    demand::LimiterCharge,
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Counting,
     receipt::PermitId,
@@ -80,7 +80,7 @@ impl Subject {
         let mut id = [0; 16];
         id[8..].copy_from_slice(&self.last_id.to_be_bytes());
         let exact = self.last_id.is_multiple_of(2);
-        let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
+        let charge = LimiterCharge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
         let now = Now::by(&self.clock);
         let answer = self.limiter.acquire_one(&charge, Terms::HERE, exact, now);
         let answer = answer.unwrap();

@@ -9,11 +9,11 @@ pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
     answer::Answer,
-    limiter::{Call, Counter, Needs},
+    limiter::{CallContext, Counter, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
-    demand::Charge,
+    demand::LimiterCharge,
     error::ErrorKind,
     limit::{self, StoredLimit, ahead_of},
     name::Counting,
@@ -45,7 +45,7 @@ impl Counter for SlidingLog {
         self.bucket = counting.slots.map(Bucket::new);
     }
 
-    fn begin(&mut self, call: &Call, wanted: i64) -> i64 {
+    fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
         if let Some(before) = &call.rewritten {
             // O(1): the value may fall below zero.
@@ -68,12 +68,12 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn holds(&self, charge: &Charge) -> bool {
+    fn holds(&self, charge: &LimiterCharge) -> bool {
         self.log.holds(charge.id, charge.permits)
     }
 
-    fn take(&mut self, charge: &Charge, score: i64) {
-        let Charge { permits, id, .. } = *charge;
+    fn take(&mut self, charge: &LimiterCharge, score: i64) {
+        let LimiterCharge { permits, id, .. } = *charge;
         if self.bucket.is_some() {
             self.add_to_bucket(permits, id);
         } else {
@@ -81,7 +81,7 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
         let interval = now.ticks(call.limit.interval);
         if self.bucket.is_some() {
@@ -271,13 +271,13 @@ impl SlidingLog {
         self.bucket.is_none() && self.log.count() == in_use
     }
 
-    /// Counts the entries that have expired, of which up to one more than `wanted` are dropped when
+    /// Counts the entries that have expired. Up to one more than `wanted` of them are dropped when
     /// the call ends.
     ///
     /// Returns false, and counts none, if all have and are more than a page: these are dropped at
     /// once. Also where those to drop are too many to look at, or one does not hold one permit, so
     /// that value and log agree by chance.
-    fn count_expired(&mut self, call: &Call, wanted: i64) -> bool {
+    fn count_expired(&mut self, call: &CallContext, wanted: i64) -> bool {
         let interval = call.now.ticks(call.limit.interval);
         let expired = self.log.count_expired(call.now.tick - interval);
         let dropped = expired.min(wanted + 1);
@@ -301,7 +301,7 @@ impl SlidingLog {
 
     /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much
     /// as is wanted.
-    fn count(&mut self, call: &Call, wanted: i64) -> i64 {
+    fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let (rate, now) = (call.limit.rate, call.now);
         let interval = now.ticks(call.limit.interval);
         let value = self.agree(rate, interval, now, call.id);
@@ -425,7 +425,7 @@ mod tests {
         let mut limiter = limiter(&entries);
         limiter.state.value = Some(0);
         // It looks at two, and the others have expired, too.
-        let call = Call {
+        let call = CallContext {
             limit: limiter.limit.unwrap(),
             rewritten: None,
             exact: false,

@@ -20,9 +20,9 @@ pub enum Source {
     Local,
     /// By the rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,
-    /// In the layer, without asking the store: the request lacks the key of a rule, or a list
-    /// denies it
-    Layer,
+    /// By no store: the request lacks the key of a rule, a list denies it, its caller left, or the
+    /// store failed and no policy answers
+    None,
 }
 
 impl Source {
@@ -35,7 +35,7 @@ impl Source {
             Self::Lease => "lease",
             Self::Local => "local",
             Self::FailurePolicy => "policy",
-            Self::Layer => "none",
+            Self::None => "none",
         }
     }
 

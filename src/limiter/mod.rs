@@ -11,7 +11,7 @@ use std::{iter, sync::Arc, time::Duration};
 use self::acknowledged::acknowledged;
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, Charge, MaxWait, Target},
+    demand::{Acquire, LimiterCharge, MaxWait, Target},
     error::{ConfigError, Error, ErrorKind},
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots, at_least_zero, check_lease},
@@ -510,7 +510,7 @@ impl RateLimiter {
         Ok(Acquire::new(self.charge(permits)?, Vec::new(), max_wait))
     }
 
-    pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {
+    pub(crate) fn charge(&self, permits: u32) -> Result<LimiterCharge, Error> {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
@@ -518,9 +518,9 @@ impl RateLimiter {
             return Err(in_code());
         }
         let limiter = Target::Shared(Arc::clone(&self.limiter));
-        Ok(Charge {
+        Ok(LimiterCharge {
             lease: self.lease,
-            ..Charge::new(limiter, Arc::clone(&self.labels), permits)
+            ..LimiterCharge::new(limiter, Arc::clone(&self.labels), permits)
         })
     }
 

@@ -52,18 +52,18 @@ pub struct Metrics {
     /// By result and source.
     requests: [[OnceLock<Counter>; SOURCES]; REQUEST_RESULTS],
     /// By operation and result: a call takes so long that a short search does not matter.
-    calls: Mutex<Vec<(Call, Histogram)>>,
+    calls: Mutex<Vec<(CallLabels, Histogram)>>,
     callers: OnceLock<Histogram>,
     /// Those with labels of their own.
     nodes: Mutex<Vec<String>>,
     described: OnceLock<()>,
 }
 
-const SOURCES: usize = Source::Layer as usize + 1;
+const SOURCES: usize = Source::None as usize + 1;
 const _: () = assert!(RULE_RESULTS == RuleResult::ShadowBanned as usize + 1);
 const REQUEST_RESULTS: usize = RequestResult::Banned as usize + 1;
 
-type Call = (&'static str, Option<ErrorKind>);
+type CallLabels = (&'static str, Option<ErrorKind>);
 
 impl Metrics {
     /// Creates the observer. Nothing is registered yet.

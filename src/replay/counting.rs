@@ -15,7 +15,7 @@ use crate::{
         limiter::{LimiterState, Terms},
     },
     clock::{Now, TICKS},
-    demand::Charge,
+    demand::LimiterCharge,
     error::ConfigError,
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource},
@@ -30,7 +30,7 @@ const MOMENTS: usize = 120;
 pub(super) struct Run {
     algorithm: Algorithm,
     limit: Limit,
-    charge: Charge,
+    charge: LimiterCharge,
     /// That of its interval, if the pass has series.
     series: usize,
     pub(super) touched: u64,
@@ -121,7 +121,7 @@ impl Counting {
         self.runs.push(Run {
             algorithm,
             limit,
-            charge: Charge::named(name, LimitSource::Code(limit), labels, 1),
+            charge: LimiterCharge::named(name, LimitSource::Code(limit), labels, 1),
             series,
             touched: 0,
             refused: 0,
@@ -245,7 +245,7 @@ impl Active {
     }
 }
 
-/// What happened when: the requests of each moment, and the refusals of each run.
+/// The course of a replay: the requests of each moment, and the refusals of each run.
 #[derive(Default)]
 pub(super) struct Moments {
     /// In microseconds: the start of the first one, and how long each is.

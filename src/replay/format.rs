@@ -33,9 +33,9 @@ const LONGEST_LIST: usize = 300;
 /// The texts of a line, by column.
 pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 6]>;
 
-/// The place of a column.
+/// Where a column stands in a line.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Column {
     /// Among the words of a line.
     number: usize,
     /// In JSON.
@@ -44,13 +44,13 @@ pub(super) struct Place {
     word: Option<usize>,
 }
 
-/// The format of a log, with the places of the columns in it.
+/// The format of a log, with the columns in it.
 #[derive(Debug)]
 pub(super) struct Format {
     /// The byte between words: a space or a comma. `None` is JSON.
     between: Option<u8>,
     /// `None` for one that the log lacks.
-    pub(super) places: Vec<Option<Place>>,
+    pub(super) columns: Vec<Option<Column>>,
     /// The words of a line that are read.
     words: usize,
 }
@@ -103,20 +103,20 @@ impl Format {
         names: &[String],
         find: impl Fn(&str) -> Option<usize>,
     ) -> Result<Self, String> {
-        let place = |name: &str, word| {
+        let column = |name: &str, word| {
             let number = find(name)?;
             let name = name.to_owned();
-            Some(Place { number, name, word })
+            Some(Column { number, name, word })
         };
-        let places = columns.iter().map(|(name, optional)| {
+        let columns = columns.iter().map(|(name, optional)| {
             let usual = USUAL.iter().find(|(it, _)| it == name);
             let usual = usual.map_or("", |(_, names)| names).split(' ');
             let found = iter::once(&**name)
                 .chain(usual)
-                .find_map(|it| place(it, None));
+                .find_map(|it| column(it, None));
             let found = found.or_else(|| match &**name {
-                "method" => place("request", Some(0)),
-                "path" => place("request", Some(1)),
+                "method" => column("request", Some(0)),
+                "path" => column("request", Some(1)),
                 _ => None,
             });
             match found {
@@ -124,11 +124,11 @@ impl Format {
                 found => Ok(found),
             }
         });
-        let places = places.collect::<Result<Vec<_>, _>>()?;
-        let last = places.iter().flatten().map(|place| place.number).max();
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        let last = columns.iter().flatten().map(|column| column.number).max();
         Ok(Self {
             between,
-            places,
+            columns,
             words: last.unwrap_or(0) + 1,
         })
     }
@@ -142,7 +142,7 @@ impl Format {
     pub(super) fn read<'a>(&self, line: &'a str) -> Option<Fields<'a>> {
         let Some(between) = self.between else {
             let value: Value = serde_json::from_str(line).ok()?;
-            return Some(self.pick(|place| match member(&value, &place.name)? {
+            return Some(self.pick(|column| match member(&value, &column.name)? {
                 Value::String(text) => Some(Cow::Owned(text.clone())),
                 Value::Number(number) => Some(Cow::Owned(number.to_string())),
                 _ => None,
@@ -150,19 +150,19 @@ impl Format {
         };
         let words = Words::of(line, between).take(self.words);
         let words: SmallVec<[&str; 16]> = words.collect();
-        let text = |place: &Place| words.get(place.number).map(|word| Cow::Borrowed(*word));
+        let text = |column: &Column| words.get(column.number).map(|word| Cow::Borrowed(*word));
         (words.len() == self.words).then(|| self.pick(text))
     }
 
-    fn pick<'a>(&self, text: impl Fn(&Place) -> Option<Cow<'a, str>>) -> Fields<'a> {
-        let field = |place: &Option<Place>| {
-            let place = place.as_ref()?;
-            match place.word {
-                None => text(place),
-                Some(number) => word_of(text(place)?, number),
+    fn pick<'a>(&self, text: impl Fn(&Column) -> Option<Cow<'a, str>>) -> Fields<'a> {
+        let field = |column: &Option<Column>| {
+            let column = column.as_ref()?;
+            match column.word {
+                None => text(column),
+                Some(number) => word_of(text(column)?, number),
             }
         };
-        self.places.iter().map(field).collect()
+        self.columns.iter().map(field).collect()
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
             assert_eq!(fields, expected, "{line}");
         }
         let short = Format::of("192.0.2.7 [971211336.0] x", &columns).unwrap();
-        assert!(short.places.iter().all(Option::is_none));
+        assert!(short.columns.iter().all(Option::is_none));
     }
 
     #[test]

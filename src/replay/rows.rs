@@ -57,7 +57,7 @@ pub struct Rows {
     reorder: Duration,
 }
 
-/// What [`Rows::read`] has read.
+/// The lines that [`Rows::read`] has read, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RowsRead {
@@ -204,7 +204,7 @@ impl Rows {
                 None => Ok(reading.read),
             };
         };
-        let columns = self.columns.iter().zip(&format.places).skip(2);
+        let columns = self.columns.iter().zip(&format.columns).skip(2);
         let missing = columns.filter(|(_, place)| place.is_none());
         reading.read.missing = missing.map(|((name, _), _)| name.clone()).collect();
         if reading.read.resolution.is_zero() {

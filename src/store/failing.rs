@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     About, AnyStore, Calls, Decide, Op, OpResult,
-    guard::breaker::Traffic,
+    guard::breaker::NodeTraffic,
     stack::{Guards, remote},
 };
 use crate::{
@@ -28,7 +28,7 @@ pub(super) fn failing(
         // It fails at once.
         deadline: Duration::MAX,
         deny_cache: Duration::ZERO,
-        traffic: Arc::new(Traffic::new(1, |_| 0, Arc::new(SteadyClock::new()))),
+        traffic: Arc::new(NodeTraffic::new(1, |_| 0, Arc::new(SteadyClock::new()))),
         own_clock: Some(clock),
     };
     remote(guards, About::in_memory(observers), |_, _| Failing(kind))

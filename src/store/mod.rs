@@ -88,7 +88,7 @@ use std::{
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
 #[cfg(feature = "_guards")]
-use crate::demand::Charge;
+use crate::demand::LimiterCharge;
 use crate::{
     decision::{Decision, Refusal},
     demand::Acquire,
@@ -287,9 +287,9 @@ pub(crate) trait Listener: Send + Sync {
 
     /// Permits of it may be free that were not, or later than a waiter expects.
     ///
-    /// `undone` are those that were taken for a list of several calls, another of which refused.
-    /// Other such lists are not to be asked for again because of them: they would take and give
-    /// back without end, and make each other do so.
+    /// `undone` permits were taken for a list of several calls, and another call refused. Other
+    /// such lists are not to be asked for again because of them: they would take and give back
+    /// without end, and make each other do so.
     fn room(&self, _name: &Name, _undone: bool) {}
 }
 
@@ -329,7 +329,7 @@ pub(crate) trait StandIn: Decide {
     /// # Errors
     ///
     /// Those of a charge by this store.
-    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error>;
+    fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error>;
 }
 
 /// The verbs that do not take permits.
@@ -397,7 +397,7 @@ impl Op {
         }
     }
 
-    /// Returns the names whose limiters it may change, of which `name` has it.
+    /// Returns the names whose limiters the verb may change if it is called for `name`.
     pub(crate) fn changes<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
         let new_name = match self {
             Self::Rename(new_name) => Some(new_name),
@@ -447,7 +447,7 @@ pub enum TimeToLive {
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpResult {
-    /// Whether it has changed something
+    /// True if it has changed something
     Changed(bool),
     /// The stored limit
     Limit(Option<StoredLimit>),

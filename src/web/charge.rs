@@ -138,7 +138,11 @@ impl Charge {
     }
 
     /// Returns whether an outer layer has made the same charge, for a response that is not over.
-    pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
+    pub(crate) fn has_charged(
+        &self,
+        store: &Arc<dyn AnyStore>,
+        again: &demand::LimiterCharge,
+    ) -> bool {
         let mut charged = self.charged.iter();
         charged.any(|charged| charged.has_charged(store, again))
     }
@@ -245,7 +249,7 @@ impl SettleOnDrop {
         fields: Option<Fields>,
         extensions: &mut Extensions,
     ) -> Self {
-        grant.ledger().open(grant.receipts());
+        grant.ledger().open();
         let charge = extensions.get_or_insert_with(|| Charge {
             charged: List::new(),
             rule: None,
@@ -268,8 +272,9 @@ impl SettleOnDrop {
     /// Reads the head of the response.
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            let ledger = self.grant.ledger();
-            ledger.correct(CorrectedBy::Cost, |_, _| Some(permits));
+            let grant = &self.grant;
+            let ledger = grant.ledger();
+            ledger.correct(grant.receipts(), CorrectedBy::Cost, |_, _| Some(permits));
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
@@ -303,8 +308,9 @@ impl SettleOnDrop {
                 continue;
             }
             let is_judged = |receipt: &Receipt| Arc::ptr_eq(&receipt.labels, rule);
-            let judged = grant.receipts().iter().position(is_judged);
-            grant.ledger().correct(CorrectedBy::Rule, |place, _| {
+            let (receipts, ledger) = (grant.receipts(), grant.ledger());
+            let judged = receipts.iter().position(is_judged);
+            ledger.correct(receipts, CorrectedBy::Rule, |place, _| {
                 (judged == Some(place)).then_some(0)
             });
         }
@@ -346,7 +352,7 @@ fn has_trailers(headers: &HeaderMap) -> bool {
 }
 
 impl Charged {
-    fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::Charge) -> bool {
+    fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::LimiterCharge) -> bool {
         // The cost must not depend on the request, and be the same here.
         let same = |receipt: &Receipt| {
             let (other, rule) = (&receipt.labels, &again.labels);
@@ -362,19 +368,18 @@ impl Charged {
 
     fn correct(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
         let receipts = self.grant.receipts();
-        self.grant
-            .ledger()
-            .correct(CorrectedBy::Handler, |place, (by, permits)| {
-                let receipt = receipts.get(place)?;
-                // The handler adds to what was taken or set by itself, whatever others have set.
-                let before = if by == CorrectedBy::Handler {
-                    permits
-                } else {
-                    receipt.permits
-                };
-                rule.is_none_or(|rule| is_of(receipt, rule))
-                    .then(|| charge(before))
-            })
+        let ledger = self.grant.ledger();
+        ledger.correct(receipts, CorrectedBy::Handler, |place, (by, permits)| {
+            let receipt = receipts.get(place)?;
+            // The handler adds to what was taken or set by itself, whatever others have set.
+            let before = if by == CorrectedBy::Handler {
+                permits
+            } else {
+                receipt.permits
+            };
+            rule.is_none_or(|rule| is_of(receipt, rule))
+                .then(|| charge(before))
+        })
     }
 }
 

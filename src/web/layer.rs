@@ -104,7 +104,7 @@ impl LayerState {
         replaced
     }
 
-    /// Tells the observers of rules that are in force now, or were refused.
+    /// Reports to the observers that rules are in force now, or were refused.
     pub(super) fn reloaded(&self, refused: Option<&ConfigError>, by: Origin) {
         let rules = self.rules.load();
         let observers = &rules.defaults.observers;
@@ -550,9 +550,9 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Adds an observer, which is told of each request that reaches the layer. Default: those of
-    /// the store, which are told in any case. They are called in the order in which they were
-    /// added, those of the store last.
+    /// Adds an observer, which receives the decision of each request that reaches the layer.
+    /// Default: only those of the store, which always receive it. They are called in the order
+    /// in which they were added, those of the store last.
     ///
     /// # Example
     ///

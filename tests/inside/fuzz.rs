@@ -10,7 +10,7 @@ use super::wire::{
     sliding_log,
 };
 use crate::{
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots},
@@ -87,9 +87,9 @@ fn any_reply() -> impl Strategy<Value = Value> {
 
 fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acquire {
     let limit = LimitSource::Code(Limit::per_minute(5));
-    let charge = |number: usize| Charge {
+    let charge = |number: usize| LimiterCharge {
         id: PermitId([7; 16]),
-        ..Charge::named(
+        ..LimiterCharge::named(
             Name::exact(&format!("{{fuzz}}:{number}"))
                 .unwrap()
                 .counted_by(algorithm)

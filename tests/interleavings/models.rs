@@ -21,7 +21,7 @@ use loom::{
 use crate::{
     clock::ManualClock,
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     labels::Labels,
     limit::LimitSource,
@@ -302,9 +302,9 @@ fn name() -> Name {
 
 fn question() -> Acquire {
     Acquire {
-        first: Charge {
+        first: LimiterCharge {
             id: PermitId([7; 16]),
-            ..Charge::named(name(), LimitSource::Store, Labels::unnamed("a"), 1)
+            ..LimiterCharge::named(name(), LimitSource::Store, Labels::unnamed("a"), 1)
         },
         rest: Vec::new(),
         on_failure: None,

@@ -165,7 +165,7 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
         Source::Cache => By::Cache,
         Source::Lease => By::Lease,
         Source::Local => By::Local,
-        Source::Layer => return Err(format!("nothing for the layer to decide: {decision:?}")),
+        Source::None => return Err(format!("nothing for the layer to decide: {decision:?}")),
         // The failure policy.
         _ => By::Policy,
     };

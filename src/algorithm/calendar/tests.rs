@@ -8,7 +8,7 @@ use crate::{
         answer::Verdict,
         limiter::{LimiterState, Terms},
     },
-    demand::Charge,
+    demand::LimiterCharge,
     limit::{Limit, LimitSource},
 };
 
@@ -23,7 +23,7 @@ fn limit(text: &str) -> Limit {
 }
 
 fn take(limiter: &mut Limiter, limit: Limit, permits: u32, millis: i64) -> Answer {
-    let charge = Charge::plain(LimitSource::Code(limit), permits, PermitId::NONE);
+    let charge = LimiterCharge::plain(LimitSource::Code(limit), permits, PermitId::NONE);
     limiter.state.count_by(Counting::default().of(Some(&limit)));
     let now = Now::at(0).ticks(millis);
     limiter
@@ -38,7 +38,7 @@ fn settle(
     (taken, keep): (u32, u32),
     millis: i64,
 ) -> i64 {
-    let charge = Charge::plain(LimitSource::Code(limit), taken, PermitId::NONE);
+    let charge = LimiterCharge::plain(LimitSource::Code(limit), taken, PermitId::NONE);
     let name = charge
         .name()
         .clone()

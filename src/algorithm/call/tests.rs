@@ -34,11 +34,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = any::<[bool; 6]>();
     let step = (limit, flags, 1..8_u32, 0..12_u8, 0..400_i64).prop_map(
         |(limit, [waits, shadow, rewrite, remaining, resendable, leads], permits, id, pause)| {
-            let charge = Charge {
+            let charge = LimiterCharge {
                 shadow,
                 lead: if leads { 100 } else { 0 },
                 // Some are sent again.
-                ..Charge::plain(limit, permits, PermitId([id; 16]))
+                ..LimiterCharge::plain(limit, permits, PermitId([id; 16]))
             };
             Step {
                 acquire: Acquire {
@@ -62,9 +62,9 @@ const TERMS: Terms = Terms {
 };
 
 /// Takes one permit, at most so many a second.
-fn take(rate: u64, id: u8) -> Charge {
+fn take(rate: u64, id: u8) -> LimiterCharge {
     let limit = LimitSource::Code(Limit::per_second(rate));
-    Charge::plain(limit, 1, PermitId([id; 16]))
+    LimiterCharge::plain(limit, 1, PermitId([id; 16]))
 }
 
 /// Returns how limiters count that have slots, or days.
@@ -129,7 +129,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
         (ByName::Gcra, tat, in_micros, 0, 1_000_000),
     ] {
         let settle = |limiter: &mut LimiterState, limit, permits, keep| {
-            let charge = Charge::plain(limit, permits, PermitId([1; 16]));
+            let charge = LimiterCharge::plain(limit, permits, PermitId([1; 16]));
             let name = charge.name().clone().counted_by(algorithm);
             limiter.settle(&charge.of(name).receipt(), taken, keep, now)
         };

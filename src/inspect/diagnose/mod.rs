@@ -30,7 +30,7 @@ use crate::{
             RedisStore,
             wire::{
                 self, gcra,
-                script::{Call, Script},
+                script::{Script, ScriptCall},
             },
         },
     },
@@ -201,7 +201,7 @@ impl Look<'_> {
     async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
         let mut command = DIAGNOSE.start(keys.len(), 2);
         command.arg(keys).arg((first, PAGE));
-        let call = Call {
+        let call = ScriptCall {
             script: &DIAGNOSE,
             command,
             once: false,

@@ -60,7 +60,7 @@ fn number(of: &Value, result: &str, source: Source) -> u64 {
     of[result][source.as_str()].as_u64().unwrap_or_default()
 }
 
-const SOURCES: [Source; 3] = [Source::Store, Source::Cache, Source::Layer];
+const SOURCES: [Source; 3] = [Source::Store, Source::Cache, Source::None];
 
 proptest! {
     /// The sums of the page are those of a ledger, whatever happened in which order.

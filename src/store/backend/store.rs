@@ -9,7 +9,7 @@ use crate::{
     algorithm::answer::{self, Changed, Verdict},
     clock::{Clock, Now, SteadyClock, moment},
     decision::Decision,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{ConfigError, Error, ErrorKind},
     limit::{Limit, RateType},
     list::List,
@@ -133,7 +133,7 @@ impl<B: Backend> Unguarded<B> {
 }
 
 /// Returns the answer in microseconds, from now on.
-fn counted(charge: &Charge, answer: &Answer) -> answer::Answer {
+fn counted(charge: &LimiterCharge, answer: &Answer) -> answer::Answer {
     // Rounded up: a wait is never too short.
     let micros = |time: Duration| i64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
     let verdict = match answer.wait {
@@ -152,7 +152,7 @@ fn counted(charge: &Charge, answer: &Answer) -> answer::Answer {
 
 impl<B: Backend> Decide for Unguarded<B> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let is_lacking = |charge: &Charge| {
+        let is_lacking = |charge: &LimiterCharge| {
             let limit = charge.limit();
             let is_per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
             !charge.name().tells_grants_apart() || limit.given().is_some_and(is_per_client)

@@ -10,7 +10,7 @@
 //! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
 //! A call that all its callers have left counts as a failure if they left at their deadline, and if
-//! the server was silent: see [`Traffic`]. Callers who hang up early prove nothing, or a client
+//! the server was silent: see [`NodeTraffic`]. Callers who hang up early prove nothing, or a client
 //! could have all others answered by policy by sending requests and leaving at once. A server that
 //! answers others in the meantime has more to do than it can in time, by a burst: that is overload,
 //! and an open breaker would lift the limits of all for the burst of one. The breaker also learns
@@ -26,10 +26,10 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::traffic::{Traffic, WatchedConnection};
+pub(crate) use self::traffic::{NodeTraffic, WatchedConnection};
 use crate::{
     clock::Clock,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     macros::{detail, notice, warning},
     name::Name,
@@ -73,7 +73,7 @@ pub(crate) struct Breakers {
     /// A call that takes as long is too late for its callers.
     slow: Duration,
     /// Finds the node of a name, and records what comes from there.
-    traffic: Arc<Traffic>,
+    traffic: Arc<NodeTraffic>,
     clock: Arc<dyn Clock>,
     jitter: RandomState,
     /// Made once, as it is returned often.
@@ -145,7 +145,7 @@ impl Breakers {
             has_failures: AtomicBool::new(false),
             failures: failures.min(MOST_FAILURES),
             slow,
-            traffic: Arc::new(Traffic::new(nodes, place, Arc::clone(&clock))),
+            traffic: Arc::new(NodeTraffic::new(nodes, place, Arc::clone(&clock))),
             clock,
             jitter: RandomState::new(),
             open: Error::new(ErrorKind::Unavailable).detail("its breaker is open"),
@@ -168,7 +168,7 @@ impl Breakers {
     }
 
     /// Returns what is recorded of the nodes' replies, also where there is no breaker.
-    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+    pub(crate) fn traffic(&self) -> &Arc<NodeTraffic> {
         &self.traffic
     }
 
@@ -188,12 +188,12 @@ impl Breakers {
     fn look_up(&self, acquire: &Acquire) -> Option<Error> {
         let now = self.clock.now();
         let state = self.state();
-        let refuses = |charge: &Charge| {
+        let refuses = |charge: &LimiterCharge| {
             let node = state.nodes.get(self.traffic.index(charge.name()));
             node.is_some_and(|node| node.refuses(now))
         };
         // A shadow limit is no reason to refuse.
-        let counts = |charge: &&Charge| !charge.shadow || acquire.is_all_shadow();
+        let counts = |charge: &&LimiterCharge| !charge.shadow || acquire.is_all_shadow();
         let mut charges = acquire.charges().filter(counts);
         charges.any(refuses).then(|| self.open.clone())
     }

@@ -2,7 +2,7 @@
 
 use std::{error, fmt, pin::pin, sync::Arc, time::Duration};
 
-use super::breaker::Traffic;
+use super::breaker::NodeTraffic;
 use crate::{
     clock,
     decision::Decision,
@@ -16,7 +16,7 @@ use crate::{
 /// caller is admitted all the same, and so pays for it.
 pub(crate) struct Deadline {
     longest: Duration,
-    traffic: Arc<Traffic>,
+    traffic: Arc<NodeTraffic>,
 }
 
 /// The source of the error of a call that was given up at its deadline.
@@ -48,7 +48,7 @@ impl fmt::Display for GivenUp {
 impl error::Error for GivenUp {}
 
 impl Deadline {
-    pub(crate) fn new(longest: Duration, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn new(longest: Duration, traffic: Arc<NodeTraffic>) -> Self {
         Self { longest, traffic }
     }
 
@@ -85,7 +85,7 @@ impl Deadline {
         match tokio::time::timeout(longest, pin!(call())).await {
             Ok(decision) => decision,
             Err(_) => {
-                // Its own wait tells nothing of the server.
+                // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
                 let given_up = if self.traffic.any_was_silent(acquire, asked, self.longest) {
                     GivenUp::Silence

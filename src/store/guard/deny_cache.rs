@@ -26,7 +26,7 @@ use super::{
 use crate::{
     clock::{Clock, moment},
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     labels::Labels,
     limit::Limit,
     list::List,
@@ -53,7 +53,7 @@ pub(crate) struct Refusals {
     generations: Generations,
     /// The clock of the logs.
     clock: StoreClock,
-    /// Of callers that are refused whatever they ask.
+    /// The bans, by which callers are refused whatever they ask.
     pub(crate) bans: Arc<Bans>,
 }
 
@@ -184,7 +184,7 @@ impl Refusals {
             }
             // Until the limit is changed.
             (RefusalKind::AboveRate, _) => self.cap,
-            // The call has told `bans`.
+            // The call has reported it to `bans`.
             (RefusalKind::Banned, _) => return self.any.store(true, Ordering::Relaxed),
             // Not of the store, or not of the limits alone.
             (
@@ -282,7 +282,7 @@ impl Refusals {
 
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
-        let by_server = |charge: &Charge| charge.name().algorithm().waits_by_server();
+        let by_server = |charge: &LimiterCharge| charge.name().algorithm().waits_by_server();
         if !self.clock.is_own() || !acquire.charges().any(by_server) {
             Some(&self.clock)
         } else if acquire.charges().all(by_server) {
@@ -391,7 +391,7 @@ struct Held {
 }
 
 impl Held {
-    fn of(charge: &Charge) -> Self {
+    fn of(charge: &LimiterCharge) -> Self {
         Self {
             limiter: charge.limiter.share(),
             labels: Arc::clone(&charge.labels),
@@ -401,7 +401,7 @@ impl Held {
     }
 
     /// Returns whether its answer is that to this charge.
-    fn answers(&self, charge: &Charge) -> bool {
+    fn answers(&self, charge: &LimiterCharge) -> bool {
         (self.permits, self.shadow) == (charge.permits, charge.shadow)
             && *self.limiter == *charge.limiter
             && (Arc::ptr_eq(&self.labels, &charge.labels)

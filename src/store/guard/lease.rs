@@ -30,11 +30,11 @@ use super::{clock::StoreClock, queue::Queues};
 use crate::{
     clock::Clock,
     decision::{Decision, RefusalKind},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     list::List,
     name::Name,
-    receipt::Receipt,
+    receipt::{Receipt, TakenFrom},
     store::{Calls, Listener, Op},
     sync::OnDrop,
 };
@@ -183,7 +183,7 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
 /// left, by which the next lease goes.
 fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
     Acquire {
-        first: Charge {
+        first: LimiterCharge {
             permits: plan.ahead,
             id: like.first.id.for_ahead(),
             lead: i64::try_from(plan.lead.as_millis()).unwrap_or(i64::MAX),
@@ -248,8 +248,8 @@ impl<S: Calls> Calls for Leasing<S> {
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        match (&receipt.lease, receipt.permits.checked_sub(keep)) {
-            (Some(lease), Some(unused)) => lease.give_back(unused),
+        match (&receipt.taken_from, receipt.permits.checked_sub(keep)) {
+            (TakenFrom::Lease(lease), Some(unused)) => lease.give_back(unused),
             // More than it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
         }

@@ -17,13 +17,13 @@ use self::recent::Recent;
 use crate::{
     clock::{Clock, millis},
     decision::{Decision, Grant, Refusal, RefusalKind, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     failure_policy::part,
     labels::Warning,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
-    receipt::{Place, Receipt},
+    receipt::{Receipt, TakenFrom},
     store::StandIn,
     sync::lock,
 };
@@ -80,7 +80,7 @@ impl<L: StandIn> Locals<L> {
     ///
     /// Returns the receipt that is the store's.
     pub(crate) fn settle(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
-        if receipt.place != Place::Store {
+        if receipt.is_local() {
             self.store.settle(receipt.clone(), keep);
             return receipt.of_store();
         }
@@ -139,7 +139,7 @@ impl<L: StandIn> Locals<L> {
     ///
     /// Shadow rules have no part in it, nor rules that pass uncounted while the store fails.
     fn share(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
-        let counted = |charge: &&Charge| !charge.shadow && !charge.allow_on_failure;
+        let counted = |charge: &&LimiterCharge| !charge.shadow && !charge.allow_on_failure;
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
@@ -164,7 +164,7 @@ impl<L: StandIn> Locals<L> {
 
     /// Returns the limit to decide by. One that only the store knows is the one last seen on this
     /// limiter, or on any limiter of its rule.
-    fn limit(&self, charge: &Charge) -> Option<Limit> {
+    fn limit(&self, charge: &LimiterCharge) -> Option<Limit> {
         let given = charge.limiter.limit.given().copied();
         let of_limiter = || self.recent.get()?.limit(charge.name());
         let of_rule = || lock(&self.last_seen).get(&charge.labels.name).copied();
@@ -177,7 +177,7 @@ impl<L: StandIn> Locals<L> {
 }
 
 /// Logs once for a rule that its requests are refused because its limit is not known.
-fn warn_unknown(charge: &Charge) {
+fn warn_unknown(charge: &LimiterCharge) {
     if charge.labels.is_to_warn(Warning::Unknown) {
         warning!(
             rule = charge.labels.for_logs(),
@@ -190,7 +190,7 @@ fn warn_unknown(charge: &Charge) {
 /// Returns the same grant with receipts that are settled here.
 fn taken_here(grant: &Grant) -> Grant {
     let receipts = grant.receipts().iter().cloned().map(|receipt| Receipt {
-        place: Place::Here,
+        taken_from: TakenFrom::Local,
         ..receipt
     });
     Grant::new(

@@ -14,14 +14,14 @@ use super::{deny_cache::Refusals, fallback::Fallback, local::Locals};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     labels::Labels,
     limit::LimitSource,
     list::List,
     name::Name,
-    receipt::{PermitId, Place, Receipt},
+    receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Listeners, MemoryStore, Op, OpResult,
         memory::shared::{Shared, stand_in},
@@ -111,7 +111,7 @@ impl Calls for Scripted {
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        assert_eq!(receipt.place, Place::Store);
+        assert!(!receipt.is_local());
         let granted = if receipt.was_granted() {
             ", granted"
         } else {
@@ -151,20 +151,20 @@ pub(crate) fn ready<F: Future>(future: F) -> F::Output {
 }
 
 /// Returns so many permits of a limiter whose rule has its name.
-pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
+pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> LimiterCharge {
     let labels = Labels::new(name, false, None);
-    Charge::named(Name::exact(name).unwrap(), limit, labels, permits)
+    LimiterCharge::named(Name::exact(name).unwrap(), limit, labels, permits)
 }
 
-pub(crate) fn shadow(charge: Charge) -> Charge {
-    Charge {
+pub(crate) fn shadow(charge: LimiterCharge) -> LimiterCharge {
+    LimiterCharge {
         shadow: true,
         ..charge
     }
 }
 
 /// Returns a demand whose caller wants to know what is left, and waits for nothing.
-pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
+pub(crate) fn asks(charges: impl IntoIterator<Item = LimiterCharge>) -> Acquire {
     Acquire {
         wants_remaining: true,
         ..Acquire::of(charges, false)
@@ -174,7 +174,7 @@ pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
 /// Returns the same with a failure policy.
 pub(crate) fn by(
     policy: impl Into<Option<FailurePolicy>>,
-    charges: impl IntoIterator<Item = Charge>,
+    charges: impl IntoIterator<Item = LimiterCharge>,
 ) -> Acquire {
     Acquire {
         on_failure: policy.into(),

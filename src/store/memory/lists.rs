@@ -18,7 +18,7 @@ use crate::{
     },
     clock::Now,
     decision::Decision,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     limit::Limit,
     list::List,
@@ -89,7 +89,7 @@ impl Shared {
         } else {
             self.decide_lent(first, run, locked, now)
                 .map(|mut answers| {
-                    // What is estimated may be of others: it bans nobody.
+                    // An estimate may count permits of others: it bans no caller.
                     let each = terms.iter().zip(&answers);
                     let counted: List<_> = each
                         .map(|(ban, answer)| ban.filter(|_| !answer.estimated))
@@ -155,7 +155,7 @@ impl Shared {
     fn lend(
         &self,
         shard: &mut Shard,
-        charge: &Charge,
+        charge: &LimiterCharge,
         now: Now,
     ) -> Result<Option<StoredLimiter>, Error> {
         match self.find_or_add(shard, &charge.limiter, now) {

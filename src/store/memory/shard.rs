@@ -10,7 +10,7 @@ use crate::{
         limiter::{LimiterState, Terms},
     },
     clock::Now,
-    demand::{Acquire, Charge, Target},
+    demand::{Acquire, LimiterCharge, Target},
     error::Error,
     labels::Labels,
     name::{BuildSpread, Limiter, Name, Text},
@@ -110,11 +110,11 @@ impl StoredLimiter {
         now: Now,
     ) -> Result<(), Error> {
         algorithm::count_by(&mut self.limiter, &limiter.name, now);
-        let mut charge = Charge {
+        let mut charge = LimiterCharge {
             id,
             // A shadow is answered with what is left.
             shadow: true,
-            ..Charge::new(limiter.clone(), Labels::unnamed(""), permits)
+            ..LimiterCharge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
         let answer = (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         if answer.verdict != Verdict::Granted

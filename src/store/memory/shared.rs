@@ -10,13 +10,14 @@ use super::{
     untracked::Untracked,
 };
 use crate::{
+    algorithm::answer::Answer,
     clock::{Clock, Now},
     decision::{Decision, Refusal, RefusalKind},
-    demand::{Acquire, Charge, Target},
+    demand::{Acquire, LimiterCharge, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
-    name::Name,
+    name::{Limiter, Name},
     receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listeners, Op, OpResult, guard::policy},
     sync::lock,
@@ -48,7 +49,13 @@ impl Decide for Shared {
         if acquire.max_wait.is_some() {
             return None;
         }
-        Some(self.acquire_one(acquire))
+        // A decision is large: it is made where it is returned.
+        let is_alone = acquire.rest.is_empty() && acquire.first.labels.ban.is_none();
+        if is_alone && let Ok((answer, limiter)) = self.count_one(acquire) {
+            return Some(Ok(acquire.decision_alone(&answer, limiter)));
+        }
+        let decisions = self.acquire_all(std::slice::from_ref(acquire));
+        Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
@@ -150,22 +157,10 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    fn acquire_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        if acquire.rest.is_empty()
-            && acquire.first.labels.ban.is_none()
-            && let Ok(decision) = self.decide_one(acquire)
-        {
-            return Ok(decision);
-        }
-        let decisions = self.acquire_all(std::slice::from_ref(acquire))?;
-        decisions
-            .into_iter()
-            .next()
-            .ok_or_else(|| ErrorKind::Full.into())
-    }
-
-    /// Decides for one caller of one limiter that has a place, as nearly all are.
-    fn decide_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    /// Counts for one caller of one limiter that has a place, as nearly all are. Returns the limiter
+    /// too if it granted.
+    #[inline]
+    fn count_one(&self, acquire: &Acquire) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let (charge, now) = (&acquire.first, self.now());
         charge.check()?;
         let mut shard = self.shard(charge.name());
@@ -173,9 +168,7 @@ impl Shared {
             Some(kept) => kept,
             None => self.add(&mut shard, &charge.limiter, now)?,
         };
-        let (answer, limiter) = kept.decide(acquire, now)?;
-        drop(shard);
-        Ok(acquire.decision_alone(&answer, limiter))
+        kept.decide(acquire, now)
     }
 
     fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
@@ -245,7 +238,7 @@ impl Shared {
 
 #[cfg(feature = "_guards")]
 impl crate::store::StandIn for Shared {
-    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
+    fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
         let past = super::untracked::latest(past, most);
         if past.is_empty() {

@@ -18,10 +18,10 @@ use super::{
 use crate::{
     algorithm::{
         answer::Answer,
-        limiter::{Call, Counter, LimiterState, Needs},
+        limiter::{CallContext, Counter, LimiterState, Needs},
     },
     clock::{Now, TICKS},
-    demand::{Charge, Target},
+    demand::{LimiterCharge, Target},
     error::{Error, ErrorKind},
     limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
@@ -318,11 +318,11 @@ impl Counter for Estimate {
         limit::Algorithm::SlidingLog
     }
 
-    fn begin(&mut self, call: &Call, _wanted: i64) -> i64 {
+    fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         call.limit.rate - used(&self.parts)
     }
 
-    fn take(&mut self, charge: &Charge, _score: i64) {
+    fn take(&mut self, charge: &LimiterCharge, _score: i64) {
         self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
             let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);
@@ -330,7 +330,7 @@ impl Counter for Estimate {
         }
     }
 
-    fn end(&mut self, call: &Call, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
         let interval = ticks(call.limit.interval);
         for needs in needs {
             let lacks = needs.permits - answer.remaining;

@@ -37,7 +37,7 @@ use super::{
     classify::Class,
     node,
     transport::connection::Connection,
-    wire::{self, script::Call},
+    wire::{self, script::ScriptCall},
 };
 use crate::{
     clock::moment,
@@ -79,7 +79,7 @@ struct Queue {
     /// Set if a task is about to take those that stand here.
     is_sending: bool,
     /// In the order of arrival.
-    members: VecDeque<(Member, Call)>,
+    members: VecDeque<(Member, ScriptCall)>,
 }
 
 struct Member {
@@ -137,9 +137,9 @@ impl Batches {
     /// Dropping it leaves the call unsent, or carried out or not.
     pub(super) async fn send(
         self: &Arc<Self>,
-        call: &mut Option<Call>,
+        call: &mut Option<ScriptCall>,
         run: &[Acquire],
-        again: &(dyn Fn() -> Option<Call> + Sync),
+        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
     ) -> Result<Value, Failure> {
         let Some(first) = run.first() else {
             return Err(Failure::unsent(ErrorKind::Permits.into()));
@@ -173,7 +173,7 @@ impl Batches {
             Some(call) => Box::pin(self.exchange(call, limiter, asked_at)).await,
             None => Err(Failure::unsent(ErrorKind::Permits.into())),
         };
-        call.take().into_iter().for_each(Call::recycle);
+        call.take().into_iter().for_each(ScriptCall::recycle);
         outcome.map_err(|failure| Failure {
             // The batch may have been sent.
             unacknowledged: failure.unacknowledged || went_together,
@@ -183,7 +183,7 @@ impl Batches {
 
     /// Returns the runtime whose queue a call may stand in. Callers that wait for permits may give
     /// back while their call stands there, and it would take after that.
-    fn goes_together(&self, call: Option<&Call>, run: &[Acquire]) -> Option<Handle> {
+    fn goes_together(&self, call: Option<&ScriptCall>, run: &[Acquire]) -> Option<Handle> {
         let together = call.is_some_and(|call| wire::batch_of(call.script).is_some())
             && run.iter().all(|acquire| acquire.max_wait.is_none())
             && !self.connection.is_cluster()
@@ -199,7 +199,7 @@ impl Batches {
     /// Dropping it may leave the call carried out or not.
     async fn exchange(
         &self,
-        call: &Call,
+        call: &ScriptCall,
         limiter: &Limiter,
         asked_at: Option<Instant>,
     ) -> Result<Value, Failure> {
@@ -236,7 +236,7 @@ impl Batches {
     }
 
     /// Lets a call go alone if none is in flight.
-    fn goes_first(self: &Arc<Self>, runtime: &Handle) -> Option<InFlight> {
+    fn goes_first(self: &Arc<Self>, runtime: &Handle) -> Option<CallInFlight> {
         let mut queues = lock(&self.queues);
         let queue = queues.entry(runtime.id()).or_default();
         if queue.in_flight > 0 || queue.is_sending {
@@ -251,9 +251,9 @@ impl Batches {
         self: &'a Arc<Self>,
         runtime: &Handle,
         run: &'a [Acquire],
-        call: Call,
+        call: ScriptCall,
         member: impl FnOnce(u64, oneshot::Sender<Result<Value, Failure>>) -> Member,
-    ) -> Place<'a> {
+    ) -> BatchPlace<'a> {
         let id = runtime.id();
         let (sender, reply) = oneshot::channel();
         let (number, begins) = {
@@ -266,7 +266,7 @@ impl Batches {
         if begins {
             self.spawn(runtime);
         }
-        Place {
+        BatchPlace {
             batches: self,
             runtime: id,
             number,
@@ -285,8 +285,8 @@ impl Batches {
         runtime.spawn(task.send());
     }
 
-    fn in_flight(self: &Arc<Self>, runtime: Handle) -> InFlight {
-        InFlight {
+    fn in_flight(self: &Arc<Self>, runtime: Handle) -> CallInFlight {
+        CallInFlight {
             batches: Arc::clone(self),
             runtime,
         }
@@ -338,7 +338,7 @@ impl Queue {
     }
 
     /// Takes the first that stand here, for a call that is in flight from now on.
-    fn take(&mut self) -> (VecDeque<Member>, Vec<Call>) {
+    fn take(&mut self) -> (VecDeque<Member>, Vec<ScriptCall>) {
         let count = self.members.len().min(LONGEST);
         self.is_sending = false;
         self.in_flight += 1;
@@ -357,24 +357,24 @@ impl Failure {
 }
 
 /// Returns a lone call itself, or one for all.
-fn together(mut calls: Vec<Call>) -> Option<Call> {
+fn together(mut calls: Vec<ScriptCall>) -> Option<ScriptCall> {
     match calls.len() {
         1 => calls.pop(),
         _ => {
             let batch = wire::batch(calls.iter());
-            calls.into_iter().for_each(Call::recycle);
+            calls.into_iter().for_each(ScriptCall::recycle);
             batch
         }
     }
 }
 
 /// A call in flight. Dropping it lets those that came meanwhile go.
-struct InFlight {
+struct CallInFlight {
     batches: Arc<Batches>,
     runtime: Handle,
 }
 
-impl Drop for InFlight {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
         let begins = self.batches.with(self.runtime.id(), |queue| {
             queue.in_flight = queue.in_flight.saturating_sub(1);
@@ -387,7 +387,7 @@ impl Drop for InFlight {
 }
 
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
-struct Place<'a> {
+struct BatchPlace<'a> {
     batches: &'a Batches,
     runtime: Id,
     number: u64,
@@ -395,7 +395,7 @@ struct Place<'a> {
     reply: oneshot::Receiver<Result<Value, Failure>>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for BatchPlace<'_> {
     fn drop(&mut self) {
         if self.reply.is_terminated() {
             return;

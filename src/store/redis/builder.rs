@@ -8,7 +8,7 @@ use redis::TlsCertificates;
 use super::{
     health::DEFAULT_FAILURES,
     store::{RedisStore, Settings},
-    transport::source::Source,
+    transport::source::ConnectionSource,
 };
 use crate::{
     clock::Clock,
@@ -48,12 +48,12 @@ const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct RedisStoreBuilder {
-    source: Result<Source, ConfigError>,
+    source: Result<ConnectionSource, ConfigError>,
     settings: Settings,
 }
 
 impl RedisStoreBuilder {
-    pub(super) fn new(source: Result<Source, ConfigError>) -> Self {
+    pub(super) fn new(source: Result<ConnectionSource, ConfigError>) -> Self {
         Self {
             source,
             settings: Settings {
@@ -168,8 +168,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Adds an observer, which is told of all that the store is asked, of its calls to Redis and of
-    /// its changes. Default: none. They are called in the order in which they were added.
+    /// Adds an observer, which receives all decisions of the store, its calls to Redis and its
+    /// changes. Default: none. They are called in the order in which they were added.
     pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
         self.settings.observers = self.settings.observers.and(observer);
         self

@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 use super::{
     node::{SLOTS, SLOTS_TOGETHER, place},
     store::{RedisStore, Settings},
-    transport::{connection::ConnectionState, source::Source},
+    transport::{connection::ConnectionState, source::ConnectionSource},
 };
 pub use crate::store::guard::breaker::BreakerState;
 use crate::{
@@ -55,7 +55,7 @@ impl RedisStore {
 }
 
 impl Settings {
-    pub(crate) fn breakers(&self, source: &Source) -> Breakers {
+    pub(crate) fn breakers(&self, source: &ConnectionSource) -> Breakers {
         let is_cluster = source.is_cluster;
         let (nodes, place): (_, fn(&Name) -> usize) = if is_cluster {
             (usize::from(SLOTS / SLOTS_TOGETHER), place)

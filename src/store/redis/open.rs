@@ -11,7 +11,7 @@ use super::{
     transport::{
         address::{self, refused},
         link::tcp_settings,
-        source::Source,
+        source::ConnectionSource,
     },
 };
 use crate::error::ConfigError;
@@ -46,7 +46,7 @@ impl RedisStore {
     pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(
             read_address(address)
-                .and_then(|info| Source::address(info).map_err(|error| refused(&error))),
+                .and_then(|info| ConnectionSource::address(info).map_err(|error| refused(&error))),
         )
     }
 
@@ -136,7 +136,7 @@ impl RedisStore {
     /// The pool's own settings apply to it: set TCP_NODELAY and the timeouts there. The size of the
     /// pool does not matter here.
     pub fn pool(pool: Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(Source::pool(pool)))
+        RedisStoreBuilder::new(Ok(ConnectionSource::pool(pool)))
     }
 
     /// Starts a store on a Redis Cluster, by a pool: as [`pool`](Self::pool).
@@ -151,7 +151,7 @@ impl RedisStore {
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(Source::cluster_pool(pool)))
+        RedisStoreBuilder::new(Ok(ConnectionSource::cluster_pool(pool)))
     }
 
     /// Starts a store on the master that sentinels monitor, by a pool: as [`pool`](Self::pool).
@@ -179,7 +179,7 @@ impl RedisStore {
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        RedisStoreBuilder::new(Ok(Source::own(connection)))
+        RedisStoreBuilder::new(Ok(ConnectionSource::own(connection)))
     }
 }
 

@@ -13,7 +13,7 @@ use std::{cmp::Ordering, mem};
 use super::{server::Server, wire};
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     list::List,
     receipt::Receipt,
@@ -26,7 +26,7 @@ impl Server {
     ///
     /// Dropping it gives back all that it may have taken.
     pub(super) async fn acquire_parts(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let mut taken = Taken {
+        let mut taken = TakenSoFar {
             server: self,
             limits: List::new(),
             receipts: List::new(),
@@ -60,9 +60,9 @@ impl Server {
 
 /// Returns the parts of the list, one for each call.
 fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
-    let mut charges: Vec<&Charge> = acquire.charges().collect();
+    let mut charges: Vec<&LimiterCharge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
-        let made_up = |charge: &Charge| !charge.key_is_bounded;
+        let made_up = |charge: &LimiterCharge| !charge.key_is_bounded;
         let by_key = made_up(a).cmp(&made_up(b));
         by_key.then_with(|| likelier_to_refuse(a, b))
     });
@@ -86,8 +86,8 @@ fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
 }
 
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
-fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
-    let part = |charge: &Charge, of: &Charge| {
+fn likelier_to_refuse(a: &LimiterCharge, b: &LimiterCharge) -> Ordering {
+    let part = |charge: &LimiterCharge, of: &LimiterCharge| {
         let limit = of.limiter.limit.given();
         u128::from(charge.permits) * u128::from(limit.map_or(u64::MAX, |limit| limit.permits()))
     };
@@ -95,7 +95,7 @@ fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
 }
 
 /// The permits taken by the calls so far. Dropping it gives them back.
-struct Taken<'a> {
+struct TakenSoFar<'a> {
     server: &'a Server,
     limits: List<LimitState>,
     receipts: List<Receipt>,
@@ -103,7 +103,7 @@ struct Taken<'a> {
     asking: List<Receipt>,
 }
 
-impl Taken<'_> {
+impl TakenSoFar<'_> {
     /// Returns a refusal with the state of all limits that the calls have met.
     fn refused(&self, refusal: Refusal) -> Refusal {
         let mut limits = refusal.limits;
@@ -117,7 +117,7 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenSoFar<'_> {
     fn drop(&mut self) {
         for receipt in self.receipts.iter().chain(self.asking.iter()) {
             self.server.settle(receipt, 0, true);

@@ -7,13 +7,13 @@ use super::{
     rewritten::Rewritten,
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
-    wire::{self, script::Call, verbs},
+    wire::{self, script::ScriptCall, verbs},
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
     clock::{Clock, millis, moment},
     decision::{Decision, Refusal},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     labels::Warning,
     limit::{LimitSource, StoredLimit},
@@ -176,7 +176,7 @@ impl Server {
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-        call = Some(Call {
+        call = Some(ScriptCall {
             script: scripts.acquire,
             command: wire::acquire(
                 scripts.acquire,
@@ -210,7 +210,7 @@ impl Server {
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
-        let mut call = Some(Call {
+        let mut call = Some(ScriptCall {
             script: banning,
             command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
             once: !scripts.is_idempotent,
@@ -228,9 +228,9 @@ impl Server {
     /// Calls, and gives back the grants of callers that will not receive them.
     async fn call_for(
         &self,
-        call: &mut Option<Call>,
+        call: &mut Option<ScriptCall>,
         run: &[Acquire],
-        again: &(dyn Fn() -> Option<Call> + Sync),
+        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
     ) -> Result<redis::Value, Error> {
         let reply = self.batches.send(call, run, again).await;
         reply.map_err(|failure| {
@@ -289,7 +289,7 @@ impl Server {
         Ok(stored)
     }
 
-    fn rewrites(&self, charge: &Charge) -> bool {
+    fn rewrites(&self, charge: &LimiterCharge) -> bool {
         matches!(charge.limit(), LimitSource::Code(_)) && !self.rewritten.lately(charge.name())
     }
 
@@ -325,7 +325,7 @@ impl Server {
     }
 
     /// Records and logs the side effects of an acquire.
-    fn report(&self, charge: &Charge, answer: &Answer) {
+    fn report(&self, charge: &LimiterCharge, answer: &Answer) {
         if answer.changed != Changed::Nothing {
             self.listeners.changed(charge.name());
         }

@@ -14,7 +14,7 @@ use super::{
     batch::Batches,
     classify::Class,
     transport::connection::{Connection, Failed},
-    wire::script::Call,
+    wire::script::ScriptCall,
 };
 use crate::{
     clock::{self, moment},
@@ -58,7 +58,7 @@ struct Settlement {
     name: Name,
     /// Taken for a list of several calls that a later call refused.
     undone: bool,
-    call: Call,
+    call: ScriptCall,
     /// Set if it may be sent more than once.
     repeatable: bool,
     /// The latest instant at which the call began; that of queueing, if the call was answered.
@@ -111,7 +111,7 @@ impl SettleQueue {
     /// `undone` marks permits taken for a list of several calls that a later call refused. Other
     /// such lists are not woken by it: they would take and release without end, and make each other
     /// do so.
-    pub(super) fn push(&self, receipt: &Receipt, keep: u32, mut call: Call, undone: bool) {
+    pub(super) fn push(&self, receipt: &Receipt, keep: u32, mut call: ScriptCall, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
         let full = *self.counts.on_their_way.borrow() >= PLACES;

@@ -13,7 +13,7 @@ use super::{
     settle_queue::{self, SettleQueue},
     transport::{
         connection::Connection,
-        source::{Dial, Source},
+        source::{ConnectionSource, Dial},
     },
     wire,
 };
@@ -23,7 +23,7 @@ use crate::{
     observe::Observers,
     store::{
         About, AnyStore,
-        guard::breaker::Traffic,
+        guard::breaker::NodeTraffic,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
     },
@@ -160,7 +160,7 @@ impl RedisStore {
         counts.lost_charges.load(Ordering::Relaxed)
     }
 
-    pub(super) fn assemble(source: Source, settings: Settings) -> Self {
+    pub(super) fn assemble(source: ConnectionSource, settings: Settings) -> Self {
         let breakers = settings.breakers(&source);
         let traffic = Arc::clone(breakers.traffic());
         let guards = Guards {
@@ -226,7 +226,7 @@ impl Sealed for RedisStore {
 }
 
 impl Settings {
-    fn dial(&self, traffic: Arc<Traffic>) -> Dial {
+    fn dial(&self, traffic: Arc<NodeTraffic>) -> Dial {
         Dial {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,

@@ -12,7 +12,7 @@ use http::request::Parts;
 use super::{CostOf, LimitOf, Rule, Share};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    demand::Charge,
+    demand::LimiterCharge,
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
@@ -161,7 +161,7 @@ impl CompiledRule {
     }
 
     /// Returns the charge for a request; `None` if the rule does not apply to it.
-    pub(super) fn plan(&self, parts: &Parts) -> Result<Option<Charge>, Missing> {
+    pub(super) fn plan(&self, parts: &Parts) -> Result<Option<LimiterCharge>, Missing> {
         let rule = &self.rule;
         let permits = match &rule.cost {
             CostOf::Fixed(cost) => *cost,
@@ -202,12 +202,12 @@ impl CompiledRule {
             let counting = name.counting().of(limit.given());
             name = name.counted(counting);
         }
-        Ok(Some(Charge {
+        Ok(Some(LimiterCharge {
             shadow: !rule.share.has(&name),
             allow_on_failure: rule.on_failure == FailurePolicy::Allow,
             key_is_bounded: self.key_is_bounded,
             lease: (!rule.lease.is_zero()).then_some(rule.lease),
-            ..Charge::named(name, limit, Arc::clone(&named.labels), permits)
+            ..LimiterCharge::named(name, limit, Arc::clone(&named.labels), permits)
         }))
     }
 
@@ -326,8 +326,8 @@ impl Rule {
         if let Some(ban) = &self.ban {
             ban.check(label)?;
             if !self.lease.is_zero() {
-                bail!(Rule: "rule {label:?} leases permits and bans callers: a permit in hand asks \
-                    nobody, so choose one of the two");
+                bail!(Rule: "rule {label:?} leases permits and bans callers: a leased \
+                    permit does not reach the store, so choose one of the two");
             }
             if self.has_calendar() {
                 bail!(Rule: "rule {label:?} counts by the calendar and bans callers: give the ban \

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use http::{Method, request::Parts};
 
-use super::pattern::{Pattern, Place, Segment, counts_as, full_path, segments};
+use super::pattern::{PathPattern, Pattern, Segment, counts_as, full_path, segments};
 use crate::web::request::template;
 
 /// The node at which all routes begin.
@@ -27,9 +27,9 @@ const ROOT: usize = 0;
 pub(crate) struct Index {
     patterns: Vec<Pattern>,
     nodes: Vec<Node>,
-    /// By the text in [`Place::Grpc`].
+    /// By the text in [`PathPattern::Grpc`].
     grpc: HashMap<String, Entries>,
-    /// Patterns without a place, which are tried one by one.
+    /// Patterns without a path, which are tried one by one.
     others: Vec<usize>,
     /// The length of the longest text in the tree or the map. A longer text is not hashed.
     longest: usize,
@@ -46,7 +46,7 @@ struct Node {
     rests: Entries,
 }
 
-/// The entries of one place, in the order of the table.
+/// The entries of one path, in the order of the table.
 #[derive(Default)]
 struct Entries {
     all: Vec<usize>,
@@ -73,7 +73,7 @@ impl Index {
     /// # Errors
     ///
     /// Returns the first entry that is never reached, and the earlier one that matches its
-    /// requests. Compares only places: it is unknown which requests a closure matches.
+    /// requests. Compares only paths: it is unknown which requests a closure matches.
     pub(crate) fn new(patterns: Vec<Pattern>) -> Result<Self, (usize, usize)> {
         let mut index = Self::empty();
         for (entry, pattern) in patterns.iter().enumerate() {
@@ -118,9 +118,9 @@ impl Index {
     }
 
     fn insert(&mut self, entry: usize, pattern: &Pattern) {
-        let (method, entries) = match pattern.places.first() {
-            Some(Place::Route(method, path)) => (method.clone(), self.at(path)),
-            Some(Place::Grpc(path)) => {
+        let (method, entries) = match pattern.paths.first() {
+            Some(PathPattern::Route(method, path)) => (method.clone(), self.at(path)),
+            Some(PathPattern::Grpc(path)) => {
                 self.longest = self.longest.max(path.len());
                 (None, self.grpc.entry(path.clone()).or_default())
             }
@@ -153,12 +153,12 @@ impl Index {
         &mut self.nodes[at].ends
     }
 
-    /// Returns an entry that matches all requests of a pattern. As a request must be at all places
-    /// of the pattern, an entry that matches all requests of one place is enough.
+    /// Returns an entry that matches all requests of a pattern. As a request must match all
+    /// paths of the pattern, an entry that matches all requests of one path is enough.
     fn taken(&self, pattern: &Pattern) -> Option<usize> {
-        pattern.places.iter().find_map(|place| match place {
-            Place::Route(method, path) => self.covering(method.as_ref(), path),
-            Place::Grpc(path) => {
+        pattern.paths.iter().find_map(|path| match path {
+            PathPattern::Route(method, path) => self.covering(method.as_ref(), path),
+            PathPattern::Grpc(path) => {
                 let service = path.rfind('/').and_then(|end| path.get(..=end))?;
                 let mut paths = [service, path].into_iter();
                 paths.find_map(|path| self.grpc.get(path)?.covers(None))
@@ -209,7 +209,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn run(&mut self) {
-        // Most tables of a few rules have no places at all.
+        // Most tables of a few rules have no paths at all.
         if self.index.others.len() < self.index.patterns.len() {
             if let Some(route) = template(&self.parts.extensions) {
                 self.route(route);

@@ -12,17 +12,17 @@ use crate::{
 /// A condition on a request's head.
 pub(crate) type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-/// The conditions of an entry, all of which must hold. Without any, every request matches.
+/// The conditions of an entry: all must hold. Without any, every request matches.
 #[derive(Clone, Default)]
 pub(crate) struct Pattern {
-    /// Where the index finds it: at the first. A request must be at all of them.
-    pub(super) places: Vec<Place>,
+    /// The index finds it by the first. A request must match all of them.
+    pub(super) paths: Vec<PathPattern>,
     pub(super) conditions: Vec<Condition>,
 }
 
-/// A part of all requests, known by their path.
+/// A condition on the path of a request.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum PathPattern {
     /// A method, and a valid path in the syntax of axum's router
     Route(Option<Method>, String),
     /// The path of a gRPC method, or that of a service with a slash at its end. By path alone: a
@@ -57,7 +57,7 @@ impl Pattern {
             segment.map_err(refuse)?;
         }
         Ok(Self {
-            places: vec![Place::Route(method, path.to_owned())],
+            paths: vec![PathPattern::Route(method, path.to_owned())],
             conditions: Vec::new(),
         })
     }
@@ -80,14 +80,14 @@ impl Pattern {
             ));
         }
         let path = format!("/{service}/{}", name.unwrap_or_default());
-        if !self.places.is_empty() {
+        if !self.paths.is_empty() {
             let (path, is_service) = (path.clone(), name.is_none());
             self = self.and(Arc::new(move |parts| match is_service {
                 true => parts.uri.path().starts_with(&path),
                 false => parts.uri.path() == path,
             }));
         }
-        self.places.push(Place::Grpc(path));
+        self.paths.push(PathPattern::Grpc(path));
         Ok(self)
     }
 
@@ -99,14 +99,14 @@ impl Pattern {
 
     /// Returns whether every request matches.
     pub(crate) fn is_everything(&self) -> bool {
-        self.places.is_empty() && self.conditions.is_empty()
+        self.paths.is_empty() && self.conditions.is_empty()
     }
 
-    /// Returns whether a request at its first place matches.
+    /// Returns whether a request matches whose path the index has found by the first one.
     pub(super) fn matches_there(&self, parts: &Parts) -> bool {
-        let method = match self.places.first() {
-            Some(Place::Route(method, _)) => method.as_ref(),
-            Some(Place::Grpc(_)) | None => None,
+        let method = match self.paths.first() {
+            Some(PathPattern::Route(method, _)) => method.as_ref(),
+            Some(PathPattern::Grpc(_)) | None => None,
         };
         method.is_none_or(|method| counts_as(&parts.method, method))
             && self.conditions.iter().all(|condition| condition(parts))

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt,
-    sync::{Arc, OnceLock},
+    fmt, iter,
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     decision::{Refusal, Source},
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     macros::warning,
@@ -392,18 +392,18 @@ impl CompiledRules {
     }
 
     fn passes(&self, result: RequestResult) -> Plan {
-        self.tell(result, None);
+        self.report(result, None);
         Plan::Pass
     }
 
     fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
-        self.tell(refusal.kind().into(), rule);
+        self.report(refusal.kind().into(), rule);
         Plan::Refuse(refusal)
     }
 
-    /// Tells the observers and the caller's span of a request that is decided without the store, by
-    /// this rule if by one.
-    fn tell(&self, result: RequestResult, rule: Option<&CompiledRule>) {
+    /// Reports a request that is decided without the store, by this rule if by one, to the
+    /// observers and the caller's span.
+    fn report(&self, result: RequestResult, rule: Option<&CompiledRule>) {
         let (observers, span) = (&self.defaults.observers, CallerSpan::current());
         if observers.is_empty() && span.is_none() {
             return;
@@ -421,7 +421,7 @@ impl CompiledRules {
         });
         let decided = Decided {
             result,
-            source: Source::Layer,
+            source: Source::None,
             error: None,
             waited: None,
             rules: rule.as_slice(),
@@ -447,7 +447,7 @@ impl CompiledRules {
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
         let mut charge_ifs = ChargeIfs::new();
-        let (mut first, mut rest): (Option<Charge>, Vec<Charge>) = (None, Vec::new());
+        let mut asked: Option<Acquire> = None;
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -469,34 +469,30 @@ impl CompiledRules {
             if let Some(charge_if) = &rule.rule.charge_if {
                 charge_ifs.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
             }
-            add(charge, &mut first, &mut rest);
+            match &mut asked {
+                None => asked = Some(Acquire::new(charge, Vec::new(), None)),
+                Some(acquire) => add(charge, acquire),
+            }
         }
-        let Some(first) = first else {
+        let Some(mut acquire) = asked else {
             return self.passes(RequestResult::NoRule);
         };
+        // A lease is sized by the permits left.
+        acquire.wants_remaining = self.defaults.remaining || acquire.first.lease.is_some();
+        acquire.on_failure = Some(strictest);
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
-        let enforced = !(first.shadow && rest.iter().all(|charge| charge.shadow));
-        let wait = wait.filter(|_| enforced);
-        let acquire = Acquire {
-            // A lease is sized by the permits left.
-            wants_remaining: self.defaults.remaining || first.lease.is_some(),
-            first,
-            rest,
-            on_failure: Some(strictest),
-            max_wait: wait.map(|(up_to, queue)| MaxWait {
-                queue: Some(queue),
-                ..MaxWait::of(up_to)
-            }),
-            asked_at: None,
-            unsent: OnceLock::new(),
-        };
+        let wait = wait.filter(|_| !acquire.is_all_shadow());
+        acquire.max_wait = wait.map(|(up_to, queue)| MaxWait {
+            queue: Some(queue),
+            ..MaxWait::of(up_to)
+        });
         Plan::Acquire(acquire, charge_ifs)
     }
 }
 
 /// Adds a charge to those of a request, in which each limiter is charged once.
-fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
-    let mut earlier = first.iter_mut().chain(rest.iter_mut());
+fn add(charge: LimiterCharge, acquire: &mut Acquire) {
+    let mut earlier = iter::once(&mut acquire.first).chain(&mut acquire.rest);
     match earlier.find(|earlier| earlier.name() == charge.name()) {
         // The sum of its rules' costs.
         Some(earlier) if earlier.shadow == charge.shadow => {
@@ -510,9 +506,6 @@ fn add(charge: Charge, first: &mut Option<Charge>, rest: &mut Vec<Charge>) {
         // A shadow rule must not refuse through an enforced rule on the same limiter.
         Some(earlier) if earlier.shadow => *earlier = charge,
         Some(_) => {}
-        None => match first {
-            None => *first = Some(charge),
-            Some(_) => rest.push(charge),
-        },
+        None => acquire.rest.push(charge),
     }
 }

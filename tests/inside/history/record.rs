@@ -94,7 +94,7 @@ impl Told {
                 Source::Store | Source::Lease => false,
                 // Told because nobody answered.
                 Source::Cache => *came == Came::Awaited,
-                Source::Local | Source::FailurePolicy | Source::Layer | Source::Estimate => true,
+                Source::Local | Source::FailurePolicy | Source::None | Source::Estimate => true,
             },
         }
     }

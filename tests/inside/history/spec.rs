@@ -20,7 +20,7 @@ use crate::{
     },
     clock::Now,
     decision::{Decision, LimitState, Source},
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     name::Name,
     receipt::PermitId,
     store::{Op, OpResult},
@@ -234,7 +234,7 @@ impl State {
         }
         let (before, others_made_room) = history.line_of(index);
         // What it asked for is taken already: would there be room for the others, too?
-        let mut lacks_room = |charge: &Charge| {
+        let mut lacks_room = |charge: &LimiterCharge| {
             let limiter = &mut after.limiters[history.place(charge.name())];
             let left = limiter.available(Now::millis(now), charge.id).unwrap_or(0);
             left < i64::try_from(before).unwrap_or(i64::MAX)

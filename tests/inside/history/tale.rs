@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     labels::Labels,
     limit::{Limit, LimitSource},
     list::List,
@@ -76,9 +76,9 @@ impl Tale {
     }
 
     pub(super) fn ask(&mut self, handle: usize, at: i64, permits: u32) -> Asked<'_> {
-        let charge = Charge {
+        let charge = LimiterCharge {
             id: id(self.events.len(), 0),
-            ..Charge::named(name(), LimitSource::Store, Labels::unnamed("tale"), permits)
+            ..LimiterCharge::named(name(), LimitSource::Store, Labels::unnamed("tale"), permits)
         };
         let acquire = Acquire {
             first: charge,

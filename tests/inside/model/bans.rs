@@ -17,7 +17,7 @@ use crate::{
         sliding_log::SlidingLog,
     },
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     labels::Labels,
     limit::{Ban, LimitSource, RateType},
     list::List,
@@ -218,9 +218,9 @@ impl Stage {
         self.compare(now);
     }
 
-    fn charges(&self, list: &SentList, takes: &[Sent]) -> Vec<Charge> {
+    fn charges(&self, list: &SentList, takes: &[Sent]) -> Vec<LimiterCharge> {
         let each = list.which.iter().zip(takes);
-        let charge = |(limiter, sent): (&usize, &Sent)| Charge {
+        let charge = |(limiter, sent): (&usize, &Sent)| LimiterCharge {
             shadow: list.shadow[*limiter],
             labels: Arc::clone(&self.labels[*limiter]),
             ..self.pairs[*limiter].charge(*sent, LimitSource::Store)

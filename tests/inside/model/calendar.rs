@@ -17,7 +17,7 @@ use crate::{
         call,
         limiter::{LimiterState, Terms},
     },
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::ErrorKind,
     labels::Labels,
     limit::{
@@ -135,7 +135,7 @@ impl Pair {
         wire::own_keys(&self.name, "").concat()
     }
 
-    fn verb(&self, op: &Op) -> wire::script::Call {
+    fn verb(&self, op: &Op) -> wire::script::ScriptCall {
         verbs::call(&VERBS, &self.name, op, ASK).unwrap().unwrap()
     }
 
@@ -161,7 +161,7 @@ impl Pair {
             .iter()
             .map(|(permits, waits)| {
                 let labels = Labels::unnamed("model");
-                let charge = Charge::named(self.name.clone(), limit, labels, *permits);
+                let charge = LimiterCharge::named(self.name.clone(), limit, labels, *permits);
                 Acquire::of([charge], *waits)
             })
             .collect();
@@ -208,7 +208,7 @@ impl Pair {
         }
     }
 
-    fn number(&mut self, call: &wire::script::Call) -> i64 {
+    fn number(&mut self, call: &wire::script::ScriptCall) -> i64 {
         let reply = self.call(call.script, &call.command);
         match verbs::outcome(&reply) {
             Ok(crate::store::OpResult::Number(number)) => number,
@@ -230,7 +230,7 @@ impl Pair {
         };
         let limit = LimitSource::Code(Limit::monthly(9));
         let labels = Labels::unnamed("model");
-        let charge = Charge::named(self.name.clone(), limit, labels, permits);
+        let charge = LimiterCharge::named(self.name.clone(), limit, labels, permits);
         let receipt = charge.receipt().taken(Taken::Date(label));
         let settled = (SCRIPTS.settle)(&receipt, keep, ASK).unwrap();
         let (replied, stored) = (self.number(&settled), self.model.state.stored);

@@ -18,7 +18,7 @@ use crate::{
         limiter::{LimiterState, Terms},
         sliding_log::SlidingLog,
     },
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::ErrorKind,
     limit::{LimitSource, RateType},
 };
@@ -199,13 +199,13 @@ impl Stage {
                 how
             })
             .collect();
-        let charges: Vec<Vec<Charge>> = list
+        let charges: Vec<Vec<LimiterCharge>> = list
             .callers
             .iter()
             .map(|(_, takes)| {
                 let charges = takes.iter().zip(&list.which).zip(&hows);
                 charges
-                    .map(|(((sent, shadow), limiter), how)| Charge {
+                    .map(|(((sent, shadow), limiter), how)| LimiterCharge {
                         shadow: *shadow,
                         ..self.pairs[*limiter].charge(*sent, how.limit)
                     })
@@ -224,7 +224,7 @@ impl Stage {
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
-                let rewrites = |charge: &Charge| {
+                let rewrites = |charge: &LimiterCharge| {
                     let mut each = charges[0].iter().zip(&hows);
                     each.any(|(other, how)| other.name() == charge.name() && how.rewrite)
                 };

@@ -21,7 +21,7 @@ use crate::{
         sliding_log::SlidingLog,
     },
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::ErrorKind,
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
@@ -324,11 +324,11 @@ impl<K: Kind> Pair<K> {
         wire::acquire(script, limiters, callers, false, self.asks(how.exact))
     }
 
-    pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> Charge {
-        Charge {
+    pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {
+        LimiterCharge {
             id: sent.id,
             lead: sent.lead,
-            ..Charge::named(
+            ..LimiterCharge::named(
                 self.name.clone(),
                 limit,
                 Labels::new("model", false, None),

@@ -8,7 +8,7 @@ use crate::store::redis::wire::{
     self,
     format::{fields, optional},
     reply::flag,
-    script::Call,
+    script::ScriptCall,
     sliding_log, verbs,
 };
 use crate::{
@@ -165,7 +165,7 @@ impl Pair {
     /// Has a receipt settled by the script and by the model.
     pub(crate) fn settled(
         &mut self,
-        call: &Call,
+        call: &ScriptCall,
         (sent, keep): (Sent, u32),
         given: Option<i64>,
         by_model: impl FnOnce(&mut LimiterState<SlidingLog>, Now) -> Result<i64, ErrorKind>,

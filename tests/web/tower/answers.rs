@@ -97,7 +97,7 @@ async fn a_missing_key_is_the_callers_fault_unless_it_is_the_peers_address() {
             assert_eq!(header_of(&refused, name), None, "{lacking}");
         }
         assert_eq!(refusal(&refused).missing(), Some(lacking));
-        assert_eq!(decision_of(&refused).source(), Source::Layer, "{lacking}");
+        assert_eq!(decision_of(&refused).source(), Source::None, "{lacking}");
         let expected = format!("the request lacks what it is limited by: {lacking}");
         assert_eq!(detail(refused).await, expected);
     }

@@ -167,7 +167,7 @@ async fn a_denied_request_is_answered_in_its_protocol() {
         (refusal.kind(), refusal.retry_after()),
         (RefusalKind::Blocked, None)
     );
-    assert_eq!(decision_of(&denied).source(), Source::Layer);
+    assert_eq!(decision_of(&denied).source(), Source::None);
     let expected = serde_json::json!({
         "type": "about:blank", "title": "Forbidden", "status": 403, "detail": "the request is blocked",
     });

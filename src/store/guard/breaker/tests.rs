@@ -26,7 +26,7 @@ fn breakers(failures: u32, nodes: usize) -> (Breakers, ManualClock) {
 
 /// Returns a demand of limiters, each with whether it is of a shadow rule.
 fn list(charges: &[(&str, bool)]) -> Acquire {
-    asks(charges.iter().map(|(name, shadow)| Charge {
+    asks(charges.iter().map(|(name, shadow)| LimiterCharge {
         shadow: *shadow,
         ..charge(name, 1, LimitSource::Store)
     }))

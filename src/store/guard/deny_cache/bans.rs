@@ -5,7 +5,7 @@
 //! the cap is over, and others are refused meanwhile, also while the store fails.
 //!
 //! Refusals that the deny cache repeats count, too. The next call of the limiter reports them, and
-//! a request that would be refused once too often, as far as this process knows, is sent.
+//! a request that, to the knowledge of this process, would be refused once too often, is sent.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -16,7 +16,7 @@ use super::generations::{Generations, Seen};
 use crate::{
     clock::Clock,
     decision::{LimitState, Refusal, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::Ban,
     list::List,
     name::{Name, Text},
@@ -27,7 +27,7 @@ use crate::{
     sync::lock,
 };
 
-/// What this process knows of bans.
+/// The knowledge of this process about bans.
 pub(crate) struct Bans {
     /// Made with the first call that limits may ban for.
     known: OnceLock<Cache<Text, Arc<Mutex<Known>>>>,
@@ -39,7 +39,7 @@ pub(crate) struct Bans {
     clock: StoreClock,
 }
 
-/// What is known of the caller of one limiter.
+/// The knowledge about the caller of one limiter.
 struct Known {
     ban: Option<KnownBan>,
     /// How many refusals counted in the store, and when.
@@ -59,7 +59,7 @@ struct KnownBan {
     asked_again: StoreInstant,
 }
 
-/// What is known of a demand.
+/// The knowledge about a demand.
 pub(crate) enum Knowledge {
     Nothing,
     /// It is to be asked for, whatever else is known.
@@ -74,7 +74,7 @@ pub(crate) struct Carried {
     pub(crate) age: u64,
 }
 
-/// What a call found of the bans of one limiter.
+/// The state of the ban of one limiter, as a call found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Milliseconds until the ban ends; 0 for none.
@@ -114,7 +114,7 @@ impl Bans {
 
     /// Records that a call is made for callers that limits may ban, and takes what it reports.
     pub(crate) fn ask(&self, first: &Acquire) -> AskedOfBans {
-        let names = || first.charges().map(Charge::name);
+        let names = || first.charges().map(LimiterCharge::name);
         let carried = first.charges().map(|charge| {
             let carry = |known: &mut Known| {
                 let clock = self.clock_of(charge.name());
@@ -180,7 +180,7 @@ impl Bans {
         }
     }
 
-    /// Returns what is known of a demand of which limits may ban the caller.
+    /// Returns the knowledge of a demand whose limits may ban the caller.
     pub(super) fn find(&self, acquire: &Acquire) -> Knowledge {
         self.banned(acquire, true)
     }
@@ -231,7 +231,7 @@ impl Bans {
     /// Counts a refusal that is answered from memory. Returns whether it may be: one that bans its
     /// caller is asked for instead.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
-        let is_last = |known: &mut Known, charge: &Charge, ban: Ban| {
+        let is_last = |known: &mut Known, charge: &LimiterCharge, ban: Ban| {
             known.forget_old(self.clock_of(charge.name()), ban);
             known
                 .counted
@@ -266,7 +266,7 @@ impl Bans {
         &self,
         acquire: &'a Acquire,
         refusal: &mut Refusal,
-    ) -> List<(&'a Charge, Ban)> {
+    ) -> List<(&'a LimiterCharge, Ban)> {
         let each = acquire.charges().filter_map(|charge| {
             let ban = charge.labels.ban?;
             refusal.without_room(&charge.labels)?;
@@ -275,12 +275,12 @@ impl Bans {
         each.collect()
     }
 
-    fn get(&self, charge: &Charge) -> Option<Arc<Mutex<Known>>> {
+    fn get(&self, charge: &LimiterCharge) -> Option<Arc<Mutex<Known>>> {
         let known = self.known.get().filter(|_| charge.labels.ban.is_some())?;
         known.get(charge.name().text())
     }
 
-    fn get_or_make(&self, charge: &Charge) -> Arc<Mutex<Known>> {
+    fn get_or_make(&self, charge: &LimiterCharge) -> Arc<Mutex<Known>> {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {

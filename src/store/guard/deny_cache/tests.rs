@@ -83,7 +83,7 @@ impl World {
 }
 
 fn acquire(names: &[Name]) -> Acquire {
-    let charge = |name: &Name| Charge {
+    let charge = |name: &Name| LimiterCharge {
         id: PermitId([7; 16]),
         labels: Labels::unnamed(name.as_str()),
         ..charge(name.as_str(), 1, LimitSource::Store).of(name.clone())
@@ -317,12 +317,12 @@ fn the_cap_is_also_one_of_real_time() {
 #[test]
 fn what_is_told_is_the_answer_to_the_same_question() {
     let base = one("a");
-    let with = |change: &dyn Fn(&mut Charge)| {
+    let with = |change: &dyn Fn(&mut LimiterCharge)| {
         let mut changed = base.clone();
         change(&mut changed.first);
         changed
     };
-    let all = |rest: &[&Charge]| Acquire {
+    let all = |rest: &[&LimiterCharge]| Acquire {
         rest: rest.iter().copied().cloned().collect(),
         ..base.clone()
     };

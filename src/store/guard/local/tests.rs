@@ -84,23 +84,23 @@ impl World {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    fn try_ask(&self, charges: impl IntoIterator<Item = Charge>) -> Result<Decision, Error> {
+    fn try_ask(&self, charges: impl IntoIterator<Item = LimiterCharge>) -> Result<Decision, Error> {
         ready(self.guard.acquire(&Acquire {
             asked_at: Some(crate::clock::moment()),
             ..by(self.policy, charges)
         }))
     }
 
-    fn ask(&self, charges: impl IntoIterator<Item = Charge>) -> Decision {
+    fn ask(&self, charges: impl IntoIterator<Item = LimiterCharge>) -> Decision {
         self.try_ask(charges).unwrap()
     }
 
-    fn takes(&self, charges: impl IntoIterator<Item = Charge>) -> bool {
+    fn takes(&self, charges: impl IntoIterator<Item = LimiterCharge>) -> bool {
         self.ask(charges).is_allowed()
     }
 
     /// Takes all there is room for, and returns how often that was.
-    fn takes_all(&self, charge: &Charge) -> usize {
+    fn takes_all(&self, charge: &LimiterCharge) -> usize {
         let takes = |_: &usize| self.takes([charge.clone()]);
         (0..20).filter(takes).count()
     }
@@ -113,7 +113,7 @@ impl World {
 }
 
 /// Returns so many permits of a limit of so many.
-fn of(name: &str, permits: u32, limit: u64) -> Charge {
+fn of(name: &str, permits: u32, limit: u64) -> LimiterCharge {
     charge(name, permits, code(limit))
 }
 
@@ -121,7 +121,7 @@ fn code(limit: u64) -> LimitSource {
     LimitSource::Code(Limit::new(limit, INTERVAL))
 }
 
-fn counted_by(algorithm: Algorithm, charge: Charge) -> Charge {
+fn counted_by(algorithm: Algorithm, charge: LimiterCharge) -> LimiterCharge {
     let name = charge.name().clone().counted_by(algorithm);
     charge.of(name)
 }
@@ -302,12 +302,12 @@ fn what_is_tried_out_is_not_counted_here() {
 fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     let world = World::failing();
     let rule = Labels::new("orders", false, None);
-    let shared = |name: &str, limit| Charge {
+    let shared = |name: &str, limit| LimiterCharge {
         labels: Arc::clone(&rule),
         ..charge(name, 1, limit)
     };
     let [ann, bob] = ["ann", "bob"].map(|name| shared(name, LimitSource::Store));
-    let is_unknown = |charge: Charge| {
+    let is_unknown = |charge: LimiterCharge| {
         let unknown = refused(world.ask([charge]));
         assert_eq!(unknown.kind, RefusalKind::Unavailable);
         assert_eq!(unknown.error.unwrap().kind(), ErrorKind::Unavailable);

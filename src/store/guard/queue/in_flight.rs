@@ -52,17 +52,17 @@ struct Node {
     /// The number of each call, and when it was sent.
     sent: VecDeque<(u64, Duration)>,
     /// Since when each call waits to be sent.
-    waiting: VecDeque<(Duration, oneshot::Sender<Place>)>,
+    waiting: VecDeque<(Duration, oneshot::Sender<InFlightPlace>)>,
 }
 
 enum Entered {
     Sent(u64),
-    Waits(oneshot::Receiver<Place>),
+    Waits(oneshot::Receiver<InFlightPlace>),
     Overload,
 }
 
 /// A call's place among those in flight. Dropping it lets another one go.
-pub(super) struct Place {
+pub(super) struct InFlightPlace {
     in_flight: Arc<InFlight>,
     node: usize,
     call: u64,
@@ -117,7 +117,11 @@ impl InFlight {
     /// # Cancel safety
     ///
     /// Dropping it gives the place up.
-    pub(super) async fn enter(self: &Arc<Self>, name: &Name, waits: bool) -> Result<Place, Error> {
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        name: &Name,
+        waits: bool,
+    ) -> Result<InFlightPlace, Error> {
         let node = (self.node_of)(name);
         let mut has_waited = false;
         loop {
@@ -160,8 +164,8 @@ impl InFlight {
         acted
     }
 
-    fn place(self: &Arc<Self>, node: usize, call: u64, has_waited: bool) -> Place {
-        Place {
+    fn place(self: &Arc<Self>, node: usize, call: u64, has_waited: bool) -> InFlightPlace {
+        InFlightPlace {
             in_flight: Arc::clone(self),
             node,
             call,
@@ -223,7 +227,7 @@ impl Node {
     }
 
     /// Forgets old calls, and sends those that wait while there is room.
-    fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<Place>)>) {
+    fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<InFlightPlace>)>) {
         while let Some((_, sent)) = self.sent.front()
             && now >= sent.saturating_add(self.bounds.deadline)
         {
@@ -263,7 +267,7 @@ impl Node {
     }
 }
 
-impl Drop for Place {
+impl Drop for InFlightPlace {
     fn drop(&mut self) {
         let call = self.call;
         self.in_flight

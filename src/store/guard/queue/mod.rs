@@ -38,7 +38,7 @@ use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     limit::Slots,
     list::List,
@@ -53,7 +53,7 @@ use crate::{
 type Key = List<(Arc<Limiter>, Option<Slots>, [bool; 2])>;
 
 fn key(acquire: &Acquire) -> Key {
-    let key_of = |charge: &Charge| {
+    let key_of = |charge: &LimiterCharge| {
         let limiter = charge.limiter.share();
         let slots = limiter.name.slots();
         (limiter, slots, [charge.shadow, charge.labels.ban.is_some()])
@@ -155,7 +155,11 @@ impl<S: Calls> Inner<S> {
     /// # Cancel safety
     ///
     /// Dropping it gives the place up.
-    async fn enter(&self, acquire: &Acquire, was_sent: bool) -> Result<in_flight::Place, Error> {
+    async fn enter(
+        &self,
+        acquire: &Acquire,
+        was_sent: bool,
+    ) -> Result<in_flight::InFlightPlace, Error> {
         let leaves = || {
             let _ = acquire.unsent.set(());
         };

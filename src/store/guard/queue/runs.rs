@@ -60,7 +60,7 @@ pub(super) async fn acquire<S: Calls>(
 async fn turn<S: Calls>(
     queue: &Arc<Inner<S>>,
     acquire: &Acquire,
-) -> Result<ControlFlow<Decision, (Held<S>, in_flight::Place)>, Error> {
+) -> Result<ControlFlow<Decision, (Held<S>, in_flight::InFlightPlace)>, Error> {
     let Ok(runtime) = Handle::try_current() else {
         // There is nothing that could send for it.
         let alone = Box::pin(queue.call_alone(acquire, false));
@@ -83,7 +83,7 @@ async fn turn<S: Calls>(
                 }
             }
             Entered::Behind(number, reply) => {
-                let mut place = Place {
+                let mut place = RunPlace {
                     queue,
                     key: &key,
                     acquire,
@@ -140,7 +140,7 @@ fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Han
 }
 
 /// A place behind a call. Dropping it gives it up, if the next call is not sent yet.
-struct Place<'a, S: Calls> {
+struct RunPlace<'a, S: Calls> {
     queue: &'a Inner<S>,
     key: &'a Key,
     acquire: &'a Acquire,
@@ -148,7 +148,7 @@ struct Place<'a, S: Calls> {
     reply: oneshot::Receiver<Reply>,
 }
 
-impl<S: Calls> Drop for Place<'_, S> {
+impl<S: Calls> Drop for RunPlace<'_, S> {
     fn drop(&mut self) {
         // First: one that is put back behind is then either found here, or known to have left.
         self.reply.close();
@@ -203,7 +203,7 @@ impl<S: Calls> Drop for Held<S> {
             (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.now());
             (runtime, run.call)
         };
-        let next = Call {
+        let next = RunCall {
             members: VecDeque::new(),
             has_begun: false,
             held: Self {
@@ -217,14 +217,14 @@ impl<S: Calls> Drop for Held<S> {
 }
 
 /// A call that a task sends for the first callers behind.
-struct Call<S: Calls> {
+struct RunCall<S: Calls> {
     /// Those that it was sent for, and that are not answered. Dropped before the next call is sent.
     members: VecDeque<Member>,
     has_begun: bool,
     held: Held<S>,
 }
 
-impl<S: Calls> Call<S> {
+impl<S: Calls> RunCall<S> {
     async fn send(mut self) {
         self.has_begun = true;
         let queue = Arc::clone(&self.held.queue);
@@ -299,7 +299,7 @@ impl<S: Calls> Call<S> {
     }
 }
 
-impl<S: Calls> Drop for Call<S> {
+impl<S: Calls> Drop for RunCall<S> {
     fn drop(&mut self) {
         let queue = &self.held.queue;
         // Without an answer, what was given back meanwhile may have arrived before the call, which

@@ -26,7 +26,7 @@ pub(super) struct WaitQueue {
     /// In the order of arrival. One that is decided for stays until it is polled.
     waiters: VecDeque<Waiter>,
     /// The call in flight for the first of them.
-    call: Option<Call>,
+    call: Option<CallForWaiters>,
     /// When the first can be served, by the last call.
     due: Option<Duration>,
     /// The last refusal.
@@ -39,7 +39,7 @@ pub(super) struct WaitQueue {
     pub(super) wakers: Vec<Waker>,
 }
 
-struct Call {
+struct CallForWaiters {
     number: u64,
     /// For how long it holds the limiter, by the clock of calls.
     until: Duration,
@@ -147,7 +147,7 @@ impl WaitQueue {
             return Some(Turn::Return(decided.outcome?, owed));
         }
         if !is_held && self.asks(times.now) {
-            self.call = Some(Call {
+            self.call = Some(CallForWaiters {
                 number: next_call,
                 until: times.of_calls.saturating_add(times.hold),
                 is_sent: false,

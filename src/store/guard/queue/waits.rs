@@ -50,7 +50,7 @@ pub(super) async fn acquire<S: Calls>(
         waits.enter(number, acquire, deadline, now);
         number
     });
-    let mut place = Place {
+    let mut place = WaitPlace {
         queue,
         key,
         number,
@@ -83,7 +83,7 @@ impl<S: Calls> Inner<S> {
 }
 
 /// A waiter's place in its queue.
-struct Place<'a, S: Calls> {
+struct WaitPlace<'a, S: Calls> {
     queue: &'a Arc<Inner<S>>,
     key: Key,
     number: u64,
@@ -94,7 +94,7 @@ struct Place<'a, S: Calls> {
     owed: List<Receipt>,
 }
 
-impl<S: Calls> Place<'_, S> {
+impl<S: Calls> WaitPlace<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
         loop {
             if let Some(asking) = &mut self.asking
@@ -167,7 +167,7 @@ impl<S: Calls> Place<'_, S> {
     }
 }
 
-impl<S: Calls> Drop for Place<'_, S> {
+impl<S: Calls> Drop for WaitPlace<'_, S> {
     fn drop(&mut self) {
         self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
         let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));

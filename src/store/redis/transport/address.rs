@@ -86,7 +86,7 @@ pub(crate) fn shown(info: &ConnectionInfo) -> String {
 
 /// A server by the conventions of OpenTelemetry for spans, without user and password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ServerAddress {
     /// The host or the socket; of several nodes, the addresses that were configured.
     pub(crate) address: Option<Arc<str>>,
     /// `None` for a socket, and for several nodes.
@@ -95,8 +95,8 @@ pub(crate) struct Place {
     pub(crate) database: Option<Arc<str>>,
 }
 
-impl Place {
-    /// Returns the place of one server.
+impl ServerAddress {
+    /// Returns the address of one server.
     pub(super) fn of(info: &ConnectionInfo) -> Self {
         let (address, port) = match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -113,7 +113,7 @@ impl Place {
         }
     }
 
-    /// Returns the place of nodes that are `shown` so: which of them a call reaches is not known.
+    /// Returns the address of nodes that are `shown` so: which of them a call reaches is not known.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn several(shown: &Arc<str>, database: i64) -> Self {
         Self {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_host_port_and_database_apart() {
+    fn a_server_has_host_port_and_database_apart() {
         for (address, host, port, database) in [
             ("redis://localhost", "localhost", Some(6379), "0"),
             ("redis://user:secret@[::1]:7/3", "::1", Some(7), "3"),
@@ -206,12 +206,16 @@ mod tests {
                 "2",
             ),
         ] {
-            let expected = Place {
+            let expected = ServerAddress {
                 address: Some(host.into()),
                 port,
                 database: Some(database.into()),
             };
-            assert_eq!(Place::of(&read(address).unwrap()), expected, "{address}");
+            assert_eq!(
+                ServerAddress::of(&read(address).unwrap()),
+                expected,
+                "{address}"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! One call, told to the observers of its store: [`Calling`].
+//! One call, reported to the observers of its store: [`Calling`].
 
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,9 @@ pub(crate) struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     pub(crate) fn new(connection: &'a Connection, operation: &'static str, callers: usize) -> Self {
-        let place = &connection.source.place;
+        let server = &connection.source.server;
         // Signed: the bridge to OpenTelemetry makes text of an unsigned number.
-        let port = place.port.map(i64::from);
+        let port = server.port.map(i64::from);
         Self {
             connection,
             operation,
@@ -41,9 +41,9 @@ impl<'a> Calling<'a> {
                 "ratelimit.store",
                 otel.kind = "client",
                 db.system.name = "redis",
-                db.namespace = place.database.as_deref(),
+                db.namespace = server.database.as_deref(),
                 db.operation.name = operation,
-                server.address = place.address.as_deref(),
+                server.address = server.address.as_deref(),
                 server.port = port,
                 ratelimit.callers = i64::try_from(callers).unwrap_or(i64::MAX),
                 db.response.status_code = Empty,
@@ -52,7 +52,7 @@ impl<'a> Calling<'a> {
         }
     }
 
-    /// Returns the reply, of which the observers know now.
+    /// Reports the end of the call to the observers. Returns the reply.
     pub(crate) fn ended(mut self, reply: Result<Value, Failed>) -> Result<Value, Failed> {
         if let Err(failed) = &reply
             && let Some(code) = code(&failed.error)

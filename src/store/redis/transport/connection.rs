@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::watch};
 use super::topology;
 use super::{
     link::{Link, To, io_error, silent},
-    source::{Dial, Source},
+    source::{ConnectionSource, Dial},
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
@@ -36,7 +36,7 @@ const UNDRIVEN_FOR: u32 = 10;
 /// a free connection. At most one attempt to connect is in progress at a time, in a task of its
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
-    pub(super) source: Source,
+    pub(super) source: ConnectionSource,
     dial: Dial,
     slot: Arc<Mutex<Slot>>,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
@@ -131,7 +131,7 @@ enum State {
 type Attempt = watch::Receiver<Option<RedisResult<(Link, Instant)>>>;
 
 impl Connection {
-    pub(crate) fn new(source: Source, dial: Dial) -> Self {
+    pub(crate) fn new(source: ConnectionSource, dial: Dial) -> Self {
         let once = source.once.as_deref().cloned();
         let once = once.map(|source| Box::new(Self::new(source, dial.clone())));
         let slot = Slot {
@@ -335,7 +335,7 @@ impl Connection {
             attempt: attempt.clone(),
         };
         let (source, dial) = (self.source.clone(), self.dial.clone());
-        let tell = self.tell_whether();
+        let report = self.connection_reporter();
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
             let longest = dial.connect_timeout;
@@ -345,7 +345,7 @@ impl Connection {
             };
             let outcome = outcome.map(|link| (link, moment()));
             lock(&slot).settle(number, &outcome);
-            tell(outcome.is_ok());
+            report(outcome.is_ok());
             done.send_replace(Some(outcome));
         }));
         attempt
@@ -371,12 +371,12 @@ impl Connection {
             };
             slot.state = State::Idle { not_before };
             drop(slot);
-            self.tell_whether()(false);
+            self.connection_reporter()(false);
         }
     }
 
-    /// Returns what tells the observers whether there is a connection.
-    fn tell_whether(&self) -> impl Fn(bool) + Send + 'static {
+    /// Returns a function that reports to the observers whether there is a connection.
+    fn connection_reporter(&self) -> impl Fn(bool) + Send + 'static {
         let (observers, address) = (self.dial.observers.clone(), self.source.shown.clone());
         move |connected| {
             let node = address.as_deref().unwrap_or_default();

@@ -10,13 +10,13 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult};
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{
-    address::{self, Place},
+    address::{self, ServerAddress},
     link::{Link, OwnConnection, checked_out},
     stream,
 };
 #[cfg(feature = "tls")]
 use crate::error::ConfigError;
-use crate::{observe::Observers, store::guard::breaker::Traffic};
+use crate::{observe::Observers, store::guard::breaker::NodeTraffic};
 
 /// The settings of a connection that is made here.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub(crate) struct Dial {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     /// Records that a server answers.
-    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) traffic: Arc<NodeTraffic>,
     /// Those of the store.
     pub(crate) observers: Observers,
     #[cfg(feature = "tls")]
@@ -42,12 +42,12 @@ impl Dial {
 
 /// Makes connections.
 #[derive(Clone)]
-pub(crate) struct Source {
+pub(crate) struct ConnectionSource {
     pub(super) connect: Arc<dyn Fn(Dial) -> RedisFuture<'static, Link> + Send + Sync>,
     /// The address without user and password; `None` for a pool or connection of the caller's.
     pub(crate) shown: Option<Arc<str>>,
     /// The same for spans; empty for a pool or connection of the caller's.
-    pub(super) place: Place,
+    pub(super) server: ServerAddress,
     /// Set if each connection leads to several nodes, and is repaired by redis-rs.
     pub(crate) is_cluster: bool,
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
@@ -61,7 +61,7 @@ pub(crate) struct Source {
     pub(super) wants_tls: bool,
 }
 
-impl Source {
+impl ConnectionSource {
     /// Returns a source of connections of the caller's to one server.
     pub(super) fn new<F>(connect: impl Fn(Dial) -> F + Send + Sync + 'static) -> Self
     where
@@ -70,7 +70,7 @@ impl Source {
         Self {
             connect: Arc::new(move |dial| Box::pin(connect(dial))),
             shown: None,
-            place: Place::default(),
+            server: ServerAddress::default(),
             is_cluster: false,
             renews: true,
             repeats: false,
@@ -88,7 +88,7 @@ impl Source {
     pub(crate) fn address(info: ConnectionInfo) -> RedisResult<Self> {
         Ok(Self {
             shown: Some(address::shown(&info).into()),
-            place: Place::of(&info),
+            server: ServerAddress::of(&info),
             #[cfg(feature = "tls")]
             wants_tls: tls::is_wanted(&info),
             ..{

@@ -2,7 +2,7 @@
 //!
 //! redis-rs passes a reply only to the caller that waits for it. In a burst most callers have left
 //! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
-//! [`Traffic`].
+//! [`NodeTraffic`].
 
 use std::{
     io,
@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::link::Link;
-use crate::store::guard::breaker::{Traffic, WatchedConnection};
+use crate::store::guard::breaker::{NodeTraffic, WatchedConnection};
 
 /// Connects to the server at a client's address.
 ///
@@ -38,7 +38,7 @@ use crate::store::guard::breaker::{Traffic, WatchedConnection};
 pub(crate) async fn connect(
     client: &Client,
     config: &AsyncConnectionConfig,
-    traffic: Arc<Traffic>,
+    traffic: Arc<NodeTraffic>,
 ) -> RedisResult<Link> {
     let info = client.get_connection_info();
     let settings = info.redis_settings();

@@ -23,9 +23,9 @@ mod cluster {
 
     use super::{
         super::{
-            address::Place,
+            address::ServerAddress,
             link::{Link, To, tcp_settings},
-            source::{Dial, Source},
+            source::{ConnectionSource, Dial},
         },
         shown_all,
     };
@@ -49,7 +49,7 @@ mod cluster {
     /// # Errors
     ///
     /// No address, a socket, addresses with different credentials, TLS that the build lacks.
-    pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> RedisResult<Source> {
+    pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> RedisResult<ConnectionSource> {
         let nodes: Arc<[_]> = nodes.into();
         ClusterClientBuilder::new(nodes.iter().cloned()).build()?;
         for node in &*nodes {
@@ -58,21 +58,21 @@ mod cluster {
         let shown: Arc<str> = shown_all(&nodes).into();
         let source = |retries| {
             let nodes = Arc::clone(&nodes);
-            Source {
+            ConnectionSource {
                 shown: Some(Arc::clone(&shown)),
                 // A Cluster has no other database.
-                place: Place::several(&shown, 0),
+                server: ServerAddress::several(&shown, 0),
                 is_cluster: true,
                 repeats: retries > 0,
                 #[cfg(feature = "tls")]
                 wants_tls: nodes.iter().any(super::super::tls::is_wanted),
-                ..Source::new(move |dial| {
+                ..ConnectionSource::new(move |dial| {
                     let client = client(&nodes, retries, &dial);
                     async move { client?.get_async_connection().await.map(Link::Cluster) }
                 })
             }
         };
-        Ok(Source {
+        Ok(ConnectionSource {
             once: Some(Arc::new(source(0))),
             ..source(RETRIES)
         })
@@ -135,9 +135,9 @@ mod sentinel {
     use super::super::tls;
     use super::{
         super::{
-            address::Place,
+            address::ServerAddress,
             link::{Link, checked_out, io_error, tcp_settings},
-            source::{Dial, Source},
+            source::{ConnectionSource, Dial},
             stream,
         },
         shown_all,
@@ -159,16 +159,19 @@ mod sentinel {
     /// # Errors
     ///
     /// There is no sentinel, or the platform or the build lacks what an address needs.
-    pub(crate) fn sentinel(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Source> {
+    pub(crate) fn sentinel(
+        addresses: Vec<ConnectionInfo>,
+        master: &str,
+    ) -> RedisResult<ConnectionSource> {
         let sentinels = Arc::new(Sentinels::new(addresses, master)?);
         let shown = shown_all(&sentinels.addresses);
         let shown: Arc<str> = format!("{} of {shown}", sentinels.master_name).into();
-        Ok(Source {
-            place: Place::several(&shown, sentinels.settings.db()),
+        Ok(ConnectionSource {
+            server: ServerAddress::several(&shown, sentinels.settings.db()),
             shown: Some(shown),
             #[cfg(feature = "tls")]
             wants_tls: sentinels.tls.is_some() || sentinels.addresses.iter().any(tls::is_wanted),
-            ..Source::new(move |dial| {
+            ..ConnectionSource::new(move |dial| {
                 let sentinels = Arc::clone(&sentinels);
                 async move {
                     let master = sentinels.master(&dial).await?;
@@ -274,8 +277,8 @@ mod sentinel {
     const MASTER: SentinelServerType = SentinelServerType::Master;
 
     /// Returns a pool of connections to the master of sentinels as a source.
-    pub(crate) fn sentinel_pool(pool: Pool) -> Source {
-        Source::new(move |dial| {
+    pub(crate) fn sentinel_pool(pool: Pool) -> ConnectionSource {
+        ConnectionSource::new(move |dial| {
             let pool = pool.clone();
             async move {
                 let mut connection = take_master(&pool).await?;

@@ -5,12 +5,12 @@ use redis::{Arg, Value};
 use super::{
     format::{self, optional},
     reply::{count, read_answers, unreadable},
-    script::{Ask, Call, Loaded, Script, Scripts, lua},
+    script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
     clock::Now,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     limit::{Limit, StoredLimit},
     list::List,
@@ -67,7 +67,7 @@ pub(crate) fn keys(name: &Name) -> [String; 2] {
 /// a differing limit rewritten and with what this process has not reported yet.
 pub(crate) fn acquire(
     script: &Script,
-    limiters: &[(&Charge, bool)],
+    limiters: &[(&LimiterCharge, bool)],
     carried: &[Carried],
     run: &[Acquire],
     ask: Ask<'_>,
@@ -158,7 +158,7 @@ pub(crate) fn read(
 }
 
 /// Returns the answer of a limiter that counted nothing.
-fn refused(charge: &Charge, &[.., rate, interval]: &[i64; 6]) -> Answer {
+fn refused(charge: &LimiterCharge, &[.., rate, interval]: &[i64; 6]) -> Answer {
     let given = charge.limit().given().map(Limit::stored);
     let stored = StoredLimit {
         rate,
@@ -175,7 +175,7 @@ pub(crate) fn until(ban: &[u8]) -> Option<i64> {
 }
 
 /// Makes the call of a verb for bans; `None` for others.
-pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<Call> {
+pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<ScriptCall> {
     let (verb, millis) = match op {
         Op::Ban(millis) => ("ban", Some(millis)),
         Op::Unban => ("unban", None),
@@ -187,7 +187,7 @@ pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<Call> {
     optional(&mut command, ask.at(name).now);
     command.arg(verb);
     optional(&mut command, millis);
-    Some(Call {
+    Some(ScriptCall {
         script: &VERBS,
         command,
         once: false,

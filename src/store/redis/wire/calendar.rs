@@ -5,12 +5,12 @@ use redis::{Cmd, Value};
 use super::{
     format::own_keys,
     reply::{numbers, read_answers},
-    script::{Ask, Brief, Call, Loaded, ReadBrief, ReadTaken, Script, Scripts, lua},
+    script::{Ask, Brief, Loaded, ReadBrief, ReadTaken, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
     clock::{SystemClock, millis},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     limit::{at_least_zero, calendar::Window},
     receipt::{Receipt, Taken},
@@ -27,6 +27,7 @@ pub(crate) static VERBS: Loaded = lua!(
     "calendar/verbs":
     "lib/state.lua",
     "calendar/state.lua",
+    "lib/verbs.lua",
     "calendar/verbs.lua"
 );
 
@@ -48,13 +49,13 @@ const TAKEN: ReadTaken = |label, _| Taken::Date(label);
 /// server's which of them counts.
 fn brief(
     run: &[Acquire],
-    _rewrites: &dyn Fn(&Charge) -> bool,
+    _rewrites: &dyn Fn(&LimiterCharge) -> bool,
     ask: Ask<'_>,
-) -> Option<(Call, ReadBrief)> {
+) -> Option<(ScriptCall, ReadBrief)> {
     let calendar = run.first()?.first.name().counting().calendar?;
     let now = ask.now.unwrap_or_else(|| millis(&SystemClock));
     let windows = calendar.windows(i64::try_from(now).unwrap_or(i64::MAX));
-    let call = Call {
+    let call = ScriptCall {
         script: &ACQUIRE,
         command: acquire(run, windows, ask)?,
         once: true,
@@ -86,7 +87,7 @@ pub(crate) fn read(reply: &Value, run: &[Acquire]) -> Result<Brief, Error> {
     }
 }
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
     let Some(Taken::Date(label)) = receipt.settle() else {
         return None;
     };

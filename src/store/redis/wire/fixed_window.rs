@@ -3,7 +3,7 @@
 use super::{
     ban,
     format::given,
-    script::{Ask, Call, Loaded, Script, Scripts, lua},
+    script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::receipt::{Receipt, Taken};
@@ -35,7 +35,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     limit_of: None,
 };
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
     let Some(Taken::Window(end)) = receipt.settle() else {
         return None;
     };

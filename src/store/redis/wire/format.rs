@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::script::{Ask, Script};
 use crate::{
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
@@ -114,13 +114,13 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 /// brings, and no others.
 pub(crate) fn acquire<'a, L>(
     script: &Script,
-    limiters: impl ExactSizeIterator<Item = (&'a Charge, bool)> + Clone,
+    limiters: impl ExactSizeIterator<Item = (&'a LimiterCharge, bool)> + Clone,
     callers: impl ExactSizeIterator<Item = (L, bool)>,
     typed: bool,
     ask: Ask<'_>,
 ) -> Cmd
 where
-    L: Iterator<Item = &'a Charge>,
+    L: Iterator<Item = &'a LimiterCharge>,
 {
     let (width, height) = (limiters.len(), callers.len());
     let count = 2 + 6 * width + height * (1 + 3 * width);
@@ -156,7 +156,7 @@ where
 /// `lua/sliding_log/acquire.lua`.
 pub(super) fn acquire_alike(
     script: &Script,
-    first: &Charge,
+    first: &LimiterCharge,
     run: &[Acquire],
     rewrite: bool,
     ask: Ask<'_>,
@@ -239,7 +239,7 @@ impl<'a> Pieces<'a> {
 }
 
 /// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.
-fn add_keys(command: &mut Cmd, charge: &Charge, typed: bool, client_id: &str) {
+fn add_keys(command: &mut Cmd, charge: &LimiterCharge, typed: bool, client_id: &str) {
     let source = charge.limit();
     let rate_type = source.given().map(|limit| limit.stored().rate_type);
     let per_client = rate_type == Some(RateType::PerClient);

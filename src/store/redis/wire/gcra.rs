@@ -6,7 +6,7 @@ use super::{
     ban,
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
+    script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         gcra::{Pace, State},
     },
     clock::{Millis, Now},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     limit::{LimitSource, RateType, StoredLimit},
     list::List,
@@ -54,15 +54,15 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 
 fn brief(
     run: &[Acquire],
-    rewrites: &dyn Fn(&Charge) -> bool,
+    rewrites: &dyn Fn(&LimiterCharge) -> bool,
     ask: Ask<'_>,
-) -> Option<(Call, ReadBrief)> {
+) -> Option<(ScriptCall, ReadBrief)> {
     let [caller] = run else {
         return None;
     };
     // A differing limit that is to be left for now is not found by this script.
     let lone = Lone::new(&caller.first).filter(|_| rewrites(&caller.first))?;
-    let call = Call {
+    let call = ScriptCall {
         script: &ACQUIRE,
         command: lone.command(caller.first.name(), ask.client_id, ask.now),
         once: true,
@@ -76,7 +76,7 @@ fn brief(
     }))
 }
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<Call> {
+fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
     let Some(Taken::Tat(tat)) = receipt.settle() else {
         return None;
     };
@@ -127,7 +127,7 @@ pub(crate) struct Lone {
 impl Lone {
     /// Returns `None` where that script cannot decide: no rule brings the limit, more is asked for
     /// than it ever allows, or the charge is a shadow.
-    pub(crate) fn new(charge: &Charge) -> Option<Self> {
+    pub(crate) fn new(charge: &LimiterCharge) -> Option<Self> {
         let LimitSource::Code(limit) = charge.limit() else {
             return None;
         };

@@ -19,7 +19,7 @@ use redis::{RedisError, ServerErrorKind};
 
 #[cfg(any(test, feature = "inspect"))]
 pub(crate) use self::format::{is_member_size, permits};
-use self::script::{Call, Script, Scripts};
+use self::script::{Script, ScriptCall, Scripts};
 pub(crate) use self::{
     format::{acquire, keys, own_keys, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
@@ -55,9 +55,9 @@ pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
 
 /// Returns one call that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` if they
 /// have no such script.
-pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a Call> + Clone) -> Option<Call> {
+pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> Option<ScriptCall> {
     let script = batch_of(calls.clone().next()?.script)?;
-    Some(Call {
+    Some(ScriptCall {
         script,
         command: format::batch(script, calls.clone().map(|call| &call.command))?,
         // A caller may have left and given back: if it is lost, those that still wait go alone.
@@ -108,7 +108,7 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     .caused_by(unquoted(error))
 }
 
-/// Returns the error without the words of the command, one of which is a key.
+/// Returns the error without the arguments of the command: one of them is a key.
 ///
 /// A server, or what stands in front of one, that lacks a command answers `ERR unknown command
 /// 'EVALSHA', with args beginning with: ..`. Errors are logged, and a key is somebody's.

@@ -8,7 +8,7 @@ use redis::{Arg, Cmd, RedisError, Value};
 use crate::{
     algorithm::answer::Answer,
     clock::Millis,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     limit::{RateType, StoredLimit},
     list::List,
@@ -42,13 +42,14 @@ pub(crate) struct Scripts {
     pub(crate) brief: MakeBrief,
     /// Makes the call that leaves so many permits of what an acquire took, or charges what is more;
     /// none if the receipt does not say enough to be settled, or was settled before.
-    pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<Call>,
+    pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<ScriptCall>,
     /// Reads the limit from the value of a limiter that has no hash, where there are such.
     pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
 }
 
 /// Makes a call. The function says whether a limit that differs from a charge's is rewritten.
-type MakeBrief = fn(&[Acquire], &dyn Fn(&Charge) -> bool, Ask<'_>) -> Option<(Call, ReadBrief)>;
+type MakeBrief =
+    fn(&[Acquire], &dyn Fn(&LimiterCharge) -> bool, Ask<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
 /// Reads the reply to such a call.
 pub(super) type ReadBrief = fn(&Value, &[Acquire], Option<Millis>) -> Result<Brief, Error>;
@@ -95,7 +96,7 @@ pub(crate) use lua;
 
 /// A call of a script.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
     /// By its hash.
     pub(crate) command: Cmd,
@@ -105,7 +106,7 @@ pub(crate) struct Call {
     pub(crate) callers: usize,
 }
 
-impl Call {
+impl ScriptCall {
     /// Sends it by its hash: one command. A server that lacks the script gets it by SCRIPT LOAD,
     /// and the hash again; where that is refused, the text itself is run.
     ///
@@ -182,7 +183,7 @@ const MOST_WORDS: usize = 20;
 /// The text of a script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// What observers know it by.
+    /// The name that observers receive.
     name: &'static str,
     text: &'static str,
     sha1: String,

@@ -6,13 +6,13 @@ use super::{
     ban,
     format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Ask, Call, Loaded, ReadBrief, Script, Scripts, lua},
+    script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
     clock::{Millis, Now},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     limit::LimitSource,
     list::List,
@@ -74,10 +74,10 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 
 fn brief(
     run: &[Acquire],
-    rewrites: &dyn Fn(&Charge) -> bool,
+    rewrites: &dyn Fn(&LimiterCharge) -> bool,
     ask: Ask<'_>,
-) -> Option<(Call, ReadBrief)> {
-    let call = |script: &'static Script, command| Call {
+) -> Option<(ScriptCall, ReadBrief)> {
+    let call = |script: &'static Script, command| ScriptCall {
         script,
         command,
         once: false,
@@ -108,15 +108,16 @@ fn brief(
 /// Returns whether it takes permits of several limiters now, each by a limit of its own. A shadow
 /// is taken where all have room.
 fn takes_several(caller: &Acquire) -> bool {
-    let is_of_code = |charge: &Charge| matches!(charge.limit(), LimitSource::Code(_));
+    let is_of_code = |charge: &LimiterCharge| matches!(charge.limit(), LimitSource::Code(_));
     !caller.rest.is_empty() && caller.charges().all(|it| is_of_code(it) && it.lead == 0)
 }
 
 /// Returns whether all take as many permits of one limiter, if there is room, and now. To a lone
 /// caller it makes no difference whether it waits.
-fn are_alike(first: &Charge, run: &[Acquire]) -> bool {
-    let is_plain =
-        |charge: &Charge| !charge.shadow && charge.lead == 0 && charge.permits == first.permits;
+fn are_alike(first: &LimiterCharge, run: &[Acquire]) -> bool {
+    let is_plain = |charge: &LimiterCharge| {
+        !charge.shadow && charge.lead == 0 && charge.permits == first.permits
+    };
     let is_now = |caller: &Acquire| caller.max_wait.is_none() || run.len() == 1;
     let mut each = run.iter();
     each.all(|it| it.rest.is_empty() && is_plain(&it.first) && is_now(it))
@@ -162,7 +163,12 @@ fn in_brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
 }
 
 /// Makes the call that settles a receipt: safe to repeat, as it names the entries.
-pub(super) fn settle(script: &'static Script, receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Call {
+pub(super) fn settle(
+    script: &'static Script,
+    receipt: &Receipt,
+    keep: u32,
+    ask: Ask<'_>,
+) -> ScriptCall {
     let (taken, rest) = match keep.checked_sub(receipt.permits) {
         Some(more) => (None, Some(member(receipt.id.for_more(), more))),
         None => {
@@ -190,7 +196,7 @@ mod tests {
     #[test]
     fn callers_are_alike_that_take_as_much_now_and_in_earnest() {
         let plain = charge("orders", 1, LimitSource::Store);
-        let ahead = Charge {
+        let ahead = LimiterCharge {
             lead: 50,
             ..plain.clone()
         };

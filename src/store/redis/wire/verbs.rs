@@ -6,7 +6,7 @@ use super::{
     ban,
     format::{fields, optional, own_keys},
     reply::{flag, second},
-    script::{Ask, Call, Script},
+    script::{Ask, Script, ScriptCall},
 };
 use crate::{
     error::Error,
@@ -22,7 +22,7 @@ pub(crate) fn call(
     name: &Name,
     op: &Op,
     ask: Ask<'_>,
-) -> Result<Option<Call>, Error> {
+) -> Result<Option<ScriptCall>, Error> {
     if let Some(call) = ban::verb(name, op, ask) {
         return Ok(Some(call));
     }
@@ -94,16 +94,26 @@ pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
 }
 
 /// Starts the call that settles a receipt.
-pub(super) fn settle(script: &'static Script, receipt: &Receipt, ask: Ask<'_>, once: bool) -> Call {
+pub(super) fn settle(
+    script: &'static Script,
+    receipt: &Receipt,
+    ask: Ask<'_>,
+    once: bool,
+) -> ScriptCall {
     let keys = own_keys(receipt.name(), ask.client_id);
     start(script, &keys, "settle", once)
 }
 
 /// Starts the call of a verb.
-pub(crate) fn start(script: &'static Script, keys: &[String], verb: &str, once: bool) -> Call {
+pub(crate) fn start(
+    script: &'static Script,
+    keys: &[String],
+    verb: &str,
+    once: bool,
+) -> ScriptCall {
     let mut command = script.start(keys.len(), 8);
     command.arg(keys).arg(verb);
-    Call {
+    ScriptCall {
         script,
         command,
         once,

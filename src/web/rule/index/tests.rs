@@ -46,16 +46,18 @@ impl Written {
 
 /// Returns whether a request matches, by the definition of patterns.
 fn matches(pattern: &Pattern, parts: &Parts) -> bool {
-    let is_at = |place: &Place| match place {
-        Place::Route(method, path) => {
+    let is_at = |path: &PathPattern| match path {
+        PathPattern::Route(method, path) => {
             let method = method.as_ref();
             method.is_none_or(|method| counts_as(&parts.method, method))
                 && (is_template(path, parts) || matches_path(path, full_path(parts)))
         }
-        Place::Grpc(path) if path.ends_with('/') => parts.uri.path().starts_with(path.as_str()),
-        Place::Grpc(path) => parts.uri.path() == path,
+        PathPattern::Grpc(path) if path.ends_with('/') => {
+            parts.uri.path().starts_with(path.as_str())
+        }
+        PathPattern::Grpc(path) => parts.uri.path() == path,
     };
-    pattern.places.iter().all(is_at) && pattern.conditions.iter().all(|holds| holds(parts))
+    pattern.paths.iter().all(is_at) && pattern.conditions.iter().all(|holds| holds(parts))
 }
 
 /// Returns whether this is the route that serves the request, whatever the names of its

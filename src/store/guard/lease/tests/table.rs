@@ -58,7 +58,7 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     assert_eq!(lease_of(&list), None);
     let decided = [&plain, &list].map(|acquire| world.processes[0].decides_together(acquire));
     assert_eq!(decided, [true, false], "as without a lease");
-    let with = |change: fn(&mut Charge)| {
+    let with = |change: fn(&mut LimiterCharge)| {
         let mut acquire = plain.clone();
         change(&mut acquire.first);
         lease_of(&acquire)
@@ -70,7 +70,7 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
         acquire.first = acquire.first.of(name);
         assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
     }
-    let asks_for_none = |charge: &mut Charge| charge.lease = None;
+    let asks_for_none = |charge: &mut LimiterCharge| charge.lease = None;
     assert_eq!(with(asks_for_none), None);
 }
 
@@ -152,7 +152,7 @@ async fn calls_are_counted_for_one_lease() {
     assert_eq!(world.ahead(), [4, 10]);
 }
 
-/// As another process took what was told to be left.
+/// Another process took what was reported as left.
 #[tokio::test]
 async fn half_as_much_is_asked_for_after_there_was_no_room() {
     let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 2);

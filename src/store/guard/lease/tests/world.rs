@@ -21,7 +21,7 @@ use crate::{
     },
     clock::{Clock, ManualClock, Now, millis},
     decision::{Decision, Source},
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     error::Error,
     labels::Labels,
     limit::{Limit, LimitSource},
@@ -162,10 +162,10 @@ impl World {
         self.ids.set(self.ids.get() + 1);
         let mut id = [7; 16];
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
-        asks([Charge {
+        asks([LimiterCharge {
             id: PermitId(id),
             lease: (!self.lease.is_zero()).then_some(self.lease),
-            ..Charge::named(
+            ..LimiterCharge::named(
                 self.name.clone(),
                 LimitSource::Store,
                 Arc::clone(&self.labels),

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::{macros::logged::levels, receipt::Place, store::guard::deadline::GivenUp};
+use crate::{macros::logged::levels, receipt::TakenFrom, store::guard::deadline::GivenUp};
 
 /// Returns one whose server is silent, so that every call is given up.
 fn silent(policy: Option<FailurePolicy>) -> World {
@@ -18,8 +18,8 @@ fn local() -> Option<FailurePolicy> {
 }
 
 /// Returns a charge of a rule that lets pass while the store fails.
-fn passing(name: &str, permits: u32, limit: u64) -> Charge {
-    Charge {
+fn passing(name: &str, permits: u32, limit: u64) -> LimiterCharge {
+    LimiterCharge {
         allow_on_failure: true,
         ..of(name, permits, limit)
     }
@@ -68,7 +68,11 @@ fn what_was_not_sent_is_neither_given_back_nor_settled() {
         drop(ask(policy));
     }
     let here = ask(FailurePolicy::local(0.5)).unwrap();
-    assert!(receipts(&here).iter().all(|it| it.place == Place::Here));
+    assert!(
+        receipts(&here)
+            .iter()
+            .all(|it| matches!(it.taken_from, TakenFrom::Local))
+    );
     world.settle(&here, 1);
     assert_eq!(world.guard.inner.settled(), [""; 0]);
 }

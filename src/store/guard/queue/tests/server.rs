@@ -24,7 +24,7 @@ use crate::{
     receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Op, OpResult,
-        guard::breaker::{Breakers, Signal},
+        guard::breaker::{BreakerState, Breakers, Signal},
     },
     sync::lock,
 };
@@ -35,7 +35,7 @@ pub(super) type Reply = Result<Vec<Decision>, Error>;
 pub(super) const DEADLINE: Duration = Duration::from_millis(50);
 
 /// A call, from when it is sent until no caller waits for its reply.
-pub(super) struct InFlight {
+pub(super) struct SentCall {
     pub(super) callers: Vec<Acquire>,
     pub(super) sent: Duration,
     /// What the node has decided, the last time that it carried out the call.
@@ -49,7 +49,7 @@ pub(super) struct InFlight {
     waker: Option<Waker>,
 }
 
-impl InFlight {
+impl SentCall {
     pub(super) fn ids(&self) -> Vec<u64> {
         self.callers
             .iter()
@@ -71,7 +71,7 @@ pub(super) struct Alive {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) calls: Vec<InFlight>,
+    pub(super) calls: Vec<SentCall>,
     /// So many of the first calls are answered or over.
     done: usize,
     limiters: BTreeMap<String, LimiterState<SlidingLog>>,
@@ -192,10 +192,22 @@ impl Server {
         waker.into_iter().for_each(Waker::wake);
     }
 
+    /// Returns whether the breaker keeps no call away.
+    pub(super) fn is_closed(&self) -> bool {
+        let nodes = self.breakers.look();
+        nodes.iter().all(|node| node.0 == BreakerState::Closed)
+    }
+
+    pub(super) fn reply_to_all(&self) {
+        for at in self.open() {
+            self.reply(at);
+        }
+    }
+
     /// Returns the calls that are not answered.
     pub(super) fn open(&self) -> Vec<usize> {
         let mut state = self.state();
-        let is_open = |call: &InFlight| !call.over && !call.answered;
+        let is_open = |call: &SentCall| !call.over && !call.answered;
         let first = state
             .calls
             .iter()
@@ -259,8 +271,8 @@ impl State {
             );
             assert_eq!(acquire.rest.len(), run[0].rest.len(), "two lists in a call");
         }
-        let is_young = |call: &InFlight| !call.over && !call.answered && call.sent + DEADLINE > now;
-        let holds = |call: &InFlight| {
+        let is_young = |call: &SentCall| !call.over && !call.answered && call.sent + DEADLINE > now;
+        let holds = |call: &SentCall| {
             let alive = |id: u64| self.alive.contains_key(&id);
             let waits = |run: &[Acquire]| run[0].max_wait.is_some();
             let same = waits(&call.callers) == waits(run)
@@ -273,9 +285,9 @@ impl State {
                 && together
                 && call.ids().into_iter().any(alive)
         };
-        let held = self.young(now).find(|call| holds(call)).map(InFlight::ids);
+        let held = self.young(now).find(|call| holds(call)).map(SentCall::ids);
         assert_eq!(held, None, "a limiter is held, and a call is sent for it");
-        self.calls.push(InFlight {
+        self.calls.push(SentCall {
             callers: run.to_vec(),
             sent: now,
             decided: None,
@@ -286,7 +298,7 @@ impl State {
             waker: None,
         });
         // One that all have left is dropped, as soon as its runtime is driven.
-        let is_wanted = |call: &InFlight| {
+        let is_wanted = |call: &SentCall| {
             let mut ids = call.ids().into_iter();
             is_young(call) && ids.any(|id| self.alive.contains_key(&id))
         };
@@ -298,7 +310,7 @@ impl State {
     }
 
     /// The calls that are younger than a deadline.
-    fn young(&self, now: Duration) -> impl Iterator<Item = &InFlight> {
+    fn young(&self, now: Duration) -> impl Iterator<Item = &SentCall> {
         let calls = self.calls.iter().rev();
         calls.take_while(move |call| call.sent + DEADLINE > now)
     }

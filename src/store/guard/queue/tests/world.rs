@@ -19,7 +19,7 @@ use super::{
 use crate::{
     clock::{Clock, ManualClock},
     decision::Decision,
-    demand::{Acquire, Charge, MaxWait},
+    demand::{Acquire, LimiterCharge, MaxWait},
     error::Error,
     labels::Labels,
     limit::{Limit, LimitSource},
@@ -88,9 +88,9 @@ impl World {
         self.last += 1;
         let name = Name::exact(&format!("limiter{limiter}")).expect("a name");
         Acquire {
-            first: Charge {
+            first: LimiterCharge {
                 id: id_of(self.last << 16 | limiter),
-                ..Charge::named(
+                ..LimiterCharge::named(
                     name,
                     LimitSource::Code(LIMIT),
                     Labels::unnamed("limiter"),
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Drives all runtimes until there is nothing left to do, as far as can be seen.
+    /// Drives all runtimes until nothing is visibly left to do.
     pub(super) fn settle(&self) {
         for _ in 0..3 {
             (0..self.runtimes.len()).for_each(|at| self.drive(at, 40));
@@ -243,7 +243,7 @@ impl World {
         state
             .calls
             .iter()
-            .map(super::server::InFlight::ids)
+            .map(super::server::SentCall::ids)
             .collect()
     }
 
