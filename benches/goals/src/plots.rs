@@ -174,7 +174,9 @@ fn offered(rate: u32) -> Option<Load> {
 /// Permits are taken evenly within the interval, by a clock that is moved.
 fn log() -> Figures {
     const INTERVAL: Duration = Duration::from_secs(86_400);
-    let kinds: [(&str, fn(Rule) -> Rule, bool); 6] = [
+    /// A name, the settings of a rule, and whether what is measured is admitted.
+    type Way = (&'static str, fn(Rule) -> Rule, bool);
+    let kinds: [Way; 6] = [
         ("sliding log admitted", |rule| rule, true),
         ("sliding log refused", |rule| rule, false),
         ("1000 slots admitted", |rule| rule.slots(1000), true),
