@@ -19,7 +19,7 @@ use crate::{
     limiter::RateLimiter,
     name::Identity,
     observe::{Observer, Origin, StateChange},
-    store::{AnyStore, Store},
+    store::{AnyStore, Store, rule_names::Holder},
     sync::lock,
 };
 
@@ -574,7 +574,7 @@ impl RateLimitLayerBuilder {
             observers: self.defaults.observers.and_all(of_store),
             ..self.defaults
         };
-        let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
+        let rules = CompiledRules::new(self.rules, &*self.store, defaults, Holder::default())?;
         Ok(RateLimitLayer {
             shared: Arc::new(LayerState {
                 id: LayerId::new(),
