@@ -186,7 +186,7 @@ impl About {
 /// Takes permits, all of them or none, at once or later.
 pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding {
     match store.decide_at_once(&mut acquire) {
-        Some(decision) => Deciding::ready(decision),
+        Some(decision) => Deciding::Ready(Some(decision)),
         None => Arc::clone(store).acquire(acquire),
     }
 }
@@ -466,12 +466,6 @@ pub enum OpResult {
 pub(crate) enum Deciding {
     Ready(Option<Result<Decision, Error>>),
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-}
-
-impl Deciding {
-    pub(crate) fn ready(decision: Result<Decision, Error>) -> Self {
-        Self::Ready(Some(decision))
-    }
 }
 
 impl Future for Deciding {
