@@ -278,6 +278,24 @@ pub(crate) fn random_id() -> Result<PermitId, Error> {
     Ok(PermitId(id))
 }
 
+/// Begins a call of a server, unless it is refused: gives a demand the id by which it can be given
+/// back.
+#[cfg(any(feature = "redis", feature = "unstable-store"))]
+pub(crate) fn begin(
+    refused: Option<Error>,
+    acquire: &mut Acquire,
+) -> Option<Result<Decision, Error>> {
+    match refused.map_or_else(random_id, Err) {
+        Ok(id) => {
+            acquire.identify(id);
+            acquire.share();
+            acquire.asked_at = Some(crate::clock::moment());
+            None
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
+
 /// Is called when a limiter changes.
 ///
 /// It runs before the change is known to its cause, and so neither waits nor comes back.

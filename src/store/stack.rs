@@ -21,8 +21,6 @@ use super::{
     },
     report::{self, Undecided},
 };
-#[cfg(any(feature = "redis", feature = "unstable-store"))]
-use super::{guard::breaker::Breakers, random_id};
 #[cfg(feature = "_guards")]
 use super::{
     guard::{
@@ -178,21 +176,6 @@ impl<S: Decide> AnyStore for InMemory<S> {
 
     fn about(&self) -> &About {
         &self.exit.about
-    }
-}
-
-/// Begins a call of a server: fails while its breaker is open, and otherwise gives a demand the id
-/// by which it can be given back.
-#[cfg(any(feature = "redis", feature = "unstable-store"))]
-pub(crate) fn begin(acquire: &mut Acquire, breakers: &Breakers) -> Option<Result<Decision, Error>> {
-    match breakers.refuses(acquire).map_or_else(random_id, Err) {
-        Ok(id) => {
-            acquire.identify(id);
-            acquire.share();
-            acquire.asked_at = Some(crate::clock::moment());
-            None
-        }
-        Err(error) => Some(Err(error)),
     }
 }
 

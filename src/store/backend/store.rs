@@ -17,7 +17,7 @@ use crate::{
     name::{Name, check_word},
     receipt::Receipt,
     store::{
-        About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
+        About, AnyStore, Calls, Decide, Listeners, Op, OpResult, begin,
         guard::{
             breaker::{Breakers, Signal},
             policy,
@@ -160,7 +160,7 @@ impl<B: Backend> Decide for Unguarded<B> {
             let reason = "a store of your own has a sliding log without slots, for all clients";
             return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
         }
-        stack::begin(acquire, &self.breakers)
+        begin(self.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {

@@ -28,9 +28,8 @@ use crate::{
     name::{Name, Text, push_hex},
     receipt::{PermitId, Receipt},
     store::{
-        Calls, Decide, Listeners, Op, OpResult, TimeToLive,
+        Calls, Decide, Listeners, Op, OpResult, TimeToLive, begin,
         guard::{Cache, deny_cache::bans::Bans, policy},
-        stack,
     },
 };
 
@@ -59,7 +58,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails at once while a breaker is open, and decides nothing else.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        stack::begin(acquire, &self.batches.breakers)
+        begin(self.batches.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
