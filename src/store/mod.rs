@@ -186,7 +186,7 @@ impl About {
 /// Takes permits, all of them or none, at once or later.
 pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding {
     match store.decide_at_once(&mut acquire) {
-        Some(decision) => Deciding::ready(decision),
+        Some(decision) => Deciding::Ready(Some(decision)),
         None => Arc::clone(store).acquire(acquire),
     }
 }
@@ -276,6 +276,24 @@ pub(crate) fn random_id() -> Result<PermitId, Error> {
             .caused_by(error)
     })?;
     Ok(PermitId(id))
+}
+
+/// Begins a call of a server, unless it is refused: gives a demand the id by which it can be given
+/// back.
+#[cfg(any(feature = "redis", feature = "unstable-store"))]
+pub(crate) fn begin(
+    refused: Option<Error>,
+    acquire: &mut Acquire,
+) -> Option<Result<Decision, Error>> {
+    match refused.map_or_else(random_id, Err) {
+        Ok(id) => {
+            acquire.identify(id);
+            acquire.share();
+            acquire.asked_at = Some(crate::clock::moment());
+            None
+        }
+        Err(error) => Some(Err(error)),
+    }
 }
 
 /// Is called when a limiter changes.
@@ -466,12 +484,6 @@ pub enum OpResult {
 pub(crate) enum Deciding {
     Ready(Option<Result<Decision, Error>>),
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-}
-
-impl Deciding {
-    pub(crate) fn ready(decision: Result<Decision, Error>) -> Self {
-        Self::Ready(Some(decision))
-    }
 }
 
 impl Future for Deciding {

@@ -18,7 +18,7 @@ use crate::{
     decision::Refusal,
     error::ConfigError,
     observe::Observer,
-    store::{AnyStore, Store},
+    store::{AnyStore, Store, rule_names::Holder},
 };
 
 impl RateLimitLayer {
@@ -391,7 +391,7 @@ impl RateLimitLayerBuilder {
             observers: self.defaults.observers.and_all(of_store),
             ..self.defaults
         };
-        let rules = CompiledRules::new(self.rules, &*self.store, defaults)?;
+        let rules = CompiledRules::new(self.rules, &*self.store, defaults, Holder::default())?;
         Ok(RateLimitLayer {
             shared: Arc::new(LayerState {
                 id: LayerId::new(),

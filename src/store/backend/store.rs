@@ -17,12 +17,11 @@ use crate::{
     name::{Name, check_word},
     receipt::Receipt,
     store::{
-        About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
+        About, AnyStore, Calls, Decide, Listeners, Op, OpResult, begin,
         guard::{
             breaker::{Breakers, Signal},
             policy,
         },
-        random_id,
         sealed::{Handle as Stack, Sealed},
         stack::{self, Guards},
     },
@@ -161,16 +160,7 @@ impl<B: Backend> Decide for Unguarded<B> {
             let reason = "a store of your own has a sliding log without slots, for all clients";
             return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
         }
-        if let Some(error) = self.breakers.refuses(acquire) {
-            return Some(Err(error));
-        }
-        match random_id() {
-            Ok(id) => acquire.identify(id),
-            Err(error) => return Some(Err(error)),
-        }
-        acquire.share();
-        acquire.asked_at = Some(moment());
-        None
+        begin(self.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {

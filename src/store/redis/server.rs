@@ -9,7 +9,11 @@ use super::{
     batch::Batches,
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
-    wire::{self, script::ScriptCall, verbs},
+    wire::{
+        self,
+        script::{ScriptCall, Scripts},
+        verbs,
+    },
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -24,7 +28,7 @@ use crate::{
     name::{Name, Text, push_hex},
     receipt::{PermitId, Receipt},
     store::{
-        Calls, Decide, Listeners, Op, OpResult, TimeToLive,
+        Calls, Decide, Listeners, Op, OpResult, TimeToLive, begin,
         guard::{Cache, deny_cache::bans::Bans, policy},
     },
 };
@@ -54,19 +58,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails at once while a breaker is open, and decides nothing else.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        if let Some(error) = self.batches.breakers.refuses(acquire) {
-            return Some(Err(error));
-        }
-        match wire::random_id() {
-            Ok(id) => {
-                acquire.identify(id);
-                acquire.share();
-                acquire.asked_at = Some(moment());
-                None
-            }
-            // Without entropy nothing can be sent.
-            Err(error) => Some(Err(error)),
-        }
+        begin(self.batches.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
@@ -155,15 +147,15 @@ impl Server {
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
-        if first.charges().any(|charge| charge.labels.ban.is_some()) {
-            // Boxed, so that the futures of others have no room for it.
-            return Box::pin(self.acquire_or_ban(first, run)).await;
-        }
         let scripts = wire::scripts_for(first);
         let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?
         };
+        if first.charges().any(|charge| charge.labels.ban.is_some()) {
+            // Boxed, so that the futures of others have no room for it.
+            return Box::pin(self.acquire_or_ban(first, run, scripts, ask)).await;
+        }
         let (mut knows_time, mut may_have_taken) = (false, false);
         while let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
             let reply = self.call_for(call, first, run, false).await?;
@@ -202,12 +194,10 @@ impl Server {
         &self,
         first: &Acquire,
         run: &[Acquire],
+        scripts: &Scripts,
+        ask: wire::Ask<'_>,
     ) -> Result<List<Decision>, Error> {
-        let scripts = wire::scripts_for(first);
-        let ask = wire::Ask {
-            exact: run.iter().any(|acquire| acquire.wants_remaining),
-            ..self.ask()?.at(first.first.name())
-        };
+        let ask = ask.at(first.first.name());
         let banning = scripts.banning.ok_or(ErrorKind::Limit)?;
         let asked = self.bans.ask(first);
         let limiters: List<_> = first

@@ -22,7 +22,7 @@ use crate::{
     observe::Observers,
     store::{
         About, AnyStore,
-        guard::{breaker::NodeTraffic, cache},
+        guard::cache,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
     },
@@ -174,7 +174,15 @@ impl RedisStore {
             observers: settings.observers.clone(),
             ..About::default()
         };
-        let connection = Arc::new(Connection::new(source, settings.dial(traffic)));
+        let dial = Dial {
+            connect_timeout: settings.connect_timeout,
+            response_timeout: settings.response_timeout,
+            traffic,
+            observers: settings.observers.clone(),
+            #[cfg(feature = "tls")]
+            certificates: settings.certificates.clone(),
+        };
+        let connection = Arc::new(Connection::new(source, dial));
         let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners, bans| Server {
             settle_queue: SettleQueue::new(
@@ -222,18 +230,5 @@ impl fmt::Debug for RedisStore {
 impl Sealed for RedisStore {
     fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.shared) as _)
-    }
-}
-
-impl Settings {
-    fn dial(&self, traffic: Arc<NodeTraffic>) -> Dial {
-        Dial {
-            connect_timeout: self.connect_timeout,
-            response_timeout: self.response_timeout,
-            traffic,
-            observers: self.observers.clone(),
-            #[cfg(feature = "tls")]
-            certificates: self.certificates.clone(),
-        }
     }
 }

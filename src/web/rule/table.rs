@@ -56,17 +56,6 @@ impl fmt::Debug for CompiledRules {
 }
 
 impl CompiledRules {
-    /// # Errors
-    ///
-    /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
-    pub(crate) fn new(
-        rules: Rules,
-        store: &dyn AnyStore,
-        defaults: Defaults,
-    ) -> Result<Self, ConfigError> {
-        Self::held_by(Holder::default(), rules, store, defaults)
-    }
-
     /// Returns the compiled form of rules that are to replace these. Counts stay in the store,
     /// under the limiters' names.
     ///
@@ -78,14 +67,17 @@ impl CompiledRules {
         rules: Rules,
         store: &dyn AnyStore,
     ) -> Result<Self, ConfigError> {
-        Self::held_by(self.names.successor(), rules, store, self.defaults.clone())
+        Self::new(rules, store, self.defaults.clone(), self.names.successor())
     }
 
-    fn held_by(
-        names: Holder,
+    /// # Errors
+    ///
+    /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
+    pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
         defaults: Defaults,
+        names: Holder,
     ) -> Result<Self, ConfigError> {
         let compile = |rules: Vec<Rule>| {
             let mut labels = HashSet::new();

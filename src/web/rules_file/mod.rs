@@ -30,7 +30,7 @@ use super::{
 use crate::{
     error::{ConfigError, config_error},
     name::check_rule_name,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, Store, rule_names::Holder},
 };
 
 /// The length of the longest file, so that a wrong path cannot fill the memory.
@@ -263,7 +263,8 @@ fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
 }
 
 fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
-    CompiledRules::new(rules, &*store.handle().0, Defaults::default()).map(|_| ())
+    let (store, defaults) = (store.handle().0, Defaults::default());
+    CompiledRules::new(rules, &*store, defaults, Holder::default()).map(|_| ())
 }
 
 /// Returns the text of a file.

@@ -102,7 +102,14 @@ impl<S: Calls> WaitPlace<'_, S> {
             {
                 self.asking = None;
             }
-            match self.turn(cx) {
+            let (queue, next_call) = (self.queue, self.queue.queues.next());
+            let times = Times {
+                now: queue.clock.now(),
+                of_calls: queue.in_flight.now(),
+                hold: queue.in_flight.bounds.deadline,
+            };
+            let turn = |waits: &mut WaitQueue| waits.turn(self.number, next_call, times, cx);
+            match queue.with(&self.key, turn) {
                 Some(Turn::Return(outcome, owed)) => {
                     self.owed = owed;
                     return Poll::Ready(outcome);
@@ -110,7 +117,11 @@ impl<S: Calls> WaitPlace<'_, S> {
                 Some(Turn::Ask(call)) => self.ask(call, cx),
                 Some(Turn::Sleep(until)) => {
                     if self.timer.as_ref().is_none_or(|(due, _)| *due != until) {
-                        self.timer = Some((until, self.sleep(until)));
+                        let timer = match until {
+                            Until::Due(time) => queue.clock.sleep_until(time),
+                            Until::Held(time) => queue.in_flight.sleep_until(time),
+                        };
+                        self.timer = Some((until, timer));
                     }
                     if let Some((_, timer)) = &mut self.timer
                         && timer.as_mut().poll(cx).is_pending()
@@ -122,26 +133,6 @@ impl<S: Calls> WaitPlace<'_, S> {
                 None => return Poll::Pending,
             }
         }
-    }
-
-    fn sleep(&self, until: Until) -> Sleep {
-        match until {
-            Until::Due(time) => self.queue.clock.sleep_until(time),
-            Until::Held(time) => self.queue.in_flight.sleep_until(time),
-        }
-    }
-
-    fn turn(&self, cx: &Context<'_>) -> Option<Turn> {
-        let queue = self.queue;
-        let next_call = queue.queues.next();
-        let times = Times {
-            now: queue.clock.now(),
-            of_calls: queue.in_flight.now(),
-            hold: queue.in_flight.bounds.deadline,
-        };
-        queue.with(&self.key, |waits| {
-            waits.turn(self.number, next_call, times, cx)
-        })
     }
 
     /// Sends a call. In memory the first poll completes it; otherwise a task awaits the reply.

@@ -1,6 +1,6 @@
 //! One call, reported to the observers of its store: [`Calling`].
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redis::Value;
 use tracing::{Span, debug_span, field::Empty};
@@ -20,7 +20,8 @@ pub(crate) struct Calling<'a> {
     callers: usize,
     /// `None` where there are no observers.
     since: Option<Instant>,
-    has_ended: bool,
+    /// A timeout until it has ended.
+    result: Result<(), ErrorKind>,
     /// By the conventions of OpenTelemetry for databases. It never holds a key.
     span: Span,
 }
@@ -35,7 +36,7 @@ impl<'a> Calling<'a> {
             operation,
             callers,
             since: (!connection.dial.observers.is_empty()).then(moment),
-            has_ended: false,
+            result: Err(ErrorKind::Timeout),
             span: debug_span!(
                 target: "tower_ratelimit",
                 "ratelimit.store",
@@ -60,13 +61,14 @@ impl<'a> Calling<'a> {
             self.span.record("db.response.status_code", code);
         }
         let kind = |failed: &Failed| meaning(&failed.error).kind;
-        self.ends(reply.as_ref().map(|_| ()).map_err(kind));
+        self.result = reply.as_ref().map(|_| ()).map_err(kind);
         reply
     }
+}
 
-    fn ends(&mut self, result: Result<(), ErrorKind>) {
-        self.has_ended = true;
-        if let Err(kind) = result {
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        if let Err(kind) = self.result {
             self.span.record("error.type", kind.as_str());
         }
         if let Some(since) = self.since {
@@ -74,19 +76,9 @@ impl<'a> Calling<'a> {
                 operation: self.operation,
                 node: self.connection.source.shown.as_deref(),
                 callers: self.callers,
-                duration: moment()
-                    .checked_duration_since(since)
-                    .unwrap_or(Duration::ZERO),
-                result,
+                duration: moment().saturating_duration_since(since),
+                result: self.result,
             });
-        }
-    }
-}
-
-impl Drop for Calling<'_> {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.ends(Err(ErrorKind::Timeout));
         }
     }
 }
