@@ -210,13 +210,15 @@ impl Server {
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
-        let mut call = Some(ScriptCall {
-            script: banning,
-            command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
-            once: !scripts.is_idempotent,
-            callers: run.len(),
-        });
-        let reply = self.call_for(&mut call, run, &|| None).await?;
+        let call = || {
+            Some(ScriptCall {
+                script: banning,
+                command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
+                once: !scripts.is_idempotent,
+                callers: run.len(),
+            })
+        };
+        let reply = self.call_for(&mut call(), run, &call).await?;
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
