@@ -98,7 +98,7 @@ impl Exit {
 /// A store in memory, and its queue.
 pub(crate) struct InMemory<S> {
     exit: Exit,
-    queue: Queued<S>,
+    queue: Arc<Queued<S>>,
     store: Arc<S>,
 }
 
@@ -197,7 +197,7 @@ pub(crate) struct Remote<S: Decide> {
     deadline: Deadline,
     refusals: Arc<Refusals>,
     /// Sends its calls through the leases, as what these take ahead goes with them.
-    queue: Queued<Leasing<S>>,
+    queue: Arc<Queued<Leasing<S>>>,
     pub(crate) leasing: Arc<Leasing<S>>,
     pub(crate) server: Arc<S>,
 }

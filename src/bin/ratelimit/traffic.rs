@@ -38,7 +38,13 @@ pub(crate) struct Columns {
     /// Sort lines within this time
     ///
     /// Lines that are apart by more are left out.
-    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME", hide_short_help = true)]
+    #[arg(
+        long,
+        default_value = "60s",
+        value_parser = replay::time,
+        value_name = "TIME",
+        hide_short_help = true
+    )]
     pub(crate) reorder: Duration,
     /// The column of the time, if it has no usual name
     #[arg(long, value_name = "COLUMN", hide_short_help = true)]

@@ -81,17 +81,24 @@ impl<L: StandIn> Fallback<L> {
         decision: Result<Decision, Error>,
         give_back: impl Fn(Receipt),
     ) -> Result<Decision, Error> {
-        self.record(&decision);
-        match decision {
+        let error = match decision {
             Ok(decision) => {
+                self.record_answer();
                 self.record_decision(acquire, &decision);
-                Ok(decision)
+                return Ok(decision);
             }
-            Err(error) if GivenUp::of(&error).is_some() && acquire.unsent.get().is_none() => {
-                self.after_giving_up(acquire, error, give_back)
-            }
-            Err(error) => self.instead(acquire, error),
+            Err(error) => error,
+        };
+        let given_up = GivenUp::of(&error);
+        // The server works: it was sent more than it can answer in time, or would have been.
+        let is_overload = given_up == Some(GivenUp::Overload) || Unsent::is_why(&error);
+        if !is_overload && is_of_store(&error) {
+            self.record_failure(&error);
         }
+        if given_up.is_some() && acquire.unsent.get().is_none() {
+            return self.after_giving_up(acquire, error, give_back);
+        }
+        self.instead(acquire, error)
     }
 
     /// Records a decision for a limiter that this process decides for in an outage.
@@ -152,17 +159,6 @@ impl<L: StandIn> Fallback<L> {
                 Ok(Decision::Allow(grant))
             }
             decision => decision,
-        }
-    }
-
-    fn record(&self, decision: &Result<Decision, Error>) {
-        match decision {
-            Ok(_) => self.record_answer(),
-            // The server works: it was sent more than it can answer in time, or would have been.
-            Err(error)
-                if GivenUp::of(error) == Some(GivenUp::Overload) || Unsent::is_why(error) => {}
-            Err(error) if is_of_store(error) => self.record_failure(error),
-            Err(_) => {}
         }
     }
 

@@ -132,9 +132,9 @@ impl Batches {
         }
     }
 
-    /// Sends the call of these callers, alone or in a batch. A batched call is moved out of `call`;
-    /// if the batch does not answer it, `again` makes it anew, with the same ids, and it goes
-    /// alone.
+    /// Sends the call of these callers, alone or in a batch. The reply is nil if the batch did not
+    /// answer it, and may have carried it out all the same: it is to be asked `anew`, with the same
+    /// ids, which goes alone.
     ///
     /// # Errors
     ///
@@ -145,54 +145,34 @@ impl Batches {
     /// Dropping it leaves the call unsent, or carried out or not.
     pub(super) async fn send(
         self: &Arc<Self>,
-        call: &mut Option<ScriptCall>,
+        call: ScriptCall,
+        first: &Acquire,
         run: &[Acquire],
-        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
+        anew: bool,
     ) -> Result<Value, Failure> {
-        let Some(first) = run.first() else {
-            return Err(Failure::unsent(ErrorKind::Permits.into()));
-        };
         let limiter = &first.first.limiter;
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
-        let (mut _in_flight, mut went_together) = (None, false);
-        if let Some(queue) = self.goes_together(call.as_ref(), run) {
+        let mut _in_flight = None;
+        let together = (!anew).then(|| self.goes_together(&call, run));
+        if let Some(queue) = together.flatten() {
             _in_flight = self.goes_first(&queue);
-            if _in_flight.is_none()
-                && let Some(taken) = call.take()
-            {
-                let member = |number, reply| Member {
-                    number,
-                    limiter: limiter.share(),
-                    asked_at,
-                    reply,
-                };
-                let mut place = self.enqueue(&queue, run, taken, member);
-                if let Ok(outcome) = (&mut place.reply).await {
-                    return outcome;
-                }
-                (*call, went_together) = (again(), true);
+            if _in_flight.is_none() {
+                let mut place = self.enqueue(&queue, run, limiter.share(), asked_at, call);
+                return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
             }
         }
-        let outcome = match &*call {
-            // Boxed, so that callers whose call goes with others have no room for it in their
-            // futures.
-            Some(call) => Box::pin(self.exchange(call, limiter, asked_at)).await,
-            None => Err(Failure::unsent(ErrorKind::Permits.into())),
-        };
-        call.take().into_iter().for_each(ScriptCall::recycle);
-        outcome.map_err(|failure| Failure {
-            // The batch may have been sent.
-            unacknowledged: failure.unacknowledged || went_together,
-            ..failure
-        })
+        // Boxed, so that callers whose call goes with others have no room for it in their futures.
+        let outcome = Box::pin(self.exchange(&call, limiter, asked_at)).await;
+        call.recycle();
+        outcome
     }
 
     /// Returns the queue that a call may stand in. Callers that wait for permits may give back while
     /// their call stands there, and it would take after that.
-    fn goes_together(&self, call: Option<&ScriptCall>, run: &[Acquire]) -> Option<QueueOf> {
-        let script = call.and_then(|call| wire::batch_of(call.script))?;
+    fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
+        let script = wire::batch_of(call.script)?;
         let together = run.iter().all(|acquire| acquire.max_wait.is_none())
             && !self.connection.is_cluster()
             && !self.no_cross_slot.load(Relaxed);
@@ -260,15 +240,22 @@ impl Batches {
         self: &'a Arc<Self>,
         of: &QueueOf,
         run: &'a [Acquire],
+        limiter: Arc<Limiter>,
+        asked_at: Option<Instant>,
         call: ScriptCall,
-        member: impl FnOnce(u64, oneshot::Sender<Result<Value, Failure>>) -> Member,
     ) -> BatchPlace<'a> {
         let (sender, reply) = oneshot::channel();
         let (number, begins) = {
             let mut queues = lock(&self.queues);
             let queue = &mut queues.entry(of.runtime.id()).or_default()[of.script];
             let number = self.last.fetch_add(1, Relaxed);
-            queue.members.push_back((member(number, sender), call));
+            let member = Member {
+                number,
+                limiter,
+                asked_at,
+                reply: sender,
+            };
+            queue.members.push_back((member, call));
             (number, queue.begins())
         };
         if begins {
@@ -306,10 +293,8 @@ impl Batches {
         match outcome {
             Ok(Value::Array(replies)) if members.len() > 1 => {
                 for (member, reply) in members.into_iter().zip(replies) {
-                    // None: its decision ended in an error, which a call of its own finds, too.
-                    if reply != Value::Nil {
-                        let _ = member.reply.send(Ok(reply));
-                    }
+                    // Nil: its decision ended in an error, which a call of its own finds, too.
+                    let _ = member.reply.send(Ok(reply));
                 }
             }
             Err(failure) if members.len() > 1 && !failure.fails_for_all => {

@@ -11,7 +11,6 @@ mod health;
 pub(crate) mod inside;
 pub(crate) mod node;
 mod open;
-mod rewritten;
 mod saga;
 pub(crate) mod server;
 mod settle_queue;

@@ -1,10 +1,12 @@
 //! Redis without guards: each verb is a script or a command.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use super::{
     batch::Batches,
-    rewritten::Rewritten,
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
     wire::{self, script::ScriptCall, verbs},
@@ -19,13 +21,20 @@ use crate::{
     limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
-    name::{Name, push_hex},
+    name::{Name, Text, push_hex},
     receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Listeners, Op, OpResult, TimeToLive,
-        guard::{deny_cache::bans::Bans, policy},
+        guard::{Cache, deny_cache::bans::Bans, policy},
     },
 };
+
+/// While two versions of a service run side by side, each would overwrite the other's limit with
+/// every request. Each leaves a limit alone for so long after writing it, so that it changes at
+/// most twice a minute.
+const REWRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// The maximum number of names. One that is forgotten is only rewritten once more.
+pub(super) const MOST_REWRITTEN: usize = 1024;
 
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
@@ -36,7 +45,8 @@ pub(crate) struct Server {
     pub(crate) client_id: OnceLock<Arc<str>>,
     /// The caller's clock; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    pub(super) rewritten: Rewritten,
+    /// The names whose stored limit was rewritten here, and when.
+    pub(super) rewritten: Cache<Text, Instant>,
     pub(crate) listeners: Listeners,
     pub(super) bans: Arc<Bans>,
 }
@@ -96,8 +106,9 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let names = acquire.charges().map(|charge| charge.name());
-        wire::is_one_call(names, self.connection.is_cluster())
+        let (first, is_cluster) = (acquire.first.name(), self.connection.is_cluster());
+        let mut rest = acquire.rest.iter();
+        rest.all(|charge| wire::go_together(first, charge.name(), is_cluster))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -153,17 +164,15 @@ impl Server {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?
         };
-        let mut call;
-        let mut knows_time = false;
-        loop {
-            let brief = || (scripts.brief)(run, &|charge| self.rewrites(charge), ask).unzip();
-            let read;
-            (call, read) = brief();
-            let Some(read) = read else { break };
-            let reply = self.call_for(&mut call, run, &|| brief().0).await?;
+        let (mut knows_time, mut may_have_taken) = (false, false);
+        while let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
+            let reply = self.call_for(call, first, run, false).await?;
             match read(&reply, run, ask.now)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
-                Err(None) => break,
+                Err(None) => {
+                    may_have_taken = true;
+                    break;
+                }
                 // Once: a caller that goes by the server's time and misses it has other zone data.
                 Err(Some(_)) if knows_time => return Err(wire::unreadable()),
                 Err(now) => (ask.now, knows_time) = (now, true),
@@ -176,19 +185,14 @@ impl Server {
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-        call = Some(ScriptCall {
+        let limiters = charges.iter().copied();
+        let call = ScriptCall {
             script: scripts.acquire,
-            command: wire::acquire(
-                scripts.acquire,
-                charges.iter().copied(),
-                callers,
-                false,
-                ask,
-            ),
+            command: wire::acquire(scripts.acquire, limiters, callers, false, ask),
             once: !scripts.is_idempotent,
             callers: run.len(),
-        });
-        let reply = self.call_for(&mut call, run, &|| None).await?;
+        };
+        let reply = self.call_for(call, first, run, may_have_taken).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
@@ -210,15 +214,16 @@ impl Server {
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
-        let call = || {
-            Some(ScriptCall {
-                script: banning,
-                command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
-                once: !scripts.is_idempotent,
-                callers: run.len(),
-            })
+        let call = || ScriptCall {
+            script: banning,
+            command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
+            once: !scripts.is_idempotent,
+            callers: run.len(),
         };
-        let reply = self.call_for(&mut call(), run, &call).await?;
+        let mut reply = self.call_for(call(), first, run, false).await?;
+        if reply == redis::Value::Nil {
+            reply = self.call_for(call(), first, run, true).await?;
+        }
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
@@ -227,16 +232,18 @@ impl Server {
         Ok(decisions)
     }
 
-    /// Calls, and gives back the grants of callers that will not receive them.
+    /// Calls, and gives back the grants of callers that will not receive them: those of this call,
+    /// or of an earlier one that `may_have_taken`.
     async fn call_for(
         &self,
-        call: &mut Option<ScriptCall>,
+        call: ScriptCall,
+        first: &Acquire,
         run: &[Acquire],
-        again: &(dyn Fn() -> Option<ScriptCall> + Sync),
+        may_have_taken: bool,
     ) -> Result<redis::Value, Error> {
-        let reply = self.batches.send(call, run, again).await;
+        let reply = self.batches.send(call, first, run, may_have_taken).await;
         reply.map_err(|failure| {
-            if failure.unacknowledged {
+            if failure.unacknowledged || may_have_taken {
                 for acquire in run {
                     for charge in acquire.charges() {
                         // No younger than the call: see `Receipt`.
@@ -291,8 +298,11 @@ impl Server {
         Ok(stored)
     }
 
+    /// Returns whether a stored limit that differs from this one is rewritten.
     fn rewrites(&self, charge: &LimiterCharge) -> bool {
-        matches!(charge.limit(), LimitSource::Code(_)) && !self.rewritten.lately(charge.name())
+        let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
+        matches!(charge.limit(), LimitSource::Code(_))
+            && self.rewritten.get(charge.name().text()).is_none_or(is_late)
     }
 
     /// Sends a plain command that is safe to repeat.
@@ -332,7 +342,8 @@ impl Server {
             self.listeners.changed(charge.name());
         }
         if answer.changed == Changed::Rewritten {
-            self.rewritten.record(charge.name());
+            let name = charge.name().text().clone();
+            self.rewritten.insert(name, moment());
             if charge.labels.is_to_warn(Warning::Rewritten) {
                 warning!(
                     rule = charge.labels.for_logs(),

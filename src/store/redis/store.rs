@@ -8,8 +8,7 @@ use std::{
 
 use super::{
     batch::Batches,
-    rewritten::Rewritten,
-    server::Server,
+    server::{MOST_REWRITTEN, Server},
     settle_queue::{self, SettleQueue},
     transport::{
         connection::Connection,
@@ -23,7 +22,7 @@ use crate::{
     observe::Observers,
     store::{
         About, AnyStore,
-        guard::breaker::NodeTraffic,
+        guard::{breaker::NodeTraffic, cache},
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
     },
@@ -190,7 +189,8 @@ impl RedisStore {
                 .clone()
                 .map_or_else(OnceLock::new, OnceLock::from),
             clock: settings.clock.clone(),
-            rewritten: Rewritten::new(),
+            // Rewriting is rare: it grows when needed.
+            rewritten: cache(1, MOST_REWRITTEN),
             bans,
             listeners,
         });

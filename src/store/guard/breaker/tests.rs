@@ -186,7 +186,7 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
         let pass = enter(&breakers, &orders()).unwrap();
         if let Some(came_in) = came_in {
             clock.advance(came_in);
-            breakers.traffic().came_in();
+            breakers.traffic().came_in(0);
         }
         let behind = is_sent_behind.then(|| enter(&breakers, &orders()).unwrap());
         clock.advance(ends - came_in.unwrap_or_default());

@@ -64,19 +64,15 @@ impl NodeTraffic {
         }
     }
 
-    /// Records that bytes came in from the only node.
-    pub(crate) fn came_in(&self) {
-        self.came_in_at(0);
-    }
-
     /// Records a reply of a node, unless its bytes are seen.
     pub(crate) fn replied(&self, index: usize) {
         if !self.is_watched() {
-            self.came_in_at(index);
+            self.came_in(index);
         }
     }
 
-    fn came_in_at(&self, index: usize) {
+    /// Records that bytes came in from a node.
+    pub(crate) fn came_in(&self, index: usize) {
         let came_in = Some(self.now());
         if let Some(mut node) = self.node(index) {
             *node = Node {
@@ -130,7 +126,7 @@ impl NodeTraffic {
             return false;
         }
         if index == 0 && self.has_unread() {
-            self.came_in();
+            self.came_in(0);
         }
         // Once more: another thread may have been reading.
         is_silent()
@@ -193,7 +189,7 @@ impl WatchedConnection {
         self.traffic.is_reading.store(true, SeqCst);
         let (done, bytes) = read();
         if bytes > 0 {
-            self.traffic.came_in();
+            self.traffic.came_in(0);
         }
         self.traffic.is_reading.store(false, SeqCst);
         done

@@ -204,7 +204,8 @@ mod logs {
         for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {
             let (guard, _) = guard();
             let error = Error::new(ErrorKind::Timeout).caused_by(given_up);
-            let logged = levels(|| guard.record(&Err(error)));
+            let ask = asks([one("ann")]);
+            let logged = levels(|| drop(guard.answer(&ask, Err(error), |_| ())));
             assert_eq!(logged, vec!["WARN"; lines], "{given_up:?}");
             assert_eq!(guard.failing.load(Ordering::Relaxed), lines > 0);
         }

@@ -110,10 +110,8 @@ impl Listener for Arc<Queues> {
     }
 }
 
-/// A store whose callers stand in queues. Clones share them.
-pub(crate) struct Queued<S>(Arc<Inner<S>>);
-
-struct Inner<S> {
+/// A store whose callers stand in queues.
+pub(crate) struct Queued<S> {
     store: Arc<S>,
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
@@ -128,22 +126,20 @@ impl<S: Calls> Queued<S> {
         clock: Arc<dyn Clock>,
         queues: Arc<Queues>,
         in_flight: Arc<InFlight>,
-    ) -> Self {
-        Self(Arc::new(Inner {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             store,
             clock,
             queues,
             in_flight,
-        }))
+        })
     }
-}
 
-impl<S: Calls> Inner<S> {
     /// Decides by a call of the caller's own.
     ///
     /// # Cancel safety
     ///
-    /// As [`Queued::acquire`].
+    /// As [`acquire`](Self::acquire).
     async fn call_alone(&self, acquire: &Acquire, was_sent: bool) -> Result<Decision, Error> {
         let _place = self.enter(acquire, was_sent).await?;
         self.store.acquire(acquire).await
@@ -195,9 +191,7 @@ impl<S: Calls> Inner<S> {
             decision => Ok(decision),
         }
     }
-}
 
-impl<S: Calls> Queued<S> {
     /// Decides for a caller, by its own call or one that it shares.
     ///
     /// # Errors
@@ -209,26 +203,26 @@ impl<S: Calls> Queued<S> {
     /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
     /// for a caller that waits for permits is given back; for one that does not, the caller of this
     /// method decides, by the receipts that it can make.
-    pub(crate) async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    pub(crate) async fn acquire(self: &Arc<Self>, acquire: &Acquire) -> Result<Decision, Error> {
         // What is rare is boxed, so that the futures of others have no room for it.
         let Some(max_wait) = acquire.max_wait else {
-            if !self.0.store.decides_together(acquire) {
+            if !self.store.decides_together(acquire) {
                 // One after the other, callers would wait for nothing.
-                return Box::pin(self.0.call_alone(acquire, false)).await;
+                return Box::pin(self.call_alone(acquire, false)).await;
             }
-            return runs::acquire(&self.0, acquire).await;
+            return runs::acquire(self, acquire).await;
         };
-        if !self.0.clock.can_sleep() {
-            return Box::pin(self.0.acquire_unwaiting(acquire)).await;
+        if !self.clock.can_sleep() {
+            return Box::pin(self.acquire_unwaiting(acquire)).await;
         }
-        let now = self.0.clock.now();
+        let now = self.clock.now();
         let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));
-        waits::acquire(&self.0, acquire, deadline).await
+        waits::acquire(self, acquire, deadline).await
     }
 
     /// Settles as the store does, once more where a shared call is still on its way.
     pub(crate) fn settle(&self, receipt: Receipt, keep: u32) {
-        self.0.queues.unanswered.gives_back(&receipt);
-        self.0.store.settle(receipt, keep);
+        self.queues.unanswered.gives_back(&receipt);
+        self.store.settle(receipt, keep);
     }
 }

@@ -11,7 +11,6 @@
 use std::{
     collections::{VecDeque, hash_map::Entry},
     mem,
-    ops::ControlFlow,
     sync::Arc,
     time::Duration,
 };
@@ -19,7 +18,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    Inner, Key, in_flight, key,
+    Key, Queued, key,
     reply::{Reply, of_each, while_wanted},
     wait_queue::LONGEST_RUN,
 };
@@ -46,28 +45,15 @@ struct Member {
 ///
 /// As [`Queued::acquire`](super::Queued::acquire).
 pub(super) async fn acquire<S: Calls>(
-    queue: &Arc<Inner<S>>,
+    queue: &Arc<Queued<S>>,
     acquire: &Acquire,
 ) -> Result<Decision, Error> {
-    let (_held, _place) = match turn(queue, acquire).await? {
-        ControlFlow::Break(decision) => return Ok(decision),
-        ControlFlow::Continue(turn) => turn,
-    };
-    queue.store.acquire(acquire).await
-}
-
-/// Waits for the caller's turn to send its own call, or for the decision by another's.
-async fn turn<S: Calls>(
-    queue: &Arc<Inner<S>>,
-    acquire: &Acquire,
-) -> Result<ControlFlow<Decision, (Held<S>, in_flight::InFlightPlace)>, Error> {
     let Ok(runtime) = Handle::try_current() else {
         // There is nothing that could send for it.
-        let alone = Box::pin(queue.call_alone(acquire, false));
-        return alone.await.map(ControlFlow::Break);
+        return Box::pin(queue.call_alone(acquire, false)).await;
     };
     let key = key(acquire);
-    loop {
+    let (_held, _place) = loop {
         match enter(queue, &key, acquire, &runtime) {
             Entered::Alone(call) => {
                 let held = Held {
@@ -79,7 +65,7 @@ async fn turn<S: Calls>(
                 let begin = |run: &mut Run| run.since = queue.in_flight.now();
                 // Another call may have been sent while this one waited, unpolled.
                 if !place.has_waited || held.run(begin).is_some() {
-                    return Ok(ControlFlow::Continue((held, place)));
+                    break (held, place);
                 }
             }
             Entered::Behind(number, reply) => {
@@ -90,15 +76,15 @@ async fn turn<S: Calls>(
                     number,
                     reply,
                 };
-                let decision = match (&mut place.reply).await {
+                return match (&mut place.reply).await {
                     Ok(reply) => reply.outcome,
                     // The runtime of the call is gone, or the call has panicked.
                     Err(_) => Box::pin(queue.call_alone(acquire, true)).await,
                 };
-                return decision.map(ControlFlow::Break);
             }
         }
-    }
+    };
+    queue.store.acquire(acquire).await
 }
 
 enum Entered {
@@ -106,7 +92,7 @@ enum Entered {
     Behind(u64, oneshot::Receiver<Reply>),
 }
 
-fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
+fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
     let now = queue.in_flight.now();
     let mut runs = lock(&queue.queues.runs);
     // With the table locked: by its number a caller finds its place.
@@ -141,7 +127,7 @@ fn enter<S: Calls>(queue: &Inner<S>, key: &Key, acquire: &Acquire, runtime: &Han
 
 /// A place behind a call. Dropping it gives it up, if the next call is not sent yet.
 struct RunPlace<'a, S: Calls> {
-    queue: &'a Inner<S>,
+    queue: &'a Queued<S>,
     key: &'a Key,
     acquire: &'a Acquire,
     number: u64,
@@ -172,7 +158,7 @@ impl<S: Calls> Drop for RunPlace<'_, S> {
 
 /// Holds a limiter for a call. Dropping it sends the next one.
 struct Held<S: Calls> {
-    queue: Arc<Inner<S>>,
+    queue: Arc<Queued<S>>,
     key: Key,
     call: u64,
 }

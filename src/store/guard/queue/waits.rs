@@ -17,7 +17,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Inner, Key, key,
+    Key, Queued, key,
     reply::of_each,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
@@ -34,7 +34,7 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// Dropping it gives up the place, and gives back what was or may yet be taken.
 pub(super) async fn acquire<S: Calls>(
-    queue: &Arc<Inner<S>>,
+    queue: &Arc<Queued<S>>,
     acquire: &Acquire,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
@@ -61,7 +61,7 @@ pub(super) async fn acquire<S: Calls>(
     poll_fn(|cx| place.poll(cx)).await
 }
 
-impl<S: Calls> Inner<S> {
+impl<S: Calls> Queued<S> {
     /// Acts on the queue of a key. Wakers are called when it is not locked any more.
     fn with<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let (acted, wakers) = {
@@ -84,7 +84,7 @@ impl<S: Calls> Inner<S> {
 
 /// A waiter's place in its queue.
 struct WaitPlace<'a, S: Calls> {
-    queue: &'a Arc<Inner<S>>,
+    queue: &'a Arc<Queued<S>>,
     key: Key,
     number: u64,
     timer: Option<(Until, Sleep)>,
@@ -180,7 +180,7 @@ impl<S: Calls> Drop for WaitPlace<'_, S> {
 
 /// A call for those that wait. Dropped unanswered, it gives back what it may have taken.
 struct Asking<S: Calls> {
-    queue: Arc<Inner<S>>,
+    queue: Arc<Queued<S>>,
     key: Key,
     call: u64,
     callers: Vec<Acquire>,

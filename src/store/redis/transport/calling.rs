@@ -34,7 +34,7 @@ impl<'a> Calling<'a> {
             connection,
             operation,
             callers,
-            since: (!connection.observers().is_empty()).then(moment),
+            since: (!connection.dial.observers.is_empty()).then(moment),
             has_ended: false,
             span: debug_span!(
                 target: "tower_ratelimit",
@@ -70,9 +70,9 @@ impl<'a> Calling<'a> {
             self.span.record("error.type", kind.as_str());
         }
         if let Some(since) = self.since {
-            self.connection.observers().called(&StoreCall {
+            self.connection.dial.observers.called(&StoreCall {
                 operation: self.operation,
-                node: self.connection.address(),
+                node: self.connection.source.shown.as_deref(),
                 callers: self.callers,
                 duration: moment()
                     .checked_duration_since(since)

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::{NO_TIMER, moment, runtime, within},
-    observe::{Observers, StateChange},
+    observe::StateChange,
     store::redis::classify::Class,
     sync::{OnDrop, lock},
 };
@@ -37,7 +37,7 @@ const UNDRIVEN_FOR: u32 = 10;
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
     pub(super) source: ConnectionSource,
-    dial: Dial,
+    pub(super) dial: Dial,
     slot: Arc<Mutex<Slot>>,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.
@@ -66,14 +66,6 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    fn after_sending(error: RedisError) -> Self {
-        let unacknowledged = Class::of(&error).leaves_open();
-        Self {
-            error,
-            unacknowledged,
-        }
-    }
-
     /// Returns the same failure, behind an attempt that may have been carried out or not.
     pub(crate) fn after(self, unacknowledged: bool) -> Self {
         Self {
@@ -150,15 +142,6 @@ impl Connection {
         }
     }
 
-    pub(crate) fn observers(&self) -> &Observers {
-        &self.dial.observers
-    }
-
-    /// Returns where it leads to, without user and password; `None` where only the caller knows.
-    pub(crate) fn address(&self) -> Option<&str> {
-        self.source.shown.as_deref()
-    }
-
     /// Sends a command and waits for its reply. After the loss of its connection it is sent once
     /// more over a new one, unless it is to be sent `once`, as it must not be repeated.
     ///
@@ -229,7 +212,10 @@ impl Connection {
             // The error of redis-rs after a repetition says nothing about the first attempt.
             let repeated =
                 self.source.repeats && !matches!(error.retry_method(), RetryMethod::NoRetry);
-            Failed::after_sending(error).after(repeated)
+            Failed {
+                unacknowledged: repeated || Class::of(&error).leaves_open(),
+                error,
+            }
         })
     }
 

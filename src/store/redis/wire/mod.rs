@@ -135,12 +135,6 @@ fn unquoted(error: RedisError) -> RedisError {
     RedisError::from((kind, "the server does not know the command"))
 }
 
-/// Returns whether one script decides for all of these limiters.
-pub(crate) fn is_one_call<'a>(mut names: impl Iterator<Item = &'a Name>, is_cluster: bool) -> bool {
-    let first = names.next();
-    first.is_none_or(|first| names.all(|name| go_together(first, name, is_cluster)))
-}
-
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
 pub(crate) fn go_together(a: &Name, b: &Name, is_cluster: bool) -> bool {

@@ -117,18 +117,16 @@ impl ScriptCall {
     /// Dropping it may leave the script executed or not.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
         let calling = Calling::new(connection, self.script.name, self.callers);
-        calling.ended(self.send_by_hash(connection).await)
-    }
-
-    async fn send_by_hash(&self, connection: &Connection) -> Result<Value, Failed> {
-        match connection.send(&self.command, self.once).await {
-            Err(failed) if is_unknown_script(&failed.error) => {
-                // Boxed, so that a call of a script that is known has no room for it.
-                let loaded = Box::pin(self.send_unknown(connection)).await;
-                loaded.map_err(|last| last.after(failed.unacknowledged))
-            }
-            reply => reply,
+        let mut reply = connection.send(&self.command, self.once).await;
+        if let Err(failed) = &reply
+            && is_unknown_script(&failed.error)
+        {
+            let unacknowledged = failed.unacknowledged;
+            // Boxed, so that a call of a script that is known has no room for it.
+            let loaded = Box::pin(self.send_unknown(connection)).await;
+            reply = loaded.map_err(|last| last.after(unacknowledged));
         }
+        calling.ended(reply)
     }
 
     /// Keeps its memory for the next calls of this thread.

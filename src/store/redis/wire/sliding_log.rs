@@ -97,8 +97,10 @@ fn brief(
         [first, ..] if are_alike(&first.first, run) => {
             let rewrite = rewrites(&first.first);
             let command = format::acquire_alike(&ACQUIRE, &first.first, run, rewrite, ask);
-            Some((call(&ACQUIRE, command), |reply, run, now| {
-                brief_answers(reply, run, now).map(Ok)
+            Some((call(&ACQUIRE, command), |reply, run, now| match reply {
+                // A batch has not answered it.
+                Value::Nil => Ok(Err(None)),
+                reply => brief_answers(reply, run, now).map(Ok),
             }))
         }
         _ => None,

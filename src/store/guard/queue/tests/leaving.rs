@@ -9,7 +9,7 @@ use std::{
 use tokio::runtime::Runtime;
 
 use super::{
-    super::{Queued, in_flight::Bounds},
+    super::in_flight::Bounds,
     world::{BOUNDS, Caller, World},
 };
 use crate::limit::{Limit, LimitSource};
@@ -65,7 +65,7 @@ fn a_caller_knows_whether_it_leaves_unsent() {
         let mut world = World::with(1, bounds, true);
         let first = world.comes(limiters[0]);
         let acquire = world.acquire(limiters[1], None);
-        let queued = Queued(Arc::clone(&world.queued.0));
+        let queued = Arc::clone(&world.queued);
         {
             let runtime = world.runtimes[0].as_ref().map(Runtime::enter);
             let mut asking = pin!(queued.acquire(&acquire));

@@ -38,7 +38,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
 
 pub(super) struct World {
     pub(super) server: Arc<Server>,
-    pub(super) queued: Queued<Server>,
+    pub(super) queued: Arc<Queued<Server>>,
     pub(super) queues: Arc<Queues>,
     pub(super) in_flight: Arc<InFlight>,
     pub(super) clock: ManualClock,
@@ -108,7 +108,7 @@ impl World {
 
     /// A caller of a limiter, on a runtime or on none, that has not been polled.
     pub(super) fn caller(&mut self, runtime: Option<usize>, acquire: Acquire) -> Caller {
-        let (queued, asked) = (Queued(Arc::clone(&self.queued.0)), acquire.clone());
+        let (queued, asked) = (Arc::clone(&self.queued), acquire.clone());
         Caller {
             id: self.alive(&acquire),
             runtime,
