@@ -271,7 +271,7 @@ async fn the_keys_share_a_hash_slot_of_a_cluster() {
 #[tokio::test]
 async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     let server = RedisServer::start();
-    let here = Process::new(RedisStore::builder(server.url()), rule(10, 3));
+    let here = Process::new(patient(server.url()), rule(10, 3));
     assert_eq!(here.ask(10).await, None);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     for cost in 1..=4 {
@@ -281,4 +281,49 @@ async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     for (cost, refused) in [(5, OVER), (6, OVER), (7, BANNED)] {
         assert_eq!(here.ask(cost).await, refused, "{cost}");
     }
+}
+
+/// Callers of different keys share calls, and what is wrong with one key is that of its caller.
+#[tokio::test]
+async fn calls_for_different_keys_go_together() {
+    let (_, [process, _]) = two(&rule(1, 2));
+    let limiter = |key: usize| {
+        let key = format!("key{key}");
+        process.layer.limiter("api", [&*key]).unwrap()
+    };
+    let ask_all = async || {
+        let asking = (0..40).map(|key| {
+            let request = Request::builder()
+                .uri("/1")
+                .header("x-key", format!("key{key}"));
+            let layer = process.layer.clone();
+            tokio::spawn(async move { decide(&layer, request.body(()).unwrap()).await })
+        });
+        let asking: Vec<_> = asking.collect();
+        let mut kinds = Vec::new();
+        for asked in asking {
+            kinds.push(match asked.await.unwrap() {
+                Decision::Allow(_) => None,
+                Decision::Deny(refusal) => Some(refusal.kind()),
+            });
+        }
+        kinds
+    };
+    // Nothing is known of a key of another type, and its caller is counted here.
+    let wrong = limiter(7);
+    RedisServer::shared().command(&["SET", &format!("{{{}}}:strikes", wrong.name()), "x"]);
+    for expected in [
+        None,
+        Some(RefusalKind::OverLimit),
+        Some(RefusalKind::Banned),
+    ] {
+        let kinds = ask_all().await;
+        let others = kinds.iter().enumerate().filter(|(key, _)| *key != 7);
+        for (key, kind) in others {
+            assert_eq!(*kind, expected, "{key}");
+        }
+        let calls = process.calls();
+        assert!((2..12).contains(&calls), "{calls} calls of 40 callers");
+    }
+    assert!(limiter(3).banned_until().await.unwrap().is_some());
 }

@@ -5,8 +5,8 @@
 //! `guard/queue/runs.rs`, has made one call of all callers of a limiter.
 //!
 //! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
-//! queue of their runtime, and a task sends as many as have come: see
-//! `lua/sliding_log/acquire_batch.lua`. Each limiter is decided as by a call of its own, and an
+//! queue of their runtime and script, and a task sends as many as have come: see
+//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits that ban. Each limiter is decided as by a call of its own, and an
 //! error is that of its limiter alone: what a batch cannot answer is asked alone, once. A batch has
 //! only calls that may be sent twice, so what it may have done before does no harm.
 //!
@@ -62,8 +62,9 @@ pub(crate) struct Batches {
     /// They keep decisions away from failing servers. Verbs and receipts pass them: for these an
     /// operator waits, or no caller at all.
     pub(super) breakers: Breakers,
-    /// By runtime: one that is not driven delays its own callers only.
-    queues: Mutex<HashMap<Id, Queue>>,
+    /// By runtime: one that is not driven delays its own callers only. Calls of different scripts
+    /// stand in different queues.
+    queues: Mutex<HashMap<Id, [Queue; wire::BATCHED]>>,
     /// The number of the last that came. It is drawn with the queues locked: by it a call finds its
     /// place.
     last: AtomicU64,
@@ -71,6 +72,13 @@ pub(crate) struct Batches {
     departing: AtomicUsize,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
     no_cross_slot: AtomicBool,
+}
+
+/// Which queue: whose runtime sends its calls, and the number of their script.
+#[derive(Clone)]
+struct QueueOf {
+    runtime: Handle,
+    script: usize,
 }
 
 #[derive(Default)]
@@ -125,8 +133,8 @@ impl Batches {
     }
 
     /// Sends the call of these callers, alone or in a batch. The reply is nil if the batch did not
-    /// answer it, and may have carried it out all the same: it is to be asked anew, with the same
-    /// ids, by a script that has no batch.
+    /// answer it, and may have carried it out all the same: it is to be asked `anew`, with the same
+    /// ids, which goes alone.
     ///
     /// # Errors
     ///
@@ -140,16 +148,18 @@ impl Batches {
         call: ScriptCall,
         first: &Acquire,
         run: &[Acquire],
+        anew: bool,
     ) -> Result<Value, Failure> {
         let limiter = &first.first.limiter;
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
         let mut _in_flight = None;
-        if let Some(runtime) = self.goes_together(&call, run) {
-            _in_flight = self.goes_first(&runtime);
+        let together = (!anew).then(|| self.goes_together(&call, run));
+        if let Some(queue) = together.flatten() {
+            _in_flight = self.goes_first(&queue);
             if _in_flight.is_none() {
-                let mut place = self.enqueue(&runtime, run, limiter.share(), asked_at, call);
+                let mut place = self.enqueue(&queue, run, limiter.share(), asked_at, call);
                 return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
             }
         }
@@ -159,14 +169,15 @@ impl Batches {
         outcome
     }
 
-    /// Returns the runtime whose queue a call may stand in. Callers that wait for permits may give
-    /// back while their call stands there, and it would take after that.
-    fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<Handle> {
-        let together = wire::batch_of(call.script).is_some()
-            && run.iter().all(|acquire| acquire.max_wait.is_none())
+    /// Returns the queue that a call may stand in. Callers that wait for permits may give back while
+    /// their call stands there, and it would take after that.
+    fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
+        let script = wire::batch_of(call.script)?;
+        let together = run.iter().all(|acquire| acquire.max_wait.is_none())
             && !self.connection.is_cluster()
             && !self.no_cross_slot.load(Relaxed);
-        Handle::try_current().ok().filter(|_| together)
+        let runtime = Handle::try_current().ok().filter(|_| together)?;
+        Some(QueueOf { runtime, script })
     }
 
     /// Sends a call, and records what it says about the server. All limiters of a call are on one
@@ -214,30 +225,29 @@ impl Batches {
     }
 
     /// Lets a call go alone if none is in flight.
-    fn goes_first(self: &Arc<Self>, runtime: &Handle) -> Option<CallInFlight> {
+    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
         let mut queues = lock(&self.queues);
-        let queue = queues.entry(runtime.id()).or_default();
+        let queue = &mut queues.entry(of.runtime.id()).or_default()[of.script];
         if queue.in_flight > 0 || queue.is_sending {
             return None;
         }
         queue.in_flight = 1;
-        Some(self.in_flight(runtime.clone()))
+        Some(self.in_flight(of.clone()))
     }
 
     /// Puts a call into the queue.
     fn enqueue<'a>(
         self: &'a Arc<Self>,
-        runtime: &Handle,
+        of: &QueueOf,
         run: &'a [Acquire],
         limiter: Arc<Limiter>,
         asked_at: Option<Instant>,
         call: ScriptCall,
     ) -> BatchPlace<'a> {
-        let id = runtime.id();
         let (sender, reply) = oneshot::channel();
         let (number, begins) = {
             let mut queues = lock(&self.queues);
-            let queue = queues.entry(id).or_default();
+            let queue = &mut queues.entry(of.runtime.id()).or_default()[of.script];
             let number = self.last.fetch_add(1, Relaxed);
             let member = Member {
                 number,
@@ -249,11 +259,12 @@ impl Batches {
             (number, queue.begins())
         };
         if begins {
-            self.spawn(runtime);
+            self.spawn(of);
         }
         BatchPlace {
             batches: self,
-            runtime: id,
+            runtime: of.runtime.id(),
+            script: of.script,
             number,
             run,
             reply,
@@ -261,19 +272,19 @@ impl Batches {
     }
 
     /// Has a task send those that stand in a queue.
-    fn spawn(self: &Arc<Self>, runtime: &Handle) {
+    fn spawn(self: &Arc<Self>, of: &QueueOf) {
         let task = Task {
             batches: Arc::clone(self),
-            runtime: runtime.clone(),
+            queue: of.clone(),
             has_begun: false,
         };
-        runtime.spawn(task.send());
+        of.runtime.spawn(task.send());
     }
 
-    fn in_flight(self: &Arc<Self>, runtime: Handle) -> CallInFlight {
+    fn in_flight(self: &Arc<Self>, queue: QueueOf) -> CallInFlight {
         CallInFlight {
             batches: Arc::clone(self),
-            runtime,
+            queue,
         }
     }
 
@@ -300,15 +311,20 @@ impl Batches {
         }
     }
 
-    /// Acts on the queue of a runtime, and removes it if it is idle.
-    fn with<T>(&self, runtime: Id, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+    /// Acts on a queue of a runtime, and removes its queues if they are idle.
+    fn with<T>(&self, runtime: Id, script: usize, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
         let mut queues = lock(&self.queues);
-        let queue = queues.get_mut(&runtime)?;
-        let acted = act(queue);
-        if queue.in_flight == 0 && !queue.is_sending {
+        let of_runtime = queues.get_mut(&runtime)?;
+        let acted = act(&mut of_runtime[script]);
+        let is_idle = |queue: &Queue| queue.in_flight == 0 && !queue.is_sending;
+        if of_runtime.iter().all(is_idle) {
             queues.remove(&runtime);
         }
         Some(acted)
+    }
+
+    fn with_queue<T>(&self, of: &QueueOf, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+        self.with(of.runtime.id(), of.script, act)
     }
 }
 
@@ -354,17 +370,17 @@ fn together(mut calls: Vec<ScriptCall>) -> Option<ScriptCall> {
 /// A call in flight. Dropping it lets those that came meanwhile go.
 struct CallInFlight {
     batches: Arc<Batches>,
-    runtime: Handle,
+    queue: QueueOf,
 }
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
-        let begins = self.batches.with(self.runtime.id(), |queue| {
+        let begins = self.batches.with_queue(&self.queue, |queue| {
             queue.in_flight = queue.in_flight.saturating_sub(1);
             queue.begins()
         });
         if begins == Some(true) {
-            self.batches.spawn(&self.runtime);
+            self.batches.spawn(&self.queue);
         }
     }
 }
@@ -373,6 +389,7 @@ impl Drop for CallInFlight {
 struct BatchPlace<'a> {
     batches: &'a Batches,
     runtime: Id,
+    script: usize,
     number: u64,
     run: &'a [Acquire],
     reply: oneshot::Receiver<Result<Value, Failure>>,
@@ -383,7 +400,7 @@ impl Drop for BatchPlace<'_> {
         if self.reply.is_terminated() {
             return;
         }
-        let left = self.batches.with(self.runtime, |queue| {
+        let left = self.batches.with(self.runtime, self.script, |queue| {
             let members = &mut queue.members;
             let at = members.binary_search_by_key(&self.number, |(member, _)| member.number);
             members.remove(at.ok()?)
@@ -399,7 +416,7 @@ impl Drop for BatchPlace<'_> {
 /// A task that sends a batch. If its runtime ends before, those in the queue go alone.
 struct Task {
     batches: Arc<Batches>,
-    runtime: Handle,
+    queue: QueueOf,
     has_begun: bool,
 }
 
@@ -414,14 +431,14 @@ impl Task {
         let departing = OnDrop::new(|| {
             batches.departing.fetch_sub(1, SeqCst);
         });
-        let taken = batches.with(self.runtime.id(), |queue| (queue.take(), queue.begins()));
+        let taken = batches.with_queue(&self.queue, |queue| (queue.take(), queue.begins()));
         self.has_begun = true;
-        let _in_flight = batches.in_flight(self.runtime.clone());
+        let _in_flight = batches.in_flight(self.queue.clone());
         let Some(((mut members, calls), begins)) = taken else {
             return;
         };
         if begins {
-            batches.spawn(&self.runtime);
+            batches.spawn(&self.queue);
         }
         let limiter = members.front().map(|member| Arc::clone(&member.limiter));
         let (Some(call), Some(limiter)) = (together(calls), limiter) else {
@@ -445,7 +462,7 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         if !self.has_begun {
-            let left = self.batches.with(self.runtime.id(), |queue| {
+            let left = self.batches.with_queue(&self.queue, |queue| {
                 queue.is_sending = false;
                 mem::take(&mut queue.members)
             });

@@ -204,13 +204,16 @@ impl Server {
             .charges()
             .map(|charge| (charge, self.rewrites(charge)))
             .collect();
-        let call = ScriptCall {
+        let call = || ScriptCall {
             script: banning,
             command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
             once: !scripts.is_idempotent,
             callers: run.len(),
         };
-        let reply = self.call_for(call, first, run, false).await?;
+        let mut reply = self.call_for(call(), first, run, false).await?;
+        if reply == redis::Value::Nil {
+            reply = self.call_for(call(), first, run, true).await?;
+        }
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
@@ -228,7 +231,7 @@ impl Server {
         run: &[Acquire],
         may_have_taken: bool,
     ) -> Result<redis::Value, Error> {
-        let reply = self.batches.send(call, first, run).await;
+        let reply = self.batches.send(call, first, run, may_have_taken).await;
         reply.map_err(|failure| {
             if failure.unacknowledged || may_have_taken {
                 for acquire in run {

@@ -1,6 +1,6 @@
 //! Bans in Redis: `lua/ban/`. Pure.
 
-use redis::{Arg, Value};
+use redis::{Cmd, Value};
 
 use super::{
     format::{self, optional},
@@ -28,6 +28,17 @@ pub(crate) static SLIDING_LOG: Loaded = lua!(
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua",
     "ban/acquire.lua"
+);
+/// Carries out several calls of `SLIDING_LOG`, each by itself.
+pub(crate) static BATCH: Loaded = lua!(
+    "ban/sliding_log_batch":
+    "lib/decide.lua",
+    "lib/decide.lua",
+    "lib/state.lua",
+    "sliding_log/entries.lua",
+    "sliding_log/acquire_list.lua",
+    "ban/acquire.lua",
+    "ban/acquire_batch.lua"
 );
 pub(crate) static SLOTS: Loaded = lua!(
     "ban/slots":
@@ -71,20 +82,13 @@ pub(crate) fn acquire(
     carried: &[Carried],
     run: &[Acquire],
     ask: Ask<'_>,
-) -> redis::Cmd {
+) -> Cmd {
     let callers = run
         .iter()
         .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
     let counting = format::acquire(script, limiters.iter().copied(), callers, false, ask);
-    let pieces = counting
-        .args_iter()
-        .skip(3)
-        .filter_map(|piece| match piece {
-            Arg::Simple(bytes) => Some(bytes),
-            _ => None,
-        });
-    let pieces: Vec<_> = pieces.collect();
-    let (keys_of_limits, arguments) = pieces.split_at(5 * limiters.len());
+    let pieces = format::pieces(&counting).unwrap_or_default();
+    let (keys_of_limits, arguments) = pieces[3..].split_at(5 * limiters.len());
     let banning = limiters
         .iter()
         .filter(|(charge, _)| charge.labels.ban.is_some());
@@ -104,6 +108,25 @@ pub(crate) fn acquire(
     optional(&mut command, id.as_ref());
     command.arg(arguments);
     command
+}
+
+/// Returns the command that carries out these of `SLIDING_LOG`: see `lua/ban/acquire_batch.lua`.
+/// `None` for one of another shape.
+pub(super) fn batch<'a>(commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
+    let calls: Option<Vec<_>> = commands.map(format::pieces).collect();
+    let calls = calls?;
+    let each = calls.iter().map(|pieces| {
+        let keys: usize = str::from_utf8(pieces.get(2)?).ok()?.parse().ok()?;
+        pieces[3..].split_at_checked(keys)
+    });
+    let (keys, arguments): (Vec<_>, Vec<_>) = each.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let count = |parts: &[&[&[u8]]]| parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut command = BATCH.start(count(&keys), 2 * calls.len() + count(&arguments));
+    command.arg(&keys);
+    for (keys, arguments) in keys.into_iter().zip(arguments) {
+        command.arg((keys.len(), arguments.len())).arg(arguments);
+    }
+    Some(command)
 }
 
 /// Reads the reply: the answers, those of the first caller first, and what was found of each

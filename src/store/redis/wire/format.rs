@@ -213,12 +213,7 @@ struct Pieces<'a>(SmallVec<[&'a [u8]; 17]>);
 
 impl<'a> Pieces<'a> {
     fn of(command: &'a Cmd) -> Option<Self> {
-        let pieces = command.args_iter().map(|argument| match argument {
-            Arg::Simple(bytes) => Some(bytes),
-            _ => None,
-        });
-        let pieces: Option<SmallVec<_>> = pieces.collect();
-        pieces.filter(|pieces| pieces.len() > 12).map(Self)
+        pieces(command).filter(|pieces| pieces.len() > 12).map(Self)
     }
 
     fn keys(&self) -> &[&'a [u8]] {
@@ -236,6 +231,15 @@ impl<'a> Pieces<'a> {
     fn has_row_of(&self, other: &Self) -> bool {
         self.0.len() == other.0.len() && self.row() == other.row()
     }
+}
+
+/// Returns the pieces of any command.
+pub(super) fn pieces(command: &Cmd) -> Option<SmallVec<[&[u8]; 17]>> {
+    let pieces = command.args_iter().map(|argument| match argument {
+        Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    });
+    pieces.collect()
 }
 
 /// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.

@@ -48,18 +48,31 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
     scripts(slotted.unwrap_or(&acquire.first).name())
 }
 
-/// Returns the script that carries out several calls of this one, if there is one.
-pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
-    ptr::eq(script, &*sliding_log::ACQUIRE).then(|| &*sliding_log::ACQUIRE_BATCH)
+/// How many scripts there are whose calls go together.
+pub(super) const BATCHED: usize = 2;
+
+/// Returns the number of such a script.
+pub(crate) fn batch_of(script: &'static Script) -> Option<usize> {
+    match ptr::eq(script, &*sliding_log::ACQUIRE) {
+        true => Some(0),
+        false => ptr::eq(script, &*ban::SLIDING_LOG).then_some(1),
+    }
 }
 
-/// Returns one call that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` if they
-/// have no such script.
+/// Returns one call that carries out these, which are of one script: see
+/// `lua/sliding_log/acquire_batch.lua`. `None` if they have no such script.
 pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> Option<ScriptCall> {
-    let script = batch_of(calls.clone().next()?.script)?;
+    let commands = calls.clone().map(|call| &call.command);
+    let (script, command): (&'static Script, _) = match batch_of(calls.clone().next()?.script)? {
+        0 => {
+            let script = &sliding_log::ACQUIRE_BATCH;
+            (script, format::batch(script, commands)?)
+        }
+        _ => (&ban::BATCH, ban::batch(commands)?),
+    };
     Some(ScriptCall {
         script,
-        command: format::batch(script, calls.clone().map(|call| &call.command))?,
+        command,
         // A caller may have left and given back: if it is lost, those that still wait go alone.
         once: true,
         callers: calls.map(|call| call.callers).sum(),
@@ -68,7 +81,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> 
 
 /// Returns every script that a limiter can need.
 #[cfg(any(test, feature = "inspect"))]
-pub(crate) fn all() -> [&'static Script; 19] {
+pub(crate) fn all() -> [&'static Script; 20] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -85,6 +98,7 @@ pub(crate) fn all() -> [&'static Script; 19] {
         &calendar::ACQUIRE,
         &calendar::VERBS,
         &ban::SLIDING_LOG,
+        &ban::BATCH,
         &ban::SLOTS,
         &ban::FIXED_WINDOW,
         &ban::GCRA,

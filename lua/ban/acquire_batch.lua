@@ -1,0 +1,22 @@
+-- Carries out several calls of acquire.lua, each by itself: an error is that of its limiters alone.
+--
+-- KEYS  those of each call, one after the other
+-- ARGV  for each call: how many keys and how many arguments it has; its arguments
+-- Reply that of each call; nil for one that ended in an error
+--
+-- Redisson has no bans.
+--
+--- @include lib/decide.lua
+--- @include acquire.lua, with what stands in front of it
+
+end
+
+local replies, key, at = {}, 0, 0
+while at < #ARGV do
+  local last, until_then = key + ARGV[at + 1], at + 2 + ARGV[at + 2]
+  local keys, given = { unpack(KEYS, key + 1, last) }, { unpack(ARGV, at + 3, until_then) }
+  key, at = last, until_then
+  local decided, reply = pcall(decide, keys, given)
+  replies[#replies + 1] = decided and reply
+end
+return replies
