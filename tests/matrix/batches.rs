@@ -202,14 +202,23 @@ async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
     scene.judge(FREE).await;
 }
 
+/// Replaces all connections of a load that pauses.
+async fn refuse_mixed(scene: &Scene, refuse: bool) {
+    scene.proxy.refuse_mixed_from_now(refuse);
+    scene.proxy.reset();
+    until("they are closed", async || {
+        scene.proxy.open_connections() == 0
+    })
+    .await;
+}
+
 /// As behind an endpoint that stands for a Cluster. Only the lane whose list has two hash tags
 /// meets its policy.
 #[tokio::test]
 async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     let mut scene = Scene::begin_with("row 28", &[], PATIENT).await;
     let mut crowd = Crowd::of_a_batch(&mut scene, |_| "mixed").await;
-    scene.proxy.refuse_mixed_from_now(true);
-    scene.proxy.reset();
+    refuse_mixed(&scene, true).await;
     // Once refused, no batch is sent any more. The refusal counts as a script of the proxy's.
     let alone = CROWD as u64 + 1;
     crowd.lose_nothing(&mut scene, &[]).await;
@@ -218,8 +227,7 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     assert_eq!(scene.proxy.refused_mixed(), 1);
     lose_nothing_in_rounds(&mut scene, &mut crowd, &[], alone..=alone).await;
     scene.load.idle(true).await;
-    scene.proxy.refuse_mixed_from_now(false);
-    scene.proxy.reset();
+    refuse_mixed(&scene, false).await;
     scene.load.idle(false).await;
     drop(crowd);
     scene.healed().await;
