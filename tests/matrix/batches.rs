@@ -272,7 +272,7 @@ async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
 /// are granted.
 async fn cut_amid(scene: &Scene, crowd: &mut Crowd, round: usize) {
     let limiters = crowd.limiters.len();
-    let leaves = |caller: usize| (caller * 7 + round) % 5 == 0;
+    let leaves = |caller: usize| (caller * 7 + round).is_multiple_of(5);
     let mut callers = Vec::new();
     match round % 4 {
         0 => scene.proxy.cut_replies(1),
