@@ -1,4 +1,4 @@
-//! Rows 27 to 32: calls of many limiters that go together, and callers that come all at once. Each
+//! Rows 27 to 31: calls of many limiters that go together, and callers that come all at once. Each
 //! counts what the others lose: nothing.
 
 use crate::scene::*;
@@ -16,21 +16,21 @@ use super::{
 };
 
 /// As many as go together in one call.
-const CROWD: usize = 64;
+pub const CROWD: usize = 64;
 /// Nothing expires while a row is played.
-const HOURLY: Limit = Limit::per_hour(1000);
+pub const HOURLY: Limit = Limit::per_hour(1000);
 
 /// No request of the load may notice.
-const FREE: Expected = Expected {
+pub const FREE: Expected = Expected {
     by_policy: false,
     ..EXACT
 };
 
-type Asking = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
+pub type Asking = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
 /// Limiters on a handle of the load, and the permits that each has granted.
-struct Crowd {
-    limiters: Vec<RateLimiter>,
+pub struct Crowd {
+    pub limiters: Vec<RateLimiter>,
     granted: Vec<usize>,
 }
 
@@ -50,7 +50,7 @@ impl Crowd {
 
     /// One more than go together, of which one is to be spoilt: the first is sent alone, and the
     /// others as one batch.
-    async fn of_a_batch(scene: &mut Scene, name: impl Fn(usize) -> &'static str) -> Self {
+    pub async fn of_a_batch(scene: &mut Scene, name: impl Fn(usize) -> &'static str) -> Self {
         let mut crowd = Self::new(scene, name, 1 + CROWD).await;
         pause(scene).await;
         // The server learns the scripts.
@@ -89,26 +89,26 @@ impl Crowd {
 
 /// Returns the permits of a caller that must be granted some by the store.
 #[track_caller]
-fn granted_by_store(answer: &Result<Decision, Error>) -> usize {
+pub fn granted_by_store(answer: &Result<Decision, Error>) -> usize {
     let of_store = |it: &Decision| it.is_allowed() && it.source() == Source::Store;
     assert!(answer.as_ref().is_ok_and(of_store), "{answer:?}");
     1
 }
 
-fn in_use(scene: &Scene, limiter: &RateLimiter) -> usize {
+pub fn in_use(scene: &Scene, limiter: &RateLimiter) -> usize {
     let log = format!("{{{}}}:permits", limiter.name());
     scene.server.entries(&log).len()
 }
 
 /// Lets all pending work go as far as it can.
-async fn settle() {
+pub async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
 /// Pauses the load, and waits for what is given back.
-async fn pause(scene: &Scene) {
+pub async fn pause(scene: &Scene) {
     scene.load.idle(true).await;
     for handle in &scene.load.handles {
         handle.close().await;
@@ -202,14 +202,23 @@ async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
     scene.judge(FREE).await;
 }
 
+/// Replaces all connections of a load that pauses.
+async fn refuse_mixed(scene: &Scene, refuse: bool) {
+    scene.proxy.refuse_mixed_from_now(refuse);
+    scene.proxy.reset();
+    until("they are closed", async || {
+        scene.proxy.open_connections() == 0
+    })
+    .await;
+}
+
 /// As behind an endpoint that stands for a Cluster. Only the lane whose list has two hash tags
 /// meets its policy.
 #[tokio::test]
 async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     let mut scene = Scene::begin_with("row 28", &[], PATIENT).await;
     let mut crowd = Crowd::of_a_batch(&mut scene, |_| "mixed").await;
-    scene.proxy.refuse_mixed_from_now(true);
-    scene.proxy.reset();
+    refuse_mixed(&scene, true).await;
     // Once refused, no batch is sent any more. The refusal counts as a script of the proxy's.
     let alone = CROWD as u64 + 1;
     crowd.lose_nothing(&mut scene, &[]).await;
@@ -218,8 +227,7 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     assert_eq!(scene.proxy.refused_mixed(), 1);
     lose_nothing_in_rounds(&mut scene, &mut crowd, &[], alone..=alone).await;
     scene.load.idle(true).await;
-    scene.proxy.refuse_mixed_from_now(false);
-    scene.proxy.reset();
+    refuse_mixed(&scene, false).await;
     scene.load.idle(false).await;
     drop(crowd);
     scene.healed().await;
@@ -237,56 +245,14 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     const LIMITERS: usize = 16;
+    const ROUNDS: usize = 24;
     let mut scene = Scene::begin_with("row 29", &[], PATIENT).await;
     let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS).await;
-    let mut cuts = 0;
-    for round in 0..24 {
-        let mut callers = Vec::new();
-        match round % 4 {
-            0 => scene.proxy.cut_replies(1),
-            1 => scene.proxy.spoil(1, Spoil::Reset(30)),
-            2 => scene.proxy.spoil(1, Spoil::End(300)),
-            _ => {}
-        }
-        for caller in 0..8 * LIMITERS {
-            let asking = asking(&crowd.limiters[caller % LIMITERS]);
-            let has_begun = Arc::new(AtomicBool::new(false));
-            let begins = Arc::clone(&has_begun);
-            let caller_of = async move {
-                begins.store(true, Ordering::SeqCst);
-                asking.await
-            };
-            callers.push((tokio::spawn(caller_of), has_begun));
-            if caller % 37 == round {
-                settle().await;
-            }
-        }
-        if round % 4 == 3 {
-            scene.proxy.reset();
-        }
-        cuts += 1;
-        for (caller, (task, _)) in callers.iter().enumerate() {
-            if (caller * 7 + round) % 5 == 0 {
-                task.abort();
-            }
-        }
-        for (caller, (task, has_begun)) in callers.into_iter().enumerate() {
-            match task.await {
-                Ok(answer) => {
-                    crowd.granted[caller % LIMITERS] += granted_by_store(&answer);
-                    scene.load.told.less(&answer);
-                }
-                // Who was aborted had no answer yet.
-                Err(aborted) => {
-                    assert!(aborted.is_cancelled() && (caller * 7 + round) % 5 == 0);
-                    if has_begun.load(Ordering::SeqCst) {
-                        scene.load.told.less_left();
-                    }
-                }
-            }
-        }
+    for round in 0..ROUNDS {
+        cut_amid(&scene, &mut crowd, round).await;
         for (place, limiter) in crowd.limiters.iter().enumerate() {
-            // Who left a call that others share may be given back after these have their answers.
+            // What callers took that left a shared call may be given back after the others'
+            // answers.
             until("nothing else is in use", async || {
                 aside(|| in_use(&scene, limiter)) == crowd.granted[place]
             })
@@ -299,7 +265,57 @@ async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     }
     drop(crowd);
     scene.healed().await;
-    scene.judge_cut(FREE, cuts).await;
+    scene.judge_cut(FREE, ROUNDS).await;
+}
+
+/// Asks for all of a crowd, cuts a connection, and has some of the callers leave. Those that stay
+/// are granted.
+async fn cut_amid(scene: &Scene, crowd: &mut Crowd, round: usize) {
+    let limiters = crowd.limiters.len();
+    let leaves = |caller: usize| (caller * 7 + round).is_multiple_of(5);
+    let mut callers = Vec::new();
+    match round % 4 {
+        0 => scene.proxy.cut_replies(1),
+        1 => scene.proxy.spoil(1, Spoil::Reset(30)),
+        2 => scene.proxy.spoil(1, Spoil::End(300)),
+        _ => {}
+    }
+    for caller in 0..8 * limiters {
+        let asking = asking(&crowd.limiters[caller % limiters]);
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&has_begun);
+        let caller_of = async move {
+            begins.store(true, Ordering::SeqCst);
+            asking.await
+        };
+        callers.push((tokio::spawn(caller_of), has_begun));
+        if caller % 37 == round {
+            settle().await;
+        }
+    }
+    if round % 4 == 3 {
+        scene.proxy.reset();
+    }
+    for (caller, (task, _)) in callers.iter().enumerate() {
+        if leaves(caller) {
+            task.abort();
+        }
+    }
+    for (caller, (task, has_begun)) in callers.into_iter().enumerate() {
+        match task.await {
+            Ok(answer) => {
+                crowd.granted[caller % limiters] += granted_by_store(&answer);
+                scene.load.told.less(&answer);
+            }
+            // A caller that was aborted had no answer yet.
+            Err(aborted) => {
+                assert!(aborted.is_cancelled() && leaves(caller));
+                if has_begun.load(Ordering::SeqCst) {
+                    scene.load.told.less_left();
+                }
+            }
+        }
+    }
 }
 
 /// Each has its own limit, there and here, whatever the others ask for.
@@ -349,7 +365,7 @@ async fn row_30_a_burst_over_a_few_keys() {
             .chain(here.values())
             .all(|granted| *granted <= LIMIT)
     );
-    // Nobody is refused who has not had the limit.
+    // No caller is refused before its key has had the limit.
     for user in 0..KEYS {
         let granted = there.get(&user).unwrap_or(&0) + here.get(&user).unwrap_or(&0);
         assert!(granted >= LIMIT, "{user}: {granted}");
@@ -390,7 +406,7 @@ async fn row_31_a_runtime_that_is_not_driven() {
     scene.judge(FREE).await;
 }
 
-fn asking(limiter: &RateLimiter) -> Asking {
+pub fn asking(limiter: &RateLimiter) -> Asking {
     let limiter = limiter.clone();
     Box::pin(async move { limiter.try_acquire().await })
 }
@@ -405,137 +421,4 @@ fn poll_once_on(runtime: &Runtime, left: &mut [Asking]) {
     });
     // A runtime is not entered from within another one.
     thread::scope(|scope| scope.spawn(|| runtime.block_on(once)).join().unwrap());
-}
-
-/// Where the callers of a batch are when some of them leave.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Step {
-    /// In the queue: the batch is not sent.
-    Queued,
-    /// The batch is on its way, and not carried out.
-    Sent,
-    /// It is carried out, and the reply on its way.
-    Replied,
-    /// The reply is read, and each has its grant, which it does not look at.
-    Granted,
-}
-
-/// Of 64 callers in one batch a third leaves at each step: what a `RateLimiter` took is given back,
-/// a request stays charged if its call was sent, and the others are granted.
-#[tokio::test]
-async fn row_32_callers_that_leave_a_batch_at_every_step() {
-    let mut scene = Scene::begin_with("row 32", &[], PATIENT).await;
-    let crowd = Crowd::of_a_batch(&mut scene, |_| "leaving").await;
-    let store = scene.load.handles[0].clone();
-    let prefix = scene.load.limiters[0]
-        .name
-        .split_once(":{")
-        .unwrap()
-        .0
-        .to_owned();
-    for step in [Step::Queued, Step::Sent, Step::Replied, Step::Granted] {
-        for place in 0..3 {
-            for limiter in &crowd.limiters {
-                limiter.set_rate(HOURLY).await.unwrap();
-            }
-            let callers = crowd.limiters.iter().map(asking).map(Some).collect();
-            let leaves = |caller: usize| caller > 0 && caller % 3 == place;
-            let answers = some_leave(&mut scene, step, callers, leaves).await;
-            for (caller, answer) in answers.iter().enumerate() {
-                match answer {
-                    Some(answer) => scene.load.told.less(answer),
-                    None => scene.load.told.less_left(),
-                }
-                let granted = answer.as_ref().map_or(0, granted_by_store);
-                let limiter = &crowd.limiters[caller];
-                until(&format!("{step:?}: {caller} has {granted}"), async || {
-                    in_use(&scene, limiter) == granted
-                })
-                .await;
-            }
-        }
-        let name = unique("request");
-        let rule = HOURLY.by(FromHeader::new("x-user")).named(&name);
-        let service = RateLimitLayer::new(&store, rule).layer(service_fn(serve::<()>));
-        let request = |user: usize| -> Asking {
-            let request = Request::builder().header("x-user", user.to_string());
-            let asked = service.clone().oneshot(request.body(()).unwrap());
-            Box::pin(async move {
-                let Ok(answer) = asked.await;
-                Ok(decision_of(&answer).clone())
-            })
-        };
-        let callers = (0..=CROWD).map(request).map(Some).collect();
-        let answers = some_leave(&mut scene, step, callers, |caller| caller % 3 == 2).await;
-        pause(&scene).await;
-        for (caller, answer) in answers.iter().enumerate() {
-            let charged = match answer {
-                Some(answer) => granted_by_store(answer),
-                None => usize::from(step != Step::Queued),
-            };
-            let log = format!("{prefix}:{{{caller}}}:{name}:permits");
-            let in_use = scene.server.entries(&log).len();
-            assert_eq!(in_use, charged, "{step:?}: {caller}");
-        }
-    }
-    drop((crowd, store));
-    scene.load.idle(false).await;
-    scene.healed().await;
-    scene.judge(FREE).await;
-}
-
-/// Has the first of these callers sent alone, and the others in one batch, of which some leave at
-/// this step. Returns the answers of those that stay.
-async fn some_leave(
-    scene: &mut Scene,
-    step: Step,
-    mut callers: Vec<Option<Asking>>,
-    leaves: impl Fn(usize) -> bool,
-) -> Vec<Option<Result<Decision, Error>>> {
-    let mut answers: Vec<_> = callers.iter().map(|_| None).collect();
-    let before = scene.server.scripts_called();
-    scene.server.stop_process();
-    for caller in callers.iter_mut().flatten() {
-        assert!(poll(caller).is_pending());
-    }
-    if step != Step::Queued {
-        settle().await;
-    }
-    if step == Step::Replied {
-        scene.proxy.delay_every_reply(Duration::from_millis(100));
-        scene.server.resume();
-        let scripts = before + 2;
-        until("it is carried out", async || {
-            scene.server.scripts_called() == scripts
-        })
-        .await;
-    }
-    if step == Step::Granted {
-        scene.server.resume();
-        // The last: the batch answers it after all others.
-        until("the batch is answered", async || {
-            let last = callers.len() - 1;
-            if let Some(caller) = &mut callers[last]
-                && let Poll::Ready(answer) = poll(caller)
-            {
-                (answers[last], callers[last]) = (Some(answer), None);
-            }
-            callers[last].is_none()
-        })
-        .await;
-        assert_eq!(scene.server.scripts_called(), before + 2);
-    }
-    for (place, caller) in callers.iter_mut().enumerate() {
-        if leaves(place) {
-            *caller = None;
-        }
-    }
-    scene.server.resume();
-    scene.proxy.delay_every_reply(Duration::ZERO);
-    for (place, caller) in callers.into_iter().enumerate() {
-        if let Some(caller) = caller {
-            answers[place] = Some(caller.await);
-        }
-    }
-    answers
 }

@@ -28,6 +28,7 @@ mod failover;
 mod feed;
 mod guards;
 mod lanes;
+mod leaving;
 mod ledger;
 #[allow(dead_code, reason = "the long run has its answers in a file")]
 mod load;
