@@ -10,7 +10,6 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
-import java.util.stream.IntStream;
 import org.redisson.Redisson;
 import org.redisson.api.RRateLimiter;
 import org.redisson.api.RateType;
@@ -29,6 +28,7 @@ import org.redisson.config.Config;
  * that before its time begins.
  */
 public final class Ask {
+    private static final int THREADS = 32;
     private final RedissonClient client;
     private final long[][] limits;
     private final ConcurrentHashMap<String, RRateLimiter[]> users = new ConcurrentHashMap<>();
@@ -45,6 +45,8 @@ public final class Ask {
     }
 
     public static void main(String[] arguments) throws Exception {
+        // Netty's threads would keep the process alive.
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> System.exit(1));
         Ask program = new Ask(arguments);
         say(Redisson.class.getPackage().getImplementationVersion());
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
@@ -56,7 +58,6 @@ public final class Ask {
                 default -> program.ask(order);
             }
         }
-        // Netty's threads would keep the process alive.
         System.exit(0);
     }
 
@@ -75,9 +76,19 @@ public final class Ask {
         });
     }
 
-    private RRateLimiter[][] users(String prefix, String count) {
+    private RRateLimiter[][] users(String prefix, String count) throws InterruptedException {
         RRateLimiter[][] all = new RRateLimiter[Integer.parseInt(count)][];
-        IntStream.range(0, all.length).parallel().forEach(i -> all[i] = user(String.format("%s-%07d", prefix, i)));
+        CountDownLatch named = new CountDownLatch(THREADS);
+        for (int thread = 0; thread < THREADS; thread++) {
+            int first = thread;
+            askers.execute(() -> {
+                for (int i = first; i < all.length; i += THREADS) {
+                    all[i] = user(String.format("%s-%07d", prefix, i));
+                }
+                named.countDown();
+            });
+        }
+        named.await();
         return all;
     }
 

@@ -27,8 +27,14 @@ use crate::{
     work::{Closed, Contestant},
 };
 
-const HOURLY: &[Limit] = &[Limit { permits: 1, seconds: 3600 }];
-const TWENTY: &[Limit] = &[Limit { permits: 20, seconds: 3600 }];
+const HOURLY: &[Limit] = &[Limit {
+    permits: 1,
+    seconds: 3600,
+}];
+const TWENTY: &[Limit] = &[Limit {
+    permits: 20,
+    seconds: 3600,
+}];
 
 /// How far the wrong clock is ahead: `clock.c` says so, too.
 const AHEAD: &str = "120 s";
@@ -37,7 +43,10 @@ const AHEAD: &str = "120 s";
 /// that were certainly admitted in one, and whether that is what is promised. A request, and a flood
 /// that begins when most of an interval is over.
 pub(crate) async fn over(entry: &Entry, url: &str) -> (usize, bool) {
-    const LIMIT: Limit = Limit { permits: 50, seconds: 1 };
+    const LIMIT: Limit = Limit {
+        permits: 50,
+        seconds: 1,
+    };
     let mut instances = vec![entry.built(&[LIMIT], url, "over").await];
     if entry.on_redis() {
         instances.push(entry.built(&[LIMIT], url, "over").await);
@@ -60,7 +69,10 @@ pub(crate) async fn over(entry: &Entry, url: &str) -> (usize, bool) {
     let end = Instant::now() + Duration::from_millis(1300);
     let mut tasks = JoinSet::new();
     for task in 0..16 {
-        let (instance, users) = (Arc::clone(&instances[task % instances.len()]), Arc::clone(&users));
+        let (instance, users) = (
+            Arc::clone(&instances[task % instances.len()]),
+            Arc::clone(&users),
+        );
         let admitted = Arc::clone(&admitted);
         tasks.spawn(async move {
             while Instant::now() < end && admitted.lock().unwrap().len() < 2000 {
@@ -101,10 +113,16 @@ pub(crate) struct Waits {
 }
 
 pub(crate) async fn waits(entry: &Entry, url: &str) -> Waits {
-    const LIMIT: Limit = Limit { permits: 2, seconds: 2 };
+    const LIMIT: Limit = Limit {
+        permits: 2,
+        seconds: 2,
+    };
     let count = if entry.keyed { 12 } else { 1 };
     let label = format!("wait-{}", entry.name.replace([' ', ','], ""));
-    let (follow, watch) = (users(&format!("{label}-f"), count), users(&format!("{label}-w"), count));
+    let (follow, watch) = (
+        users(&format!("{label}-f"), count),
+        users(&format!("{label}-w"), count),
+    );
     let following = entry.built(&[LIMIT], url, &label).await;
     // Without keys the one that watches must not share the count.
     let watching = match entry.keyed {
@@ -129,7 +147,9 @@ pub(crate) async fn waits(entry: &Entry, url: &str) -> Waits {
             };
             let refused = Instant::now();
             let freed = async {
-                while watching.ask(watch, 1).await != Answer::Admitted && refused.elapsed().as_secs() < 6 {
+                while watching.ask(watch, 1).await != Answer::Admitted
+                    && refused.elapsed().as_secs() < 6
+                {
                     sleep(Duration::from_millis(25)).await;
                 }
                 refused.elapsed()
@@ -139,7 +159,10 @@ pub(crate) async fn waits(entry: &Entry, url: &str) -> Waits {
                 following.ask(follow, 1).await
             };
             let (freed, followed) = tokio::join!(freed, followed);
-            Some((followed != Answer::Admitted, wait.as_secs_f64() - freed.as_secs_f64()))
+            Some((
+                followed != Answer::Admitted,
+                wait.as_secs_f64() - freed.as_secs_f64(),
+            ))
         });
     }
     let mut waits = Waits::default();
@@ -157,7 +180,10 @@ pub(crate) async fn dropped(entries: &[Entry], database: &Database) -> Vec<Strin
     let mut all = Vec::new();
     for entry in entries {
         let contestant = entry.built(HOURLY, &database.url(), "dropped").await;
-        let users = users(&format!("dropped-{}", entry.name.replace([' ', ','], "")), 60);
+        let users = users(
+            &format!("dropped-{}", entry.name.replace([' ', ','], "")),
+            60,
+        );
         for user in &users[40..] {
             contestant.ask(user, 1).await;
         }
@@ -179,7 +205,10 @@ async fn after_drop(contestant: &dyn Contestant, users: &[crate::contest::User])
     for (at, user) in users.iter().enumerate() {
         let answers = [contestant.ask(user, 1).await, contestant.ask(user, 1).await];
         let right = answers[0] == Answer::Admitted && matches!(answers[1], Answer::Refused(_));
-        failed += answers.iter().filter(|answer| **answer == Answer::Failed).count();
+        failed += answers
+            .iter()
+            .filter(|answer| **answer == Answer::Failed)
+            .count();
         unlimited += usize::from(answers == [Answer::Admitted; 2]);
         if !right {
             last = Some(at);
@@ -225,7 +254,16 @@ pub(crate) async fn left(entry: &Entry, url: &str) -> Option<usize> {
 /// Around a service that serves one request at a time: whether it works at all, and whether
 /// requests that are refused reach it.
 pub(crate) async fn inner(entry: &Entry, url: &str) -> String {
-    let contestant = entry.built(&[Limit { permits: 4, seconds: 3600 }], url, "inner").await;
+    let contestant = entry
+        .built(
+            &[Limit {
+                permits: 4,
+                seconds: 3600,
+            }],
+            url,
+            "inner",
+        )
+        .await;
     let calls = Arc::new(AtomicU64::new(0));
     let slow = Slow {
         calls: Arc::clone(&calls),
@@ -261,42 +299,59 @@ pub(crate) async fn inner(entry: &Entry, url: &str) -> String {
 
 /// A second process whose clock is ahead: how many it is admitted of a limit that is used up, and
 /// whether what it uses up is free again in time.
-pub(crate) async fn clock(entry: &Entry, database: &Database) -> Option<(String, String)> {
+pub(crate) async fn clock(entry: &Entry, url: &str) -> Option<(String, String)> {
     env::var_os("PEERS_CLOCK").filter(|_| entry.state == State::Redis)?;
-    let (minute, short) = (Limit { permits: 20, seconds: 60 }, Limit { permits: 20, seconds: 2 });
+    let (minute, short) = (
+        Limit {
+            permits: 20,
+            seconds: 60,
+        },
+        Limit {
+            permits: 20,
+            seconds: 2,
+        },
+    );
     let name = entry.name.replace([' ', ','], "");
-    let used_up = entry.built(&[minute], &database.url(), "clock-a").await;
+    let used_up = entry.built(&[minute], url, "clock-a").await;
     let user = users(&format!("clock-a-{name}"), 1);
     for _ in 0..20 {
         used_up.ask(&user[0], 1).await;
     }
-    let more = elsewhere(entry, database, minute, "clock-a", &format!("clock-a-{name}")).await?;
-    elsewhere(entry, database, short, "clock-b", &format!("clock-b-{name}")).await?;
+    let more = elsewhere(entry, url, minute, "clock-a", &format!("clock-a-{name}")).await?;
+    elsewhere(entry, url, short, "clock-b", &format!("clock-b-{name}")).await?;
     sleep(Duration::from_millis(3500)).await;
-    let after = entry.built(&[short], &database.url(), "clock-b").await;
+    let after = entry.built(&[short], url, "clock-b").await;
     let user = users(&format!("clock-b-{name}"), 1);
     let free = after.ask(&user[0], 1).await == Answer::Admitted;
-    let free = if free { "free in time" } else { "refused for longer" };
+    let free = if free {
+        "free in time"
+    } else {
+        "refused for longer"
+    };
     Some((format!("{more} of 20 more"), free.to_owned()))
 }
 
 /// Twenty calls by a process whose clock is ahead; how many were admitted.
 async fn elsewhere(
     entry: &Entry,
-    database: &Database,
+    url: &str,
     limit: Limit,
     label: &str,
     user: &str,
 ) -> Option<String> {
     let output = Command::new(env::current_exe().unwrap())
-        .args(["--ask", entry.name, &database.url(), label])
+        .args(["--ask", entry.name, url, label])
         .args([&limit.permits.to_string(), &limit.seconds.to_string(), user])
         .env("LD_PRELOAD", env::var_os("PEERS_CLOCK")?)
         .stderr(Stdio::null())
         .output()
         .await
         .unwrap();
-    assert!(output.status.success(), "{}: the process {AHEAD} ahead has failed", entry.name);
+    assert!(
+        output.status.success(),
+        "{}: the process {AHEAD} ahead has failed",
+        entry.name
+    );
     Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
 }
 
@@ -325,7 +380,12 @@ impl Expiry {
 
     pub(crate) async fn begin(entry: &Entry, database: &Database, keys: usize) -> Self {
         let url = database.url();
-        let limit = |permits| [Limit { permits, seconds: Self::SECONDS }];
+        let limit = |permits| {
+            [Limit {
+                permits,
+                seconds: Self::SECONDS,
+            }]
+        };
         let name = entry.name.replace([' ', ','], "");
         let begun = Self {
             entry: *entry,
@@ -347,7 +407,13 @@ impl Expiry {
         };
         spend(&begun.hot, format!("expiry-hot-{}", begun.name), 1, 20_000).await;
         if entry.keyed {
-            spend(&begun.many, format!("expiry-many-{}", begun.name), keys, keys as u64).await;
+            spend(
+                &begun.many,
+                format!("expiry-many-{}", begun.name),
+                keys,
+                keys as u64,
+            )
+            .await;
         }
         begun
     }
@@ -378,7 +444,9 @@ impl Expiry {
 /// Panics of peers are counted, and not printed.
 pub(crate) fn quiet_panics() {
     panic::set_hook(Box::new(|about| {
-        let ours = about.location().is_some_and(|at| at.file().starts_with("src/"));
+        let ours = about
+            .location()
+            .is_some_and(|at| at.file().starts_with("src/"));
         if ours {
             eprintln!("{about}");
         }

@@ -16,9 +16,7 @@ use axum::body::Body;
 use http::{HeaderName, HeaderValue, StatusCode, header::RETRY_AFTER};
 use tokio::time::Sleep;
 use tower::{
-    Layer, Service, ServiceExt,
-    layer::util::Stack,
-    limit::ConcurrencyLimit,
+    Layer, Service, ServiceExt, layer::util::Stack, limit::ConcurrencyLimit,
     util::BoxCloneSyncService,
 };
 
@@ -233,7 +231,10 @@ impl<L: Around<Bare> + Around<Guarded>> Peer for Layered<L> {
     }
 
     fn around(&self, inner: Guarded) -> Option<Boxed> {
-        let answered = self.layer.layer(inner).map_response(|response| response.answer());
+        let answered = self
+            .layer
+            .layer(inner)
+            .map_response(|response| response.answer());
         Some(BoxCloneSyncService::new(answered))
     }
 }

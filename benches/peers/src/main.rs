@@ -56,11 +56,17 @@ fn main() {
         ["--ask", name, url, label, permits, seconds, user] => {
             let (permits, seconds) = (permits.parse().unwrap(), seconds.parse().unwrap());
             let limit = Limit { permits, seconds };
-            print!("{}", runtime.block_on(checks::ask(&named(name), url, label, limit, user)));
+            print!(
+                "{}",
+                runtime.block_on(checks::ask(&named(name), url, label, limit, user))
+            );
         }
         ["--weigh", name] => print!("{}", runtime.block_on(weigh(named(name)))),
         _ => {
-            let only = arguments.windows(2).filter(|pair| pair[0] == "--only").map(|pair| pair[1]);
+            let only = arguments
+                .windows(2)
+                .filter(|pair| pair[0] == "--only")
+                .map(|pair| pair[1]);
             let only: Vec<_> = only.collect();
             let quick = arguments.contains(&"--quick");
             let (text, json) = runtime.block_on(compare(quick, &only));
@@ -75,7 +81,10 @@ fn main() {
 }
 
 fn named(name: &str) -> Entry {
-    peers::all().into_iter().find(|entry| entry.name == name).expect("a contestant's name")
+    peers::all()
+        .into_iter()
+        .find(|entry| entry.name == name)
+        .expect("a contestant's name")
 }
 
 async fn compare(quick: bool, only: &[&str]) -> (String, serde_json::Value) {
@@ -95,7 +104,8 @@ async fn compare(quick: bool, only: &[&str]) -> (String, serde_json::Value) {
         },
     };
     checks::quiet_panics();
-    let wanted = |entry: &Entry| only.is_empty() || only.iter().any(|word| entry.name.contains(word));
+    let wanted =
+        |entry: &Entry| only.is_empty() || only.iter().any(|word| entry.name.contains(word));
     let (mut entries, mut missing) = (Vec::new(), Vec::new());
     for entry in peers::all().into_iter().filter(wanted) {
         match entry.missing() {
@@ -105,14 +115,21 @@ async fn compare(quick: bool, only: &[&str]) -> (String, serde_json::Value) {
     }
     let about = about(quick, &entries);
     let module = env::var("PEERS_REDIS_CELL");
-    let with: Vec<&str> = module.iter().flat_map(|file| ["--loadmodule", file]).collect();
+    let with: Vec<&str> = module
+        .iter()
+        .flat_map(|file| ["--loadmodule", file])
+        .collect();
     let database = Database::start_with(&with);
     let mut all: Vec<_> = entries.iter().map(|entry| Shown::of(*entry)).collect();
     for (at, work) in WORKS.iter().enumerate() {
         eprintln!("{}/{} {}", at + 1, WORKS.len() + 3, work.name);
         turns(&mut all, work, &pace, &database).await;
     }
-    eprintln!("{}/{} latency by offered load", WORKS.len() + 1, WORKS.len() + 3);
+    eprintln!(
+        "{}/{} latency by offered load",
+        WORKS.len() + 1,
+        WORKS.len() + 3
+    );
     loads(&mut all, &pace, &database).await;
     eprintln!("{}/{} expiry", WORKS.len() + 2, WORKS.len() + 3);
     expiry(&mut all, &pace, &database).await;
@@ -138,15 +155,20 @@ impl Shown {
 
 /// All contestants in turns; each begins a round every so often.
 async fn turns(all: &mut [Shown], work: &Work, pace: &Pace, database: &Database) {
+    let work = &Work {
+        users: work.users.min(5 * pace.keys),
+        ..*work
+    };
     let mut sides = Vec::new();
     for (at, shown) in all.iter_mut().enumerate() {
-        let able = (shown.entry.keyed || work.users == 1) && (shown.entry.weighs || work.costs == [1]);
+        let able =
+            (shown.entry.keyed || work.users == 1) && (shown.entry.weighs || work.costs == [1]);
         if !able {
             sides.push(None);
             continue;
         }
         let side = Side::new(shown.entry, at, work, database).await;
-        if work.users >= 100_000 {
+        if !work.fresh {
             shown.bytes = match shown.entry.on_redis() {
                 true => Some(side.fill(database).await),
                 false => weighed(&shown.entry),
@@ -173,16 +195,25 @@ async fn turns(all: &mut [Shown], work: &Work, pace: &Pace, database: &Database)
         }
     }
     for (shown, figures) in all.iter_mut().zip(figures) {
-        shown.works.push((!figures.is_empty()).then(|| Figures::median(&figures)));
+        shown
+            .works
+            .push((!figures.is_empty()).then(|| Figures::median(&figures)));
     }
     database.cli(&["FLUSHALL"]);
 }
 
 async fn loads(all: &mut [Shown], pace: &Pace, database: &Database) {
-    let work = Work { users: 1_000, ..Work::ADMITTED };
+    let work = Work {
+        users: 1_000,
+        ..Work::ADMITTED
+    };
     let (rates, time) = pace.open;
     let mut sides = Vec::new();
-    for (at, shown) in all.iter_mut().enumerate().filter(|(_, shown)| shown.entry.on_redis()) {
+    for (at, shown) in all
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, shown)| shown.entry.on_redis())
+    {
         let side = Side::new(shown.entry, at, &work, database).await;
         side.fill(database).await;
         side.open(rates[0], time / 2).await;
@@ -194,7 +225,10 @@ async fn loads(all: &mut [Shown], pace: &Pace, database: &Database) {
             for turn in 0..sides.len() {
                 let at = (round + turn) % sides.len();
                 let latency = sides[at].1.open(*rate, time).await;
-                took[at].push(Figures { latency, ..Figures::default() });
+                took[at].push(Figures {
+                    latency,
+                    ..Figures::default()
+                });
             }
         }
         for ((shown, _), took) in sides.iter_mut().zip(took) {
@@ -221,14 +255,36 @@ async fn correctness(all: &mut [Shown], entries: &[Entry], database: &Database) 
     let (url, on_redis) = (database.url(), |entry: &&Entry| entry.on_redis());
     let shared: Vec<Entry> = entries.iter().filter(on_redis).copied().collect();
     let mut dropped = checks::dropped(&shared, database).await.into_iter();
-    for (shown, entry) in all.iter_mut().zip(entries) {
+    // What only waits goes on at once; a flood is alone.
+    let mut waiting = Vec::new();
+    for entry in entries.iter().copied() {
+        let url = url.clone();
+        waiting.push(tokio::spawn(async move {
+            (
+                checks::waits(&entry, &url).await,
+                checks::left(&entry, &url).await,
+                checks::inner(&entry, &url).await,
+                checks::clock(&entry, &url).await,
+            )
+        }));
+    }
+    let mut waited = Vec::new();
+    for waiting in waiting {
+        waited.push(waiting.await.unwrap());
+    }
+    for ((shown, entry), (waits, left, inner, clock)) in all.iter_mut().zip(entries).zip(waited) {
+        let dropped = if entry.on_redis() {
+            dropped.next()
+        } else {
+            None
+        };
         shown.checks = Some(Checks {
             over: checks::over(entry, &url).await,
-            waits: checks::waits(entry, &url).await,
-            dropped: if entry.on_redis() { dropped.next().unwrap() } else { String::from("–") },
-            left: checks::left(entry, &url).await,
-            inner: checks::inner(entry, &url).await,
-            clock: checks::clock(entry, database).await,
+            waits,
+            dropped: dropped.unwrap_or_else(|| String::from("–")),
+            left,
+            inner,
+            clock,
         });
     }
 }
@@ -236,12 +292,18 @@ async fn correctness(all: &mut [Shown], entries: &[Entry], database: &Database) 
 /// Bytes that a key takes in a process of its own, where nothing was allocated before.
 fn weighed(entry: &Entry) -> Option<f64> {
     let program = env::current_exe().unwrap();
-    let output = Command::new(program).args(["--weigh", entry.name]).output().unwrap();
+    let output = Command::new(program)
+        .args(["--weigh", entry.name])
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap().parse().ok()
 }
 
 async fn weigh(entry: Entry) -> f64 {
-    let work = Work { users: 100_000, ..Work::ADMITTED };
+    let work = Work {
+        users: 100_000,
+        ..Work::ADMITTED
+    };
     let side = Side::weighed(entry, &work).await;
     let before = measure::resident();
     side.ask_all().await;
@@ -255,10 +317,15 @@ fn about(quick: bool, entries: &[Entry]) -> String {
     };
     let said = |program: &str| {
         let output = Command::new(program).arg("--version").output();
-        output.map_or_else(|_| program.to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        output.map_or_else(
+            |_| program.to_owned(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        )
     };
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let name = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let processor = name.map_or(env::consts::ARCH, |(_, name)| name);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -274,7 +341,10 @@ fn about(quick: bool, entries: &[Entry]) -> String {
     });
     let server = env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
     let redis = said(&server);
-    let redis = redis.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or("?");
+    let redis = redis
+        .split(' ')
+        .find_map(|word| word.strip_prefix("v="))
+        .unwrap_or("?");
     format!(
         "{kind} {cores} cores of {processor}, load {load} before it; {}, Redis {redis}; {}.",
         said("rustc"),

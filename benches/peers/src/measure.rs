@@ -51,6 +51,9 @@ pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
     }
 }
 
+/// More decisions than any turn has time for; Java has no larger number.
+const NO_END: u64 = i64::MAX as u64;
+
 /// A contestant at a work, ready for its turns.
 pub(crate) struct Side {
     pub(crate) entry: Entry,
@@ -62,7 +65,11 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) async fn new(entry: Entry, at: usize, work: &Work, database: &Database) -> Self {
-        let limits = if entry.on_redis() { work.redis } else { work.process };
+        let limits = if entry.on_redis() {
+            work.redis
+        } else {
+            work.process
+        };
         let label = format!("work-{at}-{}", work.users);
         Self {
             contestant: entry.built(limits, &database.url(), &label).await,
@@ -84,7 +91,12 @@ impl Side {
         }
     }
 
-    pub(crate) async fn turn(&mut self, work: &Work, time: Duration, database: &Database) -> Figures {
+    pub(crate) async fn turn(
+        &mut self,
+        work: &Work,
+        time: Duration,
+        database: &Database,
+    ) -> Figures {
         self.turns += 1;
         let prefix = match work.fresh && work.users == 1 {
             true => format!("{}-{}", self.label, self.turns),
@@ -96,9 +108,9 @@ impl Side {
         let (in_flight, most) = match (self.entry.on_redis(), work.users) {
             // A hot key's turn ends before its permits do.
             (true, 1) => (64, 50_000),
-            (true, _) => (64, u64::MAX),
+            (true, _) => (64, NO_END),
             (false, 1) => (2, 2_000_000),
-            (false, _) => (2, u64::MAX),
+            (false, _) => (2, NO_END),
         };
         let closed = Closed {
             prefix,
@@ -166,7 +178,9 @@ impl Side {
 
 fn memory(database: &Database) -> f64 {
     let about = database.cli(&["INFO", "memory"]);
-    let used = about.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    let used = about
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
     used.unwrap().trim().parse().unwrap()
 }
 

@@ -42,7 +42,8 @@ impl Shown {
 
 /// This crate as it is by default, where the state is.
 fn default(all: &[Shown], state: State) -> Option<&Shown> {
-    all.iter().find(|shown| shown.ours() && shown.entry.state == state)
+    all.iter()
+        .find(|shown| shown.ours() && shown.entry.state == state)
 }
 
 pub(crate) fn markdown(all: &[Shown], missing: &[(&str, String)]) -> String {
@@ -69,14 +70,30 @@ fn wins(text: &mut String, all: &[Shown]) {
             let Some(ours) = default(all, state).and_then(figure) else {
                 continue;
             };
-            let peers = all.iter().filter(|shown| !shown.ours() && shown.entry.state == state);
+            let peers = all
+                .iter()
+                .filter(|shown| !shown.ours() && shown.entry.state == state);
             for (peer, theirs) in peers.filter_map(|peer| Some((peer, figure(peer)?))) {
                 let ratio = theirs.per_second / ours.per_second;
                 if ratio >= 1.1 && theirs.failed == 0.0 {
-                    let form = if peer.entry.form == Form::Call { ", called directly" } else { "" };
-                    let place = if state == State::Redis { " on Redis" } else { " in the process" };
+                    let form = if peer.entry.form == Form::Call {
+                        ", called directly"
+                    } else {
+                        ""
+                    };
+                    let place = if state == State::Redis {
+                        " on Redis"
+                    } else {
+                        " in the process"
+                    };
                     let name = (peer.entry.name, work.name);
-                    let _ = writeln!(text, "- **{}**{form}: {} times as many decisions{place}, *{}*.", name.0, short(ratio), name.1);
+                    let _ = writeln!(
+                        text,
+                        "- **{}**{form}: {} times as many decisions{place}, *{}*.",
+                        name.0,
+                        short(ratio),
+                        name.1
+                    );
                 }
             }
         }
@@ -88,7 +105,11 @@ fn wins(text: &mut String, all: &[Shown]) {
         for ((rate, theirs), (_, latency)) in peer.open.iter().zip(&ours.open) {
             if theirs.p99 < latency.p99 / 1.1 {
                 let (theirs, ours) = (short(theirs.p99), short(latency.p99));
-                let _ = writeln!(text, "- **{}**: p99 of {theirs} µs at {rate} a second, and {ours} here.", peer.entry.name);
+                let _ = writeln!(
+                    text,
+                    "- **{}**: p99 of {theirs} µs at {rate} a second, and {ours} here.",
+                    peer.entry.name
+                );
             }
         }
         let bytes = default(all, peer.entry.state).and_then(|ours| ours.bytes);
@@ -96,7 +117,11 @@ fn wins(text: &mut String, all: &[Shown]) {
             && theirs < ours / 1.1
         {
             let (theirs, ours) = (short(theirs), short(ours));
-            let _ = writeln!(text, "- **{}**: {theirs} bytes a key, and {ours} here.", peer.entry.name);
+            let _ = writeln!(
+                text,
+                "- **{}**: {theirs} bytes a key, and {ours} here.",
+                peer.entry.name
+            );
         }
     }
     if text.len() == before {
@@ -105,25 +130,51 @@ fn wins(text: &mut String, all: &[Shown]) {
 }
 
 fn works(text: &mut String, all: &[Shown], state: State) {
-    let place = if state == State::Redis { "Redis" } else { "the process" };
+    let place = if state == State::Redis {
+        "Redis"
+    } else {
+        "the process"
+    };
     let _ = writeln!(text, "\n#### State in {place}\n");
     text.push_str("| work | contestant | decisions/s | of ours | admitted | failed | commands | µs of Redis | µs of this side | p50 | p99 | p99.9 |\n");
     text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (at, work) in WORKS.iter().enumerate() {
         let figure = |shown: &Shown| shown.works.get(at).copied().flatten();
-        let ours = default(all, state).and_then(figure).map_or(f64::NAN, |ours| ours.per_second);
+        let ours = default(all, state)
+            .and_then(figure)
+            .map_or(f64::NAN, |ours| ours.per_second);
         let mut name = format!("**{}**", work.name);
         for shown in all.iter().filter(|shown| shown.entry.state == state) {
             let Some(figures) = figure(shown) else {
-                let _ = writeln!(text, "| {name} | {} | – | | | | | | | | | |", shown.entry.name);
+                let _ = writeln!(
+                    text,
+                    "| {name} | {} | – | | | | | | | | | |",
+                    shown.entry.name
+                );
                 name.clear();
                 continue;
             };
-            let redis = |figure: f64| if state == State::Redis { short(figure) } else { String::new() };
+            let redis = |figure: f64| {
+                if state == State::Redis {
+                    short(figure)
+                } else {
+                    String::new()
+                }
+            };
             // In Redis with 64 in flight, latency is no more than what decisions a second say.
-            let took = |figure: f64| if state == State::Process { short(figure) } else { String::new() };
+            let took = |figure: f64| {
+                if state == State::Process {
+                    short(figure)
+                } else {
+                    String::new()
+                }
+            };
             let Latency { p50, p99, p999 } = figures.latency;
-            let form = if shown.entry.form == Form::Call { " (call)" } else { "" };
+            let form = if shown.entry.form == Form::Call {
+                " (call)"
+            } else {
+                ""
+            };
             let row = [
                 name.clone(),
                 format!("{}{form}", shown.entry.name),
@@ -157,7 +208,13 @@ fn open(text: &mut String, all: &[Shown]) {
     for shown in all.iter().filter(|shown| !shown.open.is_empty()) {
         let _ = write!(text, "| {} |", shown.entry.name);
         for (_, Latency { p50, p99, p999 }) in &shown.open {
-            let _ = write!(text, " {} | {} | {} |", short(*p50), short(*p99), short(*p999));
+            let _ = write!(
+                text,
+                " {} | {} | {} |",
+                short(*p50),
+                short(*p99),
+                short(*p999)
+            );
         }
         text.push('\n');
     }
@@ -167,18 +224,31 @@ fn memory(text: &mut String, all: &[Shown]) {
     text.push_str("\n#### Memory, and what expires\n\n");
     text.push_str("| contestant | where | bytes a key | bytes an idle key, in Redis | dearest call, ms |\n|---|---|---:|---:|---:|\n");
     for shown in all {
-        let place = if shown.entry.on_redis() { "Redis" } else { "process" };
-        let (dearest, idle) = shown.expiry.map_or((None, None), |(ms, held)| (Some(ms), held));
+        let place = if shown.entry.on_redis() {
+            "Redis"
+        } else {
+            "process"
+        };
+        let (dearest, idle) = shown
+            .expiry
+            .map_or((None, None), |(ms, held)| (Some(ms), held));
         let cell = |figure: Option<f64>| figure.map_or(String::from("–"), short);
         let (bytes, idle, dearest) = (cell(shown.bytes), cell(idle), cell(dearest));
-        let _ = writeln!(text, "| {} | {place} | {bytes} | {idle} | {dearest} |", shown.entry.name);
+        let _ = writeln!(
+            text,
+            "| {} | {place} | {bytes} | {idle} | {dearest} |",
+            shown.entry.name
+        );
     }
 }
 
 fn checks(text: &mut String, all: &[Shown]) {
     text.push_str("\n#### Correctness\n\n| contestant | most in an interval of 50 | promised | wait too early | wait too late, s | connections closed | charged of 10 that left | inner `ConcurrencyLimit` | clock 2 min ahead |\n");
     text.push_str("|---|---:|---|---:|---:|---|---:|---|---|\n");
-    for (shown, checks) in all.iter().filter_map(|shown| Some((shown, shown.checks.as_ref()?))) {
+    for (shown, checks) in all
+        .iter()
+        .filter_map(|shown| Some((shown, shown.checks.as_ref()?)))
+    {
         let promise = match shown.entry.promise {
             Promise::Interval => "50",
             Promise::Bucket => "100, a token bucket",
@@ -199,9 +269,13 @@ fn checks(text: &mut String, all: &[Shown]) {
             waits[0].clone(),
             waits[1].clone(),
             checks.dropped.clone(),
-            checks.left.map_or(String::from("–"), |left| left.to_string()),
+            checks
+                .left
+                .map_or(String::from("–"), |left| left.to_string()),
             checks.inner.clone(),
-            clock.map_or(String::from("–"), |(over, after)| format!("{over}; {after}")),
+            clock.map_or(String::from("–"), |(over, after)| {
+                format!("{over}; {after}")
+            }),
         ];
         let _ = writeln!(text, "| {} |", row.join(" | "));
     }
@@ -219,7 +293,10 @@ pub(crate) fn json(about: &str, all: &[Shown]) -> Value {
                 "micros": latency(&figures.latency),
             }))
         });
-        let open = shown.open.iter().map(|(rate, took)| json!({"offered": rate, "micros": latency(took)}));
+        let open = shown
+            .open
+            .iter()
+            .map(|(rate, took)| json!({"offered": rate, "micros": latency(took)}));
         json!({
             "name": shown.entry.name, "redis": shown.entry.on_redis(),
             "works": works.collect::<Vec<_>>(), "open": open.collect::<Vec<_>>(),

@@ -37,8 +37,11 @@ fn layer(limits: &[Limit]) -> GovernorLayer<String> {
         .with_extractor(Header(&USER))
         .quota_default(quota(limits[0]));
     let names = ["second", "third"];
-    let config = limits[1..].iter().zip(names).fold(config, |config, (limit, name)| {
-        config.stack(name, Header(&USER), quota(*limit))
-    });
+    let config = limits[1..]
+        .iter()
+        .zip(names)
+        .fold(config, |config, (limit, name)| {
+            config.stack(name, Header(&USER), quota(*limit))
+        });
     GovernorLayer::new(config.finish().unwrap())
 }

@@ -35,7 +35,13 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
 fn counted(limits: &[Limit], place: &Place) -> impl Iterator<Item = Counted> {
     limits.iter().map(|limit| {
         let user = "user".try_into().unwrap();
-        Counted::new(place.label.as_str(), limit.permits.into(), limit.seconds, [], [user])
+        Counted::new(
+            place.label.as_str(),
+            limit.permits.into(),
+            limit.seconds,
+            [],
+            [user],
+        )
     })
 }
 

@@ -97,18 +97,27 @@ impl Entry {
     }
 
     /// Builds it, which `missing` has said to be possible.
-    pub(crate) async fn built(&self, limits: &[Limit], url: &str, label: &str) -> Arc<dyn Contestant> {
+    pub(crate) async fn built(
+        &self,
+        limits: &[Limit],
+        url: &str,
+        label: &str,
+    ) -> Arc<dyn Contestant> {
         let place = Place {
             url: url.to_owned(),
             label: label.to_owned(),
         };
-        (self.build)(limits.to_vec(), place).await.expect("what it needs is there")
+        (self.build)(limits.to_vec(), place)
+            .await
+            .expect("what it needs is there")
     }
 
     /// Why it cannot be measured here.
     pub(crate) fn missing(&self) -> Option<String> {
         if self.cell && std::env::var_os("PEERS_REDIS_CELL").is_none() {
-            return Some(String::from("needs the module redis-cell: PEERS_REDIS_CELL names its file"));
+            return Some(String::from(
+                "needs the module redis-cell: PEERS_REDIS_CELL names its file",
+            ));
         }
         (self.package == redisson::PACKAGE).then(redisson::missing)?
     }

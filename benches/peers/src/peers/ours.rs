@@ -63,10 +63,12 @@ fn rules(limits: &[Limit], place: &Place, set: fn(Rule) -> Rule) -> impl IntoRul
     let rule = |(at, limit): (usize, &Limit)| {
         let limit = Permits::new(limit.permits.into(), limit.interval());
         let rule = limit.by(FromHeader::new(USER.as_str()));
-        let rule = rule.named(&format!("{}-{at}", place.label)).cost_by(|parts| {
-            let cost = parts.headers.get(&COST).and_then(|cost| cost.to_str().ok());
-            cost.and_then(|cost| cost.parse().ok()).unwrap_or(1)
-        });
+        let rule = rule
+            .named(&format!("{}-{at}", place.label))
+            .cost_by(|parts| {
+                let cost = parts.headers.get(&COST).and_then(|cost| cost.to_str().ok());
+                cost.and_then(|cost| cost.parse().ok()).unwrap_or(1)
+            });
         set(rule)
     };
     limits.iter().enumerate().map(rule).collect::<Vec<_>>()

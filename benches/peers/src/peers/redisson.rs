@@ -33,7 +33,13 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
     sends: &["evalsha", "eval"],
     build: |limits, place| {
         Box::pin(async move {
-            let port = place.url.rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+            let port = place
+                .url
+                .rsplit(':')
+                .next()
+                .unwrap()
+                .trim_end_matches('/')
+                .to_owned();
             contestant(Java::start(&port, &limits))
         })
     },
@@ -41,9 +47,14 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
 }];
 
 pub(super) fn missing() -> Option<String> {
-    let java = Command::new("java").arg("-version").stderr(Stdio::null()).status();
+    let java = Command::new("java")
+        .arg("-version")
+        .stderr(Stdio::null())
+        .status();
     if !java.is_ok_and(|status| status.success()) {
-        return Some(String::from("`java` cannot be run: a JDK, 17 or newer, has it"));
+        return Some(String::from(
+            "`java` cannot be run: a JDK, 17 or newer, has it",
+        ));
     }
     shared::script().err()
 }
@@ -59,7 +70,9 @@ struct Java {
 
 impl Java {
     fn start(port: &str, limits: &[Limit]) -> Self {
-        let limits = limits.iter().map(|limit| format!("{}/{}", limit.permits, limit.seconds));
+        let limits = limits
+            .iter()
+            .map(|limit| format!("{}/{}", limit.permits, limit.seconds));
         let mut process = Command::new("java")
             .arg("-cp")
             .arg(shared::jars().join("*"))
@@ -79,7 +92,10 @@ impl Java {
         let (waiting, (answered, turns)) = (Arc::clone(&asked), mpsc::channel());
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let Some((id, answer)) = line.strip_prefix("= ").and_then(|line| line.split_once(' ')) else {
+                let Some((id, answer)) = line
+                    .strip_prefix("= ")
+                    .and_then(|line| line.split_once(' '))
+                else {
                     let _ = answered.send(line);
                     continue;
                 };
@@ -110,7 +126,10 @@ impl Java {
         let numbers = move || {
             self.order(&order);
             let answer = self.turns.lock().unwrap().recv().expect("Redisson runs");
-            answer.split(' ').map(|number| number.parse().unwrap()).collect()
+            answer
+                .split(' ')
+                .map(|number| number.parse().unwrap())
+                .collect()
         };
         tokio::task::spawn_blocking(numbers).await.unwrap()
     }
@@ -131,7 +150,10 @@ impl Contestant for Java {
         let costs: Vec<_> = work.costs.iter().map(u32::to_string).collect();
         let (prefix, users, millis) = (work.prefix, work.users.len(), work.time.as_millis());
         let (in_flight, most) = (work.in_flight, work.most);
-        let order = format!("closed {prefix} {users} {in_flight} {millis} {most} {}", costs.join(","));
+        let order = format!(
+            "closed {prefix} {users} {in_flight} {millis} {most} {}",
+            costs.join(",")
+        );
         Box::pin(async move {
             let numbers = self.turn(order).await;
             Turn {
@@ -149,7 +171,9 @@ impl Contestant for Java {
         let order = format!("open {prefix} {users} {rate} {}", load.time.as_millis());
         Box::pin(async move {
             let numbers = self.turn(order).await;
-            let [p50, p99, p999] = numbers[..] else { panic!("{numbers:?}") };
+            let [p50, p99, p999] = numbers[..] else {
+                panic!("{numbers:?}")
+            };
             Latency { p50, p99, p999 }
         })
     }

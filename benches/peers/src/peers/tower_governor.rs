@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use tower_governor::{
-    GovernorError, GovernorLayer,
-    governor::GovernorConfigBuilder,
-    key_extractor::KeyExtractor,
+    GovernorError, GovernorLayer, governor::GovernorConfigBuilder, key_extractor::KeyExtractor,
 };
 
 use super::{Entry, Form, Promise, State, layers};
@@ -30,8 +28,13 @@ impl KeyExtractor for ByUser {
     type Key = String;
 
     fn extract<T>(&self, request: &http::Request<T>) -> Result<String, GovernorError> {
-        let value = request.headers().get(&USER).and_then(|user| user.to_str().ok());
-        value.map(str::to_owned).ok_or(GovernorError::UnableToExtractKey)
+        let value = request
+            .headers()
+            .get(&USER)
+            .and_then(|user| user.to_str().ok());
+        value
+            .map(str::to_owned)
+            .ok_or(GovernorError::UnableToExtractKey)
     }
 }
 
@@ -48,7 +51,9 @@ fn layer(limit: Limit) -> Layer {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(Duration::from_secs(60));
-            let Some(limiter) = limiter.upgrade() else { return };
+            let Some(limiter) = limiter.upgrade() else {
+                return;
+            };
             limiter.retain_recent();
         }
     });

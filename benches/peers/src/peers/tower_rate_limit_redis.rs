@@ -43,7 +43,10 @@ impl KeyResolver for ByUser {
     type ErrorBody = Body;
 
     fn key<T>(&self, request: &http::Request<T>) -> Result<String, Response> {
-        let user = request.headers().get(&USER).and_then(|user| user.to_str().ok());
+        let user = request
+            .headers()
+            .get(&USER)
+            .and_then(|user| user.to_str().ok());
         let user = user.ok_or_else(Response::default)?;
         Ok(format!("{}:{user}", self.0))
     }

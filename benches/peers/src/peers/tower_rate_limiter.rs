@@ -14,7 +14,9 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
     package: "tower-rate-limiter",
     form: Form::Layer,
     promise: Promise::Window,
-    sends: &["multi", "exec", "set", "incr", "incrby", "pexpire", "pttl", "evalsha"],
+    sends: &[
+        "multi", "exec", "set", "incr", "incrby", "pexpire", "pttl", "evalsha",
+    ],
     build: |limits, place| {
         Box::pin(async move {
             let client = redis1::Client::open(place.url.as_str()).unwrap();
@@ -52,7 +54,10 @@ impl KeyExtractor for ByUser {
     type Key = String;
 
     fn extract<B>(&self, request: &http::Request<B>) -> Result<String, RateLimitError> {
-        let user = request.headers().get(&USER).and_then(|user| user.to_str().ok());
+        let user = request
+            .headers()
+            .get(&USER)
+            .and_then(|user| user.to_str().ok());
         let missing = || RateLimitError::Key(String::from("user"), String::from("is missing"));
         user.map(str::to_owned).ok_or_else(missing)
     }

@@ -8,7 +8,8 @@ use axum::{
 };
 use http::{StatusCode, header::RETRY_AFTER};
 use tower_redis_cell::{
-    Error, ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule, redis_cell::Policy,
+    Error, ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule,
+    redis_cell::Policy,
 };
 
 use super::{Entry, Form, Promise, contestant};
@@ -30,7 +31,10 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
                 ($at:expr) => {{
                     let by_user = ByUser(policy(limits[$at]), ["first", "second", "third"][$at]);
                     let config = RateLimitConfig::new(by_user, on_error);
-                    RateLimitLayer::<_, Request, Response, Response, _>::new(config, connection.clone())
+                    RateLimitLayer::<_, Request, Response, Response, _>::new(
+                        config,
+                        connection.clone(),
+                    )
                 }};
             }
             match limits.len() {
@@ -52,9 +56,15 @@ struct ByUser(Policy, &'static str);
 
 impl ProvideRule<Request> for ByUser {
     fn provide<'a>(&self, request: &'a Request) -> ProvideRuleResult<'a> {
-        let user = request.headers().get(&USER).and_then(|user| user.to_str().ok());
+        let user = request
+            .headers()
+            .get(&USER)
+            .and_then(|user| user.to_str().ok());
         let user = user.ok_or("the field x-user is missing")?;
-        let cost = request.headers().get(&COST).and_then(|cost| cost.to_str().ok());
+        let cost = request
+            .headers()
+            .get(&COST)
+            .and_then(|cost| cost.to_str().ok());
         let cost = cost.and_then(|cost| cost.parse().ok()).unwrap_or(1);
         let key = tower_redis_cell::redis_cell::Key::pair(self.1, user);
         Ok(Some(Rule::new(key, self.0.apply_tokens(cost))))

@@ -26,7 +26,9 @@ pub(super) const ENTRIES: [Entry; 3] = [
     Entry {
         name: "trypema",
         state: State::Process,
-        build: |limits, _| Box::pin(async move { contestant(Limiters(limits.iter().map(local).collect())) }),
+        build: |limits, _| {
+            Box::pin(async move { contestant(Limiters(limits.iter().map(local).collect())) })
+        },
         ..ENTRY
     },
     Entry {
@@ -80,7 +82,10 @@ fn windowed<B: RateLimiterBuilder>(provider: B, limit: &Limit) -> Arc<B::Provide
 }
 
 fn local(limit: &Limit) -> (Arc<LocalRateLimiterProvider>, RateLimit) {
-    (windowed(LocalRateLimiterProvider::builder(), limit), rate(limit))
+    (
+        windowed(LocalRateLimiterProvider::builder(), limit),
+        rate(limit),
+    )
 }
 
 fn rate(limit: &Limit) -> RateLimit {
@@ -98,20 +103,39 @@ trait Provider: Send + Sync + 'static {
 }
 
 impl Provider for LocalRateLimiterProvider {
-    async fn inc(&self, user: &str, rate: &RateLimit, cost: u32) -> Result<RateLimitDecision, TrypemaError> {
+    async fn inc(
+        &self,
+        user: &str,
+        rate: &RateLimit,
+        cost: u32,
+    ) -> Result<RateLimitDecision, TrypemaError> {
         Ok(self.absolute().inc(user, rate, cost.into()))
     }
 }
 
 impl Provider for RedisRateLimiterProvider {
-    async fn inc(&self, user: &str, rate: &RateLimit, cost: u32) -> Result<RateLimitDecision, TrypemaError> {
-        self.absolute().inc(&RedisKey::try_from(user.to_owned())?, rate, cost.into()).await
+    async fn inc(
+        &self,
+        user: &str,
+        rate: &RateLimit,
+        cost: u32,
+    ) -> Result<RateLimitDecision, TrypemaError> {
+        self.absolute()
+            .inc(&RedisKey::try_from(user.to_owned())?, rate, cost.into())
+            .await
     }
 }
 
 impl Provider for HybridRateLimiterProvider {
-    async fn inc(&self, user: &str, rate: &RateLimit, cost: u32) -> Result<RateLimitDecision, TrypemaError> {
-        self.absolute().inc(&RedisKey::try_from(user.to_owned())?, rate, cost.into()).await
+    async fn inc(
+        &self,
+        user: &str,
+        rate: &RateLimit,
+        cost: u32,
+    ) -> Result<RateLimitDecision, TrypemaError> {
+        self.absolute()
+            .inc(&RedisKey::try_from(user.to_owned())?, rate, cost.into())
+            .await
     }
 }
 
