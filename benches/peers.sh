@@ -15,7 +15,7 @@ write='' arguments=()
 for argument; do
     if [[ $argument == --write ]]; then write=yes; else arguments+=("$argument"); fi
 done
-if [[ $write && " ${arguments[*]-} " =~ ' '(--quick|--only)' ' ]]; then
+if [[ $write && " ${arguments[*]-} " =~ ' '(--quick|--only|--correctness)' ' ]]; then
     echo 'benches/peers.sh: --write takes a whole run' >&2
     exit 2
 fi

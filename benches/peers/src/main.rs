@@ -28,6 +28,7 @@ Measures tower-ratelimit beside its peers; benches/peers.sh prepares what that n
 
   --quick        few and short turns: shows that everything runs, and says nothing about speed
   --only WORD    only contestants whose names contain it; may be repeated
+  --correctness  correctness alone
   --json FILE    writes all figures into it
 ";
 
@@ -69,7 +70,8 @@ fn main() {
                 .map(|pair| pair[1]);
             let only: Vec<_> = only.collect();
             let quick = arguments.contains(&"--quick");
-            let (text, json) = runtime.block_on(compare(quick, &only));
+            let correctness = arguments.contains(&"--correctness");
+            let (text, json) = runtime.block_on(compare(quick, correctness, &only));
             print!("{text}");
             if let Some(file) = value("--json") {
                 std::fs::write(file, format!("{json:#}\n")).unwrap();
@@ -87,7 +89,7 @@ fn named(name: &str) -> Entry {
         .expect("a contestant's name")
 }
 
-async fn compare(quick: bool, only: &[&str]) -> (String, serde_json::Value) {
+async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json::Value) {
     let millis = Duration::from_millis;
     let pace = match quick {
         true => Pace {
@@ -121,23 +123,26 @@ async fn compare(quick: bool, only: &[&str]) -> (String, serde_json::Value) {
         .collect();
     let database = Database::start_with(&with);
     let mut all: Vec<_> = entries.iter().map(|entry| Shown::of(*entry)).collect();
-    for (at, work) in WORKS.iter().enumerate() {
-        eprintln!("{}/{} {}", at + 1, WORKS.len() + 3, work.name);
-        turns(&mut all, work, &pace, &database).await;
+    if !alone {
+        figures(&mut all, &pace, &database).await;
     }
-    eprintln!(
-        "{}/{} latency by offered load",
-        WORKS.len() + 1,
-        WORKS.len() + 3
-    );
-    loads(&mut all, &pace, &database).await;
-    eprintln!("{}/{} expiry", WORKS.len() + 2, WORKS.len() + 3);
-    expiry(&mut all, &pace, &database).await;
-    eprintln!("{}/{} correctness", WORKS.len() + 3, WORKS.len() + 3);
+    eprintln!("correctness");
     correctness(&mut all, &entries, &database).await;
     let text = format!("{about}\n\n{}", table::markdown(&all, &missing));
     let json = table::json(&about, &all);
     (text, json)
+}
+
+/// Speed, cost and memory
+async fn figures(all: &mut [Shown], pace: &Pace, database: &Database) {
+    for work in &WORKS {
+        eprintln!("{}", work.name);
+        turns(all, work, pace, database).await;
+    }
+    eprintln!("latency by offered load");
+    loads(all, pace, database).await;
+    eprintln!("expiry");
+    expiry(all, pace, database).await;
 }
 
 impl Shown {
@@ -257,7 +262,7 @@ async fn correctness(all: &mut [Shown], entries: &[Entry], database: &Database) 
     let mut dropped = checks::dropped(&shared, database).await.into_iter();
     // What only waits goes on at once; a flood is alone.
     let mut waiting = Vec::new();
-    for entry in entries.iter().copied() {
+    for &entry in entries {
         let url = url.clone();
         waiting.push(tokio::spawn(async move {
             (

@@ -39,8 +39,11 @@ pub(crate) struct Entry {
     pub(crate) cell: bool,
     /// The commands that it sends, as opposed to those of its scripts.
     pub(crate) sends: &'static [&'static str],
-    pub(crate) build: fn(Vec<Limit>, Place) -> BoxFuture<'static, Option<Arc<dyn Contestant>>>,
+    pub(crate) build: fn(Vec<Limit>, Place) -> Built,
 }
+
+/// Ready to be asked, or none where that cannot be.
+pub(crate) type Built = BoxFuture<'static, Option<Arc<dyn Contestant>>>;
 
 /// Where it keeps what it has counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

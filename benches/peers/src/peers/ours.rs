@@ -7,8 +7,8 @@ use tower_ratelimit::{
     key::FromHeader,
 };
 
-use super::{Entry, Form, Place, Promise, State, contestant};
-use crate::contest::{BoxFuture, COST, Layered, Limit, USER};
+use super::{Built, Entry, Form, Place, Promise, State, contestant};
+use crate::contest::{COST, Layered, Limit, USER};
 use crate::work::Contestant;
 
 const ENTRY: Entry = Entry {
@@ -53,7 +53,6 @@ pub(super) const ENTRIES: [Entry; 5] = [
 ];
 
 type Rule = tower_ratelimit::Rule;
-type Built = BoxFuture<'static, Option<Arc<dyn Contestant>>>;
 
 fn gcra(rule: Rule) -> Rule {
     rule.algorithm(Algorithm::Gcra)
