@@ -115,7 +115,12 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
             Some(why) => missing.push((entry.name, why)),
         }
     }
-    let about = about(quick, &entries);
+    let kind = match (quick, alone || !only.is_empty()) {
+        (true, _) => "A quick run: it shows that everything runs, and says nothing about speed.",
+        (_, true) => "A part of a run.",
+        _ => "A whole run.",
+    };
+    let about = about(kind, &entries);
     let module = env::var("PEERS_REDIS_CELL");
     let with: Vec<&str> = module
         .iter()
@@ -128,7 +133,7 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
     }
     eprintln!("correctness");
     correctness(&mut all, &entries, &database).await;
-    let text = format!("{about}\n\n{}", table::markdown(&all, &missing));
+    let text = format!("{about}\n\n{}", table::markdown(&all, &missing, !alone));
     let json = table::json(&about, &all);
     (text, json)
 }
@@ -315,11 +320,7 @@ async fn weigh(entry: Entry) -> f64 {
     (measure::resident() - before) / work.users as f64
 }
 
-fn about(quick: bool, entries: &[Entry]) -> String {
-    let kind = match quick {
-        true => "A quick run: it shows that everything runs, and says nothing about speed.",
-        false => "A whole run.",
-    };
+fn about(kind: &str, entries: &[Entry]) -> String {
     let said = |program: &str| {
         let output = Command::new(program).arg("--version").output();
         output.map_or_else(

@@ -46,17 +46,22 @@ fn default(all: &[Shown], state: State) -> Option<&Shown> {
         .find(|shown| shown.ours() && shown.entry.state == state)
 }
 
-pub(crate) fn markdown(all: &[Shown], missing: &[(&str, String)]) -> String {
-    let mut text = String::from("#### Where a peer wins\n\n");
-    wins(&mut text, all);
+/// `figures`: whether there is more than correctness.
+pub(crate) fn markdown(all: &[Shown], missing: &[(&str, String)], figures: bool) -> String {
+    let mut text = String::new();
+    if figures {
+        text.push_str("#### Where a peer wins\n\n");
+        wins(&mut text, all);
+    }
     for (name, why) in missing {
-        let _ = writeln!(text, "- Not measured: {name}, which {why}.");
+        let _ = writeln!(text, "- Not measured: {name}: {why}.");
     }
-    for state in [State::Process, State::Redis] {
-        works(&mut text, all, state);
+    if figures {
+        works(&mut text, all, State::Process);
+        works(&mut text, all, State::Redis);
+        open(&mut text, all);
+        memory(&mut text, all);
     }
-    open(&mut text, all);
-    memory(&mut text, all);
     checks(&mut text, all);
     text
 }
