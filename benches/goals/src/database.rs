@@ -29,8 +29,13 @@ pub(crate) struct Scripts {
 
 impl Database {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more arguments
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         Self {
-            server: RedisServer::start(),
+            server: RedisServer::start_with(arguments),
             process: OnceLock::new(),
         }
     }

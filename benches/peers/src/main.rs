@@ -1,0 +1,359 @@
+//! This crate beside its peers: the same work on the same Redis in one run. See `../../README.md`.
+
+mod checks;
+mod contest;
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+#[path = "../../goals/src/database.rs"]
+mod database;
+mod measure;
+mod peers;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+mod table;
+mod work;
+
+use std::{env, process::Command, time::Duration};
+
+use crate::{
+    contest::Limit,
+    database::Database,
+    measure::{Figures, Side},
+    peers::Entry,
+    table::{Checks, Shown},
+    work::{Latency, WORKS, Work},
+};
+
+const HELP: &str = "\
+Measures tower-ratelimit beside its peers; benches/peers.sh prepares what that needs.
+
+  --quick        few and short turns: shows that everything runs, and says nothing about speed
+  --only WORD    only contestants whose names contain it; may be repeated
+  --correctness  correctness alone
+  --json FILE    writes all figures into it
+";
+
+struct Pace {
+    rounds: usize,
+    /// A turn where the state is in the process, and where it is in Redis
+    turns: [Duration; 2],
+    open: (&'static [usize], Duration),
+    keys: usize,
+}
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let value = |name| {
+        let mut pairs = arguments.windows(2);
+        pairs.find_map(move |pair| (pair[0] == name).then_some(pair[1]))
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    match arguments[..] {
+        ["--help", ..] => print!("{HELP}"),
+        ["--ask", name, url, label, permits, seconds, user] => {
+            let (permits, seconds) = (permits.parse().unwrap(), seconds.parse().unwrap());
+            let limit = Limit { permits, seconds };
+            print!(
+                "{}",
+                runtime.block_on(checks::ask(&named(name), url, label, limit, user))
+            );
+        }
+        ["--weigh", name] => print!("{}", runtime.block_on(weigh(named(name)))),
+        _ => {
+            let only = arguments
+                .windows(2)
+                .filter(|pair| pair[0] == "--only")
+                .map(|pair| pair[1]);
+            let only: Vec<_> = only.collect();
+            let quick = arguments.contains(&"--quick");
+            let correctness = arguments.contains(&"--correctness");
+            let (text, json) = runtime.block_on(compare(quick, correctness, &only));
+            print!("{text}");
+            if let Some(file) = value("--json") {
+                std::fs::write(file, format!("{json:#}\n")).unwrap();
+            }
+            // Some peers have tasks and threads that never end.
+            std::process::exit(0);
+        }
+    }
+}
+
+fn named(name: &str) -> Entry {
+    peers::all()
+        .into_iter()
+        .find(|entry| entry.name == name)
+        .expect("a contestant's name")
+}
+
+async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json::Value) {
+    let millis = Duration::from_millis;
+    let pace = match quick {
+        true => Pace {
+            rounds: 1,
+            turns: [millis(30), millis(100)],
+            open: (&[1_000, 4_000], millis(300)),
+            keys: 1_000,
+        },
+        false => Pace {
+            rounds: 5,
+            turns: [millis(300), millis(600)],
+            open: (&[2_000, 8_000, 16_000], millis(1500)),
+            keys: 20_000,
+        },
+    };
+    checks::quiet_panics();
+    let wanted =
+        |entry: &Entry| only.is_empty() || only.iter().any(|word| entry.name.contains(word));
+    let (mut entries, mut missing) = (Vec::new(), Vec::new());
+    for entry in peers::all().into_iter().filter(wanted) {
+        match entry.missing() {
+            None => entries.push(entry),
+            Some(why) => missing.push((entry.name, why)),
+        }
+    }
+    let kind = match (quick, alone || !only.is_empty()) {
+        (true, _) => "A quick run: it shows that everything runs, and says nothing about speed.",
+        (_, true) => "A part of a run.",
+        _ => "A whole run.",
+    };
+    let about = about(kind, &entries);
+    let module = env::var("PEERS_REDIS_CELL");
+    let with: Vec<&str> = module
+        .iter()
+        .flat_map(|file| ["--loadmodule", file])
+        .collect();
+    let database = Database::start_with(&with);
+    let mut all: Vec<_> = entries.iter().map(|entry| Shown::of(*entry)).collect();
+    if !alone {
+        figures(&mut all, &pace, &database).await;
+    }
+    eprintln!("correctness");
+    correctness(&mut all, &entries, &database).await;
+    let text = format!("{about}\n\n{}", table::markdown(&all, &missing, !alone));
+    let json = table::json(&about, &all);
+    (text, json)
+}
+
+/// Speed, cost and memory
+async fn figures(all: &mut [Shown], pace: &Pace, database: &Database) {
+    for work in &WORKS {
+        eprintln!("{}", work.name);
+        turns(all, work, pace, database).await;
+    }
+    eprintln!("latency by offered load");
+    loads(all, pace, database).await;
+    eprintln!("expiry");
+    expiry(all, pace, database).await;
+}
+
+impl Shown {
+    fn of(entry: Entry) -> Self {
+        Self {
+            entry,
+            works: Vec::new(),
+            open: Vec::new(),
+            bytes: None,
+            expiry: None,
+            checks: None,
+        }
+    }
+}
+
+/// All contestants in turns; each begins a round every so often.
+async fn turns(all: &mut [Shown], work: &Work, pace: &Pace, database: &Database) {
+    let work = &Work {
+        users: work.users.min(5 * pace.keys),
+        ..*work
+    };
+    let mut sides = Vec::new();
+    for (at, shown) in all.iter_mut().enumerate() {
+        let able =
+            (shown.entry.keyed || work.users == 1) && (shown.entry.weighs || work.costs == [1]);
+        if !able {
+            sides.push(None);
+            continue;
+        }
+        let side = Side::new(shown.entry, at, work, database).await;
+        if !work.fresh {
+            shown.bytes = match shown.entry.on_redis() {
+                true => Some(side.fill(database).await),
+                false => weighed(&shown.entry),
+            };
+            if !shown.entry.on_redis() {
+                side.fill(database).await;
+            }
+        }
+        sides.push(Some(side));
+    }
+    let mut figures: Vec<Vec<Figures>> = vec![Vec::new(); sides.len()];
+    for round in 0..=pace.rounds {
+        for turn in 0..sides.len() {
+            let at = (round + turn) % sides.len();
+            let Some(side) = &mut sides[at] else {
+                continue;
+            };
+            let time = pace.turns[usize::from(side.entry.on_redis())];
+            let turn = side.turn(work, time, database).await;
+            // The first is for scripts, connections and the JVM.
+            if round > 0 {
+                figures[at].push(turn);
+            }
+        }
+    }
+    for (shown, figures) in all.iter_mut().zip(figures) {
+        shown
+            .works
+            .push((!figures.is_empty()).then(|| Figures::median(&figures)));
+    }
+    database.cli(&["FLUSHALL"]);
+}
+
+async fn loads(all: &mut [Shown], pace: &Pace, database: &Database) {
+    let work = Work {
+        users: 1_000,
+        ..Work::ADMITTED
+    };
+    let (rates, time) = pace.open;
+    let mut sides = Vec::new();
+    for (at, shown) in all
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, shown)| shown.entry.on_redis())
+    {
+        let side = Side::new(shown.entry, at, &work, database).await;
+        side.fill(database).await;
+        side.open(rates[0], time / 2).await;
+        sides.push((shown, side));
+    }
+    for rate in rates {
+        let mut took = vec![Vec::new(); sides.len()];
+        for round in 0..pace.rounds.min(3) {
+            for turn in 0..sides.len() {
+                let at = (round + turn) % sides.len();
+                let latency = sides[at].1.open(*rate, time).await;
+                took[at].push(Figures {
+                    latency,
+                    ..Figures::default()
+                });
+            }
+        }
+        for ((shown, _), took) in sides.iter_mut().zip(took) {
+            let Latency { p50, p99, p999 } = Figures::median(&took).latency;
+            shown.open.push((*rate, Latency { p50, p99, p999 }));
+        }
+    }
+    drop(sides);
+    database.cli(&["FLUSHALL"]);
+}
+
+async fn expiry(all: &mut [Shown], pace: &Pace, database: &Database) {
+    let mut begun = Vec::new();
+    for shown in all.iter() {
+        begun.push(checks::Expiry::begin(&shown.entry, database, pace.keys).await);
+    }
+    tokio::time::sleep(Duration::from_secs(checks::Expiry::SECONDS + 1)).await;
+    for (shown, begun) in all.iter_mut().zip(begun) {
+        shown.expiry = Some(begun.end(database).await);
+    }
+}
+
+async fn correctness(all: &mut [Shown], entries: &[Entry], database: &Database) {
+    let (url, on_redis) = (database.url(), |entry: &&Entry| entry.on_redis());
+    let shared: Vec<Entry> = entries.iter().filter(on_redis).copied().collect();
+    let mut dropped = checks::dropped(&shared, database).await.into_iter();
+    // What only waits goes on at once; a flood is alone.
+    let mut waiting = Vec::new();
+    for &entry in entries {
+        let url = url.clone();
+        waiting.push(tokio::spawn(async move {
+            (
+                checks::waits(&entry, &url).await,
+                checks::left(&entry, &url).await,
+                checks::inner(&entry, &url).await,
+                checks::clock(&entry, &url).await,
+            )
+        }));
+    }
+    let mut waited = Vec::new();
+    for waiting in waiting {
+        waited.push(waiting.await.unwrap());
+    }
+    for ((shown, entry), (waits, left, inner, clock)) in all.iter_mut().zip(entries).zip(waited) {
+        let dropped = if entry.on_redis() {
+            dropped.next()
+        } else {
+            None
+        };
+        shown.checks = Some(Checks {
+            over: checks::over(entry, &url).await,
+            waits,
+            dropped: dropped.unwrap_or_else(|| String::from("–")),
+            left,
+            inner,
+            clock,
+        });
+    }
+}
+
+/// Bytes that a key takes in a process of its own, where nothing was allocated before.
+fn weighed(entry: &Entry) -> Option<f64> {
+    let program = env::current_exe().unwrap();
+    let output = Command::new(program)
+        .args(["--weigh", entry.name])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap().parse().ok()
+}
+
+async fn weigh(entry: Entry) -> f64 {
+    let work = Work {
+        users: 100_000,
+        ..Work::ADMITTED
+    };
+    let side = Side::weighed(entry, &work).await;
+    let before = measure::resident();
+    side.ask_all().await;
+    (measure::resident() - before) / work.users as f64
+}
+
+fn about(kind: &str, entries: &[Entry]) -> String {
+    let said = |program: &str| {
+        let output = Command::new(program).arg("--version").output();
+        output.map_or_else(
+            |_| program.to_owned(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        )
+    };
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let processor = name.map_or(env::consts::ARCH, |(_, name)| name);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    let mut packages: Vec<_> = entries.iter().map(|entry| entry.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    let versions = packages.into_iter().map(|package| {
+        let found = format!("name = \"{package}\"\nversion = \"");
+        let locked = include_str!("../Cargo.lock").split_once(&found);
+        let version = locked.and_then(|(_, rest)| rest.split('"').next());
+        format!("{package} {}", version.unwrap_or(peers::REDISSON))
+    });
+    let server = env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
+    let redis = said(&server);
+    let redis = redis
+        .split(' ')
+        .find_map(|word| word.strip_prefix("v="))
+        .unwrap_or("?");
+    format!(
+        "{kind} {cores} cores of {processor}, load {load} before it; {}, Redis {redis}; {}.",
+        said("rustc"),
+        versions.collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,192 @@
+//! Figures of turns: what came back, what the server did for it, and what both sides' processors
+//! took.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    contest::{User, users},
+    database::{Database, busy},
+    peers::Entry,
+    work::{Closed, Contestant, Latency, Open, Work},
+};
+
+/// Of one turn, and of several their medians. None where it is not to be had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) per_second: f64,
+    /// Of those asked, parts of one
+    pub(crate) admitted: f64,
+    pub(crate) failed: f64,
+    pub(crate) commands: f64,
+    pub(crate) server_micros: f64,
+    pub(crate) own_micros: f64,
+    pub(crate) latency: Latency,
+}
+
+impl Figures {
+    pub(crate) fn median(turns: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| median(turns.iter().map(figure).collect());
+        Self {
+            per_second: of(|turn| turn.per_second),
+            admitted: of(|turn| turn.admitted),
+            failed: of(|turn| turn.failed),
+            commands: of(|turn| turn.commands),
+            server_micros: of(|turn| turn.server_micros),
+            own_micros: of(|turn| turn.own_micros),
+            latency: Latency {
+                p50: of(|turn| turn.latency.p50),
+                p99: of(|turn| turn.latency.p99),
+                p999: of(|turn| turn.latency.p999),
+            },
+        }
+    }
+}
+
+pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let half = numbers.len() / 2;
+    match numbers.len() % 2 {
+        1 => numbers[half],
+        _ => f64::midpoint(numbers[half - 1], numbers[half]),
+    }
+}
+
+/// More decisions than any turn has time for; Java has no larger number.
+const NO_END: u64 = i64::MAX as u64;
+
+/// A contestant at a work, ready for its turns.
+pub(crate) struct Side {
+    pub(crate) entry: Entry,
+    pub(crate) contestant: Arc<dyn Contestant>,
+    label: String,
+    users: Arc<[User]>,
+    turns: usize,
+}
+
+impl Side {
+    pub(crate) async fn new(entry: Entry, at: usize, work: &Work, database: &Database) -> Self {
+        let limits = if entry.on_redis() {
+            work.redis
+        } else {
+            work.process
+        };
+        let label = format!("work-{at}-{}", work.users);
+        Self {
+            contestant: entry.built(limits, &database.url(), &label).await,
+            users: users(&label, work.users),
+            entry,
+            label,
+            turns: 0,
+        }
+    }
+
+    /// As it is weighed, which is without a server.
+    pub(crate) async fn weighed(entry: Entry, work: &Work) -> Self {
+        Self {
+            contestant: entry.built(work.process, "", "weighed").await,
+            users: users("weighed", work.users),
+            entry,
+            label: String::from("weighed"),
+            turns: 0,
+        }
+    }
+
+    pub(crate) async fn turn(
+        &mut self,
+        work: &Work,
+        time: Duration,
+        database: &Database,
+    ) -> Figures {
+        self.turns += 1;
+        let prefix = match work.fresh && work.users == 1 {
+            true => format!("{}-{}", self.label, self.turns),
+            false => self.label.clone(),
+        };
+        if work.fresh && work.users == 1 {
+            self.users = users(&prefix, 1);
+        }
+        let (in_flight, most) = match (self.entry.on_redis(), work.users) {
+            // A hot key's turn ends before its permits do.
+            (true, 1) => (64, 50_000),
+            (true, _) => (64, NO_END),
+            (false, 1) => (2, 2_000_000),
+            (false, _) => (2, NO_END),
+        };
+        let closed = Closed {
+            prefix,
+            users: Arc::clone(&self.users),
+            costs: work.costs,
+            in_flight,
+            time,
+            most,
+        };
+        let own = busy(self.contestant.process());
+        let (server, commands) = (database.busy(), self.commands(database));
+        let turn = Arc::clone(&self.contestant).closed(closed).await;
+        let asked = turn.asked.max(1) as f64;
+        Figures {
+            per_second: asked / turn.seconds,
+            admitted: turn.admitted as f64 / asked,
+            failed: turn.failed as f64 / asked,
+            commands: (self.commands(database) - commands) as f64 / asked,
+            server_micros: (database.busy() - server).as_secs_f64() * 1e6 / asked,
+            own_micros: (busy(self.contestant.process()) - own).as_secs_f64() * 1e6 / asked,
+            latency: turn.latency,
+        }
+    }
+
+    /// Each user once: how many bytes of the server a key takes.
+    pub(crate) async fn fill(&self, database: &Database) -> f64 {
+        let before = memory(database);
+        self.ask_all().await;
+        (memory(database) - before) / self.users.len() as f64
+    }
+
+    pub(crate) async fn ask_all(&self) {
+        let closed = Closed {
+            prefix: self.label.clone(),
+            users: Arc::clone(&self.users),
+            costs: &[1],
+            in_flight: 50,
+            time: Duration::from_secs(60),
+            most: self.users.len() as u64,
+        };
+        Arc::clone(&self.contestant).closed(closed).await;
+    }
+
+    pub(crate) async fn open(&self, rate: usize, time: Duration) -> Latency {
+        let open = Open {
+            prefix: self.label.clone(),
+            users: Arc::clone(&self.users),
+            rate,
+            time,
+        };
+        Arc::clone(&self.contestant).open(open).await
+    }
+
+    /// Those that it has sent, and not those that its scripts have called.
+    fn commands(&self, database: &Database) -> u64 {
+        let stats = database.cli(&["INFO", "commandstats"]);
+        let calls = |line: &str| {
+            let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let sent = self.entry.sends.contains(&name);
+            sent.then(|| fields.split(',').next()?.parse::<u64>().ok())?
+        };
+        stats.lines().filter_map(calls).sum()
+    }
+}
+
+fn memory(database: &Database) -> f64 {
+    let about = database.cli(&["INFO", "memory"]);
+    let used = about
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    used.unwrap().trim().parse().unwrap()
+}
+
+/// Bytes of this process.
+pub(crate) fn resident() -> f64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: f64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096.0
+}

@@ -1,0 +1,357 @@
+//! The tables, as Markdown, and all figures as JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::{
+    checks::Waits,
+    measure::Figures,
+    peers::{Entry, Form, Promise, State},
+    work::{Latency, WORKS},
+};
+
+/// What one contestant has shown.
+pub(crate) struct Shown {
+    pub(crate) entry: Entry,
+    /// One for each work; none where it cannot do it
+    pub(crate) works: Vec<Option<Figures>>,
+    /// Offered a second, and how long answers took
+    pub(crate) open: Vec<(usize, Latency)>,
+    pub(crate) bytes: Option<f64>,
+    pub(crate) expiry: Option<(f64, Option<f64>)>,
+    pub(crate) checks: Option<Checks>,
+}
+
+pub(crate) struct Checks {
+    pub(crate) over: (usize, bool),
+    pub(crate) waits: Waits,
+    pub(crate) dropped: String,
+    pub(crate) left: Option<usize>,
+    pub(crate) inner: String,
+    pub(crate) clock: Option<(String, String)>,
+}
+
+const PACKAGE: &str = "tower-ratelimit";
+
+impl Shown {
+    fn ours(&self) -> bool {
+        self.entry.package == PACKAGE
+    }
+}
+
+/// This crate as it is by default, where the state is.
+fn default(all: &[Shown], state: State) -> Option<&Shown> {
+    all.iter()
+        .find(|shown| shown.ours() && shown.entry.state == state)
+}
+
+/// `figures`: whether there is more than correctness.
+pub(crate) fn markdown(all: &[Shown], missing: &[(&str, String)], figures: bool) -> String {
+    let mut text = String::new();
+    if figures {
+        text.push_str("#### Where a peer wins\n\n");
+        wins(&mut text, all);
+    }
+    for (name, why) in missing {
+        let _ = writeln!(text, "- Not measured: {name}: {why}.");
+    }
+    if figures {
+        works(&mut text, all, State::Process);
+        works(&mut text, all, State::Redis);
+        open(&mut text, all);
+        memory(&mut text, all);
+    }
+    checks(&mut text, all);
+    text
+}
+
+/// By a tenth or more: what is less two runs do not tell apart.
+fn wins(text: &mut String, all: &[Shown]) {
+    let before = text.len();
+    for (at, work) in WORKS.iter().enumerate() {
+        for state in [State::Process, State::Redis] {
+            let figure = |shown: &Shown| shown.works.get(at).copied().flatten();
+            let Some(ours) = default(all, state).and_then(figure) else {
+                continue;
+            };
+            let peers = all
+                .iter()
+                .filter(|shown| !shown.ours() && shown.entry.state == state);
+            for (peer, theirs) in peers.filter_map(|peer| Some((peer, figure(peer)?))) {
+                let ratio = theirs.per_second / ours.per_second;
+                if ratio >= 1.1 && theirs.failed == 0.0 {
+                    let form = if peer.entry.form == Form::Call {
+                        ", called directly"
+                    } else {
+                        ""
+                    };
+                    let place = if state == State::Redis {
+                        " on Redis"
+                    } else {
+                        " in the process"
+                    };
+                    let name = (peer.entry.name, work.name);
+                    let _ = writeln!(
+                        text,
+                        "- **{}**{form}: {} times as many decisions{place}, *{}*.",
+                        name.0,
+                        short(ratio),
+                        name.1
+                    );
+                }
+            }
+        }
+    }
+    let Some(ours) = default(all, State::Redis) else {
+        return;
+    };
+    for peer in all.iter().filter(|shown| !shown.ours()) {
+        for ((rate, theirs), (_, latency)) in peer.open.iter().zip(&ours.open) {
+            if theirs.p99 < latency.p99 / 1.1 {
+                let (theirs, ours) = (short(theirs.p99), short(latency.p99));
+                let _ = writeln!(
+                    text,
+                    "- **{}**: p99 of {theirs} µs at {rate} a second, and {ours} here.",
+                    peer.entry.name
+                );
+            }
+        }
+        let bytes = default(all, peer.entry.state).and_then(|ours| ours.bytes);
+        if let (Some(theirs), Some(ours)) = (peer.bytes, bytes)
+            && theirs < ours / 1.1
+        {
+            let (theirs, ours) = (short(theirs), short(ours));
+            let _ = writeln!(
+                text,
+                "- **{}**: {theirs} bytes a key, and {ours} here.",
+                peer.entry.name
+            );
+        }
+    }
+    if text.len() == before {
+        text.push_str("- Nowhere by a tenth or more in this run.\n");
+    }
+}
+
+fn works(text: &mut String, all: &[Shown], state: State) {
+    let place = if state == State::Redis {
+        "Redis"
+    } else {
+        "the process"
+    };
+    let _ = writeln!(text, "\n#### State in {place}\n");
+    text.push_str("| work | contestant | decisions/s | of ours | admitted | failed | commands | µs of Redis | µs of this side | p50 | p99 | p99.9 |\n");
+    text.push_str("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (at, work) in WORKS.iter().enumerate() {
+        let figure = |shown: &Shown| shown.works.get(at).copied().flatten();
+        let ours = default(all, state)
+            .and_then(figure)
+            .map_or(f64::NAN, |ours| ours.per_second);
+        let mut name = format!("**{}**", work.name);
+        for shown in all.iter().filter(|shown| shown.entry.state == state) {
+            let Some(figures) = figure(shown) else {
+                let _ = writeln!(
+                    text,
+                    "| {name} | {} | – | | | | | | | | | |",
+                    shown.entry.name
+                );
+                name.clear();
+                continue;
+            };
+            let redis = |figure: f64| {
+                if state == State::Redis {
+                    short(figure)
+                } else {
+                    String::new()
+                }
+            };
+            // In Redis with 64 in flight, latency is no more than what decisions a second say.
+            let took = |figure: f64| {
+                if state == State::Process {
+                    short(figure)
+                } else {
+                    String::new()
+                }
+            };
+            let Latency { p50, p99, p999 } = figures.latency;
+            let form = if shown.entry.form == Form::Call {
+                " (call)"
+            } else {
+                ""
+            };
+            let row = [
+                name.clone(),
+                format!("{}{form}", shown.entry.name),
+                short(figures.per_second),
+                short(figures.per_second / ours),
+                percent(figures.admitted),
+                percent(figures.failed),
+                redis(figures.commands),
+                redis(figures.server_micros),
+                short(figures.own_micros),
+                took(p50),
+                took(p99),
+                took(p999),
+            ];
+            let _ = writeln!(text, "| {} |", row.join(" | "));
+            name.clear();
+        }
+    }
+}
+
+fn open(text: &mut String, all: &[Shown]) {
+    text.push_str("\n#### Latency by offered load\n\n");
+    let Some(first) = all.iter().find(|shown| !shown.open.is_empty()) else {
+        return;
+    };
+    text.push_str("| contestant |");
+    for (rate, _) in &first.open {
+        let _ = write!(text, " {rate}/s: p50 | p99 | p99.9 |");
+    }
+    let _ = writeln!(text, "\n|---|{}", "---:|".repeat(3 * first.open.len()));
+    for shown in all.iter().filter(|shown| !shown.open.is_empty()) {
+        let _ = write!(text, "| {} |", shown.entry.name);
+        for (_, Latency { p50, p99, p999 }) in &shown.open {
+            let _ = write!(
+                text,
+                " {} | {} | {} |",
+                short(*p50),
+                short(*p99),
+                short(*p999)
+            );
+        }
+        text.push('\n');
+    }
+}
+
+fn memory(text: &mut String, all: &[Shown]) {
+    text.push_str("\n#### Memory, and what expires\n\n");
+    text.push_str("| contestant | where | bytes a key | bytes an idle key, in Redis | dearest call, ms |\n|---|---|---:|---:|---:|\n");
+    for shown in all {
+        let place = if shown.entry.on_redis() {
+            "Redis"
+        } else {
+            "process"
+        };
+        let (dearest, idle) = shown
+            .expiry
+            .map_or((None, None), |(ms, held)| (Some(ms), held));
+        let cell = |figure: Option<f64>| figure.map_or(String::from("–"), short);
+        let (bytes, idle, dearest) = (cell(shown.bytes), cell(idle), cell(dearest));
+        let _ = writeln!(
+            text,
+            "| {} | {place} | {bytes} | {idle} | {dearest} |",
+            shown.entry.name
+        );
+    }
+}
+
+fn checks(text: &mut String, all: &[Shown]) {
+    text.push_str("\n#### Correctness\n\n| contestant | most in an interval of 50 | promised | wait too early | wait too late, s | connections closed | charged of 10 that left | inner `ConcurrencyLimit` | clock 2 min ahead |\n");
+    text.push_str("|---|---:|---|---:|---:|---|---:|---|---|\n");
+    for (shown, checks) in all
+        .iter()
+        .filter_map(|shown| Some((shown, shown.checks.as_ref()?)))
+    {
+        let promise = match shown.entry.promise {
+            Promise::Interval => "50",
+            Promise::Bucket => "100, a token bucket",
+            Promise::Window => "100, a fixed window",
+            Promise::Estimate => "nothing",
+        };
+        let kept = if checks.over.1 { "" } else { "; **broken**" };
+        let Waits { told, early, late } = checks.waits;
+        let waits = match told {
+            0 => [String::from("not told"), String::new()],
+            _ => [format!("{early} of {told}"), format!("{late:.1}")],
+        };
+        let clock = checks.clock.as_ref();
+        let row = [
+            shown.entry.name.to_owned(),
+            checks.over.0.to_string(),
+            format!("{promise}{kept}"),
+            waits[0].clone(),
+            waits[1].clone(),
+            checks.dropped.clone(),
+            checks
+                .left
+                .map_or(String::from("–"), |left| left.to_string()),
+            checks.inner.clone(),
+            clock.map_or(String::from("–"), |(over, after)| {
+                format!("{over}; {after}")
+            }),
+        ];
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+}
+
+pub(crate) fn json(about: &str, all: &[Shown]) -> Value {
+    let latency = |latency: &Latency| json!([latency.p50, latency.p99, latency.p999]);
+    let shown = |shown: &Shown| {
+        let works = WORKS.iter().zip(&shown.works).filter_map(|(work, figures)| {
+            let figures = figures.as_ref()?;
+            Some(json!({
+                "work": work.name, "per_second": figures.per_second, "admitted": figures.admitted,
+                "failed": figures.failed, "commands": figures.commands,
+                "server_micros": figures.server_micros, "own_micros": figures.own_micros,
+                "micros": latency(&figures.latency),
+            }))
+        });
+        let open = shown
+            .open
+            .iter()
+            .map(|(rate, took)| json!({"offered": rate, "micros": latency(took)}));
+        json!({
+            "name": shown.entry.name, "redis": shown.entry.on_redis(),
+            "works": works.collect::<Vec<_>>(), "open": open.collect::<Vec<_>>(),
+            "bytes": shown.bytes, "expiry": shown.expiry,
+            "most": shown.checks.as_ref().map(|checks| checks.over.0),
+        })
+    };
+    json!({"about": about, "contestants": all.iter().map(shown).collect::<Vec<_>>()})
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", 100.0 * part)
+}
+
+/// A number in three digits.
+fn short(number: f64) -> String {
+    match number.abs() {
+        _ if !number.is_finite() => String::from("–"),
+        size if size >= 1e4 => {
+            let digits = 10_f64.powi(size.log10() as i32 - 2);
+            let rounded = format!("{:.0}", (number / digits).round() * digits);
+            let mut text = String::new();
+            for (at, digit) in rounded.chars().enumerate() {
+                if at > 0 && (rounded.len() - at).is_multiple_of(3) {
+                    text.push(',');
+                }
+                text.push(digit);
+            }
+            text
+        }
+        size if size >= 100.0 => format!("{number:.0}"),
+        size if size >= 10.0 => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn numbers_have_three_digits() {
+        let numbers = [
+            (0.654, "0.65"),
+            (12.34, "12.3"),
+            (1234.5, "1234"),
+            (46_492.0, "46,500"),
+            (12_345_678.0, "12,300,000"),
+            (f64::NAN, "–"),
+        ];
+        for (number, text) in numbers {
+            assert_eq!(super::short(number), text);
+        }
+    }
+}
