@@ -155,7 +155,7 @@ fn every_script_says_what_it_takes_and_gives() {
 fn the_parity_table_is_complete() {
     let all_of = read("src/limiter/all_of.rs");
     let (begins_all, _) = all_of.split_once("impl AllOf").expect("its methods");
-    let source = ["ban", "mod", "rate", "time_to_live"]
+    let source = ["ban", "mod", "permits", "rate", "time_to_live"]
         .map(|file| read(format!("src/limiter/{file}.rs")))
         .concat();
     let source = source + begins_all;
