@@ -261,12 +261,20 @@ impl Now {
 
     /// Returns the instant in microseconds, rounded down.
     pub(crate) fn micros(&self) -> i64 {
-        self.tick.saturating_mul(TICKS / self.per_ms)
+        self.micros_of(self.tick)
     }
 
     /// Returns the instant in microseconds, rounded up.
     pub(crate) fn micros_up(&self) -> i64 {
-        self.score().saturating_mul(TICKS / self.per_ms)
+        self.micros_of(self.score())
+    }
+
+    fn micros_of(&self, tick: i64) -> i64 {
+        if self.per_ms == TICKS {
+            tick
+        } else {
+            tick.saturating_mul(TICKS)
+        }
     }
 
     /// Returns the time until `ticks` after `tick`, exact to the nanosecond; zero if it is over.

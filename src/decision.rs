@@ -256,7 +256,7 @@ impl Refusal {
         self.error.as_ref()
     }
 
-    /// Returns the limit of these labels, if it had no room and bans nobody yet.
+    /// Returns the limit of these labels, if it had no room and has not banned the caller.
     pub(crate) fn without_room(&mut self, labels: &Arc<Labels>) -> Option<&mut LimitState> {
         let is_same = |limit: &&mut LimitState| {
             Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name

@@ -14,7 +14,7 @@ use crate::{
     limit::LimitSource,
     list::List,
     name::{Limiter, Name},
-    receipt::{Origin, PermitId, Receipt},
+    receipt::{PermitId, Receipt, TakenFrom},
 };
 
 /// A list of charges, never empty, granted together or not at all.
@@ -276,7 +276,7 @@ impl LimiterCharge {
             interval: Duration::ZERO,
             made,
             taken: None,
-            origin: Origin::Store,
+            taken_from: TakenFrom::Store,
         }
     }
 }

@@ -82,9 +82,10 @@ pub use crate::{
     web::{
         answer::{HeaderStyle, ResetUnit},
         body::RateLimitBody,
+        builder::RateLimitLayerBuilder,
         charge::{Charge, Cost, Outcome},
         future::ResponseFuture,
-        layer::{RateLimitLayer, RateLimitLayerBuilder},
+        layer::RateLimitLayer,
         rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
         service::RateLimit,
     },

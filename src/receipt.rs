@@ -90,11 +90,11 @@ pub struct Receipt {
     /// The time when it was made; `None` if the acquire was answered by then, and nothing of it is
     /// under way any more.
     pub(crate) made: Option<Instant>,
-    /// What the algorithm finds the grant by, if it has no entry of its own: known only after the
-    /// grant was received, and used by the first of all copies that settles.
+    /// The mark by which the algorithm finds the grant, if it has no entry of its own: known only
+    /// after the grant was received, and used by the first of all copies that settles.
     pub(crate) taken: Option<(Taken, Settled)>,
     /// Where the permits are from, and so what settles them.
-    pub(crate) origin: Origin,
+    pub(crate) taken_from: TakenFrom,
 }
 
 /// The theoretical arrival time after one grant: by then all that was taken has flowed off.
@@ -127,7 +127,7 @@ impl OfLease {
 
 /// Where permits are from, by the names of [`Source`](crate::Source).
 #[derive(Clone)]
-pub(crate) enum Origin {
+pub(crate) enum TakenFrom {
     /// The store
     Store,
     /// A lease of this process. The grant has no entry of its own
@@ -160,7 +160,7 @@ impl Clone for Settled {
     }
 }
 
-/// What an algorithm finds a grant by that has no entry of its own.
+/// The mark by which an algorithm finds a grant that has no entry of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The window's last tick, by the store's clock
@@ -177,7 +177,7 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
-    /// Tells the observers that it is settled at so many permits.
+    /// Reports to the observers that it is settled at so many permits.
     pub(crate) fn report(&self, charged: u32) {
         self.labels.observers.changed(&StateChange::Settled {
             rule: self.labels.rule(),
@@ -208,16 +208,19 @@ impl Receipt {
 
     /// Returns whether it is settled in this process, whatever else is to be done.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self.origin, Origin::Local | Origin::LocalAndStore(_))
+        matches!(
+            self.taken_from,
+            TakenFrom::Local | TakenFrom::LocalAndStore(_)
+        )
     }
 
     /// Returns the part that is to be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
-        match self.origin {
-            Origin::Store | Origin::Lease(_) => Some(self),
-            Origin::Local => None,
-            Origin::LocalAndStore(made) => Some(Self {
-                origin: Origin::Store,
+        match self.taken_from {
+            TakenFrom::Store | TakenFrom::Lease(_) => Some(self),
+            TakenFrom::Local => None,
+            TakenFrom::LocalAndStore(made) => Some(Self {
+                taken_from: TakenFrom::Store,
                 interval: Duration::ZERO,
                 made,
                 taken: None,
@@ -229,7 +232,7 @@ impl Receipt {
     /// Returns the receipt of a grant from a lease.
     pub(crate) fn leased(self, taken_ahead: Arc<dyn TakenAhead>) -> Self {
         Self {
-            origin: Origin::Lease(OfLease(taken_ahead, Settled::default())),
+            taken_from: TakenFrom::Lease(OfLease(taken_ahead, Settled::default())),
             ..self
         }
     }
@@ -239,7 +242,7 @@ impl Receipt {
         self.permits
     }
 
-    /// Returns the receipt of a grant that is found by this.
+    /// Returns the receipt of a grant with this mark.
     pub(crate) fn taken(self, taken: Taken) -> Self {
         Self {
             taken: Some((taken, Settled::default())),
@@ -247,7 +250,7 @@ impl Receipt {
         }
     }
 
-    /// Returns what the grant is found by, to the first caller of all with a copy of the receipt.
+    /// Returns the mark of the grant, to the first caller of all with a copy of the receipt.
     pub(crate) fn settle(&self) -> Option<Taken> {
         let (taken, settled) = self.taken.as_ref()?;
         settled.is_first().then_some(*taken)

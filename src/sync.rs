@@ -13,7 +13,7 @@ pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 #[cfg(interleavings)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
 
-/// What is done once, each a bit.
+/// A bit for each thing that is done once.
 #[derive(Debug, Default)]
 pub(crate) struct Once(AtomicU8);
 

@@ -354,14 +354,7 @@ fn the_server_ends_while_the_page_is_open() {
     let mut server = Running::start("server", None);
     let mut browser = open_page(&server);
     let began = Instant::now();
-    let pid = server.child.id().to_string();
-    let killed = Command::new("sh")
-        .args(["-c", "kill -INT \"$0\"", &pid])
-        .status()
-        .unwrap();
-    assert!(killed.success());
-    while server.line().is_some_and(|line| line != "stopped") {}
-    assert!(server.child.wait().unwrap().success());
+    server.stops_when_interrupted();
     println!("ended after {:?}", began.elapsed());
     browser.wait_for("#alarm", "This process does not answer");
     assert_eq!(browser.text("#state"), "not live");

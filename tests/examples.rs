@@ -112,15 +112,7 @@ async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
     // Its one thread answers after it has begun to wait for the signal, and the address is printed
     // before.
     assert_eq!(get(port, "/").await.status(), 200);
-    let pid = server.child.id().to_string();
-    // The `kill` of the shell: not every container has the program.
-    let killed = Command::new("sh")
-        .args(["-c", "kill -INT \"$0\"", &pid])
-        .status()
-        .unwrap();
-    assert!(killed.success());
-    while server.line().is_some_and(|line| line != "stopped") {}
-    assert!(server.child.wait().unwrap().success());
+    server.stops_when_interrupted();
 }
 
 /// Port 3000 if it is free, so that the address can be said beforehand; else another one.

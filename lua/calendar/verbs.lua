@@ -19,10 +19,7 @@
 --
 --- @include lib/state.lua
 --- @include calendar/state.lua
-
-local unpack = rawget(_G, 'unpack') or table.unpack
-
-local verbs = {}
+--- @include lib/verbs.lua
 
 -- Changes what is used under the stored label, by no more than there is. Returns by how much less.
 local function credit(label, used, permits)
@@ -63,22 +60,6 @@ function verbs.settle(label, credited)
     return { 1, 0 }
   end
   return credit(stored, used, tonumber(credited))
-end
-
--- Moves what is used to another name, and what that had is lost.
-function verbs.rename()
-  if redis.call('EXISTS', KEYS[1]) == 0 then
-    return 0
-  end
-  local count = #KEYS / 2
-  for i = 1, count do
-    if redis.call('EXISTS', KEYS[i]) == 1 then
-      redis.call('RENAME', KEYS[i], KEYS[i + count])
-    else
-      redis.call('UNLINK', KEYS[i + count])
-    end
-  end
-  return 1
 end
 
 return verbs[ARGV[1]](unpack(ARGV, 2))

@@ -3,7 +3,7 @@
 --
 -- KEYS  1-5, see lib/state.lua; for rename also 6 and 7, the two of ban/acquire.lua, and then these
 --       seven under the new name
--- ARGV  1  the verb, and then its arguments, the same for every algorithm:
+-- ARGV  1  the verb, and then its arguments; a calendar has its own:
 --       available       now, id
 --       clear_expire    none
 --       expire          millis, when

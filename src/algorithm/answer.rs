@@ -32,7 +32,7 @@ pub(crate) struct Answer {
     pub(crate) changed: Changed,
     /// Scores that were set back because a wrong clock had made them.
     pub(crate) repaired: i64,
-    /// What the receipt of a grant must remember, if the algorithm says it in the answer.
+    /// The mark that the receipt of a grant keeps, if the algorithm returns it in the answer.
     pub(crate) taken: Option<Taken>,
     /// Set if it is of an untracked name, for which a store in memory has no place.
     pub(crate) estimated: bool,

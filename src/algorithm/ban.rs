@@ -11,10 +11,10 @@ use crate::{
     receipt::PermitId,
 };
 
-/// What is known of the caller of one limiter.
+/// The refusals and the ban of the caller of one limiter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The refusals that may still count: when, of which call, how many.
+    /// The refusals that may still count: their time, their call and their number.
     strikes: Vec<(i64, PermitId, u32)>,
     ban: Option<Sentence>,
 }
@@ -139,8 +139,7 @@ pub(crate) fn is_banned(
     })
 }
 
-/// Returns the answers to all callers while a ban is in force, by the limits as far as they are
-/// known.
+/// Returns the answers to all callers while a ban is in force, by the limits that are known.
 pub(crate) fn refuse(
     run: &[Acquire],
     terms: &[Option<Ban>],
@@ -197,7 +196,7 @@ pub(crate) fn judge(
     }
 }
 
-/// What the limits answer to a caller as a whole.
+/// The answer of all limits together to one caller.
 struct Outcome {
     is_granted: bool,
     is_above_rate: bool,

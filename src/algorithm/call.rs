@@ -183,7 +183,7 @@ impl<'a> Txn<'a> {
         self.answer.for_caller(verdict, 0)
     }
 
-    /// Puts the limit in force and counts what is left, as far as these charges need to know.
+    /// Puts the limit in force and counts what is left, exactly enough for these charges.
     fn begin<'c>(&mut self, charges: impl Iterator<Item = &'c LimiterCharge>) {
         let wanted = charges
             .filter(|charge| self.is_possible(charge) || self.holds(charge))

@@ -192,7 +192,7 @@ impl FixedWindow {
 }
 
 impl Window {
-    /// Gives back permits, as far as there is room for them. Returns how many.
+    /// Gives back the permits that there is room for. Returns how many.
     fn credit(&mut self, permits: i64, rate: i64) -> i64 {
         let before = self.value;
         self.value = rate.min(before.saturating_add(permits));

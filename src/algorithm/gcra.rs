@@ -218,7 +218,7 @@ impl Gcra {
     }
 
     /// The same, `cut` to what all permits take or not. What was counted by another limit is the
-    /// same permits at the pace of this one, as far as that goes.
+    /// same permits at the pace of this one, within what it can hold.
     fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
         let Some(state) = self.stored else {
             return 0;

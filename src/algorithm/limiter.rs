@@ -30,12 +30,12 @@ pub(crate) trait Counter: Debug + Send {
     /// Counts in these slots, or by this calendar, from now on.
     fn count_by(&mut self, _counting: Counting) {}
 
-    /// Begins a call. Returns the permits left: exactly, or well enough to tell whether
+    /// Begins a call. Returns the permits left: exactly, or well enough to know whether
     /// there are as many as `wanted`.
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64;
 
-    /// Returns whether the same call came before and took this. Most algorithms cannot tell one
-    /// grant from another.
+    /// Returns whether the same call came before and took this. Most algorithms cannot
+    /// distinguish grants.
     fn holds(&self, _charge: &LimiterCharge) -> bool {
         false
     }
@@ -118,8 +118,8 @@ pub(crate) trait Counter: Debug + Send {
         Ok(0)
     }
 
-    /// Gives back what a grant took beyond `keep` permits, as far as it still counts. Returns how
-    /// many. There may be no limit any more.
+    /// Gives back the permits of a grant beyond `keep` that still count. Returns how many. There
+    /// may be no limit any more.
     fn give_back(
         &mut self,
         _limit: Option<&StoredLimit>,

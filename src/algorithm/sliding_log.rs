@@ -271,7 +271,7 @@ impl SlidingLog {
         self.bucket.is_none() && self.log.count() == in_use
     }
 
-    /// Counts the entries that have expired, of which up to one more than `wanted` are dropped when
+    /// Counts the entries that have expired. Up to one more than `wanted` of them are dropped when
     /// the call ends.
     ///
     /// Returns false, and counts none, if all have and are more than a page: these are dropped at

@@ -95,7 +95,7 @@ pub enum Algorithm {
     /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
     /// other receipts were released meanwhile, it may be less, never more.
     Gcra,
-    /// What was used in a window of the calendar. A limit chooses it, such as
+    /// Counts by windows of the calendar. A limit chooses it, such as
     /// `Limit::monthly` of feature `calendar`; to choose it for another limit is a [`ConfigError`].
     ///
     /// Worst case: twice the limit around the turn of a window. The clock of the server decides,

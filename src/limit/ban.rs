@@ -30,7 +30,7 @@ const MOST_STRIKES: u32 = 10_000;
 /// let login = Limit::per_minute(5).by(PeerIp).named("login").ban(ban);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "it bans nobody until a rule has it"]
+#[must_use = "it bans no caller until a rule has it"]
 pub struct Ban {
     pub(crate) after: u32,
     within: Duration,

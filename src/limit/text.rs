@@ -14,7 +14,7 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", 1),
 ];
 
-/// What else a rate can be.
+/// The other forms of a rate.
 const BY_CALENDAR: &str = if cfg!(feature = "calendar") {
     "; of the calendar are `100/day`, `/week` and `/month`"
 } else {
@@ -64,8 +64,8 @@ impl FromStr for Limit {
     }
 }
 
-/// Writes permits, a slash and a time in the longest unit of which it is a multiple, as rules files
-/// have them: `100/1m`. What is [per client](Limit::per_client), or the
+/// Writes permits, a slash and a time in the longest unit that divides it, as rules files have
+/// them: `100/1m`. What is [per client](Limit::per_client), or the
 /// [keep-alive time](Limit::keep_alive), has no place in the text.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

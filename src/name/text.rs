@@ -1,6 +1,7 @@
 //! Finished names, each with its hash.
 
 use std::{
+    cmp::Ordering,
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
     str,
     sync::LazyLock,
@@ -46,6 +47,18 @@ impl PartialEq for Text {
 }
 
 impl Eq for Text {}
+
+impl Ord for Text {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bytes[..].cmp(&other.bytes[..])
+    }
+}
+
+impl PartialOrd for Text {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Hash for Text {
     fn hash<H: Hasher>(&self, state: &mut H) {

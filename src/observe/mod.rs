@@ -1,7 +1,7 @@
-//! What happens, told to those who watch: [`Observer`].
+//! Reports of what happens, for metrics, logs and the page: [`Observer`].
 //!
-//! Observers only report: nothing that the crate does depends on them. They learn of each decision
-//! once, whoever made it: a store, a guard in front of it, a failure policy, a list of the layer.
+//! Observers only report: nothing that the crate does depends on them. They receive each decision
+//! once, whether a store made it, a guard in front of it, a failure policy, or a list of the layer.
 
 mod caller_span;
 #[cfg(any(feature = "redis", feature = "page"))]
@@ -38,14 +38,14 @@ use crate::{
     macros::warning,
 };
 
-/// Is told of decisions, calls to the store and changes of state: for metrics, logs and tests.
+/// Receives decisions, calls to the store and changes of state: for metrics, logs and tests.
 ///
 /// [`RateLimitLayerBuilder::observe`](crate::RateLimitLayerBuilder::observe) adds one to a layer,
 /// and [`RedisStoreBuilder::observe`](crate::RedisStoreBuilder::observe) or
-/// [`MemoryStore::observe`](crate::MemoryStore::observe) to a store. A layer's observers are told
-/// of its requests. A store's are told of all that the store is asked, by layers and
-/// [`RateLimiter`](crate::RateLimiter)s, of its calls and of its changes. They are called in the
-/// order in which they were added, the layer's first. One that was added to both is told once.
+/// [`MemoryStore::observe`](crate::MemoryStore::observe) to a store. A layer's observers receive
+/// the decisions of its requests. A store's receive all of its decisions, for layers and
+/// [`RateLimiter`](crate::RateLimiter)s, its calls and its changes. They are called in the order in
+/// which they were added, the layer's first. An observer that was added to both is called once.
 ///
 /// # What an observer may do
 ///
@@ -62,7 +62,8 @@ use crate::{
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
 ///
 /// use tower_ratelimit::{
-///     Limit, MemoryStore, RateLimitLayer, key::PeerIp, observe::{Decided, Observer, RequestResult},
+///     Limit, MemoryStore, RateLimitLayer, key::PeerIp,
+///     observe::{Decided, Observer, RequestResult},
 /// };
 ///
 /// #[derive(Debug, Default)]
@@ -105,9 +106,9 @@ pub trait Observer: Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Decided<'a> {
-    /// What became of the request.
+    /// The result of the request.
     pub result: RequestResult,
-    /// What decided.
+    /// Where it was decided.
     pub source: Source,
     /// Why the store could not decide, also if the failure policy let the request pass.
     pub error: Option<ErrorKind>,
@@ -117,7 +118,7 @@ pub struct Decided<'a> {
     pub rules: &'a [DecidedRule<'a>],
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestResult {
@@ -174,7 +175,7 @@ pub struct DecidedRule<'a> {
     /// The rule's name, `<rule>.<tier>` with tiers. `None` for a
     /// [`RateLimiter`](crate::RateLimiter), whose name may hold an identity.
     pub rule: Option<&'a str>,
-    /// What became of the request by this rule.
+    /// The result of the request by this rule.
     pub result: RuleResult,
     /// Set if the rule counts this request and does not refuse it.
     pub shadow: bool,
@@ -207,7 +208,7 @@ impl<'a> DecidedRule<'a> {
     }
 }
 
-/// What became of a request by one of its rules.
+/// The result of a request by one of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuleResult {
@@ -298,7 +299,7 @@ pub enum StateChange<'a> {
         /// Where they come from: code or a file
         by: Origin,
     },
-    /// What a request took was corrected: after its response, or by a
+    /// The charge of a request was corrected: after its response, or by a
     /// [`RateLimiter`](crate::RateLimiter)
     #[non_exhaustive]
     Settled {
@@ -333,28 +334,28 @@ pub enum StateChange<'a> {
         /// The rule, if the limiter was reached by it:
         /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter)
         rule: Option<&'a str>,
-        /// Who changed it: code or a tool
+        /// The party that changed it: code or a tool
         by: Origin,
     },
     /// A [`MemoryStore`](crate::MemoryStore) has made or forgotten limiters
     #[non_exhaustive]
     Limiters {
-        /// How many there were when this was told last
+        /// The number that was reported last
         before: usize,
-        /// How many there are
+        /// The number now
         now: usize,
     },
     /// The deny cache has kept or dropped refusals
     #[non_exhaustive]
     Remembered {
-        /// How many there were when this was told last
+        /// The number that was reported last
         before: usize,
-        /// How many there are, also of those that are over
+        /// The number now, with those that are over
         now: usize,
     },
 }
 
-/// What a change comes from.
+/// Where a change comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
@@ -411,18 +412,18 @@ impl Observers {
     }
 
     pub(crate) fn decided(&self, event: &Decided<'_>) {
-        self.tell(|observer| observer.decided(event));
+        self.report(|observer| observer.decided(event));
     }
 
     pub(crate) fn called(&self, event: &StoreCall<'_>) {
-        self.tell(|observer| observer.called(event));
+        self.report(|observer| observer.called(event));
     }
 
     pub(crate) fn changed(&self, event: &StateChange<'_>) {
-        self.tell(|observer| observer.changed(event));
+        self.report(|observer| observer.changed(event));
     }
 
-    fn tell(&self, tell: impl Fn(&dyn Observer)) {
+    fn report(&self, report: impl Fn(&dyn Observer)) {
         let Some(all) = &self.0 else {
             return;
         };
@@ -430,8 +431,8 @@ impl Observers {
             if observed.is_off.load(Ordering::Relaxed) {
                 continue;
             }
-            let told = catch_unwind(AssertUnwindSafe(|| tell(&*observed.observer)));
-            if told.is_err() && !observed.is_off.swap(true, Ordering::Relaxed) {
+            let called = catch_unwind(AssertUnwindSafe(|| report(&*observed.observer)));
+            if called.is_err() && !observed.is_off.swap(true, Ordering::Relaxed) {
                 warning!("an observer has panicked: it is not called any more");
             }
         }

@@ -26,12 +26,12 @@ pub(crate) struct ObservedRule {
     /// The lengths of what stands around the identity in its limiters' names, if observers are
     /// shown it.
     pub(crate) shown: Option<(usize, usize)>,
-    /// What the log tells of it.
+    /// The counts for the line in the log.
     #[cfg(feature = "redis")]
     pub(super) tally: OnceLock<Arc<super::summary::Tally>>,
     #[cfg(feature = "metrics")]
     pub(super) counters: OnceLock<Box<Counters>>,
-    /// What the page shows of it.
+    /// The counts that the page shows.
     #[cfg(feature = "page")]
     pub(super) counts: OnceLock<Arc<super::snapshot::RuleCounts>>,
 }

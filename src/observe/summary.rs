@@ -16,7 +16,7 @@ use crate::{clock::moment, macros::notice, sync::lock};
 /// The rules that a line names, those with the most refusals first.
 const NAMED: usize = 8;
 
-/// Adds up what rules and calls came to, for a line in the log.
+/// Adds up the results of rules and calls, for a line in the log.
 ///
 /// The line is due when a call to the store ends: no refusal is repeated without one for longer
 /// than the deny cache keeps it. So requests need not read the clock.
@@ -53,20 +53,20 @@ impl Summary {
     /// nothing failed.
     fn line(&self, calls: &Calls, lasted: Duration) -> Option<String> {
         let mut rules = lock(&self.rules);
-        let mut told: Vec<_> = rules
+        let mut sums: Vec<_> = rules
             .iter()
             .map(|(name, tally)| (tally.take(), name.clone()))
             .collect();
         // A reload has replaced the others.
         rules.retain(|(_, tally)| Arc::strong_count(tally) > 1);
         drop(rules);
-        told.retain(|(sums, _)| sums.asked > 0);
-        if calls.failed == 0 && told.iter().all(|(sums, _)| sums.refused + sums.shadow == 0) {
+        sums.retain(|(sums, _)| sums.asked > 0);
+        if calls.failed == 0 && sums.iter().all(|(sums, _)| sums.refused + sums.shadow == 0) {
             return None;
         }
-        told.sort_by(|one, other| other.cmp(one));
+        sums.sort_by(|one, other| other.cmp(one));
         let mut line = format!("rate limits, last {} s:", lasted.as_secs());
-        for (sums, name) in told.iter().take(NAMED) {
+        for (sums, name) in sums.iter().take(NAMED) {
             let _ = write!(line, " {name} {} refused of {}", sums.refused, sums.asked);
             if sums.refused > 0 {
                 let callers = sums.callers;
@@ -81,7 +81,7 @@ impl Summary {
             }
             line.push(',');
         }
-        if let Some(more) = told.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        if let Some(more) = sums.len().checked_sub(NAMED).filter(|more| *more > 0) {
             let _ = write!(line, " and {more} more rules,");
         }
         line.pop();
@@ -95,7 +95,7 @@ impl Summary {
     }
 }
 
-/// What became of requests by one rule.
+/// The results of requests by one rule.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     asked: AtomicU64,
@@ -105,7 +105,7 @@ pub(super) struct Tally {
     callers: AtomicU64,
 }
 
-/// What a tally has come to.
+/// The sums of a tally.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Sums {
     refused: u64,
@@ -141,7 +141,7 @@ impl Tally {
         }
     }
 
-    /// Returns what it has come to, and begins anew.
+    /// Returns its sums, and begins anew.
     fn take(&self) -> Sums {
         let bits = f64::from(u64::BITS);
         let free = f64::from(self.callers.swap(0, Relaxed).count_zeros()).max(0.5);
@@ -273,8 +273,8 @@ mod tests {
                 let hash = std::hash::BuildHasher::hash_one(&hash, caller);
                 tally.add(&rule(&ObservedRule::default(), RuleResult::Deny, hash));
             }
-            let told = tally.take().callers;
-            assert!((least..=most).contains(&told), "{callers}: {told}");
+            let estimate = tally.take().callers;
+            assert!((least..=most).contains(&estimate), "{callers}: {estimate}");
         }
     }
 }

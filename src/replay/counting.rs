@@ -245,7 +245,7 @@ impl Active {
     }
 }
 
-/// What happened when: the requests of each moment, and the refusals of each run.
+/// The course of a replay: the requests of each moment, and the refusals of each run.
 #[derive(Default)]
 pub(super) struct Moments {
     /// In microseconds: the start of the first one, and how long each is.

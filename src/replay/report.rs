@@ -17,7 +17,7 @@ pub type Figure = [u64; 2];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was read
+    /// The lines that were read, by kind
     #[serde(flatten)]
     pub read: RowsRead,
     /// The lines without a caller, which no limit counts
@@ -26,7 +26,7 @@ pub struct Report {
     pub callers: u64,
     /// Set if the duration of each request was subtracted
     pub durations_subtracted: bool,
-    /// What each limit would have done, in the order in which they were added
+    /// The effect of each limit, in the order in which they were added
     pub candidates: Vec<Candidate>,
     /// The smallest limit for each algorithm and interval among them
     pub smallest: Vec<SmallestLimit>,
@@ -38,7 +38,7 @@ pub struct Report {
     pub moments: Vec<Moment>,
 }
 
-/// What one limit would have done.
+/// The effect that one limit would have had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Candidate {

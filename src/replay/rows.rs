@@ -57,7 +57,7 @@ pub struct Rows {
     reorder: Duration,
 }
 
-/// What [`Rows::read`] has read.
+/// The lines that [`Rows::read`] has read, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RowsRead {

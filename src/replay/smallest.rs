@@ -77,7 +77,7 @@ pub(super) struct Search {
     callers: u64,
     /// The most callers that it may touch.
     few: u64,
-    /// Of all callers, sorted.
+    /// The peaks of all callers, sorted.
     pub(super) peaks: Vec<u32>,
     /// Touches too many; 0 is no limit, and touches all.
     pub(super) below: u64,

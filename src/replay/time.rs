@@ -7,7 +7,7 @@ use jiff::{Timestamp, civil::DateTime, fmt::strtime::BrokenDownTime, tz::Offset}
 pub(super) const SECOND: i64 = 1_000_000;
 
 /// Reads a time: `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number since the epoch, whose size
-/// tells seconds, milliseconds, microseconds and nanoseconds apart.
+/// distinguishes seconds, milliseconds, microseconds and nanoseconds.
 ///
 /// Fractions of a second may follow in each. A time of RFC 3339 without an offset is UTC.
 pub(super) fn read(text: &str) -> Option<i64> {
@@ -52,10 +52,10 @@ pub(super) fn decimal(text: &str, unit: i64) -> Option<i64> {
     Some(micros)
 }
 
-/// How far the times of a log are apart, as far as it has been read.
+/// The unit in which the times of a log differ, for the part that has been read.
 #[derive(Default)]
 pub(super) struct Resolution {
-    /// What divides all times
+    /// Divides all times
     divisor: i64,
     times: u32,
 }

@@ -305,9 +305,9 @@ pub(crate) trait Listener: Send + Sync {
 
     /// Permits of it may be free that were not, or later than a waiter expects.
     ///
-    /// `undone` are those that were taken for a list of several calls, another of which refused.
-    /// Other such lists are not to be asked for again because of them: they would take and give
-    /// back without end, and make each other do so.
+    /// `undone` permits were taken for a list of several calls, and another call refused. Other
+    /// such lists are not to be asked for again because of them: they would take and give back
+    /// without end, and make each other do so.
     fn room(&self, _name: &Name, _undone: bool) {}
 }
 
@@ -415,7 +415,7 @@ impl Op {
         }
     }
 
-    /// Returns the names whose limiters it may change, of which `name` has it.
+    /// Returns the names whose limiters the verb may change if it is called for `name`.
     pub(crate) fn changes<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
         let new_name = match self {
             Self::Rename(new_name) => Some(new_name),
@@ -465,7 +465,7 @@ pub enum TimeToLive {
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpResult {
-    /// Whether it has changed something
+    /// True if it has changed something
     Changed(bool),
     /// The stored limit
     Limit(Option<StoredLimit>),

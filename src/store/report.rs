@@ -1,4 +1,4 @@
-//! Decisions of a store, told to the observers of whoever asked, and to the caller's span.
+//! Reports decisions of a store to the observers of the caller, and to its span.
 
 use std::{
     slice,
@@ -28,7 +28,7 @@ impl Undecided {
     pub(super) fn new(acquire: Acquire) -> Self {
         let waits = acquire.max_wait.is_some() && is_observed(&acquire);
         if waits {
-            tell_of_wait(&acquire, None);
+            report_wait(&acquire, None);
         }
         Self {
             since: waits.then(clock::moment),
@@ -38,14 +38,14 @@ impl Undecided {
         }
     }
 
-    /// Tells the observers and the caller's span that it has ended.
+    /// Reports to the observers and the caller's span that it has ended.
     fn ends(&self, seen: &Seen<'_>) {
         if !is_observed(&self.acquire) && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
         if waited.is_some() {
-            tell_of_wait(&self.acquire, waited);
+            report_wait(&self.acquire, waited);
         }
         report(&self.acquire, seen, waited, self.span.as_ref());
     }
@@ -69,7 +69,7 @@ impl Drop for Undecided {
     }
 }
 
-/// Tells the observers of an acquire, and the caller's span, that it was decided at once.
+/// Reports an acquire that was decided at once, to its observers and the caller's span.
 #[inline]
 pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
     let span = CallerSpan::current();
@@ -87,7 +87,7 @@ fn at_once_observed(
     report(acquire, &Seen::of(decision), None, span);
 }
 
-fn tell_of_wait(acquire: &Acquire, ended: Option<Duration>) {
+fn report_wait(acquire: &Acquire, ended: Option<Duration>) {
     let labels = &acquire.first.labels;
     let rule = labels.rule();
     labels
@@ -99,7 +99,7 @@ fn is_observed(acquire: &Acquire) -> bool {
     !acquire.first.labels.observers.is_empty()
 }
 
-/// What is seen of a decision.
+/// The parts of a decision that are reported.
 struct Seen<'a> {
     result: RequestResult,
     source: Source,
@@ -187,7 +187,7 @@ impl From<RefusalKind> for RequestResult {
 
 #[inline]
 fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>, span: Option<&CallerSpan>) {
-    let tell = |rules: &[DecidedRule<'_>]| {
+    let send = |rules: &[DecidedRule<'_>]| {
         let decided = Decided {
             result: seen.result,
             source: seen.source,
@@ -202,8 +202,8 @@ fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>, span: Op
     };
     // One rule is the usual case, and is not copied into a list.
     match acquire.rest.is_empty() {
-        true => tell(slice::from_ref(&seen.decided(&acquire.first))),
-        false => tell(
+        true => send(slice::from_ref(&seen.decided(&acquire.first))),
+        false => send(
             &acquire
                 .charges()
                 .map(|it| seen.decided(it))

@@ -52,16 +52,16 @@ pub(crate) struct Exit {
     pub(crate) listeners: Listeners,
     pub(crate) about: About,
     /// How many limiters or refusals the observers know of.
-    told: AtomicUsize,
+    reported: AtomicUsize,
 }
 
 impl Exit {
     pub(crate) fn new(listeners: Listeners, about: About) -> Self {
-        let told = AtomicUsize::new(0);
+        let reported = AtomicUsize::new(0);
         Self {
             listeners,
             about,
-            told,
+            reported,
         }
     }
 
@@ -76,10 +76,10 @@ impl Exit {
         error.of(self.about.address.as_ref())
     }
 
-    /// Tells the observers how many limiters or refusals there are, if that has changed.
+    /// Reports to the observers how many limiters or refusals there are, if that has changed.
     fn holds(&self, now: usize, change: impl FnOnce(usize, usize) -> StateChange<'static>) {
-        if self.told.load(Relaxed) != now {
-            let before = self.told.swap(now, Relaxed);
+        if self.reported.load(Relaxed) != now {
+            let before = self.reported.swap(now, Relaxed);
             self.about.observers.changed(&change(before, now));
         }
     }
@@ -126,7 +126,7 @@ pub(crate) fn memory<S: Decide>(
 }
 
 impl<S: Decide> InMemory<S> {
-    fn tell_of_limiters(&self) {
+    fn report_limiters(&self) {
         if !self.exit.about.observers.is_empty() {
             let limiters = |before, now| StateChange::Limiters { before, now };
             self.exit.holds(self.store.limiters(), limiters);
@@ -138,7 +138,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         // A decision is large: it is changed in place.
         let mut decision = self.store.decide_at_once(acquire);
-        self.tell_of_limiters();
+        self.report_limiters();
         if let Some(decided) = &mut decision {
             if let Err(error) = decided {
                 *decided = self.exit.fails(acquire, error.clone());
@@ -154,7 +154,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
             let acquire = &undecided.acquire;
             let mut decision = self.queue.acquire(acquire).await;
             strike(&*self.store, acquire, &mut decision);
-            self.tell_of_limiters();
+            self.report_limiters();
             let decision = decision.or_else(|error| self.exit.fails(acquire, error));
             undecided.decided(&decision);
             decision
@@ -165,7 +165,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
         Box::pin(async move {
             let _changing = self.exit.changing(&name, &op);
             let managed = self.store.manage(&name, &op).await;
-            self.tell_of_limiters();
+            self.report_limiters();
             managed.map_err(|error| self.exit.named(error))
         })
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod body;
+pub(crate) mod builder;
 pub(crate) mod charge;
 pub(crate) mod future;
 pub mod key;

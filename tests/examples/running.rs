@@ -75,6 +75,19 @@ impl Running {
         }
     }
 
+    /// Interrupts it, and waits until it has ended well.
+    pub(crate) fn stops_when_interrupted(&mut self) {
+        let pid = self.child.id().to_string();
+        // The `kill` of the shell: not every container has the program.
+        let killed = Command::new("sh")
+            .args(["-c", "kill -INT \"$0\"", &pid])
+            .status()
+            .unwrap();
+        assert!(killed.success());
+        while self.line().is_some_and(|line| line != "stopped") {}
+        assert!(self.child.wait().unwrap().success());
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }

@@ -10,9 +10,19 @@ use tower_ratelimit::{
 
 use super::{guards::Guards, plain::Plain, world::World};
 
-/// What is wrong with a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Defect {
+macro_rules! defects {
+    ($($name:ident),+ $(,)?) => {
+        /// A mistake in a backend.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Defect { $($name),+ }
+
+        use Defect::*;
+
+        const DEFECTS: &[Defect] = &[$($name),+];
+    };
+}
+
+defects! {
     WaitsTooShort,
     WaitsTooLong,
     CountsOneMore,
@@ -29,26 +39,6 @@ enum Defect {
     KeepsTheOldLimit,
     LosesWhatComesAtTheSameTime,
 }
-
-use Defect::*;
-
-const DEFECTS: [Defect; 15] = [
-    WaitsTooShort,
-    WaitsTooLong,
-    CountsOneMore,
-    RefusalsCost,
-    ListsTakeHalf,
-    LosesGrants,
-    GrantsLastLonger,
-    GrantsEndEarlier,
-    IgnoresSettlements,
-    GivesBackTwice,
-    ForgetsDebts,
-    ForgetsWithTheLimit,
-    NeverForgets,
-    KeepsTheOldLimit,
-    LosesWhatComesAtTheSameTime,
-];
 
 /// A backend with a defect, or none.
 #[derive(Debug)]
@@ -154,13 +144,14 @@ fn faulty(defect: Option<Defect>) -> (BackendStore, ManualClock) {
 #[test]
 fn the_laws_find_each_defect() {
     // All at once, as it takes seconds to see that a settlement does not come.
-    let checks = DEFECTS.map(|defect| {
+    let begin = |defect| {
         thread::spawn(move || {
             let (store, clock) = faulty(Some(defect));
             runtime().block_on(laws::check(&store, &clock, 1, 200));
         })
-    });
-    for (defect, check) in DEFECTS.into_iter().zip(checks) {
+    };
+    let checks: Vec<_> = DEFECTS.iter().copied().map(begin).collect();
+    for (defect, check) in DEFECTS.iter().zip(checks) {
         assert!(check.join().is_err(), "{defect:?} is not found");
     }
 }

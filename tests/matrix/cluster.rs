@@ -4,7 +4,7 @@ use super::{
     guards::{BUDGET, PATIENT, guarded},
     lanes::LANES,
     oracles,
-    stage::{EXACT, Expected, Stage, aside},
+    stage::{EXACT, Expected, FORGOTTEN, Stage, aside},
     watch::{Watch, time_of},
 };
 use crate::scene::*;
@@ -14,14 +14,6 @@ struct Played {
     cluster: Cluster,
     stage: Stage,
 }
-
-/// A replica that takes over has forgotten what did not reach it; a master without one, everything.
-const FORGOTTEN: Expected = Expected {
-    all_seen: false,
-    exact: false,
-    over: 1.0,
-    ..EXACT
-};
 
 impl Played {
     async fn begin(row: &'static str, cluster: Cluster, budget: Duration) -> Self {

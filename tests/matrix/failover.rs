@@ -3,7 +3,7 @@
 use super::{
     guards::{BUDGET, guarded},
     oracles,
-    stage::{EXACT, Expected, Stage, aside, kept_by},
+    stage::{FORGOTTEN, Stage, aside, kept_by},
     watch::{Watch, time_of},
 };
 use crate::scene::*;
@@ -17,15 +17,6 @@ struct Watched {
     sentinel: Sentinel,
     stage: Stage,
 }
-
-/// Grants that were not replicated are forgotten, and may be made again: a limit of the old master,
-/// and one of the new.
-const FORGOTTEN: Expected = Expected {
-    all_seen: false,
-    exact: false,
-    over: 1.0,
-    ..EXACT
-};
 
 impl Watched {
     async fn begin(row: &'static str) -> Self {

@@ -1,4 +1,4 @@
-//! The fault matrix: 26 faults under load, all guards on, and eight oracles that hold whatever the
+//! The fault matrix: 32 faults under load, all guards on, and eight oracles that hold whatever the
 //! fault.
 //!
 //! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and `matrix/README.md` the
@@ -15,6 +15,7 @@
 
 mod answer;
 mod bans;
+mod batches;
 #[allow(dead_code, reason = "the long run has its answers in a file")]
 mod book;
 mod caller;

@@ -17,8 +17,9 @@ fn commands() -> Vec<&'static str> {
 }
 
 /// Makes the user anew: with this password, these keys, and the guide's commands but one.
-fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
-    let mut command = vec!["ACL", "SETUSER", "limiter", "reset", "on", password, keys];
+pub fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
+    let mut command = vec!["ACL", "SETUSER", "limiter", "reset", "on", password];
+    command.extend(keys.split(' '));
     command.extend(commands().into_iter().filter(|rule| *rule != without));
     assert_eq!(server.cli(&command), "OK");
 }

@@ -65,6 +65,15 @@ pub const EXACT: Expected = Expected {
     skew: Duration::ZERO,
 };
 
+/// The expectation where grants that were not replicated are forgotten, and may be made again: a
+/// limit of the old master, and one of the new. A master without a replica forgets everything.
+pub const FORGOTTEN: Expected = Expected {
+    all_seen: false,
+    exact: false,
+    over: 1.0,
+    ..EXACT
+};
+
 impl Stage {
     /// Begins the load, and waits until the store decides for all of it.
     pub async fn begin(

@@ -65,6 +65,59 @@ fn the_words_that_people_search_for_occur() {
     }
 }
 
+/// Each question that the recipes list is answered by ten lines at most, which rustdoc compiles and
+/// runs; and each recipe answers one.
+#[test]
+fn each_question_is_answered_in_ten_lines() {
+    let recipes = read("src/docs/recipes.md");
+    let (_, table) = recipes.split_once("\n| you ask |").expect("the table");
+    let rows = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let mut answers = BTreeSet::new();
+    for row in rows {
+        let (_, link) = row.split_once("](").expect(row);
+        let (link, _) = link.split_once(')').expect(row);
+        let (page, anchor) = link.split_once('#').expect(row);
+        let page = page.strip_prefix("crate::docs::").unwrap_or("recipes");
+        let examples = lines_of_examples(&read(format!("src/docs/{page}.md")), anchor);
+        assert!(
+            !examples.is_empty(),
+            "{page}#{anchor} has no code that runs"
+        );
+        for lines in examples {
+            assert!(lines <= 10, "{page}#{anchor} shows {lines} lines");
+        }
+        answers.insert(anchor.to_owned());
+    }
+    let sections = prose(&recipes);
+    let sections = sections.lines().filter(|line| line.starts_with("## "));
+    for anchor in anchors_of(sections) {
+        assert!(answers.contains(&anchor), "the table lacks #{anchor}");
+    }
+}
+
+/// Returns how many lines each example of a section shows, of those that run.
+fn lines_of_examples(page: &str, anchor: &str) -> Vec<usize> {
+    let (mut examples, mut is_in_section, mut fence) = (Vec::new(), false, None);
+    for line in page.lines() {
+        if let Some(language) = line.strip_prefix("```") {
+            let runs = is_in_section && fence.is_none() && matches!(language, "" | "rust");
+            fence = fence.is_none().then_some(runs);
+            examples.extend(runs.then_some(0));
+        } else if let Some(runs) = fence {
+            let is_hidden = line == "#" || line.starts_with("# ");
+            if let Some(lines) = examples.last_mut().filter(|_| runs && !is_hidden) {
+                *lines += usize::from(!line.trim().is_empty());
+            }
+        } else if let Some(begun) = anchors_of([line].into_iter()).next() {
+            is_in_section = begun == anchor;
+        }
+    }
+    examples
+}
+
 impl Places {
     fn read() -> Self {
         let documents = ["README", "CHANGELOG", "CONTRIBUTING", "SECURITY"];

@@ -20,6 +20,8 @@ mod listed;
 mod memory;
 mod operations;
 mod pictures;
+#[path = "../../benches/shared/plot.rs"]
+mod plot;
 #[cfg(feature = "replay")]
 mod replay;
 #[path = "../support/scene.rs"]

@@ -1,11 +1,16 @@
 //! The picture of `src/docs/algorithms.md`: what each algorithm grants of the same requests, as the
-//! crate decides it.
+//! crate decides it. And the plots of `benches/plots`: each is that of the figures beside it.
 //!
-//! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test pure pictures` draws it anew.
+//! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test pure pictures` draws them anew.
 
 use std::{env, fmt::Write, fs, time::Duration};
 
 use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
+
+use crate::{
+    house::{files, read},
+    plot::Plot,
+};
 
 const PAGE: &str = "src/docs/algorithms.md";
 /// Ten a minute.
@@ -32,6 +37,28 @@ fn the_picture_shows_what_the_algorithms_decide() {
         page == drawn,
         "the picture is not what the algorithms decide; draw it anew with TOWER_RATELIMIT_WRITE=1"
     );
+}
+
+#[test]
+fn each_plot_is_of_the_figures_beside_it() {
+    let page = read("benches/README.md");
+    let plots = files("benches/plots", "csv");
+    assert_eq!(plots.len(), files("benches/plots", "svg").len());
+    for figures in plots {
+        let text = read(&figures);
+        let plot = Plot::read(&text).unwrap_or_else(|| panic!("{}", figures.display()));
+        assert_eq!(plot.text(), text);
+        let picture = figures.with_extension("svg");
+        let name = picture.file_name().unwrap().to_string_lossy();
+        assert!(
+            page.contains(&format!("(plots/{name})")),
+            "no one sees {name}"
+        );
+        if env::var_os("TOWER_RATELIMIT_WRITE").is_some() {
+            fs::write(&picture, plot.svg()).unwrap();
+        }
+        assert!(read(&picture) == plot.svg(), "{name} is not of its figures");
+    }
 }
 
 /// One request begins the first window. Then each second has one.

@@ -1,7 +1,6 @@
 //! Callers of one limiter share a call while another one is in flight: on a real Redis, which is
 //! stopped meanwhile.
 
-mod batch;
 mod dropped;
 mod law;
 
@@ -89,6 +88,35 @@ async fn requests_that_come_together_cost_two_scripts() {
                 .count(),
             CROWD - 1
         );
+    }
+}
+
+/// Calls of different limiters are one, and each is decided as if it were alone. Rows 27 to 32 of
+/// the fault matrix say what they lose by each other's faults.
+#[tokio::test]
+async fn limiters_that_are_asked_together_share_a_call() {
+    /// How many calls are in flight before others wait to go together.
+    const IN_FLIGHT: u64 = 8;
+    let mut server = RedisServer::start();
+    let store = patient(&server).build().unwrap();
+    let mut limiters = Vec::new();
+    for _ in 0..CROWD {
+        limiters.push(limited(&store, Limit::per_hour(80)).await);
+    }
+    for round in 1..4 {
+        let next = AtomicUsize::new(0);
+        let ask = || {
+            let limiter = limiters[next.fetch_add(1, Ordering::Relaxed)].clone();
+            async move { limiter.try_acquire().await.unwrap().is_allowed() }
+        };
+        let (granted, scripts) = crowd(&mut server, ask).await;
+        assert!(granted.iter().all(|granted| *granted));
+        // In the first round the server learns the scripts.
+        assert!(round == 1 || scripts == IN_FLIGHT + 1, "{scripts}");
+        for limiter in &limiters {
+            let log = format!("{{{}}}:permits", limiter.name());
+            assert_eq!(server.entries(&log).len(), round);
+        }
     }
 }
 

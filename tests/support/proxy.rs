@@ -54,6 +54,9 @@ struct Shared {
     /// Every byte of a request is also sent over a connection of the proxy's own
     doubling: AtomicBool,
     doubled: AtomicU64,
+    /// Calls of scripts whose keys have different hash tags are refused
+    refusing_mixed: AtomicBool,
+    refused_mixed: AtomicU64,
     /// How long replies are held back: those with an even number, and those with an odd one
     delays: Mutex<[Duration; 2]>,
     replies: AtomicUsize,
@@ -190,6 +193,17 @@ impl Proxy {
         self.shared.doubled.load(Ordering::SeqCst)
     }
 
+    /// Refuses scripts whose keys have different hash tags on connections made from now on, as an
+    /// endpoint that stands for a Cluster does; or no longer.
+    pub fn refuse_mixed_from_now(&self, refuse: bool) {
+        self.shared.refusing_mixed.store(refuse, Ordering::SeqCst);
+    }
+
+    /// How many calls were refused for their hash tags.
+    pub fn refused_mixed(&self) -> u64 {
+        self.shared.refused_mixed.load(Ordering::SeqCst)
+    }
+
     /// Holds every reply back; zero holds none.
     pub fn delay_every_reply(&self, by: Duration) {
         self.delay(by, by);
@@ -288,6 +302,8 @@ impl Shared {
             true => Some(shadow(pair)?),
             false => None,
         };
+        let refusing_mixed = self.refusing_mixed.load(Ordering::SeqCst);
+        let mut half = Vec::new();
         let mut buffer = [0; 64 * 1024];
         loop {
             let read = (&pair.client).read(&mut buffer)?;
@@ -299,6 +315,12 @@ impl Shared {
                 continue;
             }
             let request = &buffer[..read];
+            if refusing_mixed {
+                half.extend_from_slice(request);
+                let allowed = self.without_mixed(&mut half);
+                (&pair.server).write_all(&allowed)?;
+                continue;
+            }
             if let Some(shadow) = &mut shadow {
                 // The copy goes first and is answered first: the one that the client hears of is
                 // the second.
@@ -316,6 +338,27 @@ impl Shared {
             }
             (&pair.server).write_all(request)?;
         }
+    }
+
+    /// Takes all whole commands. In place of a call with different hash tags the server gets a
+    /// script that fails as the call would: so replies stay in order.
+    fn without_mixed(&self, half: &mut Vec<u8>) -> Vec<u8> {
+        const MIXED: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+        let (mut allowed, mut taken) = (Vec::new(), 0);
+        while let Some((words, length)) = first_command(&half[taken..]) {
+            if has_mixed_tags(&words) {
+                let fails = format!("return redis.error_reply(\"{MIXED}\")");
+                let fails =
+                    ["EVAL", &fails, "0"].map(|word| format!("${}\r\n{word}\r\n", word.len()));
+                allowed.extend(format!("*3\r\n{}", fails.concat()).into_bytes());
+                self.refused_mixed.fetch_add(1, Ordering::SeqCst);
+            } else {
+                allowed.extend_from_slice(&half[taken..taken + length]);
+            }
+            taken += length;
+        }
+        half.drain(..taken);
+        allowed
     }
 
     /// Ends the connection as soon as the server has answered.
@@ -431,4 +474,39 @@ fn shadow(pair: &Pair) -> io::Result<TcpStream> {
 
 fn calls_script(request: &[u8]) -> bool {
     request.windows(b"EVAL".len()).any(|word| word == b"EVAL")
+}
+
+/// Returns the words of the command that these bytes begin with, if it is whole, and its length.
+fn first_command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
+    let number = |at: usize| {
+        let line = bytes.get(at + 1..)?.split(|byte| *byte == b'\r').next()?;
+        let number: usize = std::str::from_utf8(line).ok()?.parse().ok()?;
+        Some((number, at + line.len() + 3))
+    };
+    let (count, mut at) = number(0)?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (length, begins) = number(at)?;
+        words.push(bytes.get(begins..begins + length)?);
+        at = begins + length + 2;
+    }
+    (at <= bytes.len()).then_some((words, at))
+}
+
+fn has_mixed_tags(words: &[&[u8]]) -> bool {
+    let (true, Some(keys)) = (words[0].starts_with(b"EVAL"), words.get(2)) else {
+        return false;
+    };
+    let keys: usize = std::str::from_utf8(keys).map_or(0, |keys| keys.parse().unwrap_or(0));
+    // What braces enclose, or the whole key.
+    let tag = |key: &&[u8]| {
+        let key = String::from_utf8_lossy(key).into_owned();
+        let tag = key
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'));
+        tag.map_or_else(|| key.clone(), |(tag, _)| tag.to_owned())
+    };
+    let mut tags = words[3..3 + keys].iter().map(tag);
+    let first = tags.next();
+    tags.any(|tag| Some(&tag) != first.as_ref())
 }

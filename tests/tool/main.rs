@@ -36,7 +36,9 @@ struct Ran {
 /// The command, with nothing of this process's surroundings.
 fn tool() -> Command {
     let mut tool = Command::new(env!("CARGO_BIN_EXE_ratelimit"));
-    tool.env_remove("REDIS_URL").env_remove("REDIS_PASSWORD");
+    for name in ["REDIS_URL", "REDIS_PASSWORD", "COLUMNS"] {
+        tool.env_remove(name);
+    }
     tool
 }
 
@@ -140,17 +142,17 @@ fn every_help_fits_a_screen() {
     let commands = commands();
     assert!(commands.len() > 12, "{commands:?}");
     for command in [""].into_iter().chain(commands.iter().map(String::as_str)) {
-        let arguments = [command, "-h"].map(str::to_owned);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let arguments = arguments.into_iter().filter(|it| !it.is_empty());
-        let ran = ratelimit(&arguments.collect::<Vec<_>>(), b"");
-        let widest = ran.output.lines().map(|line| line.chars().count()).max();
-        let size = (ran.output.lines().count(), widest.unwrap_or(0));
-        assert!(
-            size.0 <= 24 && size.1 <= 80,
-            "{command} {size:?}:\n{}",
-            ran.output
-        );
+        for (option, lines, columns) in [("-h", 24, 80), ("--help", usize::MAX, 100)] {
+            let arguments = [command, option];
+            let arguments = arguments.into_iter().filter(|it| !it.is_empty());
+            let help = ratelimit(&arguments.collect::<Vec<_>>(), b"").output;
+            let widest = help.lines().map(|line| line.chars().count()).max();
+            let size = (help.lines().count(), widest.unwrap_or(0));
+            assert!(
+                size.0 <= lines && size.1 <= columns,
+                "{command} {size:?}:\n{help}"
+            );
+        }
     }
 }
 

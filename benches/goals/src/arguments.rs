@@ -2,6 +2,8 @@
 
 use std::env;
 
+use crate::plots;
+
 pub(crate) const HELP: &str = "\
 Usage: benches/goals.sh [--quick] [--rows PATTERN]... [--list] [--help]
 
@@ -11,6 +13,8 @@ Options:
     --quick            few and short rounds: that it runs, not how fast it is; judges nothing
     --rows PATTERN     only rows whose name contains this; more than once: or this
     --list             only the names of the rows
+    --plot NAME        instead: measures what a plot shows, and writes benches/plots/NAME.csv and .svg;
+                       more than once, or `all`: latency, rate, log, keys
     --instructions     instead, as the first: counts instructions and fails where a row lost 5 %;
                        with --write, puts the counts into benches/goals/instructions.toml
     -h, --help         this text
@@ -34,6 +38,8 @@ pub(crate) enum Order {
         log: String,
         replayed: bool,
     },
+    /// Measure and draw these.
+    Plot(Vec<String>),
     Help,
 }
 
@@ -47,6 +53,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn read() -> Result<Order, String> {
         let mut read = Self::default();
+        let mut plots = Vec::new();
         let mut given = env::args().skip(1);
         while let Some(argument) = given.next() {
             match argument.as_str() {
@@ -56,6 +63,11 @@ impl Arguments {
                     let pattern = given.next().ok_or("--rows needs a pattern")?;
                     read.patterns.push(pattern);
                 }
+                "--plot" => match given.next().ok_or("--plot needs a name")?.as_str() {
+                    "all" => plots.extend(plots::names().map(str::to_owned)),
+                    name if plots::names().any(|it| it == name) => plots.push(name.to_owned()),
+                    other => return Err(format!("no plot is named {other:?}")),
+                },
                 "-h" | "--help" => return Ok(Order::Help),
                 "serve" => {
                     let mut next = || given.next().ok_or("serve: a scene and an address");
@@ -69,6 +81,9 @@ impl Arguments {
                 }
                 other => return Err(format!("unknown argument {other:?}")),
             }
+        }
+        if !plots.is_empty() {
+            return Ok(Order::Plot(plots));
         }
         Ok(Order::Measure(read))
     }

@@ -152,10 +152,13 @@ fn seconds(micros: u64) -> u64 {
     micros.div_ceil(1_000_000)
 }
 
+/// Names, and what counts each.
+type Shard<C> = HashTable<(Box<[u8]>, C)>;
+
 /// Each key with its count. The secret hash resists who would choose keys that collide.
 struct Table<C> {
     secret: RandomState,
-    shards: [Mutex<HashTable<(Box<[u8]>, C)>>; 64],
+    shards: [Mutex<Shard<C>>; 64],
     began: Instant,
 }
 

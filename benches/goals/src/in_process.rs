@@ -33,9 +33,9 @@ pub(crate) const MANY: usize = 100_000;
 const STRIDE: usize = 61_803;
 
 /// Never reached, and soon forgotten: the log holds the grants of the last ten milliseconds.
-const AMPLE: Limit = Limit::new(1 << 40, Duration::from_millis(10));
+pub(crate) const AMPLE: Limit = Limit::new(1 << 40, Duration::from_millis(10));
 /// As fast as GCRA counts, and more at once than a row asks for.
-const FASTEST: Limit = Limit::new(60_000_000, Duration::from_secs(60));
+pub(crate) const FASTEST: Limit = Limit::new(60_000_000, Duration::from_secs(60));
 const HOURLY: Limit = Limit::per_hour(1);
 /// So much that leases grow until one suffices for all requests of a row, and that none expires.
 const LEASED: Limit = Limit::per_hour(1 << 30);
@@ -236,7 +236,7 @@ fn governor(burst: u32, refill: Duration, status: StatusCode) -> Asker {
     asker(Direct::new(nothing(), burst, refill), 1, status)
 }
 
-fn memory(
+pub(crate) fn memory(
     limit: Limit,
     algorithm: Algorithm,
     keys: usize,

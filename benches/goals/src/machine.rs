@@ -23,25 +23,33 @@ pub(crate) fn about(arguments: &Arguments) -> String {
     } else {
         format!(", rows {:?}", arguments.patterns())
     };
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or_default();
-    let server = env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
-    let redis = said_by(&server, "--version");
-    let redis = redis.split(' ').find_map(|word| word.strip_prefix("v="));
     let crates: Vec<_> = CRATES
         .iter()
         .map(|name| format!("{name} {}", locked(name).unwrap_or("of an unknown version")))
         .collect();
     format!(
-        "{kind}{rows}. {}, {} of {}, load {load} before it; {}, Redis {}, Redisson {}, {}.\n\
+        "{kind}{rows}. {}, Redisson {}, {}.\n\
          Medians (from the least to the most); ratios are of the medians (of each round, from the least to the most).",
+        place(),
+        redisson::VERSION,
+        crates.join(", ")
+    )
+}
+
+/// The day, the machine and what is not of a lockfile.
+pub(crate) fn place() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    let server = env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
+    let redis = said_by(&server, "--version");
+    let redis = redis.split(' ').find_map(|word| word.strip_prefix("v="));
+    format!(
+        "{}, {} of {}, load {load} before it; {}, Redis {}",
         today(),
         cores(),
         processor(),
         said_by("rustc", "--version"),
         redis.unwrap_or("of an unknown version"),
-        redisson::VERSION,
-        crates.join(", ")
     )
 }
 

@@ -13,6 +13,10 @@ mod http;
 mod in_process;
 mod machine;
 mod peers;
+#[allow(dead_code, reason = "a test reads what is written here")]
+#[path = "../../shared/plot.rs"]
+mod plot;
+mod plots;
 mod requests;
 mod row;
 mod rows;
@@ -36,6 +40,10 @@ fn main() -> ExitCode {
         }
         Ok(Order::Read { log, replayed }) => {
             rows::replay::read(&log, replayed);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Order::Plot(names)) => {
+            names.iter().for_each(|name| plots::measure(name));
             return ExitCode::SUCCESS;
         }
         Ok(Order::Help) => {

@@ -90,7 +90,7 @@ impl Log {
         place.and_then(|place| self.0.remove(place))
     }
 
-    /// Removes permits from the oldest entries, and tells how many there were.
+    /// Removes permits from the oldest entries. Returns how many there were.
     pub(super) fn shrink(&mut self, wanted: i64) -> i64 {
         let mut given = 0;
         while given < wanted

@@ -25,8 +25,8 @@ pub(crate) enum Command {
     Get(One),
     /// Show a limiter again and again, a line each time.
     ///
-    /// It goes on until it is interrupted. The whole log is read each time: look at a large one less often. Refusals and waiting
-    /// requests are in no store; the metrics have them.
+    /// It goes on until it is interrupted. The whole log is read each time: look at a large one
+    /// less often. Refusals and waiting requests are in no store; the metrics have them.
     Watch {
         #[command(flatten)]
         one: One,
@@ -105,7 +105,7 @@ pub(crate) struct One {
     json: bool,
 }
 
-/// Whether a command writes.
+/// The option by which a command writes.
 #[derive(clap::Args)]
 pub(crate) struct Write {
     /// Write without asking

@@ -80,7 +80,11 @@ pub(crate) struct Arguments {
     )]
     limit: Vec<Limit>,
     /// Send the log through the rules of this file
-    #[arg(long, conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"], value_name = "FILE")]
+    #[arg(
+        long,
+        conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"],
+        value_name = "FILE"
+    )]
     rules: Option<PathBuf>,
     /// How to count [default: sliding-log]
     ///

@@ -11,7 +11,7 @@ use tower_ratelimit::{
 
 use crate::{Stop, out::say};
 
-/// What code defines: assumed and listed, or fixed.
+/// Values in place of those that code defines: assumed and listed, or fixed.
 #[derive(clap::Args)]
 pub(crate) struct Assumptions {
     /// Refuse names of the code that no option fixes
@@ -41,7 +41,7 @@ pub(crate) fn fixed<T: std::str::FromStr>(text: &str) -> Result<(String, T), Str
     fixed.ok_or_else(|| "write a name and its value, as in the help".to_owned())
 }
 
-/// What only code defines: its kind in the words of errors, and its name.
+/// A part that only code defines: its kind in the words of errors, and its name.
 pub(crate) type Name = (&'static str, String);
 
 /// The kinds, and what is assumed of each.
@@ -57,7 +57,7 @@ const KINDS: [(&str, &str); 6] = [
 /// Files of rules.
 pub(crate) struct Loaded<const N: usize> {
     pub(crate) rules: [Result<Rules, ConfigError>; N],
-    /// What they name that code defines.
+    /// The parts that they name and code defines.
     pub(crate) code: BTreeSet<Name>,
 }
 
@@ -166,8 +166,8 @@ impl Assumptions {
                 "key" => file.key(name, Coded(name.clone())),
                 "chooser of tiers" => {
                     let fixed = value_of(&self.tier, name).cloned().unwrap_or_default();
-                    // A service has its tiers in its code; here they live as long as the process. An
-                    // empty one is none of any rule, and so the first of each.
+                    // A service has its tiers in its code; here they live as long as the process.
+                    // An empty one is none of any rule, and so the first of each.
                     let tier: &'static str = Box::leak(fixed.into_boxed_str());
                     file.tiers(name, move |_| tier)
                 }
@@ -193,7 +193,7 @@ fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {
     fixed.find(|(it, _)| it == name).map(|(_, value)| value)
 }
 
-/// What a request's extensions hold in place of what code finds: names of keys, and values.
+/// Keys in a request's extensions in place of those that code finds: names and values.
 #[derive(Clone, Default)]
 pub(crate) struct Found(pub(crate) Vec<(String, String)>);
 

@@ -33,7 +33,7 @@ pub(crate) struct Search {
     permits: (u64, Option<u64>),
 }
 
-/// What is searched for, and in what.
+/// The subject of a search: the log, the rules, and how they are read.
 pub(crate) struct Searched<'a> {
     pub(crate) settings: &'a Columns,
     pub(crate) assumptions: &'a Assumptions,

@@ -29,7 +29,7 @@ use crate::{Answer, replay, rules, rules::Found, say};
 /// The share of lines that may be unreadable or late.
 pub(crate) const LOST: f64 = 0.01;
 
-/// The bits of an IPv6 address that tell callers apart, as in `PeerIp`.
+/// The bits of an IPv6 address that distinguish callers, as in `PeerIp`.
 const IPV6_PREFIX: u8 = 56;
 
 /// How a log is read.
@@ -38,7 +38,13 @@ pub(crate) struct Columns {
     /// Sort lines within this time
     ///
     /// Lines that are apart by more are left out.
-    #[arg(long, default_value = "60s", value_parser = replay::time, value_name = "TIME", hide_short_help = true)]
+    #[arg(
+        long,
+        default_value = "60s",
+        value_parser = replay::time,
+        value_name = "TIME",
+        hide_short_help = true
+    )]
     pub(crate) reorder: Duration,
     /// The column of the time, if it has no usual name
     #[arg(long, value_name = "COLUMN", hide_short_help = true)]
@@ -56,7 +62,7 @@ pub(crate) struct Columns {
     pub(crate) field: Vec<(String, String)>,
 }
 
-/// What was read.
+/// The log that was read.
 pub(crate) struct Read {
     pub(crate) rows: RowsRead,
     /// Lines whose method or path HTTP does not allow.
@@ -152,7 +158,7 @@ pub(crate) fn request<'a>(
     for (name, value) in others {
         let value = value.filter(|value| !matches!(*value, "" | "-"));
         let Some(value) = value else { continue };
-        // A name may be a header's, a key's of the code, or both: rules tell them apart.
+        // A name may be a header's, a key's of the code, or both: rules distinguish them.
         let header = HeaderName::try_from(name)
             .ok()
             .zip(value.parse::<HeaderValue>().ok());
@@ -231,18 +237,18 @@ impl Read {
     }
 }
 
-/// What the rules of a file did.
+/// The effect of the rules of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
     /// The requests that did not pass, and those that would wait for permits.
     pub(crate) refused: u64,
     pub(crate) waiting: u64,
     pub(crate) rules: Vec<Row>,
-    /// What became of the last request.
+    /// The result of the last request.
     pub(crate) last: Option<RequestResult>,
 }
 
-/// What one rule did.
+/// The effect of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) name: String,

@@ -7,8 +7,8 @@ use crate::{Answer, Stop, out::print, redis::Connection, replay::SCHEMA};
 
 /// Check that a server can keep limits.
 ///
-/// It looks at the version, permissions, memory policy and clock, and writes and deletes keys of its
-/// own. Exits with 1 if it finds something.
+/// It looks at the version, permissions, memory policy and clock, and writes and deletes keys of
+/// its own. Exits with 1 if it finds something.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -29,13 +29,13 @@ const SOURCES: [Source; Source::None as usize + 1] = [
 
 /// The first refusals for each reason are all looked at, so that a handful shows its callers.
 const ALL_UP_TO: u64 = 256;
-/// Of those that follow, one in so many.
+/// Later refusals are looked at one in so many.
 const ONE_IN: u64 = 16;
 
 /// Counts above zero: for each result, by source.
 pub(super) type Shown = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
 
-/// Counts by result, of which there are `R`, and by source.
+/// Counts by source, and by one of `R` results.
 #[derive(Debug)]
 pub(super) struct Counts<const R: usize>([[AtomicU64; SOURCES.len()]; R]);
 

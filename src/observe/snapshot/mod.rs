@@ -1,4 +1,4 @@
-//! What happens, as the page shows it: [`Activity`].
+//! The state of this process as the page shows it: [`Activity`].
 
 mod callers;
 mod calls;
@@ -86,7 +86,7 @@ const REQUEST_RESULTS: [RequestResult; RequestResult::Banned as usize + 1] = [
 /// let admin: axum::Router = tower_ratelimit::page(&activity);
 /// ```
 pub struct Activity {
-    /// Tells the rules' counts apart from those of another observer.
+    /// Distinguishes the rules' counts from those of another observer.
     identity: Arc<()>,
     began: Instant,
     /// In milliseconds since 1970.
@@ -103,10 +103,10 @@ pub struct Activity {
     closed: watch::Sender<bool>,
 }
 
-/// What seldom changes.
+/// The state that seldom changes.
 #[derive(Default)]
 struct Changes {
-    /// By server, what is so and since when.
+    /// The state of each server, and since when it is so.
     nodes: BTreeMap<String, Value>,
     reloads: VecDeque<Value>,
 }

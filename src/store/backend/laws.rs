@@ -126,7 +126,7 @@ struct History {
     clock: ManualClock,
     random: Random,
     books: [Book; 2],
-    /// Grants that can be settled: of which book, by which charge, and the receipt.
+    /// Grants that can be settled: the number of the book, that of the charge, and the receipt.
     taken: Vec<(usize, usize, Receipt)>,
 }
 

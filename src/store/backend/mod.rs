@@ -55,8 +55,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// [`NotInitialized`](ErrorKind::NotInitialized) where a limit must be stored and is not;
     /// [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout) where the server
-    /// does not work, which counts for the breaker. An error has taken nothing, as far as the
-    /// backend knows.
+    /// does not work, which counts for the breaker. A call that fails has taken
+    /// nothing that the backend knows of.
     ///
     /// # Cancel safety
     ///
@@ -107,7 +107,7 @@ pub struct Answer {
 /// A correction of what a demand took of one limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
-    /// Of the grant with this id so many permits stay taken, and the others are free at once. It
+    /// So many permits of the grant with this id stay taken, and the others are free at once. It
     /// may come twice
     Keep([u8; 16], u32),
     /// So many permits more count from now on, also beyond the limit: as a grant with this id. It

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_this_process_that_was_set_back_tells_no_time() {
+    fn a_clock_of_this_process_that_was_set_back_has_no_time() {
         let clock = ManualClock::new();
         let own = StoreClock::new(Some(Arc::new(clock.clone())));
         let then = own.now();

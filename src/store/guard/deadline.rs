@@ -85,7 +85,7 @@ impl Deadline {
         match tokio::time::timeout(longest, pin!(call())).await {
             Ok(decision) => decision,
             Err(_) => {
-                // Its own wait tells nothing of the server.
+                // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
                 let given_up = if self.traffic.any_was_silent(acquire, asked, self.longest) {
                     GivenUp::Silence

@@ -53,7 +53,7 @@ pub(crate) struct Refusals {
     generations: Generations,
     /// The clock of the logs.
     clock: StoreClock,
-    /// Of callers that are refused whatever they ask.
+    /// The bans, by which callers are refused whatever they ask.
     pub(crate) bans: Arc<Bans>,
 }
 
@@ -184,7 +184,7 @@ impl Refusals {
             }
             // Until the limit is changed.
             (RefusalKind::AboveRate, _) => self.cap,
-            // The call has told `bans`.
+            // The call has reported it to `bans`.
             (RefusalKind::Banned, _) => return self.any.store(true, Ordering::Relaxed),
             // Not of the store, or not of the limits alone.
             (

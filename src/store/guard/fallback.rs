@@ -22,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     macros::{notice, warning},
-    receipt::{Origin, Receipt},
+    receipt::{Receipt, TakenFrom},
     store::StandIn,
 };
 
@@ -154,7 +154,7 @@ impl<L: StandIn> Fallback<L> {
         match decision {
             Ok(Decision::Allow(mut grant)) if acquire.max_wait.is_none() => {
                 for receipt in grant.receipts_mut() {
-                    receipt.origin = Origin::LocalAndStore(acquire.asked_at);
+                    receipt.taken_from = TakenFrom::LocalAndStore(acquire.asked_at);
                 }
                 Ok(Decision::Allow(grant))
             }

@@ -34,7 +34,7 @@ use crate::{
     error::Error,
     list::List,
     name::Name,
-    receipt::{Origin, Receipt},
+    receipt::{Receipt, TakenFrom},
     store::{Calls, Listener, Op},
     sync::OnDrop,
 };
@@ -248,8 +248,8 @@ impl<S: Calls> Calls for Leasing<S> {
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        match (&receipt.origin, receipt.permits.checked_sub(keep)) {
-            (Origin::Lease(lease), Some(unused)) => lease.give_back(unused),
+        match (&receipt.taken_from, receipt.permits.checked_sub(keep)) {
+            (TakenFrom::Lease(lease), Some(unused)) => lease.give_back(unused),
             // More than it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
         }

@@ -23,7 +23,7 @@ use crate::{
     labels::Warning,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
-    receipt::{Origin, Receipt},
+    receipt::{Receipt, TakenFrom},
     store::StandIn,
     sync::lock,
 };
@@ -190,7 +190,7 @@ fn warn_unknown(charge: &LimiterCharge) {
 /// Returns the same grant with receipts that are settled here.
 fn taken_here(grant: &Grant) -> Grant {
     let receipts = grant.receipts().iter().cloned().map(|receipt| Receipt {
-        origin: Origin::Local,
+        taken_from: TakenFrom::Local,
         ..receipt
     });
     Grant::new(

@@ -1,8 +1,8 @@
 //! The guards between a caller and its store. [`stack`](super::stack) has their order, as one
 //! function; here is the reason for each place.
 //!
-//! - The failure policy is outermost, in `fallback`: it sees every error, also that of the deadline,
-//!   and it learns from every grant what this process may decide by in an outage.
+//! - The failure policy is outermost, in `fallback`: it sees every error, also that of the
+//!   deadline, and it learns from every grant what this process may decide by in an outage.
 //! - The deadline bounds what a request can lose, so it lies around everything that waits. The
 //!   time that a caller is ready to wait for permits comes on top.
 //! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a
@@ -20,7 +20,7 @@
 //! They belong to the store, so that every layer and limiter on it shares them.
 //!
 //! From callers that share a call the cache learns a refusal as of the call's end, and a grant of
-//! the same call drops it all the same, as the cache cannot tell it from a later one.
+//! the same call drops it all the same, as the cache cannot distinguish it from a later one.
 //! That costs a spent limiter one call more, in which all are refused.
 
 #[cfg(feature = "_guards")]
@@ -46,7 +46,7 @@ pub(crate) mod scripted;
 #[cfg(feature = "_guards")]
 use crate::name::BuildSpread;
 
-/// What is known of many names. Beyond its size, what is used least is forgotten.
+/// Values by name, of a bounded number: beyond it, the least used are dropped.
 #[cfg(feature = "_guards")]
 pub(crate) type Cache<K, V> =
     quick_cache::sync::Cache<K, V, quick_cache::UnitWeighter, BuildSpread>;

@@ -89,7 +89,7 @@ impl Shared {
         } else {
             self.decide_lent(first, run, locked, now)
                 .map(|mut answers| {
-                    // What is estimated may be of others: it bans nobody.
+                    // An estimate may count permits of others: it bans no caller.
                     let each = terms.iter().zip(&answers);
                     let counted: List<_> = each
                         .map(|(ban, answer)| ban.filter(|_| !answer.estimated))

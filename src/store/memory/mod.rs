@@ -92,7 +92,7 @@ impl MemoryStore {
         Self::build(self.shared.max, clock, self.observers(), self.failing)
     }
 
-    /// Adds an observer, which is told of all that the store is asked. Default: none.
+    /// Adds an observer, which receives all decisions and changes of the store. Default: none.
     ///
     /// Returns a new, empty store.
     ///

@@ -1,6 +1,9 @@
 //! A part of the limiters in this process, with its own lock and its own bound.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use crate::{
     algorithm::{
@@ -25,6 +28,8 @@ pub(super) struct Shard {
     limiters: HashMap<Text, StoredLimiter, BuildSpread>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
+    /// The names of the records, by when these are forgotten.
+    ends: BTreeSet<(i64, Text)>,
     /// How many there may be.
     most: usize,
     /// How many are lent, and keep their places.
@@ -144,6 +149,7 @@ impl Shard {
         Self {
             limiters: HashMap::default(),
             records: HashMap::default(),
+            ends: BTreeSet::new(),
             most,
             lent: 0,
             turned_away: 0,
@@ -195,22 +201,24 @@ impl Shard {
 
     /// Takes the record of a name, with the tick at which it is forgotten.
     pub(super) fn lend_record(&mut self, name: &Name) -> Option<(Record, i64)> {
-        self.records.remove(name.text())
+        let (text, (record, end)) = self.records.remove_entry(name.text())?;
+        self.ends.remove(&(end, text));
+        Some((record, end))
     }
 
     /// Stores a limiter that has another name now, with the record that it had.
     pub(super) fn put_renamed(&mut self, kept: StoredLimiter, record: Option<(Record, i64)>) {
-        let text = kept.named.name.text().clone();
+        let name = kept.named.name.clone();
         self.put(kept);
-        match record {
-            Some(record) => self.records.insert(text, record),
-            None => self.records.remove(&text),
-        };
+        self.lend_record(&name);
+        if let Some((record, end)) = record {
+            self.insert_record(&name, record, end);
+        }
     }
 
     /// Removes a limiter that there is, and its record.
     pub(super) fn delete(&mut self, name: &Name) -> bool {
-        self.records.remove(name.text());
+        self.lend_record(name);
         self.remove(name).is_some()
     }
 
@@ -227,14 +235,23 @@ impl Shard {
         let Some(end) = record.forgotten_at(within).filter(|end| *end > now.tick) else {
             return false;
         };
-        if self.records.len() >= self.most {
-            self.records.retain(|_, (_, end)| *end > now.tick);
+        while let Some((first, text)) = self.ends.first()
+            && *first <= now.tick
+        {
+            self.records.remove(text);
+            self.ends.pop_first();
         }
         let has_room = self.records.len() < self.most;
         if has_room {
-            self.records.insert(name.text().clone(), (record, end));
+            self.insert_record(name, record, end);
         }
         has_room
+    }
+
+    fn insert_record(&mut self, name: &Name, record: Record, end: i64) {
+        let text = name.text();
+        self.records.insert(text.clone(), (record, end));
+        self.ends.insert((end, text.clone()));
     }
 
     /// Returns the record of a name.

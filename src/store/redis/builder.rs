@@ -168,8 +168,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Adds an observer, which is told of all that the store is asked, of its calls to Redis and of
-    /// its changes. Default: none. They are called in the order in which they were added.
+    /// Adds an observer, which receives all decisions of the store, its calls to Redis and its
+    /// changes. Default: none. They are called in the order in which they were added.
     pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
         self.settings.observers = self.settings.observers.and(observer);
         self

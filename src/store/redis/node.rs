@@ -3,7 +3,7 @@
 use super::{classify::Class, transport::connection::Failed, wire};
 use crate::{name::Name, store::guard::breaker::Signal};
 
-/// The number of hash slots of a Cluster that share a breaker. redis-rs tells only its strategies
+/// The number of hash slots of a Cluster that share a breaker. redis-rs shows only its strategies
 /// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
 /// replica would then refuse by old data.
 pub(super) const SLOTS_TOGETHER: u16 = 512;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_sent_tells_nothing_and_what_was_not_heard_is_a_failure() {
+    fn a_call_that_was_not_sent_proves_nothing_and_one_without_a_reply_is_a_failure() {
         // The last column: the call was sent, and lost with the connection to the only server.
         for (kind, lost) in [
             (io::ErrorKind::ConnectionRefused, Signal::Nothing),

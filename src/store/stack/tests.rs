@@ -43,7 +43,7 @@ fn decide(store: &Arc<Remote<Scripted>>, acquire: &Acquire) -> Result<Decision, 
     ready(crate::store::take(&store, acquire.clone()))
 }
 
-/// A refusal that is known is told before anything within is asked, and goes when there is room.
+/// A known refusal is returned before anything within is asked, and goes when there is room.
 #[test]
 fn what_is_known_is_told_at_the_first_door() {
     let log = Log::default();
@@ -159,7 +159,7 @@ fn a_store_that_is_dropped_is_gone() {
     assert!(server.upgrade().is_none() && leasing.upgrade().is_none());
 }
 
-/// What writes the line in the log is the only observer that a store has by itself.
+/// A store has one observer by itself: it writes the line in the log.
 #[test]
 fn a_line_is_due_once_a_minute_by_default() {
     use crate::{RedisStore, store::sealed::Sealed};

@@ -115,8 +115,7 @@ impl ClientIp {
         Self::new(trusted.collect::<Result<_, _>>().map(Trust::Networks))
     }
 
-    /// Expects this many proxies, each of which adds one element: with 1, the peer is the only
-    /// proxy.
+    /// Expects this many proxies, with one element from each: with 1, the peer is the only proxy.
     ///
     /// Zero, and more than 64, are a [`ConfigError`] when the layer is built: without a proxy count
     /// by [`PeerIp`]. The peer's address may be unknown here: servers on a Unix socket have none.

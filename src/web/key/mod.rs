@@ -275,7 +275,7 @@ impl KeyTraits {
 #[derive(Clone, Default)]
 pub struct Key {
     pub(crate) identity: Identity,
-    /// What looks like a mistake in the setup, for the rule to warn about.
+    /// Likely mistakes in the setup, for the rule to warn about.
     pub(crate) mistakes: Mistakes,
 }
 

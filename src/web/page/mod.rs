@@ -45,10 +45,10 @@ const STREAMS: usize = 8;
 const LASTS: Duration = Duration::from_secs(5 * 60);
 /// The time between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);
-/// What a stream may find too young to take another snapshot: not quite a second, so that one that
-/// wakes a moment early does not send the same twice.
+/// The least age of a snapshot before a stream takes another: less than a second, so that a stream
+/// that wakes a moment early does not send the same twice.
 const FRESH: Duration = Duration::from_millis(900);
-/// What each answer has.
+/// The fields of each answer.
 const HEADERS: [(HeaderName, &str); 3] = [
     (CACHE_CONTROL, "no-store"),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -326,8 +326,8 @@ impl Rule {
         if let Some(ban) = &self.ban {
             ban.check(label)?;
             if !self.lease.is_zero() {
-                bail!(Rule: "rule {label:?} leases permits and bans callers: a permit in hand asks \
-                    nobody, so choose one of the two");
+                bail!(Rule: "rule {label:?} leases permits and bans callers: a leased \
+                    permit does not reach the store, so choose one of the two");
             }
             if self.has_calendar() {
                 bail!(Rule: "rule {label:?} counts by the calendar and bans callers: give the ban \

@@ -5,6 +5,7 @@ pub(crate) mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod pattern;
+mod rules;
 mod share;
 mod table;
 mod unmatched;
@@ -17,7 +18,7 @@ pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules}
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,
-    table::Rules,
+    rules::Rules,
 };
 use self::{pattern::Pattern, share::Share};
 use super::{

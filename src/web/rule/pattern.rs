@@ -12,7 +12,7 @@ use crate::{
 /// A condition on a request's head.
 pub(crate) type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-/// The conditions of an entry, all of which must hold. Without any, every request matches.
+/// The conditions of an entry: all must hold. Without any, every request matches.
 #[derive(Clone, Default)]
 pub(crate) struct Pattern {
     /// The index finds it by the first. A request must match all of them.

@@ -86,7 +86,7 @@ impl Keys {
         })
     }
 
-    /// Returns the key of one expression, or of several, all of which count together.
+    /// Returns the key of one expression, or of several, which count together.
     pub(super) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
         if let Texts::Text(text) = by.get_ref() {
             return self.expression(by, text);

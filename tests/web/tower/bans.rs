@@ -473,3 +473,35 @@ async fn strangers_of_a_full_store_are_not_banned() {
     }
     have_banned(&layer, "first").await;
 }
+
+/// A full store has room for the refusals of another caller as soon as those of one are over.
+#[tokio::test]
+async fn refusals_make_room_for_others_when_they_are_forgotten() {
+    let clock = ManualClock::default();
+    let store = MemoryStore::new().max_limiters(2).clock(clock.clone());
+    let is_banned = async |key| {
+        let limiter = RateLimiter::new(&store, key).unwrap();
+        let outcome = limiter.ban_for(MINUTE).await;
+        outcome
+            .map_err(|error| assert_eq!(error.kind(), ErrorKind::Full))
+            .is_ok()
+    };
+    // Twice as long as they last, bans count for later ones.
+    assert!(is_banned("first").await);
+    clock.advance(MINUTE);
+    assert!(is_banned("second").await);
+    assert!(!is_banned("third").await);
+    clock.advance(MINUTE - millis(1));
+    assert!(!is_banned("third").await);
+    clock.advance(millis(1));
+    assert!(is_banned("third").await);
+    assert!(!is_banned("first").await);
+    // One that is banned anew counts from then on.
+    assert!(is_banned("second").await);
+    clock.advance(MINUTE);
+    assert!(!is_banned("first").await);
+    clock.advance(MINUTE);
+    for (key, has_room) in [("first", true), ("second", true), ("third", false)] {
+        assert_eq!(is_banned(key).await, has_room, "{key}");
+    }
+}

@@ -207,7 +207,7 @@ fn added(chunks: usize, bare: &mut Asker, with: &mut Asker) -> f64 {
 }
 
 /// Nanoseconds per request.
-fn chunk(asker: &mut Asker) -> f64 {
+pub(crate) fn chunk(asker: &mut Asker) -> f64 {
     let began = Instant::now();
     for _ in 0..CHUNK {
         assert_eq!((asker.ask)(), asker.status);

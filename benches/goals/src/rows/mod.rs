@@ -5,7 +5,7 @@ mod cost;
 mod expiry;
 mod floor;
 mod http;
-mod in_process;
+pub(crate) mod in_process;
 mod latency;
 pub(crate) mod replay;
 mod throughput;

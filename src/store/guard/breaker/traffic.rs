@@ -1,6 +1,6 @@
 //! The silence of a server: when bytes last came in from it, and since when it owes some.
 //!
-//! A call that was given up at its deadline tells nothing by itself: a burst of calls on a healthy
+//! A call that was given up at its deadline proves nothing by itself: a burst of calls on a healthy
 //! server has many of these, and so has a process that is short of processor time. A server that
 //! hangs shows in its silence. Replies count whichever call they belong to, also those of
 //! calls whose callers have left. What this process has not sent yet, or has received and not read,
@@ -35,7 +35,7 @@ struct Node {
     /// When bytes last came in.
     came_in: Option<Duration>,
     /// The first that was sent since bytes came in. What was sent right before these may be owed as
-    /// well, but nothing tells, and a process that is short of processor time sends nothing else
+    /// well, but nothing shows it, and a process that is short of processor time sends nothing else
     /// for long after them.
     owed_since: Option<Duration>,
 }

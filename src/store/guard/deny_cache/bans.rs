@@ -5,7 +5,7 @@
 //! the cap is over, and others are refused meanwhile, also while the store fails.
 //!
 //! Refusals that the deny cache repeats count, too. The next call of the limiter reports them, and
-//! a request that would be refused once too often, as far as this process knows, is sent.
+//! a request that, to the knowledge of this process, would be refused once too often, is sent.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -27,7 +27,7 @@ use crate::{
     sync::lock,
 };
 
-/// What this process knows of bans.
+/// The knowledge of this process about bans.
 pub(crate) struct Bans {
     /// Made with the first call that limits may ban for.
     known: OnceLock<Cache<Text, Arc<Mutex<Known>>>>,
@@ -39,7 +39,7 @@ pub(crate) struct Bans {
     clock: StoreClock,
 }
 
-/// What is known of the caller of one limiter.
+/// The knowledge about the caller of one limiter.
 struct Known {
     ban: Option<KnownBan>,
     /// How many refusals counted in the store, and when.
@@ -59,7 +59,7 @@ struct KnownBan {
     asked_again: StoreInstant,
 }
 
-/// What is known of a demand.
+/// The knowledge about a demand.
 pub(crate) enum Knowledge {
     Nothing,
     /// It is to be asked for, whatever else is known.
@@ -74,7 +74,7 @@ pub(crate) struct Carried {
     pub(crate) age: u64,
 }
 
-/// What a call found of the bans of one limiter.
+/// The state of the ban of one limiter, as a call found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Milliseconds until the ban ends; 0 for none.
@@ -180,7 +180,7 @@ impl Bans {
         }
     }
 
-    /// Returns what is known of a demand of which limits may ban the caller.
+    /// Returns the knowledge of a demand whose limits may ban the caller.
     pub(super) fn find(&self, acquire: &Acquire) -> Knowledge {
         self.banned(acquire, true)
     }

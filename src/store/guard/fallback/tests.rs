@@ -67,7 +67,7 @@ fn one(name: &str) -> LimiterCharge {
     charge(name, 1, LimitSource::Code(Limit::per_second(8)))
 }
 
-/// What became of a call: who decided, and which error is told of.
+/// The outcome of a call: the source of the decision, and the error that is reported.
 fn fate(decision: Result<Decision, Error>) -> (bool, Source, Option<ErrorKind>) {
     match decision.unwrap() {
         Decision::Allow(grant) => (true, grant.source(), None),
@@ -124,7 +124,7 @@ fn whatever_was_chosen_three_errors_refuse() {
     }
 }
 
-/// A limiter that has no room goes on having none while nobody can be asked. Where the limiter is
+/// A limiter that has no room goes on having none while no store can be asked. Where the limiter is
 /// at fault, it says so.
 #[test]
 fn what_was_told_last_is_told_while_the_store_fails() {
@@ -211,7 +211,7 @@ mod logs {
         }
     }
 
-    /// An error of the limiter is told to its callers, and is no outage.
+    /// An error of the limiter is returned to its callers, and is no outage.
     #[test]
     fn what_is_no_fault_of_the_stores_is_no_outage() {
         for kind in KINDS {
@@ -228,7 +228,7 @@ mod logs {
         let ask = by(FailurePolicy::Deny, ["ann", "bob"].map(one));
         let told = |kind: ErrorKind| levels(|| drop(answer_error(&ask, kind.into())));
         assert_eq!(told(other), [""; 0]);
-        // Each of the rules: nobody knows which one it is.
+        // Each of the rules: it is unknown which one it is.
         assert_eq!(told(unset), ["WARN", "WARN"]);
         assert_eq!(told(unset), [""; 0]);
     }

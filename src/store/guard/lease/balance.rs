@@ -100,7 +100,7 @@ impl Balance {
     }
 
     /// Takes what is unused out of the entry. Corrections are sent in their order, and unlocked:
-    /// `settle` may tell an observer of a loss, which may ask for this lease again. So one caller
+    /// `settle` may report a loss to an observer, which may ask for this lease again. So one caller
     /// at a time sends, also what comes meanwhile.
     fn correct<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         if state.unused > 0 {

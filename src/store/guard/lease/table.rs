@@ -121,7 +121,7 @@ impl LeaseTable {
             changes: 0,
             entry,
         };
-        // One call does not tell how often there are calls.
+        // One call does not show how often there are calls.
         if is_known {
             let entry = Arc::clone(&plan.entry);
             entry.end_if(|state| state.plan(&mut plan, run, reserved, &self.clock));

@@ -81,7 +81,7 @@ async fn a_lease_that_is_used_up_costs_no_settlement() {
 }
 
 /// The id of a call needs entropy; a grant out of a lease gets one of its own without it, by which
-/// its extra charge is told from that of another grant.
+/// its extra charge is distinguished from that of another grant.
 #[tokio::test]
 async fn callers_without_an_id_are_charged_more_each() {
     let world = World::of_one();

@@ -1,4 +1,4 @@
-//! One call, told to the observers of its store: [`Calling`].
+//! One call, reported to the observers of its store: [`Calling`].
 
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ impl<'a> Calling<'a> {
         }
     }
 
-    /// Returns the reply, of which the observers know now.
+    /// Reports the end of the call to the observers. Returns the reply.
     pub(crate) fn ended(mut self, reply: Result<Value, Failed>) -> Result<Value, Failed> {
         if let Err(failed) = &reply
             && let Some(code) = code(&failed.error)

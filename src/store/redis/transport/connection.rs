@@ -321,7 +321,7 @@ impl Connection {
             attempt: attempt.clone(),
         };
         let (source, dial) = (self.source.clone(), self.dial.clone());
-        let tell = self.tell_whether();
+        let report = self.connection_reporter();
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
             let longest = dial.connect_timeout;
@@ -331,7 +331,7 @@ impl Connection {
             };
             let outcome = outcome.map(|link| (link, moment()));
             lock(&slot).settle(number, &outcome);
-            tell(outcome.is_ok());
+            report(outcome.is_ok());
             done.send_replace(Some(outcome));
         }));
         attempt
@@ -357,12 +357,12 @@ impl Connection {
             };
             slot.state = State::Idle { not_before };
             drop(slot);
-            self.tell_whether()(false);
+            self.connection_reporter()(false);
         }
     }
 
-    /// Returns what tells the observers whether there is a connection.
-    fn tell_whether(&self) -> impl Fn(bool) + Send + 'static {
+    /// Returns a function that reports to the observers whether there is a connection.
+    fn connection_reporter(&self) -> impl Fn(bool) + Send + 'static {
         let (observers, address) = (self.dial.observers.clone(), self.source.shown.clone());
         move |connected| {
             let node = address.as_deref().unwrap_or_default();

@@ -27,6 +27,7 @@ pub(crate) static VERBS: Loaded = lua!(
     "calendar/verbs":
     "lib/state.lua",
     "calendar/state.lua",
+    "lib/verbs.lua",
     "calendar/verbs.lua"
 );
 

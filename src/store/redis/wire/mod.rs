@@ -108,7 +108,7 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
     .caused_by(unquoted(error))
 }
 
-/// Returns the error without the words of the command, one of which is a key.
+/// Returns the error without the arguments of the command: one of them is a key.
 ///
 /// A server, or what stands in front of one, that lacks a command answers `ERR unknown command
 /// 'EVALSHA', with args beginning with: ..`. Errors are logged, and a key is somebody's.

@@ -181,7 +181,7 @@ const MOST_WORDS: usize = 20;
 /// The text of a script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// What observers know it by.
+    /// The name that observers receive.
     name: &'static str,
     text: &'static str,
     sha1: String,

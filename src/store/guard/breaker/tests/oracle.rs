@@ -80,7 +80,7 @@ impl Model {
             (Is::Probed(_, number, pauses), Signal::Nothing) if *number == call.number => {
                 self.phase = Is::Ready(*pauses);
             }
-            // Of a probe that was given up nobody wants to hear.
+            // A probe that was given up reports nothing.
             (Is::Closed, Signal::Answered | Signal::Failed)
                 if self.opened == call.opened && !call.probes =>
             {

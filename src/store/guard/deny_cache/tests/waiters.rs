@@ -9,7 +9,7 @@ fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
     }
 }
 
-/// Those before it could only put off what it is told.
+/// Those before it could only lengthen its wait.
 #[test]
 fn one_that_gives_up_before_there_is_room_is_told_so() {
     let ask = one("a");
@@ -55,9 +55,9 @@ fn one_that_asks_for_more_than_the_rate_is_told_so_however_long_it_waits() {
     }
 }
 
-/// What the first of those who wait is told, all are; what is told of those before it, nobody else.
+/// The answer to the first waiter holds for all; the part about those before it holds for it alone.
 #[test]
-fn those_who_wait_tell_what_holds_without_those_before_them() {
+fn waiters_show_what_holds_without_those_before_them() {
     let world = World::new(CAP);
     let ask = one("a");
     let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
@@ -71,11 +71,11 @@ fn those_who_wait_tell_what_holds_without_those_before_them() {
     refused(1000, false);
     assert_eq!(world.repeated(&ask), Some(1000));
     assert_eq!(world.repeated(&waits), Some(1000));
-    // Where nobody can be asked, its policy decides.
+    // Where no store can be asked, its policy decides.
     assert!(world.cache.refusals.last_known(&waits).is_none());
 }
 
-/// A wait that was told at the end of another one counts from then.
+/// A wait that was returned at the end of another one counts from then.
 #[test]
 fn one_that_has_waited_drops_nothing_that_is_known() {
     let world = World::new(CAP);

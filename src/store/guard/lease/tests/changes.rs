@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::Decide;
 
-/// By the rate that it has, so that nothing else tells of the change.
+/// By the rate that it has, so that nothing else shows the change.
 fn set_rate() -> Op {
     Op::SetRate {
         limit: Limit::new(1000, SECOND).stored(),

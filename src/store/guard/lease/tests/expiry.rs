@@ -6,7 +6,7 @@ use super::{world::Connection, *};
 use crate::receipt::TakenAhead;
 
 /// Three limiters that are asked for ten milliseconds after each other, each with a lease of four
-/// permits, one of which is taken.
+/// permits, and one is taken.
 fn leased(world: &mut World) -> Vec<Acquire> {
     let mut out = Vec::new();
     for (limiter, pause) in [("a", 10), ("b", 10), ("c", 0)] {
@@ -143,7 +143,7 @@ async fn a_lease_that_ends_unused_makes_the_next_one_small() {
     assert!(ahead[before..].iter().all(is_small), "{ahead:?}");
 }
 
-/// A loss is told to observers that may ask for the lease again, and the order stays.
+/// A loss is reported to observers that may ask for the lease again, and the order stays.
 #[tokio::test]
 async fn a_correction_that_comes_back_waits_for_its_turn() {
     let world = World::of_one();

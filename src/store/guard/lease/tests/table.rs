@@ -152,7 +152,7 @@ async fn calls_are_counted_for_one_lease() {
     assert_eq!(world.ahead(), [4, 10]);
 }
 
-/// As another process took what was told to be left.
+/// Another process took what was reported as left.
 #[tokio::test]
 async fn half_as_much_is_asked_for_after_there_was_no_room() {
     let world = World::new(Limit::new(1_000_000, SECOND), TENTH, 2);

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::{macros::logged::levels, receipt::Origin, store::guard::deadline::GivenUp};
+use crate::{macros::logged::levels, receipt::TakenFrom, store::guard::deadline::GivenUp};
 
 /// Returns one whose server is silent, so that every call is given up.
 fn silent(policy: Option<FailurePolicy>) -> World {
@@ -71,7 +71,7 @@ fn what_was_not_sent_is_neither_given_back_nor_settled() {
     assert!(
         receipts(&here)
             .iter()
-            .all(|it| matches!(it.origin, Origin::Local))
+            .all(|it| matches!(it.taken_from, TakenFrom::Local))
     );
     world.settle(&here, 1);
     assert_eq!(world.guard.inner.settled(), [""; 0]);

@@ -1,16 +1,12 @@
 //! Bursts, slow nodes, and nodes that hang.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use super::{
     server::DEADLINE,
     world::{BOUNDS, Caller, World},
 };
-use crate::{
-    clock::Clock,
-    error::ErrorKind,
-    store::guard::{breaker::BreakerState, queue::Unsent},
-};
+use crate::{clock::Clock, error::ErrorKind, store::guard::queue::Unsent};
 
 /// What became of the callers of a burst.
 #[derive(Default)]
@@ -71,6 +67,23 @@ fn newcomers(world: &mut World, count: u64, keys: u64) -> Vec<Caller> {
     (0..count).map(|at| caller(world, at)).collect()
 }
 
+fn poll_all(world: &mut World, callers: &mut [Caller]) {
+    for caller in callers {
+        drop(world.poll(caller));
+    }
+}
+
+/// A caller for each key, polled once.
+fn asking(world: &mut World, keys: Range<u64>) -> Vec<Caller> {
+    let caller = |key| {
+        let acquire = world.acquire(key, None);
+        world.caller(Some(0), acquire)
+    };
+    let mut callers: Vec<_> = keys.map(caller).collect();
+    poll_all(world, &mut callers);
+    callers
+}
+
 #[test]
 fn a_burst_of_new_keys_is_bounded_and_closes_nothing() {
     let mut world = World::new();
@@ -83,14 +96,7 @@ fn a_burst_of_new_keys_is_bounded_and_closes_nothing() {
     assert_eq!(world.server.state().most, 256);
     // Those that were turned away took nothing.
     assert_eq!(world.held().len(), 512);
-    assert!(
-        world
-            .server
-            .breakers
-            .look()
-            .iter()
-            .all(|node| node.0 == BreakerState::Closed)
-    );
+    assert!(world.server.is_closed());
     world.is_empty();
 }
 
@@ -112,65 +118,26 @@ fn a_burst_over_hot_keys_shares_calls_and_passes_the_limit_only() {
 fn the_bound_falls_on_a_slow_node_and_rises_again() {
     let mut world = World::new();
     for round in 0..40 {
-        let callers: Vec<_> = (0..300).map(|key| round * 300 + key).collect();
-        let mut asking: Vec<_> = callers
-            .into_iter()
-            .map(|key| {
-                let acquire = world.acquire(key, None);
-                let mut caller = world.caller(Some(0), acquire);
-                let _ = world.poll(&mut caller);
-                caller
-            })
-            .collect();
+        let mut asking = asking(&mut world, round * 300..(round + 1) * 300);
         world.advance(38);
-        world
-            .server
-            .open()
-            .into_iter()
-            .for_each(|at| world.server.reply(at));
-        asking
-            .iter_mut()
-            .for_each(|caller| drop(world.poll(caller)));
+        world.server.reply_to_all();
+        poll_all(&mut world, &mut asking);
         world.advance(20);
         drop(asking);
         world.settle();
-        world
-            .server
-            .open()
-            .into_iter()
-            .for_each(|at| world.server.reply(at));
+        world.server.reply_to_all();
         world.settle();
     }
     let (in_flight, bound) = world.in_flight.count(0);
     assert!(in_flight == 0 && bound < 32, "{in_flight} {bound}");
-    assert!(
-        world
-            .server
-            .breakers
-            .look()
-            .iter()
-            .all(|node| node.0 == BreakerState::Closed)
-    );
+    assert!(world.server.is_closed());
     // It answers at once again.
     for round in 0..60 {
         world.advance(60);
-        let asking: Vec<_> = (0..40)
-            .map(|key| {
-                let acquire = world.acquire(20_000 + round * 40 + key, None);
-                let mut caller = world.caller(Some(0), acquire);
-                let _ = world.poll(&mut caller);
-                caller
-            })
-            .collect();
-        world
-            .server
-            .open()
-            .into_iter()
-            .for_each(|at| world.server.reply(at));
-        let mut asking = asking;
-        asking
-            .iter_mut()
-            .for_each(|caller| drop(world.poll(caller)));
+        let first = 20_000 + round * 40;
+        let mut asking = asking(&mut world, first..first + 40);
+        world.server.reply_to_all();
+        poll_all(&mut world, &mut asking);
     }
     let (_, bound) = world.in_flight.count(0);
     assert!(bound > 30, "{bound}");
@@ -198,7 +165,7 @@ fn a_hang_opens_the_breaker_also_behind_a_long_queue() {
             let now = world.clock.now();
             callers.retain(|caller| !caller.is_late(now));
             world.drive(0, 20);
-            if world.server.breakers.look()[0].0 != BreakerState::Closed {
+            if !world.server.is_closed() {
                 opened = Some(millis);
                 break;
             }

@@ -24,7 +24,7 @@ use crate::{
     receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Op, OpResult,
-        guard::breaker::{Breakers, Signal},
+        guard::breaker::{BreakerState, Breakers, Signal},
     },
     sync::lock,
 };
@@ -190,6 +190,18 @@ impl Server {
             call.waker.take()
         };
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns whether the breaker keeps no call away.
+    pub(super) fn is_closed(&self) -> bool {
+        let nodes = self.breakers.look();
+        nodes.iter().all(|node| node.0 == BreakerState::Closed)
+    }
+
+    pub(super) fn reply_to_all(&self) {
+        for at in self.open() {
+            self.reply(at);
+        }
     }
 
     /// Returns the calls that are not answered.

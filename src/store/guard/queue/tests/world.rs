@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Drives all runtimes until there is nothing left to do, as far as can be seen.
+    /// Drives all runtimes until nothing is visibly left to do.
     pub(super) fn settle(&self) {
         for _ in 0..3 {
             (0..self.runtimes.len()).for_each(|at| self.drive(at, 40));

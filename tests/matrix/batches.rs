@@ -1,0 +1,541 @@
+//! Rows 27 to 32: calls of many limiters that go together, and callers that come all at once. Each
+//! counts what the others lose: nothing.
+
+use crate::scene::*;
+use std::{collections::HashMap, future::poll_fn};
+
+use tokio::runtime::{self, Runtime};
+use tower_ratelimit::Error;
+
+use super::{
+    guards::PATIENT,
+    lanes::{How, LANES},
+    proxy::Spoil,
+    refusing::allow,
+    stage::{EXACT, Expected, Scene, aside},
+};
+
+/// As many as go together in one call.
+const CROWD: usize = 64;
+/// Nothing expires while a row is played.
+const HOURLY: Limit = Limit::per_hour(1000);
+
+/// No request of the load may notice.
+const FREE: Expected = Expected {
+    by_policy: false,
+    ..EXACT
+};
+
+type Asking = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
+
+/// Limiters on a handle of the load, and the permits that each has granted.
+struct Crowd {
+    limiters: Vec<RateLimiter>,
+    granted: Vec<usize>,
+}
+
+impl Crowd {
+    async fn new(scene: &Scene, name: impl Fn(usize) -> &'static str, count: usize) -> Self {
+        let mut limiters = Vec::new();
+        for place in 0..count {
+            let limiter = RateLimiter::new(&scene.load.handles[0], &unique(name(place))).unwrap();
+            limiter.set_rate(HOURLY).await.unwrap();
+            limiters.push(limiter);
+        }
+        Self {
+            limiters,
+            granted: vec![0; count],
+        }
+    }
+
+    /// One more than go together, of which one is to be spoilt: the first is sent alone, and the
+    /// others as one batch.
+    async fn of_a_batch(scene: &mut Scene, name: impl Fn(usize) -> &'static str) -> Self {
+        let mut crowd = Self::new(scene, name, 1 + CROWD).await;
+        pause(scene).await;
+        // The server learns the scripts.
+        crowd.lose_nothing(scene, &[]).await;
+        assert_eq!(crowd.lose_nothing(scene, &[]).await, 2, "no batch");
+        crowd
+    }
+
+    /// Asks each of them while the server stands still. The `spoilt` fail, and the others are
+    /// granted. Returns how many scripts that took.
+    async fn lose_nothing(&mut self, scene: &mut Scene, spoilt: &[(usize, ErrorKind)]) -> u64 {
+        let before = scene.server.scripts_called();
+        scene.server.stop_process();
+        let asking = self
+            .limiters
+            .iter()
+            .map(|limiter| tokio::spawn(asking(limiter)));
+        let asking: Vec<_> = asking.collect();
+        settle().await;
+        scene.server.resume();
+        for (place, answer) in asking.into_iter().enumerate() {
+            let answer = answer.await.unwrap();
+            scene.load.told.less(&answer);
+            match spoilt.iter().find(|(spoilt, _)| *spoilt == place) {
+                Some((_, kind)) => assert_eq!(answer.unwrap_err().kind(), *kind, "{place}"),
+                None => {
+                    self.granted[place] += granted_by_store(&answer);
+                    let in_use = in_use(scene, &self.limiters[place]);
+                    assert_eq!(in_use, self.granted[place], "{place}");
+                }
+            }
+        }
+        scene.server.scripts_called() - before
+    }
+}
+
+/// Returns the permits of a caller that must be granted some by the store.
+#[track_caller]
+fn granted_by_store(answer: &Result<Decision, Error>) -> usize {
+    let of_store = |it: &Decision| it.is_allowed() && it.source() == Source::Store;
+    assert!(answer.as_ref().is_ok_and(of_store), "{answer:?}");
+    1
+}
+
+fn in_use(scene: &Scene, limiter: &RateLimiter) -> usize {
+    let log = format!("{{{}}}:permits", limiter.name());
+    scene.server.entries(&log).len()
+}
+
+/// Lets all pending work go as far as it can.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Pauses the load, and waits for what is given back.
+async fn pause(scene: &Scene) {
+    scene.load.idle(true).await;
+    for handle in &scene.load.handles {
+        handle.close().await;
+    }
+}
+
+/// The lanes whose requests meet one limit: a list of several has several hash tags.
+fn of_one_tag() -> Vec<usize> {
+    let lanes = 0..LANES.len();
+    lanes
+        .filter(|lane| LANES[*lane].limits().count() == 1)
+        .collect()
+}
+
+/// In turn while the load pauses, and goes in the same batches.
+async fn lose_nothing_in_rounds(
+    scene: &mut Scene,
+    crowd: &mut Crowd,
+    spoilt: &[(usize, ErrorKind)],
+    scripts: std::ops::RangeInclusive<u64>,
+) {
+    for _ in 0..3 {
+        let called = crowd.lose_nothing(scene, spoilt).await;
+        assert!(scripts.contains(&called), "{called} scripts");
+        scene.load.idle(false).await;
+        crowd.lose_nothing(scene, spoilt).await;
+        scene.load.lanes_decided(&of_one_tag(), 1).await;
+        pause(scene).await;
+    }
+    scene.load.idle(false).await;
+}
+
+/// The server refuses the whole batch.
+#[tokio::test]
+async fn row_27_a_key_that_is_forbidden() {
+    const SPOILT: usize = 40;
+    let server = RedisServer::start();
+    allow(&server, ">secret", "~*", "");
+    let open = |url: String| {
+        let url = url.replace("redis://", "redis://limiter:secret@");
+        RedisStore::builder(url)
+    };
+    let mut scene = Scene::begin_on("row 27, forbidden", server, PATIENT, open).await;
+    let name = |place| match place {
+        SPOILT => "forbidden",
+        _ => "matrix",
+    };
+    let mut crowd = Crowd::of_a_batch(&mut scene, name).await;
+    allow(&scene.server, ">secret", "~matrix* ~{matrix*", "");
+    // Each of the others is asked alone; what is refused counts for no call.
+    let (spoilt, alone) = ([(SPOILT, ErrorKind::Rejected)], CROWD as u64);
+    lose_nothing_in_rounds(&mut scene, &mut crowd, &spoilt, alone..=alone).await;
+    allow(&scene.server, ">secret", "~*", "");
+    crowd.lose_nothing(&mut scene, &[]).await;
+    drop(crowd);
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+/// The script finds what is wrong with each of them.
+#[tokio::test]
+async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
+    let mut scene = Scene::begin_with("row 27, types", &[], PATIENT).await;
+    let mut crowd = Crowd::of_a_batch(&mut scene, |_| "spoilt").await;
+    let [hash, value, log, absent] = [20, 30, 40, 50];
+    let name = |place: usize| crowd.limiters[place].name().to_owned();
+    scene.server.cli(&["SET", &name(hash), "no hash"]);
+    let number = format!("{{{}}}:value", name(value));
+    scene.server.cli(&["SET", &number, "no number"]);
+    let entries = format!("{{{}}}:permits", name(log));
+    scene.server.cli(&["SET", &entries, "no log"]);
+    scene.server.cli(&["DEL", &name(absent)]);
+    // A number that is none is counted anew from the log.
+    let spoilt = [
+        (hash, ErrorKind::ForeignState),
+        (log, ErrorKind::ForeignState),
+        (absent, ErrorKind::NotInitialized),
+    ];
+    // Two whose decision ends in an error are asked alone, and may be given back.
+    lose_nothing_in_rounds(&mut scene, &mut crowd, &spoilt, 4..=6).await;
+    assert_ne!(scene.server.cli(&["GET", &number]), "no number");
+    for place in [hash, log, absent] {
+        let limiter = &crowd.limiters[place];
+        scene.server.cli(&["DEL", limiter.name(), &entries]);
+        limiter.set_rate(HOURLY).await.unwrap();
+        crowd.granted[place] = 0;
+    }
+    crowd.lose_nothing(&mut scene, &[]).await;
+    drop(crowd);
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+/// As behind an endpoint that stands for a Cluster. Only the lane whose list has two hash tags
+/// meets its policy.
+#[tokio::test]
+async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
+    let mut scene = Scene::begin_with("row 28", &[], PATIENT).await;
+    let mut crowd = Crowd::of_a_batch(&mut scene, |_| "mixed").await;
+    scene.proxy.refuse_mixed_from_now(true);
+    scene.proxy.reset();
+    // Once refused, no batch is sent any more. The refusal counts as a script of the proxy's.
+    let alone = CROWD as u64 + 1;
+    crowd.lose_nothing(&mut scene, &[]).await;
+    assert_eq!(scene.proxy.refused_mixed(), 1);
+    assert_eq!(crowd.lose_nothing(&mut scene, &[]).await, alone);
+    assert_eq!(scene.proxy.refused_mixed(), 1);
+    lose_nothing_in_rounds(&mut scene, &mut crowd, &[], alone..=alone).await;
+    scene.load.idle(true).await;
+    scene.proxy.refuse_mixed_from_now(false);
+    scene.proxy.reset();
+    scene.load.idle(false).await;
+    drop(crowd);
+    scene.healed().await;
+    let answers = scene.judge_cut(EXACT, 4).await;
+    let lost: Vec<_> = answers
+        .iter()
+        .filter(|it| it.by_policy() && of_one_tag().contains(&it.lane))
+        // A call by the calendar is not sent again where a connection was lost.
+        .filter(|it| LANES[it.lane].how != How::Calendar)
+        .collect();
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Callers of which some leave, while connections are cut before, amid and after a reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
+    const LIMITERS: usize = 16;
+    let mut scene = Scene::begin_with("row 29", &[], PATIENT).await;
+    let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS).await;
+    let mut cuts = 0;
+    for round in 0..24 {
+        let mut callers = Vec::new();
+        match round % 4 {
+            0 => scene.proxy.cut_replies(1),
+            1 => scene.proxy.spoil(1, Spoil::Reset(30)),
+            2 => scene.proxy.spoil(1, Spoil::End(300)),
+            _ => {}
+        }
+        for caller in 0..8 * LIMITERS {
+            let asking = asking(&crowd.limiters[caller % LIMITERS]);
+            let has_begun = Arc::new(AtomicBool::new(false));
+            let begins = Arc::clone(&has_begun);
+            let caller_of = async move {
+                begins.store(true, Ordering::SeqCst);
+                asking.await
+            };
+            callers.push((tokio::spawn(caller_of), has_begun));
+            if caller % 37 == round {
+                settle().await;
+            }
+        }
+        if round % 4 == 3 {
+            scene.proxy.reset();
+        }
+        cuts += 1;
+        for (caller, (task, _)) in callers.iter().enumerate() {
+            if (caller * 7 + round) % 5 == 0 {
+                task.abort();
+            }
+        }
+        for (caller, (task, has_begun)) in callers.into_iter().enumerate() {
+            match task.await {
+                Ok(answer) => {
+                    crowd.granted[caller % LIMITERS] += granted_by_store(&answer);
+                    scene.load.told.less(&answer);
+                }
+                // Who was aborted had no answer yet.
+                Err(aborted) => {
+                    assert!(aborted.is_cancelled() && (caller * 7 + round) % 5 == 0);
+                    if has_begun.load(Ordering::SeqCst) {
+                        scene.load.told.less_left();
+                    }
+                }
+            }
+        }
+        for (place, limiter) in crowd.limiters.iter().enumerate() {
+            // Who left a call that others share may be given back after these have their answers.
+            until("nothing else is in use", async || {
+                aside(|| in_use(&scene, limiter)) == crowd.granted[place]
+            })
+            .await;
+        }
+        // A call is sent again once: the next cut is not for those of this one.
+        scene.load.idle(true).await;
+        scene.load.idle(false).await;
+        scene.load.decided(1).await;
+    }
+    drop(crowd);
+    scene.healed().await;
+    scene.judge_cut(FREE, cuts).await;
+}
+
+/// Each has its own limit, there and here, whatever the others ask for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_30_a_burst_over_a_few_keys() {
+    const BURST: usize = 20_000;
+    const KEYS: usize = 200;
+    const LIMIT: usize = 20;
+    let mut scene = Scene::begin_with("row 30", &[], PATIENT).await;
+    // The default deadline: what is given up at it is to be decided here.
+    let store = RedisStore::builder(scene.server.url()).build().unwrap();
+    let rule = Limit::per_hour(LIMIT as u64)
+        .by(FromHeader::new("x-user"))
+        .named(&unique("burst"));
+    let service = RateLimitLayer::new(&store, rule).layer(service_fn(serve::<()>));
+    let ask = |user: usize| {
+        let service = service.clone();
+        async move {
+            let request = Request::builder().header("x-user", user.to_string());
+            let Ok(answer) = service.oneshot(request.body(()).unwrap()).await;
+            (user, answer.status(), decision_of(&answer).source())
+        }
+    };
+    until("Redis decides", async || ask(KEYS).await.2 == Source::Store).await;
+    let asked: JoinSet<_> = (0..BURST).map(|number| ask(number % KEYS)).collect();
+    let (mut there, mut here) = (HashMap::new(), HashMap::new());
+    for (user, status, source) in asked.join_all().await {
+        if status != StatusCode::OK {
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            continue;
+        }
+        let granted = match source {
+            Source::Store => &mut there,
+            Source::Local => &mut here,
+            other => panic!("{other:?}"),
+        };
+        *granted.entry(user).or_insert(0) += 1;
+    }
+    println!(
+        "row 30: granted there {}, here {}",
+        there.values().sum::<usize>(),
+        here.values().sum::<usize>()
+    );
+    assert!(
+        there
+            .values()
+            .chain(here.values())
+            .all(|granted| *granted <= LIMIT)
+    );
+    // Nobody is refused who has not had the limit.
+    for user in 0..KEYS {
+        let granted = there.get(&user).unwrap_or(&0) + here.get(&user).unwrap_or(&0);
+        assert!(granted >= LIMIT, "{user}: {granted}");
+    }
+    drop((service, store));
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+/// The callers of a runtime that is alive, and not driven, delay those of no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_31_a_runtime_that_is_not_driven() {
+    let mut scene = Scene::begin_with("row 31", &[], PATIENT).await;
+    let mut crowd = Crowd::new(&scene, |_| "driven", CROWD).await;
+    let mut builder = runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let (idle, busy) = crowd.limiters.split_at(CROWD / 2);
+    let mut left: Vec<_> = idle.iter().map(asking).collect();
+    aside(|| poll_once_on(&runtime, &mut left));
+    let answers: Vec<_> = busy.iter().map(|it| tokio::spawn(asking(it))).collect();
+    for (place, answer) in answers.into_iter().enumerate() {
+        let answer = answer.await.unwrap();
+        scene.load.told.less(&answer);
+        crowd.granted[CROWD / 2 + place] += granted_by_store(&answer);
+    }
+    scene.load.decided(5).await;
+    drop(left);
+    (0..CROWD / 2).for_each(|_| scene.load.told.less_left());
+    runtime.shutdown_background();
+    for (place, limiter) in crowd.limiters.iter().enumerate() {
+        until("what was dropped is given back", async || {
+            aside(|| in_use(&scene, limiter)) == crowd.granted[place]
+        })
+        .await;
+    }
+    drop(crowd);
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+fn asking(limiter: &RateLimiter) -> Asking {
+    let limiter = limiter.clone();
+    Box::pin(async move { limiter.try_acquire().await })
+}
+
+/// Polls each of them once on a runtime.
+fn poll_once_on(runtime: &Runtime, left: &mut [Asking]) {
+    let once = poll_fn(|context| {
+        for asking in &mut *left {
+            assert!(asking.as_mut().poll(context).is_pending());
+        }
+        Poll::Ready(())
+    });
+    // A runtime is not entered from within another one.
+    thread::scope(|scope| scope.spawn(|| runtime.block_on(once)).join().unwrap());
+}
+
+/// Where the callers of a batch are when some of them leave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    /// In the queue: the batch is not sent.
+    Queued,
+    /// The batch is on its way, and not carried out.
+    Sent,
+    /// It is carried out, and the reply on its way.
+    Replied,
+    /// The reply is read, and each has its grant, which it does not look at.
+    Granted,
+}
+
+/// Of 64 callers in one batch a third leaves at each step: what a `RateLimiter` took is given back,
+/// a request stays charged if its call was sent, and the others are granted.
+#[tokio::test]
+async fn row_32_callers_that_leave_a_batch_at_every_step() {
+    let mut scene = Scene::begin_with("row 32", &[], PATIENT).await;
+    let crowd = Crowd::of_a_batch(&mut scene, |_| "leaving").await;
+    let store = scene.load.handles[0].clone();
+    let prefix = scene.load.limiters[0]
+        .name
+        .split_once(":{")
+        .unwrap()
+        .0
+        .to_owned();
+    for step in [Step::Queued, Step::Sent, Step::Replied, Step::Granted] {
+        for place in 0..3 {
+            for limiter in &crowd.limiters {
+                limiter.set_rate(HOURLY).await.unwrap();
+            }
+            let callers = crowd.limiters.iter().map(asking).map(Some).collect();
+            let leaves = |caller: usize| caller > 0 && caller % 3 == place;
+            let answers = some_leave(&mut scene, step, callers, leaves).await;
+            for (caller, answer) in answers.iter().enumerate() {
+                match answer {
+                    Some(answer) => scene.load.told.less(answer),
+                    None => scene.load.told.less_left(),
+                }
+                let granted = answer.as_ref().map_or(0, granted_by_store);
+                let limiter = &crowd.limiters[caller];
+                until(&format!("{step:?}: {caller} has {granted}"), async || {
+                    in_use(&scene, limiter) == granted
+                })
+                .await;
+            }
+        }
+        let name = unique("request");
+        let rule = HOURLY.by(FromHeader::new("x-user")).named(&name);
+        let service = RateLimitLayer::new(&store, rule).layer(service_fn(serve::<()>));
+        let request = |user: usize| -> Asking {
+            let request = Request::builder().header("x-user", user.to_string());
+            let asked = service.clone().oneshot(request.body(()).unwrap());
+            Box::pin(async move {
+                let Ok(answer) = asked.await;
+                Ok(decision_of(&answer).clone())
+            })
+        };
+        let callers = (0..=CROWD).map(request).map(Some).collect();
+        let answers = some_leave(&mut scene, step, callers, |caller| caller % 3 == 2).await;
+        pause(&scene).await;
+        for (caller, answer) in answers.iter().enumerate() {
+            let charged = match answer {
+                Some(answer) => granted_by_store(answer),
+                None => usize::from(step != Step::Queued),
+            };
+            let log = format!("{prefix}:{{{caller}}}:{name}:permits");
+            let in_use = scene.server.entries(&log).len();
+            assert_eq!(in_use, charged, "{step:?}: {caller}");
+        }
+    }
+    drop((crowd, store));
+    scene.load.idle(false).await;
+    scene.healed().await;
+    scene.judge(FREE).await;
+}
+
+/// Has the first of these callers sent alone, and the others in one batch, of which some leave at
+/// this step. Returns the answers of those that stay.
+async fn some_leave(
+    scene: &mut Scene,
+    step: Step,
+    mut callers: Vec<Option<Asking>>,
+    leaves: impl Fn(usize) -> bool,
+) -> Vec<Option<Result<Decision, Error>>> {
+    let mut answers: Vec<_> = callers.iter().map(|_| None).collect();
+    let before = scene.server.scripts_called();
+    scene.server.stop_process();
+    for caller in callers.iter_mut().flatten() {
+        assert!(poll(caller).is_pending());
+    }
+    if step != Step::Queued {
+        settle().await;
+    }
+    if step == Step::Replied {
+        scene.proxy.delay_every_reply(Duration::from_millis(100));
+        scene.server.resume();
+        let scripts = before + 2;
+        until("it is carried out", async || {
+            scene.server.scripts_called() == scripts
+        })
+        .await;
+    }
+    if step == Step::Granted {
+        scene.server.resume();
+        // The last: the batch answers it after all others.
+        until("the batch is answered", async || {
+            let last = callers.len() - 1;
+            if let Some(caller) = &mut callers[last]
+                && let Poll::Ready(answer) = poll(caller)
+            {
+                (answers[last], callers[last]) = (Some(answer), None);
+            }
+            callers[last].is_none()
+        })
+        .await;
+        assert_eq!(scene.server.scripts_called(), before + 2);
+    }
+    for (place, caller) in callers.iter_mut().enumerate() {
+        if leaves(place) {
+            *caller = None;
+        }
+    }
+    scene.server.resume();
+    scene.proxy.delay_every_reply(Duration::ZERO);
+    for (place, caller) in callers.into_iter().enumerate() {
+        if let Some(caller) = caller {
+            answers[place] = Some(caller.await);
+        }
+    }
+    answers
+}
