@@ -56,11 +56,14 @@ fn main() -> ExitCode {
         }
     };
     if arguments.list {
-        arguments.rows.iter().for_each(|row| println!("{}", row.name));
+        arguments
+            .rows
+            .iter()
+            .for_each(|row| println!("{}", row.name));
         return ExitCode::SUCCESS;
     }
     let outcomes = run(&arguments.rows, arguments.seed);
-    print!("{}", table::markdown(&arguments.rows, &outcomes, arguments.seed));
+    print!("{}", table::markdown(&arguments.rows, &outcomes));
     let over: u64 = outcomes.iter().map(|outcome| outcome.over).sum();
     if over > 0 {
         eprintln!("benches/fleet.sh: {over} permits beyond what an interval may have");
@@ -92,7 +95,8 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>
         Some("reply") => Some(Broken::Reply),
         Some(other) => return Err(format!("{other:?} is nothing that can be broken")),
     };
-    let wanted = |row: &Scenario| words.is_empty() || words.iter().any(|word| row.name.contains(word));
+    let wanted =
+        |row: &Scenario| words.is_empty() || words.iter().any(|word| row.name.contains(word));
     let rows = rows::all(quick).into_iter().filter(wanted);
     let rows: Vec<_> = rows.map(|row| Scenario { broken, ..row }).collect();
     if rows.is_empty() {
@@ -107,7 +111,8 @@ fn run(rows: &[Scenario], seed: u64) -> Vec<Outcome> {
     let (next, began) = (AtomicUsize::new(0), Instant::now());
     let outcomes: Vec<_> = rows.iter().map(|_| Mutex::new(None)).collect();
     let work = || {
-        while let Some(place) = Some(next.fetch_add(1, Relaxed)).filter(|place| *place < rows.len()) {
+        while let Some(place) = Some(next.fetch_add(1, Relaxed)).filter(|place| *place < rows.len())
+        {
             let mut last = 0;
             let outcome = fleet::run(&rows[place], seed, |part| {
                 let fifths = (part * 5.0) as u32;
@@ -126,8 +131,12 @@ fn run(rows: &[Scenario], seed: u64) -> Vec<Outcome> {
         }
     });
     eprintln!("{} rows in {} s", rows.len(), began.elapsed().as_secs());
-    let outcomes = outcomes.into_iter().map(|outcome| outcome.into_inner().ok().flatten());
-    outcomes.map(|outcome| outcome.expect("a row that was run")).collect()
+    let outcomes = outcomes
+        .into_iter()
+        .map(|outcome| outcome.into_inner().ok().flatten());
+    outcomes
+        .map(|outcome| outcome.expect("a row that was run"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -148,8 +157,8 @@ mod tests {
 
     #[test]
     fn equal_seeds_print_equal_tables_and_others_do_not() {
-        let rows = quick(&["10 processes", "crashes", "partition"], None);
-        let table = |seed| table::markdown(&rows, &run(&rows, seed), 1);
+        let rows = quick(&["1 limit, 10 processes", "crashes", "partition"], None);
+        let table = |seed| table::markdown(&rows, &run(&rows, seed));
         let first = table(1);
         assert_eq!(first, table(1));
         assert_ne!(first, table(2));
@@ -162,16 +171,16 @@ mod tests {
 
     #[test]
     fn a_store_that_forgets_a_grant_is_found() {
-        assert!(over(&["10 processes"], Some(Broken::Store)) > 0);
+        assert!(over(&["1 limit, 10 processes"], Some(Broken::Store)) > 0);
     }
 
     #[test]
     fn a_lease_that_counts_too_early_is_found() {
-        assert!(over(&["lease"], Some(Broken::Lease)) > 0);
+        assert!(over(&["1 limit, 10 processes, lease"], Some(Broken::Lease)) > 0);
     }
 
     #[test]
     fn a_grant_that_two_callers_receive_is_found() {
-        assert!(over(&["10 processes"], Some(Broken::Reply)) > 0);
+        assert!(over(&["1 limit, 10 processes"], Some(Broken::Reply)) > 0);
     }
 }

@@ -1,5 +1,7 @@
 //! The guide and other pages that are too long for the documentation of an item.
 
+#[doc = include_str!("capacity.md")]
+pub mod capacity {}
 #[doc = include_str!("comparison.md")]
 pub mod comparison {}
 #[doc = include_str!("compile_errors.md")]

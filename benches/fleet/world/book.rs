@@ -67,7 +67,10 @@ impl Book {
         let mut at = network.now / MILLI;
         if source == Some(Source::Store) {
             let id = grant.receipts().first().map(|receipt| receipt.id);
-            let made = network.nodes.iter_mut().find_map(|node| node.granted.remove(&id?));
+            let made = network
+                .nodes
+                .iter_mut()
+                .find_map(|node| node.granted.remove(&id?));
             self.invented += u64::from(made.is_none());
             at = made.unwrap_or(at);
         }
@@ -89,7 +92,9 @@ impl Book {
         let (_, most) = windows(&self.granted, scenario);
         let end = scenario.seconds * 1000 * MILLI;
         let is_contested = |key: u32| u64::from(self.asked[key as usize]) > scenario.allowed();
-        let contested = (0..scenario.keys as u32).filter(|key| is_contested(*key)).count();
+        let contested = (0..scenario.keys as u32)
+            .filter(|key| is_contested(*key))
+            .count();
         let mut shares = vec![0_u64; scenario.processes];
         for granted in of_store.iter().filter(|granted| is_contested(granted.key)) {
             shares[usize::from(granted.process)] += 1;
@@ -97,10 +102,19 @@ impl Book {
         let sum = |number: fn(&super::server::Node) -> u64| -> u64 {
             network.nodes.iter().map(number).sum()
         };
-        let entries: usize = network.nodes.iter().map(|node| node.entries(end, scenario)).sum();
+        let entries: usize = network
+            .nodes
+            .iter()
+            .map(|node| node.entries(end, scenario))
+            .sum();
         let limiters: usize = network.nodes.iter().map(|node| node.limiters()).sum();
         let part = |of: u64, all: u64| of as f64 / all.max(1) as f64;
-        let busiest = network.nodes.iter().map(|node| node.busy).max().unwrap_or(0);
+        let busiest = network
+            .nodes
+            .iter()
+            .map(|node| node.busy)
+            .max()
+            .unwrap_or(0);
         Outcome {
             decisions: self.decisions,
             commands: part(sum(|node| node.commands), self.decisions),
@@ -109,9 +123,8 @@ impl Book {
             refused_here: part(self.refused_here, self.refused),
             leased: part(self.leased, self.decisions),
             by_policy: part(self.by_policy, self.decisions),
-            used: (contested > 0).then(|| {
-                part(shares.iter().sum(), contested as u64 * scenario.allowed())
-            }),
+            used: (contested > 0)
+                .then(|| part(shares.iter().sum(), contested as u64 * scenario.allowed())),
             fairness: (contested > 0).then(|| jain(&shares)),
             over: over + self.invented,
             most: most as f64 / scenario.limit as f64,

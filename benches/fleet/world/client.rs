@@ -108,7 +108,9 @@ impl Calls for Client {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
-        let waited = first.asked_at.map(|asked| moment().saturating_duration_since(asked));
+        let waited = first
+            .asked_at
+            .map(|asked| moment().saturating_duration_since(asked));
         let name = first.first.name();
         let pass = self.breakers.enter(name, waited.unwrap_or_default())?;
         let (reply, decided) = oneshot::channel();
@@ -123,7 +125,9 @@ impl Calls for Client {
             // The connection is lost, and the call may have been carried out.
             Err(_) => {
                 pass.ends(Signal::Nothing);
-                receipts.into_iter().for_each(|receipt| self.settle(receipt, 0));
+                receipts
+                    .into_iter()
+                    .for_each(|receipt| self.settle(receipt, 0));
                 Err(ErrorKind::Unavailable.into())
             }
         }

@@ -20,8 +20,8 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use rand_distr::{Distribution, Exp1, Zipf};
 
-use self::{book::Book, network::Network};
 pub use self::scenario::{Broken, Scenario, Trouble};
+use self::{book::Book, network::Network};
 pub use crate::limit::Algorithm;
 use crate::{
     demand::{Acquire, Charge},
@@ -77,8 +77,12 @@ pub fn run(scenario: &Scenario, seed: u64, progress: impl FnMut(f64)) -> Outcome
     clock::set(Some(0));
     client::NODES.set(scenario.nodes);
     client::IDS.set(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    let outcome = runtime.expect("a runtime").block_on(Fleet::new(scenario, seed).run(progress));
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    // All tasks that can run do, before the simulation goes on.
+    let runtime = runtime.enable_time().event_interval(u32::MAX).build();
+    let outcome = runtime
+        .expect("a runtime")
+        .block_on(Fleet::new(scenario, seed).run(progress));
     clock::set(None);
     outcome
 }
@@ -196,7 +200,10 @@ impl Fleet {
         if let Some(decision) = store.decide_at_once(&mut acquire) {
             return shared.record(who, None, decision.ok().as_ref());
         }
-        let (deciding, link) = (Arc::clone(store).acquire(acquire), self.processes[process].link);
+        let (deciding, link) = (
+            Arc::clone(store).acquire(acquire),
+            self.processes[process].link,
+        );
         let asked = lock(&shared.network).now;
         tokio::spawn(async move {
             let decision = deciding.await;

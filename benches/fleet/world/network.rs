@@ -286,7 +286,8 @@ impl Link {
         match what {
             What::Arrives(calls) => self.lost.extend(calls.into_iter().map(|call| call.reply)),
             What::Returns(replies) => {
-                self.lost.extend(replies.into_iter().map(|(reply, _)| reply));
+                self.lost
+                    .extend(replies.into_iter().map(|(reply, _)| reply));
             }
             What::Settles(..) | What::Settled(_) => {}
         }

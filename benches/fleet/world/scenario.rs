@@ -83,9 +83,10 @@ impl Scenario {
         usize::try_from(self.limit).map_or(usize::MAX, |limit| times * limit)
     }
 
-    /// The permits that the limit of one key allows in all of the time.
+    /// The permits that the limit of one key allows in all of the time. GCRA begins with a burst.
     pub(super) fn allowed(&self) -> u64 {
         let intervals = Duration::from_secs(self.seconds).as_millis() / self.interval.as_millis();
-        self.limit * intervals as u64
+        let burst = u64::from(self.algorithm == Algorithm::Gcra);
+        self.limit * (intervals as u64 + burst)
     }
 }
