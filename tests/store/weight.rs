@@ -6,6 +6,8 @@ const PAGE: &str = include_str!("../../src/docs/capacity.md");
 /// So many limiters for each cell of the table, and the grants of each.
 const CELLS: [(usize, usize); 3] = [(2000, 1), (1000, 10), (400, 100)];
 const AT_ONCE: usize = 50;
+/// By so many bytes the server's own memory differs meanwhile.
+const OWN: i64 = 60_000;
 
 /// The memory of the server, as it counts it itself.
 fn used(server: &RedisServer) -> i64 {
