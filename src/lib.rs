@@ -61,6 +61,10 @@ pub use web::key;
 #[path = "../tests/interleavings/models.rs"]
 pub mod interleavings;
 
+#[cfg(fleet)]
+#[path = "../benches/fleet/world/mod.rs"]
+pub mod fleet;
+
 #[cfg(feature = "page")]
 pub use web::page::page;
 

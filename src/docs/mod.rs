@@ -2,6 +2,8 @@
 
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
+#[doc = include_str!("capacity.md")]
+pub mod capacity {}
 #[doc = include_str!("comparison.md")]
 pub mod comparison {}
 #[doc = include_str!("compile_errors.md")]

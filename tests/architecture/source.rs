@@ -132,7 +132,7 @@ pub(crate) fn is_aside(attributes: &[Attribute]) -> bool {
     conditions
         .map(|condition| condition.replace(' ', ""))
         .any(|condition| {
-            let aside = ["test", "interleavings", "all(test", "any(doc"];
+            let aside = ["test", "fleet", "interleavings", "all(test", "any(doc"];
             aside.iter().any(|start| condition.starts_with(start))
         })
 }

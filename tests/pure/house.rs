@@ -87,9 +87,10 @@ fn the_peers_stay_outside() {
     assert!(!listed.lines().any(is_test), "{listed}");
 }
 
-/// The code that is tried in every order has the same dependencies there as elsewhere.
+/// The library has the same dependencies where it is tried in every order, and in a fleet, as
+/// elsewhere.
 #[test]
-fn interleavings_are_those_of_the_same_dependencies() {
+fn the_library_has_the_same_dependencies_in_packages_of_its_own() {
     let dependencies = |manifest: &str| {
         let manifest: toml::Table = read(manifest).parse().expect("a manifest");
         manifest["dependencies"]
@@ -98,8 +99,9 @@ fn interleavings_are_those_of_the_same_dependencies() {
             .clone()
     };
     let ours = dependencies("Cargo.toml");
-    for (name, theirs) in dependencies("tests/interleavings/Cargo.toml") {
-        if name == "loom" {
+    let theirs = ["tests/interleavings/Cargo.toml", "benches/fleet/Cargo.toml"].map(dependencies);
+    for (name, theirs) in theirs.into_iter().flatten() {
+        if ["libc", "loom", "rand", "rand_distr"].contains(&&*name) {
             continue;
         }
         let version = |requirement: &toml::Value| {

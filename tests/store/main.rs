@@ -45,3 +45,4 @@ mod support;
 #[path = "../support/topologies.rs"]
 mod topologies;
 mod verify;
+mod weight;

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Simulates fleets of processes that share limits, and prints a table as Markdown: benches/fleet.sh --help
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec cargo run --quiet --release ${CI:+--locked} --manifest-path benches/fleet/Cargo.toml \
+    --target-dir "${CARGO_TARGET_DIR:-target}/fleet" -- "$@"

@@ -1,0 +1,186 @@
+//! Simulates fleets of processes that share limits: `benches/fleet.sh --help`.
+//!
+//! The guards are the crate's own, of which each process has its own: deny cache, leases, queues,
+//! deadline, breaker, failure policy. Servers are the crate's pure algorithms, each with a measured
+//! cost. Clock, network and servers are simulated: see `world/mod.rs`, which is compiled into the
+//! library under the cfg `fleet`.
+
+mod machine;
+mod rows;
+mod table;
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Instant,
+};
+
+use tower_ratelimit_fleet::fleet::{self, Broken, Outcome, Scenario};
+
+const HELP: &str = "\
+Usage: benches/fleet.sh [--rows WORD]... [--seed NUMBER] [--break WHAT] [--quick] [--list]
+
+Simulates fleets of processes that share limits, and prints a table as Markdown. Equal seeds print
+equal tables. Fails if an interval has more permits than its limit allows.
+
+Options:
+    --rows WORD      only rows with WORD in their names
+    --seed NUMBER    another seed than 1
+    --break WHAT     breaks something on purpose, so that it must fail: `store` forgets each
+                     hundredth grant, `lease` counts leased permits too early, `reply` hands a
+                     grant to two callers
+    --quick          a tenth of the traffic and of the limits that are shared
+    --list           the names of the rows, and nothing else
+";
+
+struct Arguments {
+    rows: Vec<Scenario>,
+    seed: u64,
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match read(std::env::args().skip(1)) {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(reason) => {
+            eprint!("benches/fleet.sh: {reason}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.list {
+        arguments
+            .rows
+            .iter()
+            .for_each(|row| println!("{}", row.name));
+        return ExitCode::SUCCESS;
+    }
+    let outcomes = run(&arguments.rows, arguments.seed);
+    print!("{}", table::markdown(&arguments.rows, &outcomes));
+    let over: u64 = outcomes.iter().map(|outcome| outcome.over).sum();
+    if over > 0 {
+        eprintln!("benches/fleet.sh: {over} permits beyond what an interval may have");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Returns the arguments, or none where help is wanted.
+fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
+    let (mut words, mut seed, mut broken) = (Vec::new(), 1, None);
+    let (mut quick, mut list) = (false, false);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match &*argument {
+            "--rows" => words.push(value()?),
+            "--seed" => seed = value()?.parse().map_err(|_| "a seed is a number")?,
+            "--break" => broken = Some(value()?),
+            "--quick" => quick = true,
+            "--list" => list = true,
+            "--help" | "-h" => return Ok(None),
+            _ => return Err(format!("unknown argument {argument:?}")),
+        }
+    }
+    let broken = match broken.as_deref() {
+        None => None,
+        Some("store") => Some(Broken::Store),
+        Some("lease") => Some(Broken::Lease),
+        Some("reply") => Some(Broken::Reply),
+        Some(other) => return Err(format!("{other:?} is nothing that can be broken")),
+    };
+    let wanted =
+        |row: &Scenario| words.is_empty() || words.iter().any(|word| row.name.contains(word));
+    let rows = rows::all(quick).into_iter().filter(wanted);
+    let rows: Vec<_> = rows.map(|row| Scenario { broken, ..row }).collect();
+    if rows.is_empty() {
+        return Err("no row has such a name: --list names all".into());
+    }
+    Ok(Some(Arguments { rows, seed, list }))
+}
+
+/// Runs all rows, two at a time.
+fn run(rows: &[Scenario], seed: u64) -> Vec<Outcome> {
+    machine::seed_hashes();
+    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    let outcomes: Vec<_> = rows.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        while let Some(place) = Some(next.fetch_add(1, Relaxed)).filter(|place| *place < rows.len())
+        {
+            let mut last = 0;
+            let outcome = fleet::run(&rows[place], seed, |part| {
+                let fifths = (part * 5.0) as u32;
+                if std::mem::replace(&mut last, fifths) != fifths {
+                    eprintln!("{:3} %  {}", fifths * 20, rows[place].name);
+                }
+            });
+            if let Ok(mut found) = outcomes[place].lock() {
+                *found = Some(outcome);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(work);
+        }
+    });
+    eprintln!("{} rows in {} s", rows.len(), began.elapsed().as_secs());
+    let outcomes = outcomes
+        .into_iter()
+        .map(|outcome| outcome.into_inner().ok().flatten());
+    outcomes
+        .map(|outcome| outcome.expect("a row that was run"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick(words: &[&str], broken: Option<Broken>) -> Vec<Scenario> {
+        let rows = rows::all(true).into_iter();
+        let rows = rows.filter(|row| words.iter().any(|word| row.name.contains(word)));
+        rows.map(|row| Scenario { broken, ..row }).collect()
+    }
+
+    fn over(words: &[&str], broken: Option<Broken>) -> u64 {
+        let rows = quick(words, broken);
+        assert!(!rows.is_empty(), "{words:?}");
+        run(&rows, 1).iter().map(|outcome| outcome.over).sum()
+    }
+
+    #[test]
+    fn equal_seeds_print_equal_tables_and_others_do_not() {
+        let rows = quick(&["1 limit, 10 processes", "crashes", "partition"], None);
+        let table = |seed| table::markdown(&rows, &run(&rows, seed));
+        let first = table(1);
+        assert_eq!(first, table(1));
+        assert_ne!(first, table(2));
+    }
+
+    #[test]
+    fn no_interval_has_more_than_the_limit() {
+        assert_eq!(over(&[""], None), 0);
+    }
+
+    #[test]
+    fn a_store_that_forgets_a_grant_is_found() {
+        assert!(over(&["1 limit, 10 processes"], Some(Broken::Store)) > 0);
+    }
+
+    #[test]
+    fn a_lease_that_counts_too_early_is_found() {
+        assert!(over(&["1 limit, 10 processes, lease"], Some(Broken::Lease)) > 0);
+    }
+
+    #[test]
+    fn a_grant_that_two_callers_receive_is_found() {
+        assert!(over(&["1 limit, 10 processes"], Some(Broken::Reply)) > 0);
+    }
+}

@@ -1,0 +1,232 @@
+//! The nodes of Redis: the pure algorithms, one call after the other, each for its time.
+
+use std::{collections::HashMap, iter};
+
+use super::{Broken, MILLI, Scenario};
+use crate::{
+    algorithm::{
+        self, answer::Answer, answer::Verdict, call, limiter::LimiterState, limiter::Terms,
+    },
+    clock::Now,
+    decision::Decision,
+    demand::{Acquire, Charge},
+    limit::Algorithm,
+    name::Name,
+    receipt::{PermitId, Receipt},
+};
+
+/// What a command costs a node, in nanoseconds: for one caller, and for each further one of the
+/// same limiter.
+///
+/// From the rows *floor*, *server cost* and *redis-server* of `benches/README.md`. Slots and
+/// settlements, which have no row, took 1.9 and 2 times the processor time of a log there.
+mod cost {
+    pub(super) const LOG: [u64; 2] = [17_500, 2_000];
+    /// As one of several limiters in a command: a quarter less.
+    pub(super) const LOG_IN_BATCH: [u64; 2] = [13_000, 2_000];
+    pub(super) const SLOTS: [u64; 2] = [33_000, 4_000];
+    pub(super) const WINDOW: [u64; 2] = [20_500, 2_000];
+    pub(super) const GCRA: [u64; 2] = [7_000, 1_000];
+    pub(super) const SETTLE: u64 = 35_000;
+}
+
+/// One Redis.
+#[derive(Default)]
+pub(super) struct Node {
+    limiters: HashMap<u32, Limiter, crate::name::BuildSpread>,
+    /// When it has done all that has arrived.
+    free_at: u64,
+    pub(super) busy: u64,
+    pub(super) commands: u64,
+    /// The scores of the entries in logs.
+    entries: Vec<i64>,
+    /// What it granted, and no caller has received yet.
+    pub(super) granted: HashMap<PermitId, u64>,
+    last_grant: Option<(u32, Decision)>,
+    grants: u64,
+}
+
+struct Limiter {
+    state: Box<LimiterState>,
+    /// The end of the slot that the last entry is of.
+    slot: i64,
+}
+
+impl Node {
+    /// Has the node busy for a command that arrives at `at`. Returns the time when it begins.
+    fn works(&mut self, at: u64, cost: u64) -> u64 {
+        let begins = at.max(self.free_at);
+        self.free_at = begins + cost;
+        self.busy += cost;
+        begins
+    }
+
+    /// Returns when all that has arrived is done.
+    pub(super) fn free_at(&self) -> u64 {
+        self.free_at
+    }
+
+    pub(super) fn limiters(&self) -> usize {
+        self.limiters.len()
+    }
+
+    /// Returns how many entries count at the end.
+    pub(super) fn entries(&self, end: u64, scenario: &Scenario) -> usize {
+        let since = (end / MILLI) as i64 - scenario.interval.as_millis() as i64;
+        self.entries.iter().filter(|score| **score > since).count()
+    }
+
+    /// Decides for the callers of each call of a command.
+    pub(super) fn decide(
+        &mut self,
+        scenario: &Scenario,
+        at: u64,
+        calls: &[Vec<Acquire>],
+    ) -> Vec<Vec<Decision>> {
+        let cost = calls.iter().map(|run| cost_of(run, calls.len() > 1)).sum();
+        let begins = self.works(at, cost);
+        self.commands += 1;
+        let decided = calls
+            .iter()
+            .map(|run| self.decide_one(scenario, begins, run));
+        decided.collect()
+    }
+
+    fn decide_one(&mut self, scenario: &Scenario, at: u64, run: &[Acquire]) -> Vec<Decision> {
+        let name = run[0].first.name();
+        let now = now_of(name, at);
+        let limiter = self.limiter(name);
+        let stripped;
+        let mut run = run;
+        if scenario.broken == Some(Broken::Lease) {
+            stripped = run.iter().cloned().map(without_lead).collect::<Vec<_>>();
+            run = &stripped;
+        }
+        let answers: Vec<Answer> = match run {
+            [alone] => {
+                let exact = alone.wants_remaining;
+                let answer = limiter
+                    .state
+                    .acquire_one(&alone.first, Terms::HERE, exact, now);
+                vec![answer.expect("a limit")]
+            }
+            _ => {
+                let limiters = iter::once((&mut *limiter.state, Terms::HERE));
+                call::acquire(limiters, run, now)
+                    .expect("a limit")
+                    .into_iter()
+                    .collect()
+            }
+        };
+        let answered = run.iter().zip(&answers);
+        answered
+            .map(|(acquire, answer)| self.answer(scenario, at, acquire, answer, now))
+            .collect()
+    }
+
+    fn answer(
+        &mut self,
+        scenario: &Scenario,
+        at: u64,
+        acquire: &Acquire,
+        answer: &Answer,
+        now: Now,
+    ) -> Decision {
+        let (key, charge) = (key_of(acquire.first.name()), &acquire.first);
+        let decision = acquire.decision(&[*answer]);
+        if answer.verdict != Verdict::Granted {
+            return match (scenario.broken, &self.last_grant) {
+                (Some(Broken::Reply), Some((of, grant)))
+                    if *of == key && self.grants.is_multiple_of(50) =>
+                {
+                    grant.clone()
+                }
+                _ => decision,
+            };
+        }
+        self.grants += 1;
+        if charge.lead == 0 {
+            self.granted.insert(charge.id, at / MILLI);
+        }
+        self.record_entry(charge, scenario, now);
+        match scenario.broken {
+            Some(Broken::Store) if self.grants.is_multiple_of(100) => {
+                let receipt = charge.receipt();
+                let limiter = self.limiter(charge.name());
+                let _ = limiter.state.settle(&receipt, None, 0, now);
+            }
+            Some(Broken::Reply) => self.last_grant = Some((key, decision.clone())),
+            _ => {}
+        }
+        decision
+    }
+
+    /// Counts the entry that a grant adds to a log.
+    fn record_entry(&mut self, charge: &Charge, scenario: &Scenario, now: Now) {
+        let name = charge.name();
+        if name.algorithm() != Algorithm::SlidingLog {
+            return;
+        }
+        if let Some(slots) = name.slots() {
+            let end = slots.end(now.score(), scenario.interval.as_millis() as i64);
+            let limiter = self.limiter(name);
+            if std::mem::replace(&mut limiter.slot, end) == end {
+                return;
+            }
+        }
+        self.entries.push(now.score() + charge.lead);
+    }
+
+    pub(super) fn settle(&mut self, at: u64, receipt: &Receipt, keep: u32) {
+        let begins = self.works(at, cost::SETTLE);
+        self.commands += 1;
+        let now = now_of(receipt.name(), begins);
+        let taken = receipt.settle();
+        let limiter = self.limiter(receipt.name());
+        // A limiter without a limit has nothing to settle.
+        let _ = limiter.state.settle(receipt, taken, keep, now);
+    }
+
+    fn limiter(&mut self, name: &Name) -> &mut Limiter {
+        let limiter = self
+            .limiters
+            .entry(key_of(name))
+            .or_insert_with(|| Limiter {
+                state: algorithm::new(name.algorithm()),
+                slot: 0,
+            });
+        limiter.state.state.count_by(name.counting());
+        limiter
+    }
+}
+
+fn without_lead(mut acquire: Acquire) -> Acquire {
+    acquire.first.lead = 0;
+    acquire
+}
+
+/// Logs count milliseconds, GCRA microseconds.
+fn now_of(name: &Name, at: u64) -> Now {
+    match name.algorithm() {
+        Algorithm::Gcra => Now::at((at / 1000) as i64),
+        _ => Now::millis((at / MILLI) as i64),
+    }
+}
+
+fn cost_of(run: &[Acquire], in_batch: bool) -> u64 {
+    let name = run[0].first.name();
+    let [one, further] = match name.algorithm() {
+        Algorithm::Gcra => cost::GCRA,
+        Algorithm::SlidingLog if name.slots().is_some() => cost::SLOTS,
+        Algorithm::SlidingLog if in_batch => cost::LOG_IN_BATCH,
+        Algorithm::SlidingLog => cost::LOG,
+        _ => cost::WINDOW,
+    };
+    one + (run.len() as u64 - 1) * further
+}
+
+/// Returns the number of the key that a name was made of.
+pub(super) fn key_of(name: &Name) -> u32 {
+    let digits = name.as_str().bytes().filter(u8::is_ascii_digit);
+    digits.fold(0, |key, digit| key * 10 + u32::from(digit - b'0'))
+}

@@ -1,0 +1,95 @@
+//! What limiters weigh in Redis: the table of `src/docs/capacity.md`, measured anew.
+
+use crate::scene::*;
+
+const PAGE: &str = include_str!("../../src/docs/capacity.md");
+/// So many limiters for each cell of the table, and the grants of each.
+const CELLS: [(usize, usize); 3] = [(2000, 1), (1000, 10), (400, 100)];
+const AT_ONCE: usize = 50;
+/// By so many bytes the server's own memory differs meanwhile.
+const OWN: i64 = 60_000;
+
+/// The memory of the server, as it counts it itself.
+fn used(server: &RedisServer) -> i64 {
+    let info = server.cli(&["INFO", "memory"]);
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    line.expect("its memory").trim().parse().expect("bytes")
+}
+
+/// Returns the bytes of a limiter with so many grants, one after the other: the mean of many, which
+/// a rule made.
+async fn weight(way: Way, limit: Limit, (limiters, grants): (usize, usize)) -> i64 {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().expect("a store");
+    let rule = way.rule(Rule::new("address", limit, FromHeader::new("x-key")));
+    let layer = RateLimitLayer::new(&store, rule);
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let ask = |number: usize| {
+        let (service, key) = (
+            service.clone(),
+            format!("10.0.{:03}.{:03}", number / 250, number % 250),
+        );
+        async move {
+            let request = Request::builder()
+                .header("x-key", key)
+                .body(())
+                .expect("a request");
+            let answer = service.oneshot(request).await.expect("an answer");
+            assert_eq!(answer.status(), StatusCode::OK);
+        }
+    };
+    // What a store needs for itself.
+    let warm_up = (limiters..limiters + AT_ONCE).map(ask);
+    warm_up.collect::<JoinSet<_>>().join_all().await;
+    let before = used(&server);
+    for _ in 0..grants {
+        // So few at a time that none is answered by policy.
+        for first in (0..limiters).step_by(AT_ONCE) {
+            let calls = (first..first + AT_ONCE).map(ask);
+            calls.collect::<JoinSet<_>>().join_all().await;
+        }
+    }
+    (used(&server) - before) / limiters as i64
+}
+
+/// The hash tables of a server double now and then, which is a tenth of a small limiter.
+#[tokio::test]
+async fn limiters_weigh_what_the_page_on_capacity_says() {
+    // A slot of it is longer than the test.
+    let limit = Limit::per_day(1_000_000);
+    let ways = [
+        ("sliding log", Way::Log, limit),
+        ("in 100 slots", Way::Slots(100), limit),
+        ("fixed window", Way::Window, limit),
+        ("GCRA", Way::Gcra, limit),
+        ("calendar", Way::Log, Limit::daily(1_000_000)),
+    ];
+    for (name, way, limit) in ways {
+        let row = PAGE
+            .lines()
+            .rfind(|line| line.starts_with(&format!("| {name} |")));
+        let row = row.unwrap_or_else(|| panic!("the page has no row {name:?}"));
+        let figures = row
+            .split('|')
+            .skip(2)
+            .map(|cell| cell.trim().replace(' ', ""));
+        let figures: Vec<i64> = figures.filter_map(|cell| cell.parse().ok()).collect();
+        assert_eq!(figures.len(), CELLS.len(), "{row}");
+        for (said, cell) in figures.iter().zip(CELLS) {
+            let found = weight(way, limit, cell).await;
+            println!(
+                "{name}, {} grants: {found} bytes, {said} on the page",
+                cell.1
+            );
+            assert!(
+                (found - said).abs() <= said / 5 + OWN / cell.0 as i64,
+                "{name}, {} grants: {found}",
+                cell.1
+            );
+        }
+    }
+}
