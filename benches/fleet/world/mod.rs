@@ -24,7 +24,7 @@ pub use self::scenario::{Broken, Scenario, Trouble};
 use self::{book::Book, network::Network};
 pub use crate::limit::Algorithm;
 use crate::{
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     failure_policy::FailurePolicy,
     labels::Labels,
     limit::{Limit, LimitSource, Slots},
@@ -226,9 +226,9 @@ impl Fleet {
         });
         let name = name.counted_by(self.scenario.algorithm).in_slots(slots);
         let limit = LimitSource::Code(Limit::new(limit, interval));
-        let charge = Charge {
+        let charge = LimiterCharge {
             lease: self.scenario.lease,
-            ..Charge::named(name, limit, Arc::clone(&self.labels), 1)
+            ..LimiterCharge::named(name, limit, Arc::clone(&self.labels), 1)
         };
         let policy = FailurePolicy::local(1.0 / self.scenario.processes as f64);
         Acquire {

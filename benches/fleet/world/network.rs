@@ -21,7 +21,7 @@ use crate::{
     demand::Acquire,
     limit::Algorithm,
     receipt::Receipt,
-    store::{Listeners, guard::breaker::Traffic},
+    store::{Listeners, guard::breaker::NodeTraffic},
 };
 
 /// The most calls in a command, and the most such commands in flight: as in `batch.rs`.
@@ -55,7 +55,7 @@ pub(super) struct Network {
 
 /// The connections of one process.
 pub(super) struct Link {
-    pub(super) traffic: Arc<Traffic>,
+    pub(super) traffic: Arc<NodeTraffic>,
     pub(super) listeners: Listeners,
     /// Whether what is sent gets lost.
     cut: bool,
@@ -108,7 +108,7 @@ impl Network {
     }
 
     /// Adds the connections of a process, and returns their number.
-    pub(super) fn connect(&mut self, traffic: Arc<Traffic>, listeners: Listeners) -> usize {
+    pub(super) fn connect(&mut self, traffic: Arc<NodeTraffic>, listeners: Listeners) -> usize {
         self.links.push(Link {
             traffic,
             listeners,

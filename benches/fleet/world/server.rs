@@ -9,7 +9,7 @@ use crate::{
     },
     clock::Now,
     decision::Decision,
-    demand::{Acquire, Charge},
+    demand::{Acquire, LimiterCharge},
     limit::Algorithm,
     name::Name,
     receipt::{PermitId, Receipt},
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// Counts the entry that a grant adds to a log.
-    fn record_entry(&mut self, charge: &Charge, scenario: &Scenario, now: Now) {
+    fn record_entry(&mut self, charge: &LimiterCharge, scenario: &Scenario, now: Now) {
         let name = charge.name();
         if name.algorithm() != Algorithm::SlidingLog {
             return;
