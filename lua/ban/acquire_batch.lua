@@ -7,7 +7,7 @@
 -- Redisson has no bans.
 --
 --- @include lib/decide.lua
---- @include acquire.lua, with what stands in front of it
+--- @include ban/acquire.lua, around a sliding log
 
 end
 

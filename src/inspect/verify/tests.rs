@@ -46,7 +46,8 @@ fn read(file: &str) -> String {
 /// comes before the script, or after it if that line is the last. `other` stands for what may be
 /// another algorithm's.
 fn join(file: &str, slots: bool, other: &str, joined: &mut Vec<String>) {
-    if joined.iter().any(|known| known == file) {
+    // The beginning of a function may stand in a function.
+    if file != "lib/decide.lua" && joined.iter().any(|known| known == file) {
         return;
     }
     let text = read(file);
@@ -61,6 +62,9 @@ fn join(file: &str, slots: bool, other: &str, joined: &mut Vec<String>) {
             None => join(include, false, other, joined),
             Some((include, "with slots")) if slots => join(include, false, other, joined),
             Some((_, "with slots")) => {}
+            Some((include, "around a sliding log")) => {
+                join(include, false, "sliding_log/acquire_list.lua", joined);
+            }
             Some(_) => join(other, slots, other, joined),
         }
     }
