@@ -322,7 +322,7 @@ impl AnyStore for Recording {
         match Arc::clone(&self.guarded).acquire(acquire) {
             Deciding::Ready(Some(decision)) => {
                 hearing.hear(&decision, self.comes_at_once());
-                Deciding::ready(decision)
+                Deciding::Ready(Some(decision))
             }
             deciding => Deciding::Pending(Box::pin(Heard { hearing, deciding })),
         }
