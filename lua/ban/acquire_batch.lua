@@ -11,12 +11,14 @@
 
 end
 
+local unpack = rawget(_G, 'unpack') or table.unpack
 local replies, key, at = {}, 0, 0
 while at < #ARGV do
   local last, until_then = key + ARGV[at + 1], at + 2 + ARGV[at + 2]
-  local keys, given = { unpack(KEYS, key + 1, last) }, { unpack(ARGV, at + 3, until_then) }
+  local decided, reply = pcall(function()
+    return decide({ unpack(KEYS, key + 1, last) }, { unpack(ARGV, at + 3, until_then) })
+  end)
   key, at = last, until_then
-  local decided, reply = pcall(decide, keys, given)
   replies[#replies + 1] = decided and reply
 end
 return replies

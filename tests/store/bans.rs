@@ -283,6 +283,25 @@ async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     }
 }
 
+/// Asks for 40 keys at once. Returns why each was refused, if it was.
+async fn ask_at_once(layer: &RateLimitLayer) -> Vec<Option<RefusalKind>> {
+    let asking = (0..40).map(|key| {
+        let request = Request::builder().uri("/1");
+        let request = request.header("x-key", format!("key{key}"));
+        let layer = layer.clone();
+        tokio::spawn(async move { decide(&layer, request.body(()).unwrap()).await })
+    });
+    let asking: Vec<_> = asking.collect();
+    let mut kinds = Vec::new();
+    for asked in asking {
+        kinds.push(match asked.await.unwrap() {
+            Decision::Allow(_) => None,
+            Decision::Deny(refusal) => Some(refusal.kind()),
+        });
+    }
+    kinds
+}
+
 /// Callers of different keys share calls, and what is wrong with one key is that of its caller.
 #[tokio::test]
 async fn calls_for_different_keys_go_together() {
@@ -290,24 +309,6 @@ async fn calls_for_different_keys_go_together() {
     let limiter = |key: usize| {
         let key = format!("key{key}");
         process.layer.limiter("api", [&*key]).unwrap()
-    };
-    let ask_all = async || {
-        let asking = (0..40).map(|key| {
-            let request = Request::builder()
-                .uri("/1")
-                .header("x-key", format!("key{key}"));
-            let layer = process.layer.clone();
-            tokio::spawn(async move { decide(&layer, request.body(()).unwrap()).await })
-        });
-        let asking: Vec<_> = asking.collect();
-        let mut kinds = Vec::new();
-        for asked in asking {
-            kinds.push(match asked.await.unwrap() {
-                Decision::Allow(_) => None,
-                Decision::Deny(refusal) => Some(refusal.kind()),
-            });
-        }
-        kinds
     };
     // Nothing is known of a key of another type, and its caller is counted here.
     let wrong = limiter(7);
@@ -317,7 +318,7 @@ async fn calls_for_different_keys_go_together() {
         Some(RefusalKind::OverLimit),
         Some(RefusalKind::Banned),
     ] {
-        let kinds = ask_all().await;
+        let kinds = ask_at_once(&process.layer).await;
         let others = kinds.iter().enumerate().filter(|(key, _)| *key != 7);
         for (key, kind) in others {
             assert_eq!(*kind, expected, "{key}");
@@ -326,4 +327,24 @@ async fn calls_for_different_keys_go_together() {
         assert!((2..12).contains(&calls), "{calls} calls of 40 callers");
     }
     assert!(limiter(3).banned_until().await.unwrap().is_some());
+}
+
+/// Others would wait for what is read of many refusals, and a list is asked anew without its
+/// shadow rules, which no batch may precede.
+#[tokio::test]
+async fn calls_that_read_much_or_are_of_lists_go_alone() {
+    let (_, [process, _]) = two(&rule(1, 101));
+    let second = Limit::per_hour(9)
+        .by(FromHeader::new("x-key"))
+        .named("second");
+    let list = RateLimitLayer::builder(&process.store)
+        .otherwise([rule(1, 3).named("list"), second])
+        .build()
+        .unwrap();
+    for layer in [&process.layer, &list] {
+        for expected in [None, Some(RefusalKind::OverLimit)] {
+            assert_eq!(ask_at_once(layer).await, [expected; 40]);
+            assert_eq!(process.calls(), 40);
+        }
+    }
 }

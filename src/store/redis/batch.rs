@@ -55,6 +55,10 @@ use crate::{
 const LONGEST: usize = 64;
 /// The most batches in flight. More are smaller, and cost more.
 const MOST: usize = 8;
+/// The most refusals before a ban, and the most callers that may be banned, for a call to go with
+/// others: it reads each refusal, and writes each caller's.
+const MOST_STRIKES: u32 = 100;
+const MOST_BANNED: usize = 8;
 
 /// The calls to a server, past its breakers.
 pub(crate) struct Batches {
@@ -170,10 +174,18 @@ impl Batches {
     }
 
     /// Returns the queue that a call may stand in. Callers that wait for permits may give back while
-    /// their call stands there, and it would take after that.
+    /// their call stands there, and it would take after that. A list is asked again without its
+    /// shadow rules if one of them fails: nothing that is given back may be under way then.
     fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
-        let together = run.iter().all(|acquire| acquire.max_wait.is_none())
+        let is_short = |acquire: &Acquire| {
+            let ban = acquire.first.labels.ban;
+            ban.is_none_or(|ban| ban.after <= MOST_STRIKES && run.len() <= MOST_BANNED)
+        };
+        let goes = |acquire: &Acquire| {
+            acquire.max_wait.is_none() && acquire.rest.is_empty() && is_short(acquire)
+        };
+        let together = run.iter().all(goes)
             && !self.connection.is_cluster()
             && !self.no_cross_slot.load(Relaxed);
         let runtime = Handle::try_current().ok().filter(|_| together)?;

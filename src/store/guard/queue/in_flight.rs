@@ -24,7 +24,7 @@ use crate::{
 
 /// The most calls in flight to a node, and the least bound.
 const MOST: usize = 256;
-const LEAST: usize = 16;
+const LEAST: usize = 4;
 
 /// The calls in flight to the nodes of a store.
 pub(crate) struct InFlight {
@@ -46,6 +46,8 @@ pub(super) struct Bounds {
 struct Node {
     bounds: Bounds,
     bound: usize,
+    /// Calls that ended in time while as many as the bound were in flight, since it was raised.
+    in_time: usize,
     /// When the bound was lowered last.
     lowered: Duration,
     last: u64,
@@ -188,6 +190,7 @@ impl Node {
         Self {
             bounds,
             bound: bounds.most,
+            in_time: 0,
             lowered: Duration::ZERO,
             last: 0,
             sent: VecDeque::new(),
@@ -254,7 +257,11 @@ impl Node {
         if now.saturating_sub(sent) > self.bounds.deadline / 2 {
             self.lower(now);
         } else if was_full {
-            self.bound = (self.bound + 1).min(self.bounds.most);
+            self.in_time += 1;
+            if self.in_time >= self.bound {
+                self.in_time = 0;
+                self.bound = (self.bound + 1).min(self.bounds.most);
+            }
         }
     }
 
@@ -262,7 +269,7 @@ impl Node {
     fn lower(&mut self, now: Duration) {
         if now.saturating_sub(self.lowered) >= self.bounds.deadline {
             self.lowered = now;
-            self.bound = (self.bound / 4 * 3).max(self.bounds.least);
+            self.bound = (self.bound / 2).max(self.bounds.least);
         }
     }
 }
