@@ -6,9 +6,10 @@
 //!
 //! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
 //! queue of their runtime and script, and a task sends as many as have come: see
-//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits that ban. Each limiter is decided as by a call of its own, and an
-//! error is that of its limiter alone: what a batch cannot answer is asked alone, once. A batch has
-//! only calls that may be sent twice, so what it may have done before does no harm.
+//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits that ban. Each
+//! limiter is decided as by a call of its own, and an error is that of its limiter alone: what a
+//! batch cannot answer is asked alone, once. A batch has only calls that may be sent twice, so what
+//! it may have done before does no harm.
 //!
 //! The keys of a batch are of different hash slots, so a Redis Cluster has none.
 
@@ -17,6 +18,7 @@ use std::{
     future::poll_fn,
     mem,
     pin::pin,
+    ptr,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -37,7 +39,10 @@ use super::{
     classify::Class,
     node,
     transport::connection::Connection,
-    wire::{self, script::ScriptCall},
+    wire::{
+        self,
+        script::{Script, ScriptCall},
+    },
 };
 use crate::{
     clock::moment,
@@ -66,9 +71,8 @@ pub(crate) struct Batches {
     /// They keep decisions away from failing servers. Verbs and receipts pass them: for these an
     /// operator waits, or no caller at all.
     pub(super) breakers: Breakers,
-    /// By runtime: one that is not driven delays its own callers only. Calls of different scripts
-    /// stand in different queues.
-    queues: Mutex<HashMap<Id, [Queue; wire::BATCHED]>>,
+    /// By runtime, as one that is not driven delays its own callers only, and by script.
+    queues: Mutex<HashMap<QueueKey, Queue>>,
     /// The number of the last that came. It is drawn with the queues locked: by it a call finds its
     /// place.
     last: AtomicU64,
@@ -78,11 +82,20 @@ pub(crate) struct Batches {
     no_cross_slot: AtomicBool,
 }
 
-/// Which queue: whose runtime sends its calls, and the number of their script.
+/// The runtime of a queue, and the address of its script.
+type QueueKey = (Id, usize);
+
+/// The runtime whose task sends the calls of a queue, and the script that carries them out.
 #[derive(Clone)]
 struct QueueOf {
     runtime: Handle,
-    script: usize,
+    script: &'static Script,
+}
+
+impl QueueOf {
+    fn key(&self) -> QueueKey {
+        (self.runtime.id(), ptr::from_ref(self.script).addr())
+    }
 }
 
 #[derive(Default)]
@@ -173,8 +186,8 @@ impl Batches {
         outcome
     }
 
-    /// Returns the queue that a call may stand in. Callers that wait for permits may give back while
-    /// their call stands there, and it would take after that. A list is asked again without its
+    /// Returns the queue that a call may stand in. Callers that wait for permits may give back
+    /// while their call stands there, and it would take after that. A list is asked again without its
     /// shadow rules if one of them fails: nothing that is given back may be under way then.
     fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
@@ -239,7 +252,7 @@ impl Batches {
     /// Lets a call go alone if none is in flight.
     fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
         let mut queues = lock(&self.queues);
-        let queue = &mut queues.entry(of.runtime.id()).or_default()[of.script];
+        let queue = queues.entry(of.key()).or_default();
         if queue.in_flight > 0 || queue.is_sending {
             return None;
         }
@@ -259,7 +272,7 @@ impl Batches {
         let (sender, reply) = oneshot::channel();
         let (number, begins) = {
             let mut queues = lock(&self.queues);
-            let queue = &mut queues.entry(of.runtime.id()).or_default()[of.script];
+            let queue = queues.entry(of.key()).or_default();
             let number = self.last.fetch_add(1, Relaxed);
             let member = Member {
                 number,
@@ -275,8 +288,7 @@ impl Batches {
         }
         BatchPlace {
             batches: self,
-            runtime: of.runtime.id(),
-            script: of.script,
+            queue: of.key(),
             number,
             run,
             reply,
@@ -323,20 +335,15 @@ impl Batches {
         }
     }
 
-    /// Acts on a queue of a runtime, and removes its queues if they are idle.
-    fn with<T>(&self, runtime: Id, script: usize, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+    /// Acts on a queue, and removes it if it is idle.
+    fn with<T>(&self, key: QueueKey, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
         let mut queues = lock(&self.queues);
-        let of_runtime = queues.get_mut(&runtime)?;
-        let acted = act(&mut of_runtime[script]);
-        let is_idle = |queue: &Queue| queue.in_flight == 0 && !queue.is_sending;
-        if of_runtime.iter().all(is_idle) {
-            queues.remove(&runtime);
+        let queue = queues.get_mut(&key)?;
+        let acted = act(queue);
+        if queue.in_flight == 0 && !queue.is_sending {
+            queues.remove(&key);
         }
         Some(acted)
-    }
-
-    fn with_queue<T>(&self, of: &QueueOf, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
-        self.with(of.runtime.id(), of.script, act)
     }
 }
 
@@ -387,7 +394,7 @@ struct CallInFlight {
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
-        let begins = self.batches.with_queue(&self.queue, |queue| {
+        let begins = self.batches.with(self.queue.key(), |queue| {
             queue.in_flight = queue.in_flight.saturating_sub(1);
             queue.begins()
         });
@@ -400,8 +407,7 @@ impl Drop for CallInFlight {
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
 struct BatchPlace<'a> {
     batches: &'a Batches,
-    runtime: Id,
-    script: usize,
+    queue: QueueKey,
     number: u64,
     run: &'a [Acquire],
     reply: oneshot::Receiver<Result<Value, Failure>>,
@@ -412,7 +418,7 @@ impl Drop for BatchPlace<'_> {
         if self.reply.is_terminated() {
             return;
         }
-        let left = self.batches.with(self.runtime, self.script, |queue| {
+        let left = self.batches.with(self.queue, |queue| {
             let members = &mut queue.members;
             let at = members.binary_search_by_key(&self.number, |(member, _)| member.number);
             members.remove(at.ok()?)
@@ -443,7 +449,7 @@ impl Task {
         let departing = OnDrop::new(|| {
             batches.departing.fetch_sub(1, SeqCst);
         });
-        let taken = batches.with_queue(&self.queue, |queue| (queue.take(), queue.begins()));
+        let taken = batches.with(self.queue.key(), |queue| (queue.take(), queue.begins()));
         self.has_begun = true;
         let _in_flight = batches.in_flight(self.queue.clone());
         let Some(((mut members, calls), begins)) = taken else {
@@ -474,7 +480,7 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         if !self.has_begun {
-            let left = self.batches.with_queue(&self.queue, |queue| {
+            let left = self.batches.with(self.queue.key(), |queue| {
                 queue.is_sending = false;
                 mem::take(&mut queue.members)
             });

@@ -88,7 +88,8 @@ pub(crate) fn acquire(
         .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
     let counting = format::acquire(script, limiters.iter().copied(), callers, false, ask);
     let pieces = format::pieces(&counting).unwrap_or_default();
-    let (keys_of_limits, arguments) = pieces[3..].split_at(5 * limiters.len());
+    let own = pieces.get(3..).unwrap_or_default();
+    let (keys_of_limits, arguments) = own.split_at(own.len().min(5 * limiters.len()));
     let banning = limiters
         .iter()
         .filter(|(charge, _)| charge.labels.ban.is_some());

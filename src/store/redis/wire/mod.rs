@@ -48,27 +48,23 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
     scripts(slotted.unwrap_or(&acquire.first).name())
 }
 
-/// How many scripts there are whose calls go together.
-pub(super) const BATCHED: usize = 2;
-
-/// Returns the number of such a script.
-pub(crate) fn batch_of(script: &'static Script) -> Option<usize> {
-    match ptr::eq(script, &*sliding_log::ACQUIRE) {
-        true => Some(0),
-        false => ptr::eq(script, &*ban::SLIDING_LOG).then_some(1),
-    }
+/// Returns the script that carries out several calls of this one, if there is one.
+pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
+    let batches: [[&'static Script; 2]; 2] = [
+        [&sliding_log::ACQUIRE, &sliding_log::ACQUIRE_BATCH],
+        [&ban::SLIDING_LOG, &ban::BATCH],
+    ];
+    let mut batches = batches.into_iter();
+    batches.find_map(|[one, several]| ptr::eq(script, one).then_some(several))
 }
 
-/// Returns one call that carries out these, which are of one script: see
-/// `lua/sliding_log/acquire_batch.lua`. `None` if they have no such script.
+/// Returns one call that carries out these, which are of one script. `None` if it has no batch.
 pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> Option<ScriptCall> {
+    let script = batch_of(calls.clone().next()?.script)?;
     let commands = calls.clone().map(|call| &call.command);
-    let (script, command): (&'static Script, _) = match batch_of(calls.clone().next()?.script)? {
-        0 => {
-            let script = &sliding_log::ACQUIRE_BATCH;
-            (script, format::batch(script, commands)?)
-        }
-        _ => (&ban::BATCH, ban::batch(commands)?),
+    let command = match ptr::eq(script, &*ban::BATCH) {
+        true => ban::batch(commands)?,
+        false => format::batch(script, commands)?,
     };
     Some(ScriptCall {
         script,
@@ -125,7 +121,7 @@ pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
 /// Returns the error without the arguments of the command: one of them is a key.
 ///
 /// A server, or what stands in front of one, that lacks a command answers `ERR unknown command
-/// 'EVALSHA', with args beginning with: ..`. Errors are logged, and a key is somebody's.
+/// 'EVALSHA', with args beginning with: ..`. Errors are logged, and a key may name a person.
 fn unquoted(error: RedisError) -> RedisError {
     let quotes = |said: &str| said.contains("args beginning with");
     if !error.detail().is_some_and(quotes) {
