@@ -8,7 +8,7 @@
 --                    caused; when that is forgotten, and the key vanishes; when the call that was
 --                    refused has room, not before the end
 -- ARGV  1  the number of limiters
---       for each limiter six, empty where it bans nobody: after how many refusals; within how many
+--       for each limiter six, empty if it has no ban: after how many refusals; within how many
 --       ms; for how many ms at first, and at most; how many refusals were answered from memory, and
 --       how many ms ago the first was
 --       the id of those, 16 bytes
@@ -20,9 +20,8 @@
 --          how many refusals count
 --          rate and interval as stored, where 1 is nil; else 0
 --
--- Redisson has no bans. What is banned takes nothing, but for callers that were granted before: a
--- call may come twice, and each refusal counts once. Callers that wait ask again, and have not been
--- refused yet.
+-- Redisson has no bans. A banned caller takes nothing, unless it was granted before: a call may come
+-- twice, and each refusal counts once. Callers that wait ask again, and have not been refused yet.
 --
 --- @include lib/decide.lua
 --- @include sliding_log/acquire_list.lua, or another algorithm's
@@ -142,7 +141,7 @@ for place = 1, limiters do
   end
 end
 
--- The decision. While a ban is in force, only callers that were granted before are told so: what
+-- The decision. While a ban is in force, only callers that were granted before are granted: what
 -- others ask for is more than any limit has.
 
 local held = {}
@@ -182,7 +181,7 @@ for caller = 1, reply and not banned and reply[1] == 1 and callers or 0 do
     local id = string.sub(args[ask_of(caller, place) + 1], 2, 17)
     local is_last = not waits or is_shadow(caller, place) and granted
     if not ban.after or ban.first > 0 then
-      -- It bans nobody, or this caller already.
+      -- It has no ban, or has banned this caller.
     elseif status == 1 and ban.count > 0 then
       -- Refused, and granted when it came again.
       ban.count = ban.count

@@ -80,7 +80,7 @@ impl Ban {
         self
     }
 
-    /// Checks that it bans somebody, some time.
+    /// Checks that a caller can be banned by it, and for how long.
     pub(crate) fn check(&self, rule: &str) -> Result<(), ConfigError> {
         if !(1..=MOST_STRIKES).contains(&self.after) {
             bail!(Rule: "rule {rule:?} bans after 1 to {MOST_STRIKES} refusals, not {}", self.after);

@@ -183,8 +183,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns the same [`ConfigError`]s as [`build`](crate::RateLimitLayerBuilder::build). The layer
-    /// then keeps its current rules.
+    /// Returns the same [`ConfigError`]s as [`build`](crate::RateLimitLayerBuilder::build). The
+    /// layer then keeps its current rules.
     ///
     /// # Example
     ///

@@ -39,9 +39,9 @@ const TWENTY: &[Limit] = &[Limit {
 /// How far the wrong clock is ahead: `clock.c` says so, too.
 const AHEAD: &str = "120 s";
 
-/// In any interval, as two instances are asked that share their state, if it is in Redis: the most
-/// that were certainly admitted in one, and whether that is what is promised. A request, and a flood
-/// that begins when most of an interval is over.
+/// Returns the most requests that were certainly admitted in one interval, and whether that is what
+/// is promised. Two instances are asked; on Redis they share their state. One request comes first,
+/// and a flood when most of an interval is over.
 pub(crate) async fn over(entry: &Entry, url: &str) -> (usize, bool) {
     const LIMIT: Limit = Limit {
         permits: 50,
@@ -420,8 +420,8 @@ impl Expiry {
         begun
     }
 
-    /// When all has expired: milliseconds of the dearest of a hundred calls, and bytes in Redis that
-    /// each idle key still takes.
+    /// Returns the milliseconds of the dearest of a hundred calls when all has expired, and the bytes
+    /// that each idle key still takes in Redis.
     pub(crate) async fn end(self, database: &Database) -> (f64, Option<f64>) {
         let held = self.entry.on_redis().then(|| {
             let pattern = format!("*expiry-many-{}-*", self.name);

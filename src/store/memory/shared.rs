@@ -157,8 +157,8 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    /// Counts for one caller of one limiter that has a place, as nearly all are. Returns the limiter
-    /// too if it granted.
+    /// Counts for one caller of one limiter that has a place, as nearly all are. Returns the
+    /// limiter, too, if it granted.
     #[inline]
     fn count_one(&self, acquire: &Acquire) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let (charge, now) = (&acquire.first, self.now());

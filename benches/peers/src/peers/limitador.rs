@@ -1,6 +1,6 @@
 //! `limitador`, as its documentation shows it: limits with a variable in a namespace, and one call
-//! that checks and updates. In memory alone: of 0.14.0 and those before, `redis_storage` compiles only
-//! with `disk_storage`, which is RocksDB, in C++ and with libclang.
+//! that checks and updates. In memory alone: up to 0.14.0, `redis_storage` compiles only with
+//! `disk_storage`, which is RocksDB, in C++ and with libclang.
 
 use std::collections::HashMap;
 

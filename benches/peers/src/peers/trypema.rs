@@ -11,7 +11,10 @@ use trypema::{
 };
 
 use super::{Entry, Form, Place, Promise, State, contestant};
-use crate::contest::{Answer, Limit, Peer, User};
+use crate::{
+    contest::{Answer, Limit, Peer, User},
+    work::Contestant,
+};
 
 const ENTRY: Entry = Entry {
     package: "trypema",
@@ -34,43 +37,38 @@ pub(super) const ENTRIES: [Entry; 3] = [
     Entry {
         name: "trypema, Redis",
         build: |limits, place| {
-            Box::pin(async move {
-                let mut providers = Vec::new();
-                for (at, limit) in limits.iter().enumerate() {
-                    let provider = RedisRateLimiterProvider::builder(connection(&place).await)
-                        .prefix(prefix(&place, at));
-                    providers.push((windowed(provider, limit), rate(limit)));
-                }
-                contestant(Limiters(providers))
-            })
+            Box::pin(on_redis(limits, place, |connection, prefix| {
+                RedisRateLimiterProvider::builder(connection).prefix(prefix)
+            }))
         },
         ..ENTRY
     },
     Entry {
         name: "trypema, hybrid",
         build: |limits, place| {
-            Box::pin(async move {
-                let mut providers = Vec::new();
-                for (at, limit) in limits.iter().enumerate() {
-                    let provider = HybridRateLimiterProvider::builder(connection(&place).await)
-                        .prefix(prefix(&place, at))
-                        .sync_interval(SyncInterval::milliseconds_or_panic(10));
-                    providers.push((windowed(provider, limit), rate(limit)));
-                }
-                contestant(Limiters(providers))
-            })
+            Box::pin(on_redis(limits, place, |connection, prefix| {
+                HybridRateLimiterProvider::builder(connection)
+                    .prefix(prefix)
+                    .sync_interval(SyncInterval::milliseconds_or_panic(10))
+            }))
         },
         ..ENTRY
     },
 ];
 
-async fn connection(place: &Place) -> ConnectionManager {
+async fn on_redis<B: RateLimiterBuilder<Provider: Provider>>(
+    limits: Vec<Limit>,
+    place: Place,
+    builder: impl Fn(ConnectionManager, RedisKey) -> B,
+) -> Option<Arc<dyn Contestant>> {
     let client = redis1::Client::open(place.url.as_str()).unwrap();
-    client.get_connection_manager().await.unwrap()
-}
-
-fn prefix(place: &Place, at: usize) -> RedisKey {
-    RedisKey::try_from(format!("{}-{at}", place.label)).unwrap()
+    let mut providers = Vec::new();
+    for (at, limit) in limits.iter().enumerate() {
+        let connection = client.get_connection_manager().await.unwrap();
+        let prefix = RedisKey::try_from(format!("{}-{at}", place.label)).unwrap();
+        providers.push((windowed(builder(connection, prefix), limit), rate(limit)));
+    }
+    contestant(Limiters(providers))
 }
 
 fn windowed<B: RateLimiterBuilder>(provider: B, limit: &Limit) -> Arc<B::Provider> {

@@ -2,8 +2,9 @@
 //!
 //! Calls beyond what a server answers in time only make each other late, so some wait here before
 //! they are sent, in the order of arrival, and the others are overload: their callers are answered
-//! by policy, and the breaker learns nothing. The bound falls where calls take longer than half of
-//! a deadline. A call that is older than a deadline does not count.
+//! by policy, and the breaker learns nothing. The bound halves, once a deadline, where calls take
+//! longer than half of one, and grows by one when as many calls as the bound were in time. A call
+//! that is older than a deadline does not count.
 
 use std::{
     collections::VecDeque,
