@@ -17,6 +17,9 @@ use super::{
 /// By how much clocks of whole milliseconds may be apart.
 const SLACK: Duration = Duration::from_millis(5);
 
+/// For how long after its caller was answered a call may be under way: no row keeps one up longer.
+const UNDER_WAY: Duration = Duration::from_secs(2);
+
 /// The refusals of each user of each lane that bans.
 #[derive(Debug, Default)]
 pub struct Bans(BTreeMap<(usize, usize), Refusals>);
@@ -38,7 +41,7 @@ impl Bans {
         let times = [answer.sent, answer.sent + answer.took];
         match answer.outcome {
             Outcome::Refused(By::Store | By::Cache, _) => user.over.push(times),
-            Outcome::Refused(By::Policy, _) => user.over.push([times[0], times[1] + LONG]),
+            Outcome::Refused(By::Policy, _) => user.over.push([times[0], times[1] + UNDER_WAY]),
             Outcome::Banned(_, wait) => {
                 let since =
                     |time: Duration| (time + wait.unwrap_or_default()).saturating_sub(BANNED);
@@ -120,6 +123,10 @@ mod tests {
         let answers = (1..STRIKES).map(|_| unheard(1200)).chain([BANNED]);
         let early = std::panic::catch_unwind(|| bans(answers).check(Duration::ZERO));
         early.expect_err("calls that are sent after the ban do not count");
+        let late = (4000, BANNED.1);
+        let answers = (1..STRIKES).map(|_| unheard(50)).chain([late]);
+        let late = std::panic::catch_unwind(|| bans(answers).check(Duration::ZERO));
+        late.expect_err("calls that are no longer under way do not count");
     }
 
     #[test]
