@@ -344,3 +344,20 @@ fn what_opens_again_and_again_is_told_of_once_a_minute() {
     clock.advance(WARNED_AGAIN_AFTER - LONGEST_PAUSE);
     assert_eq!(opens(&nodes[0]), ["WARN"]);
 }
+
+/// A thread that reads holds nothing against the server, which may have answered. If it finds
+/// nothing, the silence goes on.
+#[test]
+fn a_read_that_finds_nothing_ends_no_silence() {
+    let clock = ManualClock::new();
+    let traffic = Arc::new(NodeTraffic::new(1, |_| 0, Arc::new(clock.clone())));
+    let watched = traffic.watch(|| false);
+    let is_silent = || traffic.was_silent(0, Duration::ZERO, SLOW);
+    watched.sent();
+    clock.advance(SLOW);
+    assert!(is_silent());
+    assert!(!watched.read(|| (is_silent(), 0)));
+    assert!(is_silent());
+    watched.read(|| ((), 1));
+    assert!(!is_silent());
+}

@@ -128,15 +128,15 @@ impl NodeTraffic {
         if index == 0 && self.has_unread() {
             self.came_in(0);
         }
-        // Once more: another thread may have been reading.
-        is_silent()
+        // A thread that is reading may have bytes in hand, or find none: nothing is recorded. Once
+        // more, as it may just be done.
+        !(index == 0 && self.is_reading.load(SeqCst)) && is_silent()
     }
 
-    /// Returns whether bytes have come in from the only node that were not read yet, or are just
-    /// being read.
+    /// Returns whether bytes have come in from the only node that were not read yet.
     fn has_unread(&self) -> bool {
         let watched = lock(&self.watched).upgrade();
-        watched.is_some_and(|has_unread| has_unread()) || self.is_reading.load(SeqCst)
+        watched.is_some_and(|has_unread| has_unread())
     }
 
     /// Returns the same of a list of limiters: whether any of their nodes did.
