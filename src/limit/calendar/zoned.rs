@@ -1,6 +1,6 @@
 //! Days, weeks and months of a time zone, by jiff.
 
-use std::{fmt, str::FromStr, sync::OnceLock, time::Duration};
+use std::{fmt, iter, str::FromStr, sync::OnceLock, time::Duration};
 
 use jiff::{
     Error, Timestamp, ToSpan,
@@ -171,11 +171,9 @@ impl Limit {
             Err(_) => bail!(Limit: "{name:?} is not a time zone: write an IANA name, as in \
                 `Europe/Berlin`, or `UTC`"),
         };
-        let mut known = ZONES.iter().map(|zone| zone.get_or_init(|| found.clone()));
-        let place = match found == UTC {
-            true => Some(0),
-            false => known.position(|zone| *zone == found).map(|place| place + 1),
-        };
+        let others = ZONES.iter().map(|zone| zone.get_or_init(|| found.clone()));
+        let mut zones = iter::once(&UTC).chain(others);
+        let place = zones.position(|zone| *zone == found);
         let zone = place.and_then(|place| u16::try_from(place).ok());
         calendar.zone =
             zone.ok_or_else(|| config_error!(Limit: "too many time zones are in use"))?;

@@ -1,6 +1,6 @@
 //! Limits of a rule: fixed, one of several tiers, found by a closure, or stored.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
@@ -78,7 +78,7 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
 /// ```
 #[derive(Clone)]
 pub struct Tiers {
-    pub(crate) tiers: Vec<(Cow<'static, str>, Limit)>,
+    pub(crate) tiers: Vec<(&'static str, Limit)>,
     pub(crate) choose: ChooseTier,
 }
 
@@ -91,10 +91,7 @@ impl Tiers {
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
         Self {
-            tiers: tiers
-                .into_iter()
-                .map(|(name, limit)| (Cow::Borrowed(name), limit))
-                .collect(),
+            tiers: tiers.into_iter().collect(),
             choose: Arc::new(choose),
         }
     }

@@ -45,12 +45,6 @@ enum Matcher {
     Pattern(Arc<Index>),
 }
 
-impl Matcher {
-    fn pattern(pattern: Pattern) -> Self {
-        Self::Pattern(Arc::new(Index::one(pattern)))
-    }
-}
-
 impl Requests {
     /// Matches requests from these networks, written as `10.0.0.0/8`, `2001:db8::/32` or single
     /// addresses. With [`PeerIp`](crate::key::PeerIp) it goes by the peer's address, with
@@ -90,23 +84,23 @@ impl Requests {
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
     pub fn on(pattern: &str) -> Self {
-        Self(Pattern::route(pattern).map(Matcher::pattern))
+        Self::matching(Pattern::route(pattern))
     }
 
     /// Matches calls of a gRPC method or of all methods of a service, as in
     /// [`Rules::on_grpc`](crate::Rules::on_grpc).
     pub fn on_grpc(method: &str) -> Self {
-        Self(Pattern::grpc(method).map(Matcher::pattern))
+        Self::matching(Pattern::grpc(method))
     }
 
     /// Matches requests for which a closure returns true.
     pub fn on_request(matches: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        Self::matching(Pattern::default().and(Arc::new(matches)))
+        Self::matching(Ok(Pattern::default().and(Arc::new(matches))))
     }
 
     /// Matches the requests of a pattern.
-    pub(crate) fn matching(pattern: Pattern) -> Self {
-        Self(Ok(Matcher::pattern(pattern)))
+    pub(crate) fn matching(pattern: Result<Pattern, ConfigError>) -> Self {
+        Self(pattern.map(|pattern| Matcher::Pattern(Arc::new(Index::one(pattern)))))
     }
 
     /// Checks that they may be in a list: of requests that pass if it `allows` them.

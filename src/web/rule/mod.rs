@@ -445,8 +445,8 @@ impl Rule {
 
     /// Returns the place in the file that defines it.
     fn place(&self) -> Option<String> {
-        self.line
-            .map(|line| format!("line {line}, rules.{}", self.label()))
+        let line = self.line?;
+        Some(format!("line {line}, rules.{}", self.label()))
     }
 
     /// Returns its name. A shared name is also the rule's name, if the characters allow it.

@@ -158,9 +158,7 @@ pub(super) fn segments(
 }
 
 fn segment(part: &str, is_last: bool) -> Result<Segment<'_>, &'static str> {
-    let inner = part
-        .strip_prefix('{')
-        .and_then(|part| part.strip_suffix('}'));
+    let inner = part.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
     match inner {
         Some(name) => match name.strip_prefix('*') {
             Some("") => Err("a parameter has no name"),

@@ -111,10 +111,9 @@ impl Rules {
     /// Returns these rules in place of those of a builder, which must have none yet.
     pub(crate) fn in_place_of(mut self, before: &Self) -> Self {
         if !before.entries.is_empty() || !before.otherwise.is_empty() {
-            self.replaced = Some(
-                config_error!(LimitsNothing: "`rules` would replace the rules \
-                that the builder has by now: call it first, or add those to the `Rules`"),
-            );
+            let replaced = config_error!(LimitsNothing: "`rules` would replace the rules that the \
+                builder has by now: call it first, or add those to the `Rules`");
+            self.replaced = Some(replaced);
         }
         self
     }
@@ -124,12 +123,8 @@ impl Rules {
         if let Some(replaced) = &self.replaced {
             return Err(replaced.clone());
         }
-        let mut all = self
-            .entries
-            .iter()
-            .map(|(_, _, rules)| rules)
-            .chain([&self.otherwise]);
-        if all.all(Vec::is_empty) {
+        let entries = self.entries.iter().map(|(_, _, rules)| rules);
+        if entries.chain([&self.otherwise]).all(Vec::is_empty) {
             bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
                 `.otherwise(rule)`, or `.on(pattern, rule)`");
         }

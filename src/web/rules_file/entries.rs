@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use http::{HeaderMap, Method, header, request::Parts};
+use http::{Method, header, request::Parts};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -145,7 +145,7 @@ pub(super) fn listed(
             for network in &networks {
                 // Checks each network alone, so that the error is placed at the network.
                 let alone = Requests::from_networks(address.clone(), [network.get_ref()]);
-                alone.check(allows).map_err(|error| network.fail(error))?;
+                network.place(alone.check(allows))?;
             }
             let networks = networks.iter().map(Spanned::get_ref);
             Ok(Requests::from_networks(address, networks))
@@ -159,7 +159,7 @@ pub(super) fn listed(
             if let Some(by) = by {
                 return Err(by.fail("it belongs to `networks` or `values`, which are missing"));
             }
-            Ok(Requests::matching(pattern(code, entry)?))
+            Ok(Requests::matching(Ok(pattern(code, entry)?)))
         }
         _ => Err(entry.fail(
             "`networks`, `values` and conditions on the request exclude each other: write an \
@@ -195,12 +195,10 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Definition>>) -> Result<Patte
     let fields = &entry.get_ref().0;
     let mut pattern = Pattern::default();
     if let Some(route) = &fields.route {
-        pattern = Pattern::route(route.get_ref()).map_err(|error| route.fail(error))?;
+        pattern = route.place(Pattern::route(route.get_ref()))?;
     }
     if let Some(grpc) = &fields.grpc {
-        pattern = pattern
-            .and_grpc(grpc.get_ref())
-            .map_err(|error| grpc.fail(error))?;
+        pattern = grpc.place(pattern.and_grpc(grpc.get_ref()))?;
     }
     if let Some(method) = &fields.method {
         let route = fields.route.as_ref();
@@ -241,7 +239,7 @@ fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
 fn hosts(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut hosts = Vec::new();
     for text in one_or_more(texts)? {
-        hosts.push(Host::new(text.get_ref()).map_err(|reason| text.fail(reason))?);
+        hosts.push(text.place(Host::new(text.get_ref()))?);
     }
     Ok(Arc::new(move |parts| {
         let asked = host_of(parts);
@@ -261,9 +259,7 @@ impl Host {
         };
         let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         let is_v6 = |name: &str| {
-            let inner = name
-                .strip_prefix('[')
-                .and_then(|name| name.strip_suffix(']'));
+            let inner = name.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
             inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
         };
         let named = !name.is_empty() && name.bytes().all(is_host);
@@ -291,11 +287,10 @@ impl Host {
 /// Returns the requested host without the port. HTTP/2 has it in the URI, HTTP/1 in a field that
 /// must not be repeated.
 fn host_of(parts: &Parts) -> Option<&str> {
-    parts.uri.host().or_else(|| host_field(&parts.headers))
-}
-
-fn host_field(headers: &HeaderMap) -> Option<&str> {
-    let mut fields = headers.get_all(header::HOST).iter();
+    if let Some(host) = parts.uri.host() {
+        return Some(host);
+    }
+    let mut fields = parts.headers.get_all(header::HOST).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else {
         return None;
     };

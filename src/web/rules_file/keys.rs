@@ -54,15 +54,14 @@ impl Keys {
                 return Err(name.fail("a key's name has one or more of A-Z a-z 0-9 . _ -"));
             }
             if WORDS.contains(&name.get_ref().as_str()) {
-                return Err(name.fail(format!(
-                    "`{name}` means something else: choose another name"
-                )));
+                let reason = format!("`{name}` means something else: choose another name");
+                return Err(name.fail(reason));
             }
             if known.known.contains_key(name.get_ref()) {
                 return Err(name.fail(format!("the code has a key `{name}`: choose another name")));
             }
             let key = known.definition(code, name.get_ref(), &table)?;
-            check(&name, &key)?;
+            name.place(key.check())?;
             // Later definitions may be made of it.
             known.known.insert(name.into_inner(), key);
         }
@@ -92,9 +91,8 @@ impl Keys {
             return self.expression(by, text);
         }
         let texts = one_or_more(by)?;
-        let parts = texts
-            .iter()
-            .map(|text| self.expression(text, text.get_ref()));
+        let parts = texts.iter();
+        let parts = parts.map(|text| self.expression(text, text.get_ref()));
         Ok(Any::new(parts.collect::<Result<Vec<_>, _>>()?))
     }
 
@@ -102,14 +100,10 @@ impl Keys {
     fn expression(&self, at: &impl Fail, text: &str) -> Result<Any, Mistake> {
         let mut terms: Vec<_> = text.split(" or ").map(str::trim).collect();
         let last = terms.pop_if(|last| ["shared", "skip"].contains(last));
-        let terms: Vec<_> = terms
-            .into_iter()
-            .map(|term| self.term(at, term))
-            .collect::<Result<_, _>>()?;
-        let Some(key) = Any::first_of(terms) else {
-            return Err(
-                at.fail("a key must come before `or shared` and `or skip`, as in `user or skip`")
-            );
+        let terms = terms.into_iter().map(|term| self.term(at, term));
+        let Some(key) = Any::first_of(terms.collect::<Result<_, _>>()?) else {
+            let reason = "a key must come before `or shared` and `or skip`, as in `user or skip`";
+            return Err(at.fail(reason));
         };
         Ok(match last {
             Some("shared") => Any::new(key.or_shared()),
@@ -136,9 +130,7 @@ impl Keys {
                      name `client` here",
                 ));
             }
-            ("shared" | "skip", _) => {
-                return Err(at.fail(format!("`{term}` must come last")));
-            }
+            ("shared" | "skip", _) => return Err(at.fail(format!("`{term}` must come last"))),
             _ => match self.known.get(term) {
                 Some(key) => key.clone(),
                 None => {
@@ -148,7 +140,7 @@ impl Keys {
                 }
             },
         };
-        check(at, &key)?;
+        at.place(key.check())?;
         Ok(key)
     }
 
@@ -203,18 +195,11 @@ impl Definition {
             span(&self.ipv6_prefix),
         ];
         only_with(source == "client-ip", "`from = \"client-ip\"`", proxies)?;
-        only_with(
-            source == "route",
-            "`from = \"route\"`",
-            [span(&self.services)],
-        )?;
+        let (services, plain) = ([span(&self.services)], [span(&self.plain)]);
+        only_with(source == "route", "`from = \"route\"`", services)?;
         let is_header = source.starts_with("header:");
-        only_with(is_header, "`from = \"header:NAME\"`", [span(&self.plain)])
+        only_with(is_header, "`from = \"header:NAME\"`", plain)
     }
-}
-
-fn check(at: &impl Fail, key: &impl KeyExtractor) -> Result<(), Mistake> {
-    key.check().map(|_| ()).map_err(|error| at.fail(error))
 }
 
 fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
@@ -224,13 +209,13 @@ fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
             let networks = one_or_more(trusted)?;
             for network in &networks {
                 // Checks each network alone, so that the error is placed at the network.
-                check(network, &ClientIp::behind([network.get_ref()]))?;
+                network.place(ClientIp::behind([network.get_ref()]).check())?;
             }
             ClientIp::behind(networks.iter().map(Spanned::get_ref))
         }
         (None, Some(hops)) => {
             let client = ClientIp::hops(*hops.get_ref());
-            check(hops, &client)?;
+            hops.place(client.check())?;
             client
         }
         _ => {
@@ -247,11 +232,11 @@ fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
             "forwarded" => ForwardedHeader::Forwarded,
             _ => ForwardedHeader::Single(intern(name)),
         });
-        check(header, &client)?;
+        header.place(client.check())?;
     }
     if let Some(bits) = &fields.ipv6_prefix {
         client = client.ipv6_prefix(*bits.get_ref());
-        check(bits, &client)?;
+        bits.place(client.check())?;
     }
     Ok(client)
 }

@@ -4,7 +4,6 @@ mod entries;
 mod keys;
 mod reader;
 mod rules;
-mod values;
 pub(crate) mod watch;
 
 use std::{
@@ -30,7 +29,7 @@ use super::{
 use crate::{
     error::{ConfigError, config_error},
     name::check_rule_name,
-    store::{MemoryStore, Store, rule_names::Holder},
+    store::{MemoryStore, rule_names::Holder, sealed::Sealed},
 };
 
 /// The length of the longest file, so that a wrong path cannot fill the memory.
@@ -181,7 +180,8 @@ impl RulesFile {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
         // Also runs the checks of a layer, so that a file can be checked without one.
-        check(rules.clone(), &MemoryStore::new())?;
+        let (store, defaults) = (MemoryStore::new().handle().0, Defaults::default());
+        CompiledRules::new(rules.clone(), &*store, defaults, Holder::default())?;
         Ok(rules)
     }
 
@@ -211,7 +211,7 @@ impl RulesFile {
         if let Some(headers) = file.headers {
             let styles = headers.get_ref().iter().map(header_style);
             let styles: Vec<_> = styles.collect::<Result<_, _>>()?;
-            Fields::new(&styles).map_err(|error| headers.fail(error))?;
+            headers.place(Fields::new(&styles))?;
             rules = rules.headers(styles);
         }
         Ok(rules)
@@ -260,11 +260,6 @@ fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
         ("legacy-delta", legacy(ResetUnit::DeltaSeconds)),
     ];
     one_of(style, style.get_ref(), &styles)
-}
-
-fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
-    let (store, defaults) = (store.handle().0, Defaults::default());
-    CompiledRules::new(rules, &*store, defaults, Holder::default()).map(|_| ())
 }
 
 /// Returns the text of a file.

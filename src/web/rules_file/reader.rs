@@ -57,6 +57,11 @@ impl From<toml::de::Error> for Mistake {
 /// Creates a [`Mistake`] at the place of a value.
 pub(super) trait Fail {
     fn fail(&self, reason: impl Display) -> Mistake;
+
+    /// Places the error of a check.
+    fn place<T>(&self, checked: Result<T, impl Display>) -> Result<T, Mistake> {
+        checked.map_err(|error| self.fail(error))
+    }
 }
 
 impl Fail for Range<usize> {

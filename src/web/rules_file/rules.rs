@@ -1,6 +1,6 @@
 //! Reads the tables below `rules`, one for each rule.
 
-use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use http::{Method, request::Parts};
 use serde::Deserialize;
@@ -13,17 +13,16 @@ use super::{
         ByName, Fail, Mistake, Table, Texts, Value, given, in_order, line_at, need, no_such,
         one_of, only_with, span,
     },
-    values::Time,
 };
 #[cfg(feature = "calendar")]
 use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Ban, Limit},
+    limit::{Algorithm, Ban, Limit, time},
     name::check_rule_name,
     web::{
         charge::ChargeIf,
-        key::{Any, KeyExtractor},
+        key::{Any, KeyExtractor, intern},
         rule::{CostOf, LimitOf, Rule, Tiers, pattern},
     },
 };
@@ -87,6 +86,21 @@ struct Terms {
     status: Option<u16>,
 }
 
+/// A time: `500ms`, `90s`, `1h`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct Time(Duration);
+
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let form = "write a whole number and one of ms, s, m, h or d, as in `90s`";
+        let refuse = || format!("{text:?} is not a time: {form}");
+        time(&text).map(Self).ok_or_else(refuse)
+    }
+}
+
 /// A rule, the place of its name, and whether an entry has named it.
 pub(super) struct NamedRule {
     pub(super) at: Range<usize>,
@@ -104,7 +118,7 @@ pub(super) fn read(
     let mut named = BTreeMap::new();
     let (mut line, mut counted) = (1, 0);
     for (name, table) in rules.map(Spanned::into_inner).map_or(Vec::new(), in_order) {
-        check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
+        name.place(check_rule_name(name.get_ref()))?;
         let mut rule = rule(code, keys, name.get_ref(), &table)?;
         // Counted on from the last rule: from the start each time would be quadratic in the text.
         let (at, used) = (name.span(), false);
@@ -151,7 +165,7 @@ fn rule(
     rule.slots = fields.slots;
     if let Some(lease) = &fields.lease {
         let time = lease.get_ref().0;
-        rule.check_lease(time).map_err(|error| lease.fail(error))?;
+        lease.place(rule.check_lease(time))?;
         rule.lease = time;
     }
     if let Some(policy) = &fields.on_failure {
@@ -194,7 +208,7 @@ fn failure_policy(
     };
     let share = need(fields.local.as_ref(), policy, "local", "0.25")?;
     let policy = FailurePolicy::local(*share.get_ref());
-    policy.check(rule).map_err(|error| share.fail(error))?;
+    share.place(policy.check(rule))?;
     Ok(policy)
 }
 
@@ -207,17 +221,14 @@ fn ban(rule: &str, terms: &Spanned<Table<Terms>>) -> Result<Ban, Mistake> {
     ban = time(&fields.r#for).map_or(ban, |lasting| ban.lasting(lasting));
     ban = time(&fields.doubling_to).map_or(ban, |longest| ban.doubling_to(longest));
     ban = fields.status.map_or(ban, |status| ban.status(status));
-    ban.check(rule).map_err(|error| terms.fail(error))?;
+    terms.place(ban.check(rule))?;
     Ok(ban)
 }
 
 fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
     let key = keys.key(by)?;
-    match key
-        .check()
-        .ok()
-        .and_then(|traits| traits.exposed_credential)
-    {
+    let traits = key.check().ok();
+    match traits.and_then(|traits| traits.exposed_credential) {
         Some(header) => Err(by.fail(format!(
             "the header {header:?} holds a credential, which would be visible in Redis: define a \
              key with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
@@ -232,28 +243,17 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
 fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
-    let is_missing = |owner: &str| format!("`{owner}`, which is missing");
-    only_with(
-        tiers.is_some(),
-        &is_missing("tiers"),
-        [span(&fields.tier_by)],
-    )?;
-    only_with(
-        shared.is_some(),
-        &is_missing("shared"),
-        [span(&fields.init)],
-    )?;
-    only_with(
-        shared.is_none() || fields.init.is_some(),
-        &is_missing("init"),
-        [span(&fields.keep_alive), span(&fields.per_client)],
-    )?;
+    let (by, init) = (span(&fields.tier_by), span(&fields.init));
+    let has_limit = shared.is_none() || init.is_some();
+    only_with(tiers.is_some(), "`tiers`, which is missing", [by])?;
+    only_with(shared.is_some(), "`shared`, which is missing", [init])?;
+    let owner = "`init`, which is missing";
+    let of_limit = [span(&fields.keep_alive), span(&fields.per_client)];
+    only_with(has_limit, owner, of_limit)?;
     #[cfg(feature = "calendar")]
-    only_with(
-        shared.is_none() || fields.init.is_some(),
-        &is_missing("init"),
-        [span(&fields.zone), span(&fields.starting_on)],
-    )?;
+    let of_calendar = [span(&fields.zone), span(&fields.starting_on)];
+    #[cfg(feature = "calendar")]
+    only_with(has_limit, owner, of_calendar)?;
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
@@ -261,17 +261,15 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
             let choose = given(by, "chooser of tiers", by.get_ref(), &code.tiers)?;
             let mut limits = Vec::new();
             for (name, rate) in in_order(tiers.get_ref().clone()) {
-                check_rule_name(name.get_ref()).map_err(|error| name.fail(error))?;
-                limits.push((Cow::Owned(name.into_inner()), limit_of_rate(fields, &rate)?));
+                name.place(check_rule_name(name.get_ref()))?;
+                limits.push((intern(name.get_ref()), limit_of_rate(fields, &rate)?));
             }
             if limits.is_empty() {
                 return Err(tiers
                     .fail("there are no tiers, as in `{ free = \"10/1m\", paid = \"100/1m\" }`"));
             }
-            Ok(LimitOf::Tiers(Tiers {
-                tiers: limits,
-                choose: Arc::clone(choose),
-            }))
+            let (tiers, choose) = (limits, Arc::clone(choose));
+            Ok(LimitOf::Tiers(Tiers { tiers, choose }))
         }
         (None, None, Some(shared)) => Ok(LimitOf::Shared(shared.get_ref().clone())),
         (None, None, None) => {
@@ -284,17 +282,13 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
 fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
     let mut limit = *rate.get_ref();
-    if fields
-        .per_client
-        .as_ref()
-        .is_some_and(|flag| *flag.get_ref())
-    {
+    let per_client = fields.per_client.as_ref().map(Spanned::get_ref);
+    if per_client == Some(&true) {
         limit = limit.per_client();
     }
     #[cfg(feature = "calendar")]
     if let Some(zone) = &fields.zone {
-        let zoned = limit.in_zone(zone.get_ref());
-        limit = zoned.map_err(|error| zone.fail(error))?;
+        limit = zone.place(limit.in_zone(zone.get_ref()))?;
     }
     #[cfg(feature = "calendar")]
     if let Some(day) = &fields.starting_on {
@@ -304,12 +298,10 @@ fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mi
                 .parse()
                 .and_then(|day: StartingOn| limit.starting_on(day)),
         };
-        limit = starting.map_err(|error| day.fail(error))?;
+        limit = day.place(starting)?;
     }
     match &fields.keep_alive {
-        Some(time) => limit
-            .keep_alive(time.get_ref().0)
-            .map_err(|error| time.fail(error)),
+        Some(time) => time.place(limit.keep_alive(time.get_ref().0)),
         None => Ok(limit),
     }
 }
@@ -320,24 +312,20 @@ fn cost_of(
     rule: &Rule,
     cost: &Spanned<Value<u32, ByName<u32>>>,
 ) -> Result<CostOf, Mistake> {
-    let check =
-        |permits: u32, at: Range<usize>| rule.check_cost(permits).map_err(|error| at.fail(error));
     match cost.get_ref() {
-        Value::Text(name) => Ok(CostOf::Parts(Arc::clone(given(
-            cost,
-            "cost",
-            name,
-            &code.costs,
-        )?))),
+        Value::Text(name) => {
+            let by_parts = given(cost, "cost", name, &code.costs)?;
+            Ok(CostOf::Parts(Arc::clone(by_parts)))
+        }
         Value::Scalar(permits) => {
-            check(*permits, cost.span())?;
+            cost.place(rule.check_cost(*permits))?;
             Ok(CostOf::Fixed(*permits))
         }
         Value::Many(methods) => {
             let methods = in_order(methods.clone());
             // A cost of zero makes sense only for single methods.
             for (_, permits) in methods.iter().filter(|(_, permits)| *permits.get_ref() > 0) {
-                check(*permits.get_ref(), permits.span())?;
+                permits.place(rule.check_cost(*permits.get_ref()))?;
             }
             cost_by_method(cost, methods)
         }
@@ -366,14 +354,12 @@ fn cost_by_method(
             cost.fail("every method is free, and the rule would limit nothing: leave it out")
         );
     }
+    // A cost for HEAD takes precedence over that for GET.
+    by_method.sort_by_key(|(method, _)| *method != Method::HEAD);
     Ok(CostOf::Parts(Arc::new(move |parts: &Parts| {
-        // A cost for HEAD takes precedence over that for GET.
-        let exact = by_method.iter().find(|(method, _)| *method == parts.method);
-        let counted = || {
-            let mut costs = by_method.iter();
-            costs.find(|(method, _)| pattern::counts_as(&parts.method, method))
-        };
-        exact.or_else(counted).map_or(otherwise, |(_, cost)| *cost)
+        let mut costs = by_method.iter();
+        let cost = costs.find(|(method, _)| pattern::counts_as(&parts.method, method));
+        cost.map_or(otherwise, |(_, cost)| *cost)
     })))
 }
 

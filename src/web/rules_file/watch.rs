@@ -142,12 +142,8 @@ async fn apply(
     let applying = tokio::task::spawn_blocking(move || {
         let rules = text.and_then(|text| file.parse(&text));
         let layer = layer.upgrade()?;
-        let refused = |error: &ConfigError| layer.reloaded(Some(error), Origin::File);
-        Some(
-            rules
-                .inspect_err(refused)
-                .and_then(|rules| layer.reload(rules, Origin::File)),
-        )
+        let rules = rules.inspect_err(|error| layer.reloaded(Some(error), Origin::File));
+        Some(rules.and_then(|rules| layer.reload(rules, Origin::File)))
     });
     match applying.await {
         Ok(applied) => applied,

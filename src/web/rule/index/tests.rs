@@ -1,14 +1,9 @@
 //! Compares the index with a linear search, which defines the meaning of the table, and its check
 //! with all requests of a small world.
 
-#![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
-
-use std::{
-    fs,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use http::{Request, Uri};
@@ -276,25 +271,6 @@ fn table(entries: usize) -> Index {
     Index::new((0..entries).map(|entry| pattern(entry).unwrap()).collect()).unwrap()
 }
 
-/// Returns the processor time of one request in nanoseconds, the least of several tries.
-fn nanos(index: &Index, path: &str) -> u64 {
-    let now = || -> u64 {
-        // Linux updates the counter whenever it schedules.
-        std::thread::yield_now();
-        let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        stat.split(' ').next().unwrap().parse().unwrap()
-    };
-    let parts = request("POST", path.parse().unwrap(), &[]);
-    let time = || {
-        let begin = now();
-        for _ in 0..5_000 {
-            std::hint::black_box(index.find(std::hint::black_box(&parts)));
-        }
-        (now() - begin) / 5_000
-    };
-    (0..3).map(|_| time()).min().unwrap()
-}
-
 #[test]
 fn the_cost_of_a_request_does_not_grow_with_the_table() {
     let (few, many) = (table(100), table(10_000));
@@ -309,11 +285,6 @@ fn the_cost_of_a_request_does_not_grow_with_the_table() {
         let (less, more) = (steps(&few, path), steps(&many, path));
         assert_eq!(less, more, "{path}");
         assert!(more <= 8, "{path}: {more}");
-        let times = [&few, &many].map(|index| nanos(index, path));
-        println!(
-            "{path}: {} and {} ns among 100 and 10,000 entries",
-            times[0], times[1]
-        );
     }
 }
 
@@ -330,12 +301,6 @@ fn a_long_path_leads_no_further_than_the_routes() {
     ] {
         let steps = steps(&index, &path);
         assert!(steps <= 8, "{}: {steps}", &path[..10]);
-        println!(
-            "{}..: {} ns for {} bytes",
-            &path[..10],
-            nanos(&index, &path),
-            path.len()
-        );
     }
 }
 
