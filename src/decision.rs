@@ -3,7 +3,7 @@
 mod limit_state;
 pub(crate) mod source;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 pub use self::{limit_state::LimitState, source::Source};
 
@@ -11,7 +11,7 @@ use crate::{
     error::Error,
     labels::Labels,
     list::List,
-    receipt::{Ledger, Receipt},
+    receipt::{CorrectedBy, Correction, Ledger, Receipt},
 };
 
 /// The answer to a request for permits.
@@ -96,28 +96,17 @@ impl Decision {
 /// Permits that were taken.
 ///
 /// Cloning is cheap: a request, its charge and its response share one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Grant(Arc<Given>);
 
-/// The content of a grant.
+/// The content of a grant. A copy has no corrections yet.
+#[derive(Clone, Debug)]
 struct Given {
     limits: List<LimitState>,
     receipts: List<Receipt>,
     source: Source,
     /// The corrections of the charge, if a layer lets a request pass by this grant.
     ledger: Ledger,
-}
-
-impl Clone for Given {
-    /// Copies a grant that no layer has used yet.
-    fn clone(&self) -> Self {
-        Self {
-            limits: self.limits.clone(),
-            receipts: self.receipts.clone(),
-            source: self.source,
-            ledger: Ledger::default(),
-        }
-    }
 }
 
 impl Grant {
@@ -158,6 +147,16 @@ impl Grant {
         &self.0.ledger
     }
 
+    /// Corrects the charge of those receipts for which `permits` returns a number. See
+    /// [`Ledger::correct`].
+    pub(crate) fn correct(
+        &self,
+        by: CorrectedBy,
+        permits: impl Fn(&Receipt, Correction) -> Option<u32>,
+    ) -> bool {
+        self.ledger().correct(self.receipts(), by, permits)
+    }
+
     /// Returns the limits, to change them. The grant is copied if it is shared already.
     pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
         &mut Arc::make_mut(&mut self.0).limits
@@ -172,16 +171,6 @@ impl Grant {
     /// Returns the receipts alone, to give them back.
     pub(crate) fn into_receipts(self) -> List<Receipt> {
         Arc::unwrap_or_clone(self.0).receipts
-    }
-}
-
-impl fmt::Debug for Grant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grant")
-            .field("limits", &self.0.limits)
-            .field("receipts", &self.0.receipts)
-            .field("source", &self.0.source)
-            .finish()
     }
 }
 
@@ -366,17 +355,9 @@ pub(crate) enum Fault {
 /// All decisions made on one request, in the order they were made. In the extensions beside the
 /// last [`Decision`].
 #[derive(Clone, Debug, Default)]
-pub struct Decisions(Vec<Decision>);
+pub struct Decisions(pub(crate) Vec<Decision>);
 
 impl Decisions {
-    pub(crate) fn push(&mut self, decision: Decision) {
-        self.0.push(decision);
-    }
-
-    pub(crate) fn push_first(&mut self, decision: Decision) {
-        self.0.insert(0, decision);
-    }
-
     /// Returns the decisions, the outermost layer's first.
     pub fn iter(&self) -> std::slice::Iter<'_, Decision> {
         self.0.iter()

@@ -196,9 +196,8 @@ impl Receipt {
     }
 
     /// Returns the receipt of an acquire that was granted by a limit of this interval.
-    pub(crate) fn granted(mut self, interval: Duration) -> Self {
-        self.interval = interval;
-        self
+    pub(crate) fn granted(self, interval: Duration) -> Self {
+        Self { interval, ..self }
     }
 
     /// Returns whether the grant was received.
@@ -294,6 +293,13 @@ pub(crate) enum CorrectedBy {
     Handler,
 }
 
+// Of a copied grant, nothing is corrected.
+impl Clone for Ledger {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
 impl Ledger {
     pub(crate) fn open(&self) {
         *lock(&self.0) = Some(List::new());
@@ -309,14 +315,13 @@ impl Ledger {
         lock(&self.0).is_some()
     }
 
-    /// Corrects the receipts of its grant for which `permits` returns a number. It is called with
-    /// the place and the correction so far, and must not come back here. Returns false if it is not
-    /// open.
+    /// Corrects those receipts of its grant for which `permits` returns a number. It is called with
+    /// the correction so far, and must not come back here. Returns false if it is not open.
     pub(crate) fn correct(
         &self,
         receipts: &[Receipt],
         by: CorrectedBy,
-        permits: impl Fn(usize, Correction) -> Option<u32>,
+        permits: impl Fn(&Receipt, Correction) -> Option<u32>,
     ) -> bool {
         let mut open = lock(&self.0);
         let Some(entries) = open.as_mut() else {
@@ -326,9 +331,9 @@ impl Ledger {
             let taken = |receipt: &Receipt| (CorrectedBy::Taken, receipt.permits);
             entries.extend(receipts.iter().map(taken));
         }
-        for (place, entry) in entries.iter_mut().enumerate() {
+        for (receipt, entry) in receipts.iter().zip(entries) {
             if entry.0 <= by
-                && let Some(permits) = permits(place, *entry)
+                && let Some(permits) = permits(receipt, *entry)
             {
                 *entry = (by, permits);
             }

@@ -1,11 +1,11 @@
 //! One limit of a decision: [`LimitState`].
 
-use std::{cmp, fmt, sync::Arc, time::Duration};
+use std::{cmp, sync::Arc, time::Duration};
 
 use crate::labels::Labels;
 
 /// The state of one limit after a decision.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LimitState {
     pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u64,
@@ -110,23 +110,5 @@ impl LimitState {
             .cmp(&other.shadow)
             .then_with(|| refusal(other).cmp(&refusal(self)))
             .then_with(|| part(self, other).cmp(&part(other, self)))
-    }
-}
-
-impl fmt::Debug for LimitState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitState")
-            .field("name", &self.labels.for_logs())
-            .field("permits", &self.permits)
-            .field("interval", &self.interval)
-            .field("remaining", &self.remaining)
-            .field("next_after", &self.next_after)
-            .field("reset_after", &self.reset_after)
-            .field("refused", &self.refused)
-            .field("retry_after", &self.retry_after)
-            .field("shadow", &self.shadow)
-            .field("banned", &self.banned)
-            .field("hidden", &self.is_hidden())
-            .finish()
     }
 }

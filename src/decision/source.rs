@@ -41,10 +41,9 @@ impl Source {
 
     /// Returns the store, which decided by an estimate or not.
     pub(crate) fn of_store(by_estimate: bool) -> Self {
-        if by_estimate {
-            Self::Estimate
-        } else {
-            Self::Store
+        match by_estimate {
+            true => Self::Estimate,
+            false => Self::Store,
         }
     }
 }

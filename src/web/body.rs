@@ -1,6 +1,7 @@
 //! The body of a response, the inner service's or that of a refusal: [`RateLimitBody`].
 
 use std::{
+    mem,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -18,38 +19,32 @@ pin_project! {
     /// dropped.
     #[derive(Debug)]
     pub struct RateLimitBody<B> {
+        // `None` in a refusal.
         #[pin]
-        state: State<B>,
-    }
-}
-
-pin_project! {
-    #[derive(Debug)]
-    #[project = StateProj]
-    enum State<B> {
-        Inner {
-            #[pin]
-            body: B,
-            settling: Option<SettleOnDrop>,
-        },
-        Refusal { rest: Bytes },
+        inner: Option<B>,
+        settling: Option<SettleOnDrop>,
+        // What is left of a refusal; empty in any other response.
+        refusal: Bytes,
     }
 }
 
 impl<B: Body<Data = Bytes>> RateLimitBody<B> {
     pub(crate) fn inner(body: B, settling: Option<SettleOnDrop>) -> Self {
-        // A body that is already at its end is never polled.
-        let settling = settling.filter(|_| !body.is_end_stream());
         Self {
-            state: State::Inner { body, settling },
+            // A body that is already at its end is never polled.
+            settling: settling.filter(|_| !body.is_end_stream()),
+            inner: Some(body),
+            refusal: Bytes::new(),
         }
     }
 }
 
 impl<B> RateLimitBody<B> {
-    pub(crate) fn refusal(rest: Bytes) -> Self {
+    pub(crate) fn refusal(refusal: Bytes) -> Self {
         Self {
-            state: State::Refusal { rest },
+            inner: None,
+            settling: None,
+            refusal,
         }
     }
 }
@@ -58,10 +53,8 @@ impl<B> RateLimitBody<B> {
 impl<B: Default> Default for RateLimitBody<B> {
     fn default() -> Self {
         Self {
-            state: State::Inner {
-                body: B::default(),
-                settling: None,
-            },
+            inner: Some(B::default()),
+            ..Self::refusal(Bytes::new())
         }
     }
 }
@@ -74,45 +67,44 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().state.project() {
-            StateProj::Inner { mut body, settling } => {
-                let polled = body.as_mut().poll_frame(cx);
-                if let Some(open) = settling {
-                    let is_over = match &polled {
-                        Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
-                            Some(trailers) => {
-                                open.trailers(trailers);
-                                true
-                            }
-                            // The reader may drop the body now without polling it again.
-                            None => body.is_end_stream(),
-                        },
-                        Poll::Ready(None) => true,
-                        Poll::Pending | Poll::Ready(Some(Err(_))) => false,
-                    };
-                    if is_over {
-                        *settling = None;
+        let this = self.project();
+        let Some(mut body) = this.inner.as_pin_mut() else {
+            let rest = mem::take(this.refusal);
+            return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+        };
+        let polled = body.as_mut().poll_frame(cx);
+        if let Some(open) = this.settling {
+            let is_over = match &polled {
+                Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
+                    Some(trailers) => {
+                        open.trailers(trailers);
+                        true
                     }
-                }
-                polled
+                    // The reader may drop the body now without polling it again.
+                    None => body.is_end_stream(),
+                },
+                Poll::Ready(None) => true,
+                Poll::Pending | Poll::Ready(Some(Err(_))) => false,
+            };
+            if is_over {
+                *this.settling = None;
             }
-            StateProj::Refusal { rest } if rest.is_empty() => Poll::Ready(None),
-            StateProj::Refusal { rest } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(rest))))),
         }
+        polled
     }
 
     // With an empty body that reports its end, HTTP/2 sends a single frame: gRPC's Trailers-Only.
     fn is_end_stream(&self) -> bool {
-        match &self.state {
-            State::Inner { body, .. } => body.is_end_stream(),
-            State::Refusal { rest } => rest.is_empty(),
+        match &self.inner {
+            Some(body) => body.is_end_stream(),
+            None => self.refusal.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.state {
-            State::Inner { body, .. } => body.size_hint(),
-            State::Refusal { rest } => SizeHint::with_exact(rest.len() as u64),
+        match &self.inner {
+            Some(body) => body.size_hint(),
+            None => SizeHint::with_exact(self.refusal.len() as u64),
         }
     }
 }

@@ -16,14 +16,14 @@ use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
 
 use super::{
     answer::{Fields, grpc::GRPC_STATUS},
-    request::grpc_subtype,
+    request::has_trailers,
 };
 use crate::{
     decision::Grant,
-    demand,
+    demand::LimiterCharge,
     labels::Labels,
     list::List,
-    receipt::{CorrectedBy, Receipt},
+    receipt::{CorrectedBy, Correction, Receipt},
     store::AnyStore,
 };
 
@@ -138,22 +138,60 @@ impl Charge {
     }
 
     /// Returns whether an outer layer has made the same charge, for a response that is not over.
-    pub(crate) fn has_charged(
-        &self,
+    pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &LimiterCharge) -> bool {
+        // The cost must not depend on the request, and be the same here.
+        let is_same = |receipt: &Receipt| {
+            let (other, rule) = (&receipt.labels, &again.labels);
+            receipt.name() == again.name()
+                && other.name == rule.name
+                && rule.fixed_cost.is_some()
+                && other.fixed_cost == rule.fixed_cost
+        };
+        self.charged.iter().any(|charged| {
+            charged.store == address(store)
+                && charged.grant.ledger().is_open()
+                && charged.grant.receipts().iter().any(is_same)
+        })
+    }
+
+    /// Opens the charge of a grant for corrections, where handlers look for it.
+    pub(crate) fn open(
+        extensions: &mut Extensions,
+        grant: &Grant,
+        layer: LayerId,
         store: &Arc<dyn AnyStore>,
-        again: &demand::LimiterCharge,
-    ) -> bool {
-        let mut charged = self.charged.iter();
-        charged.any(|charged| charged.has_charged(store, again))
+    ) {
+        grant.ledger().open();
+        let charge = extensions.get_or_insert_with(|| Self {
+            charged: List::new(),
+            rule: None,
+        });
+        charge.charged.push(Charged {
+            grant: grant.clone(),
+            layer,
+            store: address(store),
+        });
     }
 
     fn correct(&self, charge: impl Fn(u32) -> u32) -> bool {
+        let correction = |receipt: &Receipt, (by, permits): Correction| {
+            // The handler adds to what was taken or set by itself, whatever others have set.
+            let before = match by {
+                CorrectedBy::Handler => permits,
+                _ => receipt.permits,
+            };
+            let rule = self.rule.as_deref();
+            let is_meant = rule.is_none_or(|rule| is_of(receipt, rule));
+            is_meant.then(|| charge(before))
+        };
         let innermost = self.charged.len().saturating_sub(1);
+        let layers = match self.rule {
+            Some(_) => &self.charged[..],
+            None => &self.charged[innermost..],
+        };
         let mut counts = false;
-        for (place, charged) in self.charged.iter().enumerate() {
-            if self.rule.is_some() || place == innermost {
-                counts |= charged.correct(self.rule.as_deref(), &charge);
-            }
+        for charged in layers {
+            counts |= charged.grant.correct(CorrectedBy::Handler, correction);
         }
         counts
     }
@@ -226,64 +264,30 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
 /// request share them.
 pub(crate) type ChargeIfs = List<(Arc<Labels>, ChargeIf)>;
 
-/// Settles a grant when it is dropped.
+/// Settles a grant, whose charge is open, when it is dropped.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
-    store: Arc<dyn AnyStore>,
-    charge_ifs: ChargeIfs,
+    pub(crate) store: Arc<dyn AnyStore>,
+    pub(crate) charge_ifs: ChargeIfs,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
     /// Set if the response has the grant in its extensions.
     pub(crate) extensions: bool,
     /// The status of a response whose gRPC status comes in the trailers.
-    awaits: Option<StatusCode>,
+    pub(crate) awaits: Option<StatusCode>,
 }
 
 impl SettleOnDrop {
-    /// Puts the charge of a grant where handlers look for it.
-    pub(crate) fn new(
-        layer: LayerId,
-        store: &Arc<dyn AnyStore>,
-        grant: Grant,
-        charge_ifs: ChargeIfs,
-        fields: Option<Fields>,
-        extensions: &mut Extensions,
-    ) -> Self {
-        grant.ledger().open();
-        let charge = extensions.get_or_insert_with(|| Charge {
-            charged: List::new(),
-            rule: None,
-        });
-        charge.charged.push(Charged {
-            grant: grant.clone(),
-            layer,
-            store: address(store),
-        });
-        Self {
-            grant,
-            store: Arc::clone(store),
-            charge_ifs,
-            fields,
-            extensions: true,
-            awaits: None,
-        }
-    }
-
     /// Reads the head of the response.
     pub(crate) fn head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            let grant = &self.grant;
-            let ledger = grant.ledger();
-            ledger.correct(grant.receipts(), CorrectedBy::Cost, |_, _| Some(permits));
+            self.grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
             self.awaits = Some(head.status);
         } else {
-            self.judge(&Outcome {
-                status: head.status,
-                grpc_status,
-            });
+            self.judge(head.status, grpc_status);
         }
     }
 
@@ -293,26 +297,22 @@ impl SettleOnDrop {
             // PROTOCOL-HTTP2.md has a status in all trailers; clients read a missing one as
             // UNKNOWN.
             let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
-            self.judge(&Outcome {
-                status,
-                grpc_status: Some(grpc_status),
-            });
+            self.judge(status, Some(grpc_status));
         }
     }
 
-    fn judge(&self, outcome: &Outcome) {
-        let grant = &self.grant;
+    fn judge(&self, status: StatusCode, grpc_status: Option<u32>) {
+        let outcome = Outcome {
+            status,
+            grpc_status,
+        };
         for (rule, charge_if) in self.charge_ifs.iter() {
             // The user's code runs without the lock, and not while something is dropped.
-            if charge_if(outcome) {
-                continue;
+            if !charge_if(&outcome) {
+                self.grant.correct(CorrectedBy::Rule, |receipt, _| {
+                    Arc::ptr_eq(&receipt.labels, rule).then_some(0)
+                });
             }
-            let is_judged = |receipt: &Receipt| Arc::ptr_eq(&receipt.labels, rule);
-            let (receipts, ledger) = (grant.receipts(), grant.ledger());
-            let judged = receipts.iter().position(is_judged);
-            ledger.correct(receipts, CorrectedBy::Rule, |place, _| {
-                (judged == Some(place)).then_some(0)
-            });
         }
     }
 }
@@ -345,71 +345,13 @@ fn code(value: &HeaderValue) -> u32 {
     code.unwrap_or(UNKNOWN)
 }
 
-/// Returns whether the gRPC status of a response comes in trailers. That of gRPC-Web is a part of
-/// the body, and not looked for.
-fn has_trailers(headers: &HeaderMap) -> bool {
-    grpc_subtype(headers).is_some_and(|subtype| !subtype.starts_with(b"-"))
-}
-
-impl Charged {
-    fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &demand::LimiterCharge) -> bool {
-        // The cost must not depend on the request, and be the same here.
-        let same = |receipt: &Receipt| {
-            let (other, rule) = (&receipt.labels, &again.labels);
-            receipt.name() == again.name()
-                && other.name == rule.name
-                && rule.fixed_cost.is_some()
-                && other.fixed_cost == rule.fixed_cost
-        };
-        self.store == address(store)
-            && self.grant.ledger().is_open()
-            && self.grant.receipts().iter().any(same)
-    }
-
-    fn correct(&self, rule: Option<&str>, charge: impl Fn(u32) -> u32) -> bool {
-        let receipts = self.grant.receipts();
-        let ledger = self.grant.ledger();
-        ledger.correct(receipts, CorrectedBy::Handler, |place, (by, permits)| {
-            let receipt = receipts.get(place)?;
-            // The handler adds to what was taken or set by itself, whatever others have set.
-            let before = if by == CorrectedBy::Handler {
-                permits
-            } else {
-                receipt.permits
-            };
-            rule.is_none_or(|rule| is_of(receipt, rule))
-                .then(|| charge(before))
-        })
-    }
-}
-
 fn is_of(receipt: &Receipt, rule: &str) -> bool {
     &*receipt.labels.name == rule
 }
 
 #[cfg(test)]
 mod tests {
-    use http::header;
-
     use super::*;
-
-    #[test]
-    fn a_status_is_awaited_of_grpc_alone() {
-        for (content_type, expected) in [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("application/grpc;x=y", true),
-            ("application/grpc-web", false),
-            ("application/grpc-web-text+proto", false),
-            ("application/grpcx", false),
-            ("application/json", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-            assert_eq!(has_trailers(&headers), expected, "{content_type}");
-        }
-        assert!(!has_trailers(&HeaderMap::new()));
-    }
 
     #[test]
     fn a_success_is_one_in_both_protocols() {

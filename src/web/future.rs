@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::{
     answer::{DecisionKind, Fields},
     body::RateLimitBody,
-    charge::{ChargeIfs, SettleOnDrop},
+    charge::{Charge, ChargeIfs, SettleOnDrop},
     layer::LayerState,
 };
 use crate::{
@@ -95,10 +95,15 @@ impl LayerState {
         if self.extensions {
             insert_decision(extensions, Decision::Allow(grant.clone()), false);
         }
-        let mut settling =
-            SettleOnDrop::new(self.id, &self.store, grant, charge_ifs, fields, extensions);
-        settling.extensions = self.extensions;
-        settling
+        Charge::open(extensions, &grant, self.id, &self.store);
+        SettleOnDrop {
+            grant,
+            store: Arc::clone(&self.store),
+            charge_ifs,
+            fields,
+            extensions: self.extensions,
+            awaits: None,
+        }
     }
 
     /// Returns the response to a refused request.
@@ -125,8 +130,7 @@ where
     settling.head(&mut head);
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
-        let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-        fields.write(grant.states(), DecisionKind::Granted, headers, extensions);
+        fields.write(grant.states(), DecisionKind::Granted, &mut head);
     }
     if settling.extensions {
         insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
@@ -244,12 +248,12 @@ fn insert_decision(extensions: &mut Extensions, decision: Decision, outermost: b
     let Some(decision) = extensions.get::<Decision>().cloned() else {
         return;
     };
-    let decisions = extensions.get_or_insert_default::<Decisions>();
-    if decisions.iter().len() == 0 {
+    let Decisions(decisions) = extensions.get_or_insert_default();
+    if decisions.is_empty() {
         decisions.push(other.clone());
     }
     if outermost {
-        decisions.push_first(decision);
+        decisions.insert(0, decision);
         extensions.insert(other);
     } else {
         decisions.push(decision);

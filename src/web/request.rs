@@ -18,15 +18,12 @@ pub(crate) const STANDARD_METHODS: [Method; 9] = [
 
 /// Returns the route's template, if the router provides it.
 pub(crate) fn template(extensions: &Extensions) -> Option<&str> {
+    let _ = extensions;
     #[cfg(feature = "axum")]
-    return extensions
-        .get::<axum::extract::MatchedPath>()
-        .map(axum::extract::MatchedPath::as_str);
-    #[cfg(not(feature = "axum"))]
-    {
-        let _ = extensions;
-        None
+    if let Some(path) = extensions.get::<axum::extract::MatchedPath>() {
+        return Some(path.as_str());
     }
+    None
 }
 
 /// Returns whether a request is gRPC or gRPC-Web, by its method and content type.
@@ -37,8 +34,14 @@ pub(crate) fn is_grpc(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::POST && grpc_subtype(headers).is_some()
 }
 
+/// Returns whether the gRPC status of a response comes in trailers. That of gRPC-Web is a part of
+/// the body, and not looked for.
+pub(crate) fn has_trailers(headers: &HeaderMap) -> bool {
+    grpc_subtype(headers).is_some_and(|subtype| !subtype.starts_with(b"-"))
+}
+
 /// Returns what follows `application/grpc` in the content type, of gRPC or gRPC-Web.
-pub(crate) fn grpc_subtype(headers: &HeaderMap) -> Option<&[u8]> {
+fn grpc_subtype(headers: &HeaderMap) -> Option<&[u8]> {
     let content_type = headers.get(header::CONTENT_TYPE)?.as_bytes();
     let subtype = content_type.strip_prefix(b"application/grpc")?;
     let known = match subtype.first() {
@@ -73,26 +76,28 @@ mod tests {
 
     #[test]
     fn the_method_and_the_content_type_decide() {
-        for (content_type, expected) in [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("application/grpc;x=y", true),
-            ("application/grpc-web", true),
-            ("application/grpc-web+proto", true),
-            ("application/grpc-web-text", true),
-            ("application/grpcx", false),
-            ("application/grpc-wobble", false),
-            ("application/json", false),
-            ("", false),
+        for (content_type, expected, trailers) in [
+            ("application/grpc", true, true),
+            ("application/grpc+proto", true, true),
+            ("application/grpc;x=y", true, true),
+            ("application/grpc-web", true, false),
+            ("application/grpc-web+proto", true, false),
+            ("application/grpc-web-text", true, false),
+            ("application/grpcx", false, false),
+            ("application/grpc-wobble", false, false),
+            ("application/json", false, false),
+            ("", false, false),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
             assert_eq!(is_grpc(&Method::POST, &headers), expected, "{content_type}");
+            assert_eq!(has_trailers(&headers), trailers, "{content_type}");
             for method in [Method::GET, Method::HEAD, Method::PUT] {
                 assert!(!is_grpc(&method, &headers), "{method} {content_type}");
             }
         }
         assert!(!is_grpc(&Method::POST, &HeaderMap::new()));
+        assert!(!has_trailers(&HeaderMap::new()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The service that limits requests: [`RateLimit`].
 
 use std::{
-    fmt, mem,
+    mem,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -30,7 +30,7 @@ use crate::decision::{Decision, Refusal};
 ///
 /// With [`decide_first`](crate::RateLimitLayerBuilder::decide_first) it is always ready, and waits
 /// for the inner service after a request has been admitted.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
     shared: Arc<LayerState>,
@@ -166,12 +166,4 @@ fn take_ready<S: Clone>(inner: &mut S) -> S {
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService> tonic::server::NamedService for RateLimit<S> {
     const NAME: &'static str = S::NAME;
-}
-
-impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header, response::Parts};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -86,7 +86,8 @@ pub enum ResetUnit {
 pub(crate) struct Fields {
     /// The style with a `RateLimit-Policy`.
     policy: Option<HeaderStyle>,
-    legacy: Option<ResetUnit>,
+    /// The style with an `X-RateLimit-Reset`.
+    legacy: Option<HeaderStyle>,
     /// The time of the decision, since 1970; zero where no field needs it.
     at: Duration,
 }
@@ -118,13 +119,15 @@ impl Wrote {
 /// The parts of a decision that the fields report.
 struct Report<'a> {
     limits: &'a [LimitState],
+    /// The first that is shown, with its place.
+    tightest: (usize, &'a LimitState),
     kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
     at: Duration,
-    /// Permits left and permits of the limit closest to exhaustion in inner layers of this crate.
-    earlier: Option<(u64, u64)>,
+    /// True if it is closer to exhaustion than all decisions of inner layers of this crate.
+    is_tighter: bool,
 }
 
 impl Fields {
@@ -136,20 +139,15 @@ impl Fields {
     /// field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
         let mut fields = Self::default();
-        let refuse =
-            |field| bail!(Rule: "two header styles write {field} differently: choose one of them");
         for style in styles.iter().copied() {
-            match style {
+            let (chosen, field) = match style {
                 HeaderStyle::Draft11 | HeaderStyle::Draft6 => {
-                    if fields.policy.replace(style).is_some_and(|it| it != style) {
-                        return refuse("RateLimit-Policy");
-                    }
+                    (&mut fields.policy, "RateLimit-Policy")
                 }
-                HeaderStyle::Legacy { reset } => {
-                    if fields.legacy.replace(reset).is_some_and(|it| it != reset) {
-                        return refuse("X-RateLimit-Reset");
-                    }
-                }
+                HeaderStyle::Legacy { .. } => (&mut fields.legacy, "X-RateLimit-Reset"),
+            };
+            if chosen.replace(style).is_some_and(|other| other != style) {
+                bail!(Rule: "two header styles write {field} differently: choose one of them");
             }
         }
         Ok(fields)
@@ -165,7 +163,9 @@ impl Fields {
 
     /// Returns the fields of a decision that is made now.
     pub(crate) fn as_of_now(mut self) -> Self {
-        if self.legacy == Some(ResetUnit::EpochSeconds) {
+        if let Some(HeaderStyle::Legacy { reset }) = self.legacy
+            && reset == ResetUnit::EpochSeconds
+        {
             self.at = SystemClock.now();
         }
         self
@@ -176,27 +176,22 @@ impl Fields {
         !self.at.is_zero()
     }
 
-    /// Writes the fields of a decision. The extensions are the response's, with the decisions and
-    /// numbers of inner layers.
-    pub(crate) fn write(
-        &self,
-        limits: &[LimitState],
-        kind: DecisionKind,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
-        let Some((_, tightest)) = shown(limits).next() else {
+    /// Writes the fields of a decision. The extensions have the decisions and numbers of inner
+    /// layers.
+    pub(crate) fn write(&self, limits: &[LimitState], kind: DecisionKind, head: &mut Parts) {
+        let Some(tightest) = shown(limits).next() else {
             return;
         };
         let report = Report {
             limits,
+            tightest,
             kind,
-            retries_elsewhere: headers.contains_key(header::RETRY_AFTER),
+            retries_elsewhere: head.headers.contains_key(header::RETRY_AFTER),
             at: self.at,
-            earlier: earlier(extensions),
+            is_tighter: is_tighter(limits, kind, &head.extensions),
         };
         let mut text = Short::default();
-        let first = report.is_tighter();
+        let (headers, first) = (&mut head.headers, report.is_tighter);
         match self.policy {
             Some(HeaderStyle::Draft11) => {
                 report.write_limits(&mut text);
@@ -207,37 +202,19 @@ impl Fields {
             Some(HeaderStyle::Draft6) => {
                 report.write_nameless_policies(&mut text);
                 add(headers, &POLICY, value(&mut text), first);
-                if tightest.remaining.is_some() {
-                    let unit = ResetUnit::DeltaSeconds;
-                    report.write_numbers(headers, extensions, &DRAFT6, unit, &mut text);
+                if report.tightest.1.remaining.is_some() {
+                    report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
                 }
             }
             Some(HeaderStyle::Legacy { .. }) | None => {}
         }
-        if let Some(reset) = self.legacy {
-            report.write_numbers(headers, extensions, &LEGACY, reset, &mut text);
+        if let Some(HeaderStyle::Legacy { reset }) = self.legacy {
+            report.write_numbers(head, &LEGACY, reset);
         }
     }
 }
 
 impl Report<'_> {
-    /// Returns whether it is closer to exhaustion than all limits of inner layers.
-    fn is_tighter(&self) -> bool {
-        match (self.earlier, left(self.limits, self.kind)) {
-            (Some((earlier, _)), Some((left, _))) => left < earlier,
-            _ => false,
-        }
-    }
-
-    /// Returns the seconds until `limit` has more room: on a grant until at least one more permit
-    /// is free, if that is known.
-    fn next(&self, place: usize, limit: &LimitState) -> Option<u64> {
-        match self.kind {
-            DecisionKind::Granted => limit.next_after.map(ceil),
-            DecisionKind::Refused(_) => self.reset(place, limit),
-        }
-    }
-
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
     fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
@@ -258,10 +235,14 @@ impl Report<'_> {
             comma(text);
             push_name(text, limit.name());
             push_number(text, ";r=", remaining);
-            // Section 6 of the draft: Retry-After must not be earlier than `t`.
-            let contradicts = matches!(self.kind, DecisionKind::Granted) && self.retries_elsewhere;
-            if let (Some(next), false) = (self.next(place, limit), contradicts) {
-                push_number(text, ";t=", next);
+            let more_after = match self.kind {
+                // Section 6 of the draft: Retry-After must not be earlier than `t`.
+                DecisionKind::Granted if self.retries_elsewhere => None,
+                DecisionKind::Granted => limit.next_after.map(ceil),
+                DecisionKind::Refused(_) => self.reset(place, limit),
+            };
+            if let Some(more_after) = more_after {
+                push_number(text, ";t=", more_after);
             }
         }
     }
@@ -293,24 +274,16 @@ impl Report<'_> {
 
     /// Writes three numbers, unless another limiter has written its own or a limit within is closer
     /// to exhaustion.
-    fn write_numbers(
-        &self,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-        names: &[HeaderName; 3],
-        unit: ResetUnit,
-        text: &mut Short,
-    ) {
-        let Some((place, limit)) = shown(self.limits).next() else {
-            return;
-        };
+    fn write_numbers(&self, head: &mut Parts, names: &[HeaderName; 3], unit: ResetUnit) {
+        let (place, limit) = self.tightest;
+        let (headers, extensions) = (&mut head.headers, &mut head.extensions);
         if names.iter().any(|name| headers.contains_key(name)) {
             // A number that was changed on its way belongs to whatever changed it.
             let ours = extensions.get::<Wrote>().is_some_and(|wrote| {
                 let mut names = names.iter();
                 names.all(|name| wrote.has_all_of(headers, name))
             });
-            if !ours || !self.is_tighter() {
+            if !ours || !self.is_tighter {
                 return;
             }
             for name in names {
@@ -320,12 +293,10 @@ impl Report<'_> {
         let wrote = extensions.get_or_insert_default::<Wrote>();
         wrote.0.retain(|(name, _)| !names.contains(name));
         let mut insert = |name: &HeaderName, number: u64| {
-            push_number(text, "", number);
-            if let Some(value) = value(text) {
-                wrote.0.push((name.clone(), value.clone()));
-                // Fails only if there are more fields than a map can hold.
-                let _ = headers.try_insert(name.clone(), value);
-            }
+            let value = HeaderValue::from(clamp(number));
+            wrote.0.push((name.clone(), value.clone()));
+            // Fails only if there are more fields than a map can hold.
+            let _ = headers.try_insert(name.clone(), value);
         };
         let [limit_name, remaining_name, reset_name] = names;
         insert(limit_name, limit.permits);
@@ -348,27 +319,28 @@ fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
     limits.filter(|(_, limit)| !limit.is_hidden())
 }
 
-/// Returns permits left and permits of the limit closest to exhaustion, if they are known and not
-/// hidden. After a refusal, none is left for this request.
-fn left(limits: &[LimitState], kind: DecisionKind) -> Option<(u64, u64)> {
+/// Returns the permits left of the limit closest to exhaustion, if they are known and not hidden.
+/// After a refusal, none is left for this request.
+fn left(limits: &[LimitState], kind: DecisionKind) -> Option<u64> {
     let (_, limit) = shown(limits).next()?;
     match kind {
-        DecisionKind::Granted => Some((limit.remaining?, limit.permits)),
-        DecisionKind::Refused(_) => Some((0, limit.permits)),
+        DecisionKind::Granted => limit.remaining,
+        DecisionKind::Refused(_) => Some(0),
     }
 }
 
-/// Returns the limit closest to exhaustion in the decisions of inner layers.
-fn earlier(extensions: &Extensions) -> Option<(u64, u64)> {
-    let left = |decision: &Decision| match decision {
+/// Returns whether a decision leaves less than all those of inner layers.
+fn is_tighter(limits: &[LimitState], kind: DecisionKind, extensions: &Extensions) -> bool {
+    let of = |decision: &Decision| match decision {
         Decision::Allow(grant) => left(grant.states(), DecisionKind::Granted),
         Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
     };
-    match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
-        (Some(all), _) => all.iter().filter_map(left).min(),
-        (None, Some(one)) => left(one),
-        (None, None) => None,
-    }
+    let earlier = match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
+        (Some(all), _) => all.iter().filter_map(of).min(),
+        (None, one) => one.and_then(of),
+    };
+    let both = earlier.zip(left(limits, kind));
+    both.is_some_and(|(earlier, left)| left < earlier)
 }
 
 /// Adds a line to a field that is a list, before or after what is there.

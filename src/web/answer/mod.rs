@@ -60,7 +60,12 @@ impl Answers {
             answer = hook(refusal, request, answer);
         }
         if request.method == Method::HEAD {
-            answer = without_body(answer);
+            // RFC 9110, section 9.3.2: an answer to HEAD has no content, and its length, if present,
+            // is that of the answer to GET. Both are done here: a server would set the length of an
+            // empty body, and hyper sends whatever body there is over HTTP/2.
+            let length = HeaderValue::from(answer.body().len());
+            answer.headers_mut().insert(header::CONTENT_LENGTH, length);
+            *answer.body_mut() = Bytes::new();
         }
         answer
     }
@@ -87,8 +92,7 @@ fn over_http(
 ) -> Response<Bytes> {
     let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
     let kind = DecisionKind::Refused(retry_after);
-    let (headers, extensions) = (&mut head.headers, &mut head.extensions);
-    fields.write(refusal.states(), kind, headers, extensions);
+    fields.write(refusal.states(), kind, &mut head);
     Response::from_parts(head, body)
 }
 
@@ -96,16 +100,6 @@ fn over_http(
 /// is refused again, and at least one, because zero invites a hot loop.
 fn seconds_to_wait(wait: Duration) -> u64 {
     headers::clamp(headers::ceil(wait)).max(1)
-}
-
-/// Removes the body. RFC 9110, section 9.3.2: an answer to HEAD has no content, and its length, if
-/// present, is that of the answer to GET. The length is set here, as a server would set that of an
-/// empty body; and the body is removed here, as hyper sends whatever body there is over HTTP/2.
-fn without_body(answer: Response<Bytes>) -> Response<Bytes> {
-    let (mut head, body) = answer.into_parts();
-    let length = HeaderValue::from(body.len());
-    head.headers.insert(header::CONTENT_LENGTH, length);
-    Response::from_parts(head, Bytes::new())
 }
 
 #[cfg(test)]
