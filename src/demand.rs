@@ -217,16 +217,6 @@ impl LimiterCharge {
         }
     }
 
-    /// Returns the same permits of another limiter.
-    #[cfg(test)]
-    pub(crate) fn of(self, name: Name) -> Self {
-        let limit = self.limit();
-        Self {
-            limiter: Target::Named(Limiter { name, limit }),
-            ..self
-        }
-    }
-
     /// Returns the name of the limiter.
     pub fn name(&self) -> &Name {
         &self.limiter.name
@@ -300,6 +290,15 @@ impl Acquire {
 
 #[cfg(test)]
 impl LimiterCharge {
+    /// Returns the same permits of another limiter.
+    pub(crate) fn of(self, name: Name) -> Self {
+        let limit = self.limit();
+        Self {
+            limiter: Target::Named(Limiter { name, limit }),
+            ..self
+        }
+    }
+
     /// Returns a charge as an algorithm sees it, whatever limiter it is of.
     pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
         let name = Name::exact("plain").unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Labels {
     /// The name in responses; for a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
     /// Set if there is a rule: the name of a `RateLimiter` may hold an identity.
-    is_rule: bool,
+    pub(crate) is_rule: bool,
     /// Set if responses do not show its limit.
     pub(crate) hidden: bool,
     /// The cost of each request, if it is the same for all: an inner layer compares it.
@@ -36,7 +36,7 @@ pub(crate) struct Labels {
     /// The terms by which callers are banned.
     pub(crate) ban: Option<Ban>,
     /// The warnings that were logged, each a bit.
-    warned: Once,
+    pub(crate) warned: Once,
 }
 
 /// The warnings that are logged once per rule.
@@ -55,50 +55,31 @@ pub(crate) enum Warning {
 impl Labels {
     /// Returns the labels of a rule.
     pub(crate) fn new(name: &str, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
-        Self::of(name, true, hidden, fixed_cost)
+        Arc::new(Self {
+            fixed_cost,
+            ..Self::of(name, true, hidden)
+        })
     }
 
     /// Returns the labels of a limiter without a rule.
     pub(crate) fn unnamed(name: &str) -> Arc<Self> {
-        Self::of(name, false, false, None)
+        Arc::new(Self::of(name, false, false))
     }
 
-    fn of(name: &str, is_rule: bool, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
+    /// Returns labels that no observer sees.
+    pub(crate) fn of(name: &str, is_rule: bool, hidden: bool) -> Self {
+        Self {
             name: name.into(),
             is_rule,
             hidden,
-            fixed_cost,
+            fixed_cost: None,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
             draft11_policy: PolicyField::default(),
             observers: Observers::default(),
             kept: ObservedRule::default(),
             ban: None,
             warned: Once::default(),
-        })
-    }
-
-    /// Returns the same, watched by `observers`.
-    pub(crate) fn observed(
-        mut self: Arc<Self>,
-        observers: &Observers,
-        kept: ObservedRule,
-    ) -> Arc<Self> {
-        // Not shared yet.
-        if let Some(labels) = Arc::get_mut(&mut self) {
-            labels.observers = observers.clone();
-            labels.kept = kept;
         }
-        self
-    }
-
-    /// Returns the same, with the terms of a ban if there are some.
-    pub(crate) fn banning(mut self: Arc<Self>, ban: Option<Ban>) -> Arc<Self> {
-        // Not shared yet.
-        if let Some(labels) = Arc::get_mut(&mut self) {
-            labels.ban = ban;
-        }
-        self
     }
 
     /// Returns the name of the rule; `None` if there is none.
@@ -118,22 +99,14 @@ impl Labels {
 
     /// Returns the name as logs may have it.
     pub(crate) fn for_logs(&self) -> &str {
-        if self.is_rule {
-            &self.name
-        } else {
-            "a RateLimiter"
-        }
+        self.rule().unwrap_or("a RateLimiter")
     }
 }
 
 // The name of a limiter without a rule may hold an identity.
 impl Debug for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Labels({})",
-            if self.is_rule { &self.name } else { ".." }
-        )
+        self.for_logs().fmt(f)
     }
 }
 

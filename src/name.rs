@@ -27,6 +27,8 @@ use crate::{
 
 /// The longest identity that is written out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
+/// What the keys beside a limiter's hash end in.
+const KEYS: [&str; 3] = [":value", ":permits", ":calendar"];
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
@@ -126,10 +128,7 @@ impl Name {
 
     /// Returns the slots, which only a log has.
     pub(crate) fn slots(&self) -> Option<Slots> {
-        let Counting {
-            algorithm, slots, ..
-        } = self.counting;
-        slots.filter(|_| algorithm.has_log())
+        self.counting.slots.filter(|_| self.algorithm().has_log())
     }
 
     /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
@@ -181,21 +180,12 @@ impl Limiter {
 /// The way a rule makes a name from an identity.
 #[derive(Clone)]
 pub(crate) struct Naming {
-    kind: Kind,
     /// The name up to the identity, with its punctuation.
     before: Arc<str>,
     after: Arc<str>,
+    /// Set if names differ by identity: else there is one name, with nothing after it.
+    pub(crate) takes_identity: bool,
     pub(crate) counting: Counting,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// `<prefix>:{<identity>}:<rule>`
-    Derived,
-    /// The user's text around the identity
-    Template,
-    /// Always the same: no identity, and nothing after it
-    Exact,
 }
 
 impl Naming {
@@ -203,27 +193,27 @@ impl Naming {
         check_word("a prefix", prefix)?;
         check_rule_name(rule)?;
         let (before, after) = (format!("{prefix}:{{"), format!("}}:{rule}"));
-        Ok(Self::new(Kind::Derived, &before, &after))
+        Ok(Self::new(&before, &after, true))
     }
 
     pub(crate) fn shared(name: &str) -> Result<Self, ConfigError> {
         let Some((before, after)) = name.split_once(PLACEHOLDER) else {
             check_exact(name).map_err(|reason| refused(name, reason))?;
-            return Ok(Self::new(Kind::Exact, name, ""));
+            return Ok(Self::new(name, "", false));
         };
         if after.contains(PLACEHOLDER) {
             return Err(refused(name, "it may contain `<key>` only once"));
         }
         // An identity has no braces and is never empty, so one sample stands for all.
         check_exact(&format!("{before}x{after}")).map_err(|reason| refused(name, reason))?;
-        Ok(Self::new(Kind::Template, before, after))
+        Ok(Self::new(before, after, true))
     }
 
-    fn new(kind: Kind, before: &str, after: &str) -> Self {
+    fn new(before: &str, after: &str, takes_identity: bool) -> Self {
         Self {
-            kind,
             before: before.into(),
             after: after.into(),
+            takes_identity,
             counting: Counting::default(),
         }
     }
@@ -238,15 +228,10 @@ impl Naming {
         (self.before.len(), self.after.len())
     }
 
-    /// Returns whether names differ by identity.
-    pub(crate) fn takes_identity(&self) -> bool {
-        self.kind != Kind::Exact
-    }
-
     pub(crate) fn name(&self, identity: &Identity) -> Name {
         let mut text = Short::default();
         text.push(self.before.as_bytes());
-        if self.takes_identity() {
+        if self.takes_identity {
             identity.spell(&mut text);
         }
         text.push(self.after.as_bytes());
@@ -259,12 +244,8 @@ impl Naming {
 
 impl fmt::Display for Naming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let placeholder = if self.takes_identity() {
-            PLACEHOLDER
-        } else {
-            ""
-        };
-        write!(f, "{}{placeholder}{}", self.before, self.after)
+        let key = if self.takes_identity { PLACEHOLDER } else { "" };
+        write!(f, "{}{key}{}", self.before, self.after)
     }
 }
 
@@ -284,10 +265,7 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
         |suffix: &&str| tail.ends_with(*suffix) || tail.contains(&format!("{suffix}:"));
     if end == 0 {
         Err("its hash tag `{}` is empty")
-    } else if [":value", ":permits", ":calendar"]
-        .iter()
-        .any(is_of_another)
-    {
+    } else if KEYS.iter().any(is_of_another) {
         Err("it reads like a key that belongs to another limiter")
     } else {
         Ok(())
@@ -372,12 +350,12 @@ mod tests {
         assert!(Naming::shared("<key>:<key>").is_err());
         assert!(Naming::shared("{<key>").is_err());
         assert!(Naming::shared("{<key>}:orders").is_ok());
-        assert!(!Naming::shared("orders").unwrap().takes_identity());
+        assert!(!Naming::shared("orders").unwrap().takes_identity);
     }
 
     #[test]
     fn a_name_says_how_it_is_counted() {
-        let slots = Slots::try_new(10, "a", std::iter::empty()).unwrap();
+        let slots = Slots::try_new(10, "a", true, std::iter::empty()).unwrap();
         let derived = Naming::derived("shop", "login").unwrap();
         let shared = ["orders", "orders:<key>"].map(|name| Naming::shared(name).unwrap());
         for naming in shared.into_iter().chain([derived]) {
@@ -432,7 +410,7 @@ mod tests {
         let derived = Naming::derived("shop", "login").unwrap();
         assert_eq!(derived.to_string(), "shop:{<key>}:login");
         assert_eq!(Naming::shared("orders").unwrap().to_string(), "orders");
-        assert!(derived.takes_identity() && naming.takes_identity());
+        assert!(derived.takes_identity && naming.takes_identity);
     }
 
     fn components() -> impl Strategy<Value = Vec<Vec<u8>>> {

@@ -62,7 +62,7 @@ struct Subject {
 impl Subject {
     fn new(rate: u64, millis: u64, (algorithm, in_slots): Counted) -> Self {
         let mut limiter = super::new(algorithm);
-        let slots = Slots::try_new(10, "law", iter::empty());
+        let slots = Slots::try_new(10, "law", true, iter::empty());
         limiter.state.count_by(Counting {
             slots: slots.ok().filter(|_| in_slots),
             ..Counting::default()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{ConfigError, config_error};
+use crate::error::{ConfigError, bail};
 
 /// The most slots: with more, there would be as many entries as grants.
 const MOST_SLOTS: u32 = 10_000;
@@ -20,21 +20,19 @@ impl Slots {
     pub(crate) fn try_new(
         slots: u32,
         name: &str,
+        has_log: bool,
         mut intervals: impl Iterator<Item = Duration>,
     ) -> Result<Self, ConfigError> {
-        let reason = if !(10..=MOST_SLOTS).contains(&slots) {
+        let reason = if !has_log {
+            "only a sliding log has slots"
+        } else if !(10..=MOST_SLOTS).contains(&slots) {
             "an interval has 10 to 10000"
         } else if intervals.any(|interval| interval.as_millis() < slots.into()) {
             "each takes at least a millisecond, and the interval is too short for so many"
         } else {
             return Ok(Self(slots));
         };
-        Err(Self::refused(slots, name, reason))
-    }
-
-    /// Returns the error of a number of slots that this limiter or rule cannot have.
-    pub(crate) fn refused(slots: u32, name: &str, reason: &str) -> ConfigError {
-        config_error!(Limit: "{name:?} cannot have {slots} slots: {reason}")
+        bail!(Limit: "{name:?} cannot have {slots} slots: {reason}")
     }
 
     pub(crate) fn count(self) -> u32 {

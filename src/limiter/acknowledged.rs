@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt,
-    store::AnyStore,
-};
+use crate::{decision::Decision, demand::Acquire, error::Error, store::AnyStore, sync::OnDrop};
 
 /// Takes permits, first from the guards that decide at once.
 ///
@@ -20,24 +17,13 @@ pub(crate) async fn acknowledged(
         return decision;
     }
     // Not earlier: the receipts carry the id that the demand has only now.
-    let mut unacknowledged = Unacknowledged {
-        store,
-        receipts: acquire.receipts(),
-    };
-    let decision = Arc::clone(store).acquire(acquire).await;
-    unacknowledged.receipts = List::new();
-    decision
-}
-
-struct Unacknowledged<'a> {
-    store: &'a Arc<dyn AnyStore>,
-    receipts: List<Receipt>,
-}
-
-impl Drop for Unacknowledged<'_> {
-    fn drop(&mut self) {
-        for receipt in self.receipts.iter() {
-            self.store.settle(receipt.clone(), 0);
+    let receipts = acquire.receipts();
+    let unacknowledged = OnDrop::new(|| {
+        for receipt in receipts {
+            store.settle(receipt, 0);
         }
-    }
+    });
+    let decision = Arc::clone(store).acquire(acquire).await;
+    unacknowledged.disarm();
+    decision
 }

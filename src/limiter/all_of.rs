@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{RateLimiter, acknowledged};
+use super::{RateLimiter, acknowledged, granted};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, MaxWait},
@@ -54,25 +54,16 @@ impl RateLimiter {
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if there are none, if one is
     /// there twice, or if they are of different store handles.
     pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
-        AllOf::new(limiters.into_iter().cloned())
-    }
-}
-
-impl AllOf {
-    pub(crate) fn new(
-        mut limiters: impl Iterator<Item = RateLimiter>,
-    ) -> Result<Self, ConfigError> {
         let refuse =
             |reason| bail!(Rule: "permits of these limiters cannot be taken together: {reason}");
+        let mut limiters = limiters.into_iter().cloned();
         let Some(first) = limiters.next() else {
             return refuse("there are none");
         };
-        let mut all = Self {
-            first,
-            rest: Vec::new(),
-        };
+        let rest = Vec::new();
+        let mut all = AllOf { first, rest };
         for limiter in limiters {
-            if !Arc::ptr_eq(all.first.store(), limiter.store()) {
+            if !Arc::ptr_eq(&all.first.store, &limiter.store) {
                 return refuse("they are of different store handles");
             }
             if all.limiters().any(|other| other.name() == limiter.name()) {
@@ -82,7 +73,9 @@ impl AllOf {
         }
         Ok(all)
     }
+}
 
+impl AllOf {
     /// Takes one permit from each limiter if all have one now.
     ///
     /// # Errors
@@ -121,7 +114,7 @@ impl AllOf {
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_each(&self, permits: &[u32]) -> Result<Decision, Error> {
-        acknowledged(self.first.store(), self.ask(permits, None)?).await
+        acknowledged(&self.first.store, self.ask(permits, None)?).await
     }
 
     /// Takes `permits` from each limiter, waiting for them no longer than `timeout`.
@@ -173,11 +166,7 @@ impl AllOf {
     ///
     /// As [`RateLimiter::acquire_many`].
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        match self.wait(permits, None).await? {
-            Decision::Allow(grant) => Ok(grant),
-            // A wait without end is refused for no other reason.
-            Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
-        }
+        granted(self.wait(permits, None).await?)
     }
 
     /// Gives back, whole, what a grant took from these limiters.
@@ -198,7 +187,7 @@ impl AllOf {
             yields: self.limiters().any(|limiter| limiter.yields),
         };
         let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(max_wait))?;
-        take(self.first.store(), acquire).await
+        take(&self.first.store, acquire).await
     }
 
     fn ask(&self, permits: &[u32], max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
@@ -209,11 +198,8 @@ impl AllOf {
         let first = self.first.charge(*first)?;
         let rest = self.rest.iter().zip(rest);
         let rest = rest.map(|(limiter, permits)| limiter.charge(*permits));
-        Ok(Acquire::new(
-            first,
-            rest.collect::<Result<_, _>>()?,
-            max_wait,
-        ))
+        let rest = rest.collect::<Result<_, _>>()?;
+        Ok(Acquire::new(first, rest, max_wait))
     }
 
     fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {

@@ -17,7 +17,7 @@ use crate::{
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
     name::{Limiter, Name},
-    observe::{ObservedRule, Origin, StateChange},
+    observe::{Origin, StateChange},
     store::{AnyStore, Op, OpResult, Store, take},
 };
 
@@ -69,27 +69,23 @@ impl RateLimiter {
     /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would
     /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
-        Ok(Self::of(store.handle().0, Name::exact(name)?))
+        Ok(Self::of(store.handle().0, Name::exact(name)?, None))
     }
 
-    /// Returns the limiter of this name.
-    pub(crate) fn of(store: Arc<dyn AnyStore>, name: Name) -> Self {
+    /// Returns the limiter of this name, reached by this rule, if by one.
+    pub(crate) fn of(store: Arc<dyn AnyStore>, name: Name, rule: Option<Arc<str>>) -> Self {
         Self {
-            labels: Labels::unnamed(name.as_str())
-                .observed(&store.about().observers, ObservedRule::default()),
+            labels: Arc::new(Labels {
+                observers: store.about().observers.clone(),
+                ..Labels::of(name.as_str(), false, false)
+            }),
             limiter: stored(name),
             store,
             lease: None,
             yields: false,
-            rule: None,
+            rule,
             origin: Origin::Code,
         }
-    }
-
-    /// Names the rule that it was reached by.
-    pub(crate) fn of_rule(self, rule: Arc<str>) -> Self {
-        let rule = Some(rule);
-        Self { rule, ..self }
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
@@ -174,11 +170,8 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
-        if self.key().algorithm() == Algorithm::Calendar {
-            let reason = "only a sliding log has slots";
-            return Err(Slots::refused(slots, self.name(), reason));
-        }
-        let slots = Slots::try_new(slots, self.name(), iter::empty())?;
+        let may_have_log = self.key().algorithm() != Algorithm::Calendar;
+        let slots = Slots::try_new(slots, self.name(), may_have_log, iter::empty())?;
         self.limiter = stored(self.key().clone().in_slots(Some(slots)));
         Ok(self)
     }
@@ -209,13 +202,8 @@ impl RateLimiter {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        check_lease(
-            self.name(),
-            lease,
-            self.key().algorithm(),
-            self.key().slots().is_some(),
-            None,
-        )?;
+        let (algorithm, in_slots) = (self.key().algorithm(), self.key().slots().is_some());
+        check_lease(self.name(), lease, algorithm, in_slots, None)?;
         let lease = (!lease.is_zero()).then_some(lease);
         Ok(Self { lease, ..self })
     }
@@ -358,11 +346,7 @@ impl RateLimiter {
     /// [`MemoryStore`](crate::MemoryStore).
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
         let acquire = self.ask(permits, Some(self.max_wait(None)))?;
-        match take(&self.store, acquire).await? {
-            Decision::Allow(grant) => Ok(grant),
-            // A wait without end is refused for no other reason.
-            Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
-        }
+        granted(take(&self.store, acquire).await?)
     }
 
     /// Returns the name, as given.
@@ -407,10 +391,6 @@ impl RateLimiter {
         &self.limiter.name
     }
 
-    pub(crate) fn store(&self) -> &Arc<dyn AnyStore> {
-        &self.store
-    }
-
     async fn manage_changed(&self, op: Op) -> Result<bool, Error> {
         match self.manage(op).await? {
             OpResult::Changed(changed) => Ok(changed),
@@ -453,6 +433,14 @@ impl RateLimiter {
 fn stored(name: Name) -> Arc<Limiter> {
     let limit = LimitSource::Store;
     Arc::new(Limiter { name, limit })
+}
+
+/// Returns the grant of a wait without end, which is refused only for more than the limit.
+fn granted(decision: Decision) -> Result<Grant, Error> {
+    match decision {
+        Decision::Allow(grant) => Ok(grant),
+        Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
+    }
 }
 
 /// Returns the error for a limit by the calendar where a store is to have it.

@@ -81,9 +81,8 @@ impl RateLimiter {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
-        self.manage_permits(Op::Release(permits))
-            .await
-            .map(at_least_zero)
+        let released = self.manage_permits(Op::Release(permits)).await?;
+        Ok(at_least_zero(released))
     }
 
     /// Returns how many permits are free now; zero if more are in use than a lowered limit allows.

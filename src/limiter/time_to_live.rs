@@ -133,15 +133,13 @@ impl RateLimiter {
         if !self.manage_changed(Op::Rename(new.clone())).await? {
             return Err(ErrorKind::NotInitialized.into());
         }
+        let (name, limit) = (new.clone(), self.limiter.limit);
         Ok(Self {
             lease: self.lease,
             yields: self.yields,
             origin: self.origin,
-            limiter: Arc::new(Limiter {
-                name: new.clone(),
-                limit: self.limiter.limit,
-            }),
-            ..Self::of(Arc::clone(&self.store), new)
+            limiter: Arc::new(Limiter { name, limit }),
+            ..Self::of(Arc::clone(&self.store), new, None)
         })
     }
 }

@@ -153,8 +153,8 @@ impl RateLimitLayer {
         key.into_iter()
             .for_each(|component| identity.push(component.as_ref()));
         let name = self.shared.rules.load().name_of(rule, &identity)?;
-        let limiter = RateLimiter::of(Arc::clone(&self.shared.store), name);
-        Ok(limiter.of_rule(rule.into()))
+        let store = Arc::clone(&self.shared.store);
+        Ok(RateLimiter::of(store, name, Some(rule.into())))
     }
 
     /// Returns the limiters that would count a request with this head, in the order of its rules.
@@ -163,7 +163,7 @@ impl RateLimitLayer {
     pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
         let names = self.shared.rules.load().names_of(request);
         let store = || Arc::clone(&self.shared.store);
-        let limiter = |(rule, name)| RateLimiter::of(store(), name).of_rule(rule);
+        let limiter = |(rule, name)| RateLimiter::of(store(), name, Some(rule));
         names.into_iter().map(limiter).collect()
     }
 }

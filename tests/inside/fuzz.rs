@@ -192,7 +192,7 @@ proptest! {
     fn absurd_numbers_make_a_decision(numbers in prop::collection::vec(number(), 8), status in 0_i64..3) {
         let algorithms = [
             (Algorithm::SlidingLog, None),
-            (Algorithm::SlidingLog, Some(Slots::try_new(10, "a", std::iter::empty()).unwrap())),
+            (Algorithm::SlidingLog, Slots::try_new(10, "a", true, std::iter::empty()).ok()),
             (Algorithm::FixedWindow, None),
             (Algorithm::Gcra, None),
         ];

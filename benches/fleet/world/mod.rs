@@ -221,7 +221,7 @@ impl Fleet {
         } = self.scenario;
         let name = Name::exact(&format!("fleet:{{{key}}}:limit")).expect("a name");
         let slots = (self.scenario.slots > 0).then(|| {
-            let slots = Slots::try_new(self.scenario.slots, "fleet", [interval].into_iter());
+            let slots = Slots::try_new(self.scenario.slots, "fleet", true, [interval].into_iter());
             slots.expect("slots")
         });
         let name = name.counted_by(self.scenario.algorithm).in_slots(slots);

@@ -180,7 +180,7 @@ fn what_is_made_is_reported() {
 proptest! {
     #[test]
     fn one_caller_of_one_limiter_is_answered_as_a_list_of_one(steps in steps()) {
-        agree::<SlidingLog>(&steps, Slots::try_new(10, "orders", iter::empty()).ok())?;
+        agree::<SlidingLog>(&steps, Slots::try_new(10, "orders", true, iter::empty()).ok())?;
         agree::<SlidingLog>(&steps, None)?;
         agree::<FixedWindow>(&steps, None)?;
         agree::<Gcra>(&steps, None)?;

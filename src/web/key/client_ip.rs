@@ -69,7 +69,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///     .build()?;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "an extractor does nothing until a rule has it"]
 pub struct ClientIp {
     trust: Trust,
@@ -206,13 +206,10 @@ impl ClientIp {
     }
 
     fn trusts(&self, peer: Option<IpAddr>) -> bool {
-        match (&self.trust, peer) {
-            (Trust::Hops(_), _) => true,
-            (Trust::Networks(networks), Some(peer)) => {
-                networks.iter().any(|network| network.contains(&peer))
-            }
-            (Trust::Networks(_), None) => false,
-        }
+        let Trust::Networks(networks) = &self.trust else {
+            return true;
+        };
+        peer.is_some_and(|peer| networks.iter().any(|network| network.contains(&peer)))
     }
 
     fn expects_proxies(&self) -> bool {
@@ -240,16 +237,7 @@ impl ClientIp {
         }
         client
     }
-}
 
-impl From<PeerIp> for ClientIp {
-    /// Expects no proxy.
-    fn from(_: PeerIp) -> Self {
-        Self::behind([""; 0])
-    }
-}
-
-impl ClientIp {
     /// Returns the address, with all of its bits. What looks like a mistake is recorded in `key`.
     pub(crate) fn address(&self, parts: &Parts, key: &mut Key) -> Result<IpAddr, NoKey> {
         let peer = match &self.peer {
@@ -274,8 +262,14 @@ impl ClientIp {
             }
             Some(peer)
         };
-        let client = client.map(|client| client.to_canonical());
         client.ok_or_else(|| key.lacks_peer())
+    }
+}
+
+impl From<PeerIp> for ClientIp {
+    /// Expects no proxy.
+    fn from(_: PeerIp) -> Self {
+        Self::behind([""; 0])
     }
 }
 
@@ -302,14 +296,9 @@ impl KeyExtractor for ClientIp {
 }
 
 // Rules are compared by this text.
-impl fmt::Debug for ClientIp {
+impl fmt::Debug for PeerBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientIp")
-            .field("trust", &self.trust)
-            .field("header", &self.header)
-            .field("ipv6_prefix", &self.ipv6_prefix)
-            .field("peer", &self.peer.as_ref().map(|PeerBy(by, _)| by))
-            .finish()
+        write!(f, "{:?}", self.0)
     }
 }
 
@@ -326,13 +315,9 @@ fn trusted_network_of(text: &str) -> Result<IpNet, ConfigError> {
 
 /// Parses a network, or a single address. IPv4 written as IPv6 becomes IPv4, as addresses do.
 pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
-    let network = match text.parse::<IpNet>() {
-        Ok(network) => network,
-        Err(_) => match text.parse::<IpAddr>() {
-            Ok(address) => address.into(),
-            Err(_) => return Err("it is neither an address nor a network such as `10.0.0.0/8`"),
-        },
-    };
+    let alone = || text.parse().map(|address: IpAddr| address.into());
+    let network = (text.parse::<IpNet>().or_else(|_| alone()))
+        .map_err(|_| "it is neither an address nor a network such as `10.0.0.0/8`")?;
     if network.addr() != network.network() {
         return Err("it has bits beyond its prefix");
     }

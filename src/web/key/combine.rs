@@ -28,13 +28,7 @@ impl KeyExtractor for Or {
             if index > 0 {
                 key.identity.mark(index);
             }
-            let before = key.identity.end();
-            let found = match alternative.extract(parts, key) {
-                // An extractor that adds nothing has found nothing.
-                Ok(()) if key.identity.end() == before => Err(NoKey::missing("identity")),
-                found => found,
-            };
-            match found {
+            match key.add(&**alternative, parts) {
                 Ok(()) => {
                     // The first alternative goes unmarked, unless it could be taken for another.
                     if index == 0 && key.identity.is_marked_from(start) {
@@ -42,9 +36,8 @@ impl KeyExtractor for Or {
                     }
                     return Ok(());
                 }
-                Err(NoKey::Skip) => return Err(NoKey::Skip),
                 Err(missing) => {
-                    if let Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
+                    if let None | Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
                         return Err(missing);
                     }
                     key.identity.truncate(start);

@@ -95,12 +95,9 @@ pub struct Digested<K> {
 impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let mut found = Key::default();
-        let extracted = self.inner.extract(parts, &mut found);
+        let extracted = found.add(&self.inner, parts);
         key.mistakes.add(found.mistakes);
         extracted?;
-        if found.identity.is_empty() {
-            return Err(NoKey::missing("identity"));
-        }
         key.push(self.secret.digest(found.identity.as_str()));
         Ok(())
     }

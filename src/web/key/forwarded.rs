@@ -77,7 +77,7 @@ fn split_last(line: &[u8], quotes: bool) -> (Option<&[u8]>, &[u8]) {
 
 /// Parses an address as in X-Forwarded-For: alone, in brackets, with a port.
 fn address(element: &[u8]) -> Option<IpAddr> {
-    let text = str::from_utf8(trim(element)).ok()?;
+    let text = str::from_utf8(element.trim_ascii()).ok()?;
     match text.parse::<IpAddr>() {
         Ok(address) => Some(address.to_canonical()),
         Err(_) => node(text),
@@ -87,10 +87,10 @@ fn address(element: &[u8]) -> Option<IpAddr> {
 /// Returns the address of the only `for` in an element of `Forwarded`.
 fn for_node(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
-    let mut rest = trim(element);
+    let mut rest = element.trim_ascii();
     while !rest.is_empty() {
         if let Some(next) = rest.strip_prefix(b";") {
-            rest = trim(next);
+            rest = next.trim_ascii();
             continue;
         }
         let equals = rest.iter().position(|byte| *byte == b'=')?;
@@ -102,7 +102,7 @@ fn for_node(element: &[u8]) -> Option<IpAddr> {
         if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
             return None;
         }
-        rest = trim(after);
+        rest = after.trim_ascii();
         if !rest.is_empty() && !rest.starts_with(b";") {
             return None;
         }
@@ -161,14 +161,6 @@ fn is_port(port: &str) -> bool {
 /// Returns whether this is a character of a token (RFC 9110, section 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
-/// Removes the blanks that a list may have around its elements.
-fn trim(mut text: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
-        text = rest;
-    }
-    text
 }
 
 #[cfg(test)]

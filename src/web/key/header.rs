@@ -111,11 +111,9 @@ impl FromHeader {
     /// Puts the value into keys as it is, although its name is a credential's. It is then visible
     /// in Redis.
     #[must_use]
-    pub fn plain(self) -> Self {
-        Self {
-            is_plain: true,
-            ..self
-        }
+    pub fn plain(mut self) -> Self {
+        self.is_plain = true;
+        self
     }
 
     /// Accepts at most this many bytes of the header. Default: 16 KiB. A longer value is refused
@@ -124,11 +122,9 @@ impl FromHeader {
     /// A sender makes the server hash up to this many bytes for each rule that counts by the
     /// header, before any limit applies.
     #[must_use]
-    pub fn max_len(self, bytes: usize) -> Self {
-        Self {
-            longest: bytes,
-            ..self
-        }
+    pub fn max_len(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
     }
 
     /// Checks the length of a value before it is used.

@@ -27,8 +27,6 @@ impl Mistakes {
     pub(crate) const LONG_KEY: Self = Self(1 << 5);
     /// A list of networks cannot be used without the peer's address
     pub(crate) const UNUSED_LIST: Self = Self(1 << 6);
-    /// An outer layer has the same rule
-    pub(crate) const DUPLICATE_RULE: Self = Self(1 << 7);
 
     pub(crate) fn add(&mut self, other: Self) {
         self.0 |= other.0;

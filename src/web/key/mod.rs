@@ -186,11 +186,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        let secret = secret.clone();
-        Digested {
-            secret,
-            inner: self,
-        }
+        let (secret, inner) = (secret.clone(), self);
+        Digested { secret, inner }
     }
 
     /// Uses another extractor if this one finds nothing.
@@ -287,6 +284,20 @@ impl Key {
 
     /// Records that the server has not provided the peer's address: whatever becomes of the
     /// request, the setup is wrong.
+    /// Adds what an extractor finds. One that adds nothing has found nothing.
+    pub(crate) fn add(
+        &mut self,
+        extractor: &(impl KeyExtractor + ?Sized),
+        parts: &Parts,
+    ) -> Result<(), NoKey> {
+        let before = self.identity.end();
+        extractor.extract(parts, self)?;
+        match self.identity.end() == before {
+            true => Err(NoKey::missing("identity")),
+            false => Ok(()),
+        }
+    }
+
     fn lacks_peer(&mut self) -> NoKey {
         self.mistakes.add(Mistakes::NO_PEER);
         NoKey::of("peer address", Fault::Server)

@@ -16,7 +16,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::{Ban, Limit, LimitSource, RateType, Slots, check_lease},
+    limit::{Limit, LimitSource, RateType, Slots, check_lease},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
@@ -78,21 +78,14 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
         of them")
 }
 
-/// Checks that a store counts by this limit which has a sliding log alone.
-fn check_log_alone(
-    rule: &str,
-    naming: &Naming,
-    limit: Option<&LimitSource>,
-    ban: Option<Ban>,
-) -> Result<(), ConfigError> {
-    let per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-    let given = limit.and_then(LimitSource::given);
-    let counts_otherwise = naming.counting != Counting::default();
-    if counts_otherwise || given.is_some_and(per_client) || ban.is_some() {
-        bail!(Rule: "rule {rule:?} needs what a store of your own does not have: use \
-            `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+impl NamedLimit {
+    /// Returns whether a store that has the sliding log and nothing else can count it.
+    fn counts_by_log_alone(&self) -> bool {
+        let given = self.limit.as_ref().and_then(LimitSource::given);
+        let is_per_client = given.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
+        let is_plain = self.naming.counting == Counting::default();
+        is_plain && !is_per_client && self.labels.ban.is_none()
     }
-    Ok(())
 }
 
 impl CompiledRule {
@@ -111,7 +104,7 @@ impl CompiledRule {
         }
         let about = store.about();
         let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
-        let takes_identity = limits.iter().all(|named| named.naming.takes_identity());
+        let takes_identity = limits.iter().all(|named| named.naming.takes_identity);
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
             (Some(_), false) => {
@@ -121,21 +114,19 @@ impl CompiledRule {
         }
         let key = rule.key.as_ref().map(|key| key.description());
         let closure = rule.closure();
-        for NamedLimit {
-            labels,
-            naming,
-            limit,
-        } in &limits
-        {
-            // All that distinguishes the rule from another one of its name.
-            let (algorithm, ban) = (naming.counting.algorithm, rule.ban);
-            if about.counts_by_log_alone {
-                check_log_alone(&label, naming, limit.as_ref(), rule.ban)?;
+        for named in &limits {
+            if about.counts_by_log_alone && !named.counts_by_log_alone() {
+                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
+                    `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
             }
+            // All that distinguishes the rule from another one of its name.
+            let (limit, naming, ban) = (named.limit, &named.naming, rule.ban);
+            let algorithm = naming.counting.algorithm;
             let fingerprint =
                 format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
-            if !about.rule_names.claim(&labels.name, fingerprint, holder) {
-                return Err(duplicate(&labels.name));
+            let name = &named.labels.name;
+            if !about.rule_names.claim(name, fingerprint, holder) {
+                return Err(duplicate(name));
             }
         }
         rule.name = Some(label);
@@ -144,11 +135,8 @@ impl CompiledRule {
         }
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
         let labels = match (&rule.limit, limits.first()) {
-            (LimitOf::Fixed(_) | LimitOf::Shared(_) | LimitOf::Parts(_), Some(only)) => {
-                Arc::clone(&only.labels)
-            }
-            _ => Labels::new(rule.label(), rule.hide_headers, None)
-                .observed(&defaults.observers, ObservedRule::default()),
+            (LimitOf::Tiers(_), _) | (_, None) => Labels::new(rule.label(), false, None),
+            (_, Some(only)) => Arc::clone(&only.labels),
         };
         Ok(Self {
             limits,
@@ -172,7 +160,7 @@ impl CompiledRule {
         }
         let mut key = Key::default();
         let found = match &rule.key {
-            Some(extractor) => extractor.extract(parts, &mut key),
+            Some(extractor) => key.add(&**extractor, parts),
             None => Ok(()),
         };
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
@@ -183,12 +171,6 @@ impl CompiledRule {
             self.warned.warn(rule.label(), key.mistakes);
         }
         match found {
-            Ok(()) if rule.key.is_some() && key.identity.is_empty() => {
-                return Err(Missing {
-                    what: "identity",
-                    fault: Fault::Caller,
-                });
-            }
             Ok(()) => {}
             Err(NoKey::Skip) => return Ok(None),
             Err(NoKey::Missing(missing)) => return Err(missing),
@@ -215,32 +197,28 @@ impl CompiledRule {
     pub(super) fn names(&self, identity: &Identity) -> impl Iterator<Item = (&str, Option<Name>)> {
         let takes_identity = !identity.is_empty();
         self.limits.iter().map(move |named| {
-            let fits = named.naming.takes_identity() == takes_identity;
-            (
-                &*named.labels.name,
-                fits.then(|| named.naming.name(identity)),
-            )
+            let fits = named.naming.takes_identity == takes_identity;
+            let name = fits.then(|| named.naming.name(identity));
+            (&*named.labels.name, name)
         })
     }
 
     /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was
     /// built.
     fn limit(&self, parts: &Parts) -> Option<(&NamedLimit, LimitSource)> {
-        let mut named = self.limits.first()?;
-        let mut limit = named.limit;
+        let first = self.limits.first()?;
         match &self.rule.limit {
+            LimitOf::Fixed(_) | LimitOf::Shared(_) => Some((first, first.limit?)),
+            LimitOf::Parts(of) => Some((first, LimitSource::Code(of(parts).for_request_key()))),
             LimitOf::Tiers(tiers) => {
                 let tier = (tiers.choose)(parts);
-                let mut tiers = self.limits.iter().zip(&tiers.tiers);
+                let mut tiers = tiers.tiers.iter().zip(&self.limits);
                 // The first also stands for tiers that are not in the list.
-                if let Some((chosen, _)) = tiers.find(|(_, (name, _))| *name == tier) {
-                    (named, limit) = (chosen, chosen.limit);
-                }
+                let found = tiers.find(|((name, _), _)| *name == tier);
+                let named = found.map_or(first, |(_, named)| named);
+                Some((named, named.limit?))
             }
-            LimitOf::Parts(of) => limit = Some(LimitSource::Code(of(parts).for_request_key())),
-            LimitOf::Fixed(_) | LimitOf::Shared(_) => {}
         }
-        Some((named, limit?))
     }
 
     /// Checks that rules of one entry on the same limiter can be charged together: their costs are
@@ -396,17 +374,12 @@ impl Rule {
 
     /// Returns how many slots divide its intervals, after a check.
     fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
-        match self.slots {
-            Some(slots) if !self.algorithm.has_log() || self.has_calendar() => {
-                let reason = "only a sliding log has slots";
-                Err(Slots::refused(slots, self.label(), reason))
-            }
-            Some(slots) => {
-                let intervals = self.known_limits().map(Limit::interval);
-                Slots::try_new(slots, self.label(), intervals).map(Some)
-            }
-            None => Ok(None),
-        }
+        let checked = |slots| {
+            let has_log = self.algorithm.has_log() && !self.has_calendar();
+            let intervals = self.known_limits().map(Limit::interval);
+            Slots::try_new(slots, self.label(), has_log, intervals)
+        };
+        self.slots.map(checked).transpose()
     }
 
     /// Returns whether a known limit goes by the calendar.
@@ -448,9 +421,13 @@ impl Rule {
             };
             let shown = self.observe_keys.then(|| naming.around());
             NamedLimit {
-                labels: Labels::new(label, self.hide_headers, fixed_cost)
-                    .observed(observers, ObservedRule::new(fixed, shown))
-                    .banning(self.ban),
+                labels: Arc::new(Labels {
+                    fixed_cost,
+                    observers: observers.clone(),
+                    kept: ObservedRule::new(fixed, shown),
+                    ban: self.ban,
+                    ..Labels::of(label, true, self.hide_headers)
+                }),
                 naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
                 limit,
             }

@@ -26,10 +26,10 @@ use crate::{
     name::{Identity, Name},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
+    sync::Once,
     web::{
         answer::Fields,
         charge::{self, ChargeIfs},
-        key::{Mistakes, Warned},
     },
 };
 
@@ -46,7 +46,7 @@ pub(crate) struct CompiledRules {
     pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
-    warned: Warned,
+    warned: Once,
 }
 
 impl fmt::Debug for CompiledRules {
@@ -84,14 +84,13 @@ impl CompiledRules {
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
                 return Err(duplicate(twice.label()));
             }
-            let rules: Vec<_> = rules
-                .into_iter()
-                .map(|rule| {
-                    let place = rule.place();
-                    CompiledRule::new(rule, store, &defaults, &names)
-                        .map_err(|error| error.at(place))
-                })
-                .collect::<Result<_, _>>()?;
+            let compile = |rule: Rule| {
+                let place = rule.place();
+                let compiled = CompiledRule::new(rule, store, &defaults, &names);
+                compiled.map_err(|error| error.at(place))
+            };
+            let rules = rules.into_iter().map(compile);
+            let rules = rules.collect::<Result<Vec<_>, _>>()?;
             CompiledRule::agree_on_limiters(&rules)?;
             Ok(rules)
         };
@@ -111,13 +110,13 @@ impl CompiledRules {
             defaults,
             fields,
             names,
-            warned: Warned::default(),
+            warned: Once::default(),
         })
     }
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
     fn warn_of_duplicate(&self, rule: &str) {
-        if self.warned.is_first(Mistakes::DUPLICATE_RULE) {
+        if self.warned.set(1) != 0 {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \
@@ -152,15 +151,10 @@ impl CompiledRules {
 
     /// Returns the limiters that a request would be counted in: their rules and names.
     pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
-        let charges = self
-            .rules_for(self.index.find(parts))
-            .iter()
-            .filter_map(|rule| {
-                let charge = rule.plan(parts).ok()?;
-                let charge = charge?;
-                Some((Arc::clone(&charge.labels.name), charge.name().clone()))
-            });
-        charges.collect()
+        let rules = self.rules_for(self.index.find(parts)).iter();
+        let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
+        let named = charges.map(|it| (Arc::clone(&it.labels.name), it.name().clone()));
+        named.collect()
     }
 
     /// Returns the rules of an entry.

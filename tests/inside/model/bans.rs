@@ -118,7 +118,10 @@ impl Stage {
         for (pair, rate) in pairs.iter_mut().zip([3, 4]) {
             assert!(pair.try_set_rate(pair.limit(rate, 1000)));
         }
-        let labels = |ban| Labels::new("model", false, None).banning(ban);
+        let labels = |ban| {
+            let labels = Labels::of("model", true, false);
+            Arc::new(Labels { ban, ..labels })
+        };
         Self {
             pairs,
             labels: terms.map(labels),

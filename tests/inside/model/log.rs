@@ -142,7 +142,8 @@ impl Pair {
 
     /// Notes grants in slots from now on, or else one by one.
     pub(crate) fn note_in(&mut self, slots: Option<u32>) {
-        let slots = slots.map(|slots| Slots::try_new(slots, "model", std::iter::empty()).unwrap());
+        let new = |slots| Slots::try_new(slots, "model", true, std::iter::empty()).unwrap();
+        let slots = slots.map(new);
         self.name = self.name.clone().in_slots(slots);
         self.model.state.count_by(self.name.counting());
     }
