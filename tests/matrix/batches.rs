@@ -11,20 +11,14 @@ use super::{
     guards::PATIENT,
     lanes::{How, LANES},
     proxy::Spoil,
-    refusing::allow,
-    stage::{EXACT, Expected, Scene, aside},
+    refusing::{allow, of_user},
+    stage::{EXACT, FREE, Scene, aside},
 };
 
 /// As many as go together in one call.
 pub const CROWD: usize = 64;
 /// Nothing expires while a row is played.
 pub const HOURLY: Limit = Limit::per_hour(1000);
-
-/// No request of the load may notice.
-pub const FREE: Expected = Expected {
-    by_policy: false,
-    ..EXACT
-};
 
 pub type Asking = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
@@ -147,11 +141,7 @@ async fn row_27_a_key_that_is_forbidden() {
     const SPOILT: usize = 40;
     let server = RedisServer::start();
     allow(&server, ">secret", "~*", "");
-    let open = |url: String| {
-        let url = url.replace("redis://", "redis://limiter:secret@");
-        RedisStore::builder(url)
-    };
-    let mut scene = Scene::begin_on("row 27, forbidden", server, PATIENT, open).await;
+    let mut scene = Scene::begin_on("row 27, forbidden", server, PATIENT, of_user).await;
     let name = |place| match place {
         SPOILT => "forbidden",
         _ => "matrix",
@@ -206,10 +196,7 @@ async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
 async fn refuse_mixed(scene: &Scene, refuse: bool) {
     scene.proxy.refuse_mixed_from_now(refuse);
     scene.proxy.reset();
-    until("they are closed", async || {
-        scene.proxy.open_connections() == 0
-    })
-    .await;
+    scene.disconnected().await;
 }
 
 /// As behind an endpoint that stands for a Cluster. Only the lane whose list has two hash tags

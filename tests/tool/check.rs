@@ -68,10 +68,7 @@ fn days_weeks_and_months_are_checked() {
     assert_eq!(rules("10000/month", "Europe/Berlin").status, 0);
     let wrong = rules("10000/month", "Berlin");
     assert_eq!(wrong.status, 1);
-    contains(
-        &wrong.output,
-        "line 3, rules.api.zone: \"Berlin\" is not",
-    );
+    contains(&wrong.output, "line 3, rules.api.zone: \"Berlin\" is not");
 }
 
 #[test]

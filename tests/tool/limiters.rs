@@ -69,8 +69,12 @@ async fn a_limiter_is_shown_and_not_touched() {
     let dumps = || {
         let companions = ["value", "permits"].map(|end| format!("{{{name}}}:{end}"));
         let keys = [&[name.to_owned()][..], &companions].concat();
-        let asked = keys.iter().flat_map(|key| [["DUMP", key], ["PEXPIRETIME", key]]);
-        asked.map(|command| server.cli(&command)).collect::<Vec<_>>()
+        let asked = keys
+            .iter()
+            .flat_map(|key| [["DUMP", key], ["PEXPIRETIME", key]]);
+        asked
+            .map(|command| server.cli(&command))
+            .collect::<Vec<_>>()
     };
     let before = dumps();
     let seen = object(on(server, &format!("get {name} --json")));
@@ -89,10 +93,7 @@ async fn a_limiter_is_shown_and_not_touched() {
     contains(&page, "expires                 in 7");
     let watch = format!("watch {name} --every 10ms --count 3");
     let lines = said(on(server, &watch), 0);
-    for part in [
-        "limit 10/1h, left 6, used 4, granted in",
-        ", expires in 7",
-    ] {
+    for part in ["limit 10/1h, left 6, used 4, granted in", ", expires in 7"] {
         assert_eq!(lines.matches(part).count(), 3, "{part}: {lines}");
     }
     let objects = said(on(server, &format!("{watch} --json")), 0);

@@ -7,9 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    Ran, assert_documented, check::FILES, contains, file, run, support::random::Random,
-};
+use crate::{Ran, assert_documented, check::FILES, contains, file, run, support::random::Random};
 
 fn path_of(name: &str, text: &str) -> String {
     let path = file(name, text.as_bytes());
@@ -212,7 +210,10 @@ fn a_diff_with_a_log_agrees_with_an_oracle() {
         let log = path_of(&format!("diff{seed}.log"), &combined(&sent));
         let old = path_of("old.toml", &by_path("4/10s", "30/10s"));
         let new = path_of("new.toml", &by_path("3/20s", "60/30s"));
-        let object = object(&format!("diff '{old}' '{new}' --log '{log}' --show-keys"), 0);
+        let object = object(
+            &format!("diff '{old}' '{new}' --log '{log}' --show-keys"),
+            0,
+        );
         let before = refused(&sent, (4, 10_000), (30, 10_000));
         let after = refused(&sent, (3, 20_000), (60, 30_000));
         let sums = [before.values().sum::<u64>(), after.values().sum()];
@@ -413,7 +414,10 @@ fn a_diff_groups_addresses_as_rules_do() {
     let text = "time,ip\n1791640536,2001:db8::1\n1791640536,[2001:db8::2]:80\n\
                 1791640536,::ffff:192.0.2.1\n1791640536,192.0.2.1:443\n";
     let log = path_of("grouped.csv", text);
-    let diff = object(&format!("diff '{old}' '{new}' --log '{log}' --show-keys"), 0);
+    let diff = object(
+        &format!("diff '{old}' '{new}' --log '{log}' --show-keys"),
+        0,
+    );
     let shown = |caller: &str| json!({ "caller": caller, "requests": 1 });
     let both = json!([shown("192.0.2.1"), shown("2001:db8::/56")]);
     assert_eq!(diff["log"]["newly_refused"], both);

@@ -11,9 +11,7 @@ use super::{GOOD, file};
 fn error_of(from: &str, to: &str) -> (String, String) {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
-    let Err(error) = file().parse(&text) else {
-        panic!("{to:?} was taken");
-    };
+    let error = file().parse(&text).expect_err(to);
     let said = error.to_string();
     assert!(!said.contains('\n'), "{said}");
     assert_eq!(error.kind(), ConfigErrorKind::File);

@@ -262,7 +262,9 @@ async fn a_ban_by_hand(store: impl Settles, clock: ManualClock) {
     by_hand.ban_for(MINUTE).await.unwrap();
     let until = SystemTime::UNIX_EPOCH + clock.now() + MINUTE;
     let read = by_hand.banned_until().await.unwrap().unwrap();
-    let apart = read.duration_since(until).unwrap_or_else(|it| it.duration());
+    let apart = read
+        .duration_since(until)
+        .unwrap_or_else(|it| it.duration());
     assert!(apart <= millis(1), "{apart:?}");
     assert_eq!(ask(&layer, "a").await, banned(MINUTE));
     assert!(by_hand.unban().await.unwrap());
@@ -344,10 +346,7 @@ async fn a_banned_request_is_answered_as_its_rule_says() {
         assert!((890..=901).contains(&wait), "{wait}");
         assert_eq!(header_of(&refused, "cache-control"), Some("no-store"));
         let body = text(refused).await;
-        for part in [
-            "too many requests were refused: retry after",
-            "about:blank",
-        ] {
+        for part in ["too many requests were refused: retry after", "about:blank"] {
             assert!(body.contains(part), "{body}");
         }
         let grpc = [

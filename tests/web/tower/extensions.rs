@@ -132,7 +132,7 @@ async fn what_no_rule_counts_passes_untouched() {
         ("origin", "https://shop.example"),
         ("access-control-request-method", "POST"),
     ];
-    let of = |rule| builder().otherwise(rule);
+    let of = |rule: Rule| builder().otherwise(rule);
     let off = || of(by_key(1)).enabled(false);
     let elsewhere = builder().on("/limited", by_key(1));
     let allowed = Rules::new().allow(Requests::on("/")).otherwise(by_key(1));
@@ -162,6 +162,10 @@ async fn what_no_rule_counts_passes_untouched() {
     let down = RedisStore::open("redis://127.0.0.1:1/").unwrap();
     let closed = by_key(1).on_failure(FailurePolicy::Deny);
     let layer = RateLimitLayer::builder(&down).otherwise(closed);
-    let service = layer.enabled(false).build().unwrap().layer(Inner::default());
+    let service = layer
+        .enabled(false)
+        .build()
+        .unwrap()
+        .layer(Inner::default());
     assert_eq!(status(&service, request("a")).await, StatusCode::OK);
 }

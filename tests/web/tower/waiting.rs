@@ -27,8 +27,8 @@ struct Stage<S> {
 
 impl Stage<MemoryStore> {
     fn memory() -> Self {
-        let clock = ManualClock::new();
-        Self::new(MemoryStore::new().clock(clock.clone()), clock)
+        let (store, clock) = MemoryStore::manual();
+        Self::new(store, clock)
     }
 }
 
@@ -98,12 +98,9 @@ async fn requests_are_held_and_let_pass_in_order(store: impl Store, clock: Manua
     let third = stage.send(&layer, request("a"));
     stage.settle().await;
     assert_eq!(stage.inner.calls(), 1, "they wait");
-    // The fourth would wait for thirty seconds.
     let fourth = stage.send(&layer, request("a")).await.unwrap();
-    assert_eq!(
-        refusal(&fourth),
-        (RefusalKind::OverLimit, Some(30 * SECOND))
-    );
+    let would_wait = Some(30 * SECOND);
+    assert_eq!(refusal(&fourth), (RefusalKind::OverLimit, would_wait));
     // Another caller has a line of its own.
     assert_eq!(stage.status(&layer, request("b")).await, 200);
 
@@ -193,10 +190,8 @@ async fn a_caller_that_disconnects_leaves_the_queue(store: impl Store, clock: Ma
     let (status, decision) = behind.await.unwrap();
     assert_eq!(status, 200);
     // One of two was taken by the one behind, and none by the one that is gone.
-    assert_eq!(
-        decision.unwrap().limits().next().unwrap().remaining(),
-        Some(1)
-    );
+    let left = decision.unwrap().limits().next().unwrap().remaining();
+    assert_eq!(left, Some(1));
     assert_eq!(stage.inner.calls(), 3);
 }
 
