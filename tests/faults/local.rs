@@ -24,10 +24,8 @@ async fn admitted(service: &Http, user: &str, times: u32) -> (u32, StatusCode, S
 }
 
 async fn by_redis(service: &Http, user: &str) {
-    until("Redis decides", async || {
-        ask_as(service, user).await.1.source() == Source::Store
-    })
-    .await;
+    let decided = async || ask_as(service, user).await.1.source() == Source::Store;
+    until("Redis decides", decided).await;
 }
 
 async fn outage(

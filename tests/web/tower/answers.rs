@@ -50,8 +50,7 @@ fn down() -> RedisStore {
 
 #[tokio::test]
 async fn over_the_limit() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone());
+    let (store, clock) = MemoryStore::manual();
     let layer = RateLimitLayer::new(&store, Limit::per_minute(1).by(FromHeader::new("x-key")));
     assert_eq!(code(&layer, request("a")).await, 200);
     clock.advance(Duration::from_millis(1));
