@@ -53,6 +53,14 @@ impl Crowd {
         crowd
     }
 
+    /// Waits until nothing else is in use than what was granted.
+    async fn keeps_what_was_granted(&self, scene: &Scene) {
+        for (limiter, granted) in self.limiters.iter().zip(&self.granted) {
+            let kept = async || aside(|| in_use(scene, limiter)) == *granted;
+            until("nothing else is in use", kept).await;
+        }
+    }
+
     /// Asks each of them while the server stands still. The `spoilt` fail, and the others are
     /// granted. Returns how many scripts that took.
     async fn lose_nothing(&mut self, scene: &mut Scene, spoilt: &[(usize, ErrorKind)]) -> u64 {
@@ -141,7 +149,8 @@ async fn row_27_a_key_that_is_forbidden() {
     const SPOILT: usize = 40;
     let server = RedisServer::start();
     allow(&server, ">secret", "~*", "");
-    let mut scene = Scene::begin_on("row 27, forbidden", server, PATIENT, of_user).await;
+    let mut scene =
+        Scene::begin_on("row 27, forbidden", server, PATIENT, |url| of_user(&url)).await;
     let name = |place| match place {
         SPOILT => "forbidden",
         _ => "matrix",
@@ -237,14 +246,8 @@ async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS).await;
     for round in 0..ROUNDS {
         cut_amid(&scene, &mut crowd, round).await;
-        for (place, limiter) in crowd.limiters.iter().enumerate() {
-            // What callers took that left a shared call may be given back after the others'
-            // answers.
-            until("nothing else is in use", async || {
-                aside(|| in_use(&scene, limiter)) == crowd.granted[place]
-            })
-            .await;
-        }
+        // What callers took that left a shared call may be given back after the others' answers.
+        crowd.keeps_what_was_granted(&scene).await;
         // A call is sent again once: the next cut is not for those of this one.
         scene.load.idle(true).await;
         scene.load.idle(false).await;
@@ -346,12 +349,8 @@ async fn row_30_a_burst_over_a_few_keys() {
         there.values().sum::<usize>(),
         here.values().sum::<usize>()
     );
-    assert!(
-        there
-            .values()
-            .chain(here.values())
-            .all(|granted| *granted <= LIMIT)
-    );
+    let mut all = there.values().chain(here.values());
+    assert!(all.all(|granted| *granted <= LIMIT));
     // No caller is refused before its key has had the limit.
     for user in 0..KEYS {
         let granted = there.get(&user).unwrap_or(&0) + here.get(&user).unwrap_or(&0);
@@ -382,12 +381,8 @@ async fn row_31_a_runtime_that_is_not_driven() {
     drop(left);
     (0..CROWD / 2).for_each(|_| scene.load.told.less_left());
     runtime.shutdown_background();
-    for (place, limiter) in crowd.limiters.iter().enumerate() {
-        until("what was dropped is given back", async || {
-            aside(|| in_use(&scene, limiter)) == crowd.granted[place]
-        })
-        .await;
-    }
+    // What was dropped is given back.
+    crowd.keeps_what_was_granted(&scene).await;
     drop(crowd);
     scene.healed().await;
     scene.judge(FREE).await;

@@ -25,7 +25,7 @@ pub fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
 }
 
 /// Returns a store of that user.
-pub fn of_user(url: String) -> RedisStoreBuilder {
+pub fn of_user(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url.replace("redis://", "redis://limiter:secret@"))
 }
 
@@ -34,7 +34,7 @@ pub fn of_user(url: String) -> RedisStoreBuilder {
 async fn row_16_permissions_that_are_taken_away() {
     let server = aside(RedisServer::start);
     allow(&server, ">secret", "~*", "");
-    let mut scene = Scene::begin_on("row 16", server, BUDGET, of_user).await;
+    let mut scene = Scene::begin_on("row 16", server, BUDGET, |url| of_user(&url)).await;
     for (password, keys, without) in [
         (">secret", "~*", "+evalsha"),
         (">secret", "~*", "+hmget"),

@@ -71,7 +71,7 @@ fn figures_are_those_of_the_oracle() {
         let row = format!("seed {seed}, {format:?}");
         assert_eq!(report.read.requests, log.in_time().len() as u64, "{row}");
         assert_eq!(report.read.late, log.late(), "{row}");
-        assert_eq!(report.read.unreadable, log.unreadable(format), "{row}");
+        assert_eq!(report.read.unreadable, log.unreadable(), "{row}");
         let callers = log.callers();
         assert_eq!(report.callers, callers.len() as u64, "{row}");
         for ((algorithm, limit), found) in limits.iter().zip(&report.candidates) {

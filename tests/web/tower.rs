@@ -67,11 +67,7 @@ impl Service<Request<String>> for Inner {
 /// A request of this method and path, as `GET /`, with these fields.
 fn asking(line: &str, fields: &[(&str, &str)]) -> Request<String> {
     let (method, path) = line.split_once(' ').unwrap();
-    let mut request = Request::builder().method(method).uri(path);
-    for (name, value) in fields {
-        request = request.header(*name, *value);
-    }
-    request.body(String::new()).unwrap()
+    crate::http::with(method, path, fields)
 }
 
 /// A request of the caller that the rules of these tests know by its `x-key`.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tower::Service;
 use tower_ratelimit::{
     IntoRules, RateLimit, Rules,
-    key::{FromParts, KeyExtractor, Secret},
+    key::{ForwardedHeader, FromParts, KeyExtractor, Secret},
 };
 
 use super::{Inner, by_key};
@@ -295,15 +295,29 @@ fn a_tier_is_named_as_a_rule_is() {
     assert_duplicate(both.build(), "api.free");
 }
 
-/// Closures' types have no names of their own: two closures of one function must not be confused.
+/// Rules of one name must have the same key. How a client is found is part of it. Closures' types
+/// have no names of their own: two closures of one function must not be confused.
 #[test]
-fn closures_are_different_keys() {
+fn different_keys_are_not_confused() {
     let build = |a: Rule, b: Rule| {
-        RateLimitLayer::builder(&MemoryStore::new())
-            .on("/a", a)
-            .otherwise(b)
-            .build()
+        let layer = RateLimitLayer::builder(&MemoryStore::new()).on("/a", a);
+        layer.otherwise(b).build()
     };
+    let client = || ClientIp::behind(["10.0.0.0/8"]);
+    let found = |client: ClientIp| Limit::per_hour(1).by(client);
+    for other in [
+        ClientIp::behind(["10.0.0.0/9"]),
+        ClientIp::hops(1),
+        client().ipv6_prefix(64),
+        client().header(ForwardedHeader::Forwarded),
+        client().peer(|_| None),
+    ] {
+        assert_duplicate(build(found(client()), found(other)), "default");
+    }
+    let by_closure = || client().peer(|_| None);
+    assert!(build(found(client()), found(client())).is_ok());
+    assert!(build(found(by_closure()), found(by_closure())).is_ok());
+
     let header = |parts: &Parts, name: &str| Some(parts.headers.get(name)?.as_bytes().to_vec());
 
     let a = Limit::per_hour(1).by(FromParts(move |parts: &Parts| header(parts, "a")));

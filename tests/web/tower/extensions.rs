@@ -27,7 +27,7 @@ fn named(store: &MemoryStore, name: &str, permits: u64) -> RateLimitLayer {
 }
 
 /// Keeps the extensions of the requests that reach it.
-fn watched() -> (
+pub(super) fn watched() -> (
     Arc<Mutex<Extensions>>,
     impl Service<Request<String>, Response = Response<String>, Error = Infallible, Future: Send> + Clone,
 ) {
@@ -35,7 +35,7 @@ fn watched() -> (
     let keep = Arc::clone(&seen);
     let service = service_fn(move |request: Request<String>| {
         *keep.lock().unwrap() = request.into_parts().0.extensions;
-        std::future::ready(Ok(Response::new(String::new())))
+        std::future::ready(Ok(Response::new("inner".to_owned())))
     });
     (seen, service)
 }

@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::{Decisions, IntoRules};
 
-use super::{Inner, by_key, request};
+use super::{Inner, by_key, extensions::watched, request};
 
 fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);
@@ -122,19 +122,14 @@ async fn a_layer_can_charge_always() {
 #[tokio::test]
 async fn a_charge_counts_until_its_answer_is_over() {
     let store = MemoryStore::new();
-    let seen: Arc<Mutex<Option<Charge>>> = Arc::default();
-    let keep = Arc::clone(&seen);
-    let inner = service_fn(move |request: Request<String>| {
-        *keep.lock().unwrap() = request.extensions().get::<Charge>().cloned();
-        std::future::ready(Ok::<_, Infallible>(Response::new("answer".to_owned())))
-    });
+    let (seen, inner) = watched();
     let first = layer_of(&store, by_key(2)).layer(inner.clone());
     let second = layer_of(&store, by_key(2)).layer(inner);
     let answer = first.oneshot(request("a")).await.unwrap();
     let again = || {
         let mut request = request("a");
-        let charge = seen.lock().unwrap().clone().unwrap();
-        request.extensions_mut().insert(charge);
+        let charge = seen.lock().unwrap().get::<Charge>().cloned();
+        request.extensions_mut().insert(charge.unwrap());
         request
     };
     let open = second.clone().oneshot(again()).await.unwrap();
