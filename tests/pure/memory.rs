@@ -99,11 +99,8 @@ async fn ask(service: &Service, user: impl ToString) -> Answer {
     match answer.extensions().get::<Decision>() {
         Some(Decision::Allow(grant)) => {
             assert_eq!(answer.status(), StatusCode::OK);
-            assert_eq!(
-                grant.receipts().len(),
-                1,
-                "let pass without taking a permit"
-            );
+            let taken = grant.receipts().len();
+            assert_eq!(taken, 1, "let pass without taking a permit");
             Answer::Granted
         }
         Some(Decision::Deny(refusal)) if refusal.kind() == RefusalKind::Unavailable => {
@@ -175,11 +172,8 @@ fn law(bound: usize, lasting: usize, steps: &[Step]) {
                 _ if used < RATE as usize => Answer::Granted,
                 _ => Answer::Refused,
             };
-            assert_eq!(
-                ask(&service, user).await,
-                expected,
-                "user {user} at {now}, {grants:?}"
-            );
+            let found = ask(&service, user).await;
+            assert_eq!(found, expected, "user {user} at {now}, {grants:?}");
             if expected == Answer::Granted {
                 grants.entry(user).or_default().push(now);
             }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
 
 use super::{
-    Reply, get, send, send_from, send_http2, send_http2_from,
+    Reply, connect, get, send, send_http2, send_http2_on, send_on,
     sockets::{Framework, Socket, serve},
     with,
 };
@@ -102,9 +102,10 @@ async fn check(server: SocketAddr, from: std::net::Ipv4Addr, over: Over, step: &
     let method = step.method.as_deref().unwrap_or("GET");
     let accept = step.accept.as_deref().map(|accept| ("accept", accept));
     let request = with(method, "/", accept.as_slice());
+    let (stream, host) = (connect(from, server).await, server.to_string());
     let reply = match over {
-        (_, true) => Reply::read(send_http2_from(from, server, request).await).await,
-        (_, false) => send_from(from, server, request).await,
+        (_, true) => Reply::read(send_http2_on(stream, &host, request).await).await,
+        (_, false) => send_on(stream, &host, request).await,
     };
     assert_eq!(reply.status, step.status, "{what}: {reply:?}");
     // Of a grant until the first permit is free, which may have been taken some time before.

@@ -209,10 +209,8 @@ async fn a_shadow_rule_bans_nobody(store: impl Settles, _: ManualClock) {
         seen.push((limit.is_refused(), limit.is_banned()));
     }
     let (over, would_ban) = ((true, false), (true, true));
-    assert_eq!(
-        seen,
-        [(false, false), over, would_ban, would_ban, would_ban]
-    );
+    assert_eq!(seen[..2], [(false, false), over]);
+    assert_eq!(seen[2..], [would_ban; 3]);
     // The same keys as those of the rule once it is enforced.
     let enforced = layer_of(&store, rule().ban(ban(2)));
     assert_eq!(ask(&enforced, "a").await, banned(15 * MINUTE));
