@@ -235,26 +235,14 @@ pub fn over_admission(ledger: &Ledger, limiters: &[Limiter]) -> f64 {
 ///
 /// A connection that the fault itself cut may be replaced at once: `cut` of them.
 pub fn few_connections(came: &[Instant], handles: usize, cut: usize) -> usize {
-    let most = most_in_a_second(came);
+    let each = came.iter().map(|at| (*at - came[0], 1));
+    let most = windows(each, SECOND).into_iter().max().unwrap_or(0) as usize;
     let bound = handles * ATTEMPTS + cut;
     assert!(
         most <= bound,
         "O6: {most} of {bound} connections in a second"
     );
     most
-}
-
-/// Returns O6 without a proxy that counts: the connections that this many handles may use while
-/// this many were lost.
-///
-/// Each handle has one, and on a Cluster one to each node; the connection that checks has as many.
-pub fn most_over_a_while(handles: usize, lost: usize) -> usize {
-    (handles + 1) * 2 * 6 + lost
-}
-
-fn most_in_a_second(came: &[Instant]) -> usize {
-    let grants = came.iter().map(|at| (*at - came[0], 1));
-    windows(grants, SECOND).into_iter().max().unwrap_or(0) as usize
 }
 
 /// Asserts that a check fails, in these words.

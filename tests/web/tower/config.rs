@@ -70,10 +70,12 @@ fn every_mistake_of_a_rule_is_named() {
     let bad_header = Constant("k").or((PeerIp, FromHeader::new("x key").or_skip()));
     let session = (PeerIp, FromHeader::credential("x-session"));
     let secret = Secret::new("k1", "0123456789abcdef0123456789abcdef").unwrap();
-    let digest = FromHeader::new("x-key").digest(&secret);
-    let cookie = (PeerIp, FromHeader::new("cookie").plain());
+    let digest = hour.by(FromHeader::new("x-key").digest(&secret));
+    let cookie = hour.by((PeerIp, FromHeader::new("cookie").plain()));
     let in_all = FailurePolicy::local(1.5);
     let shared = Rule::shared;
+    let (users, orders) = (shared("user:<key>").named("users"), shared("orders"));
+    let (mine, set) = (by_key(1).named("mine"), shared("api").or_init(hour));
     let mistakes = [
         ("a name with a blank", by_key(1).named("log in")),
         ("a tier with a blank", tiers(&["a b"])),
@@ -85,44 +87,29 @@ fn every_mistake_of_a_rule_is_named() {
         ("no network", hour.by(ClientIp::behind(["10/8"]))),
         ("too many hops", hour.by(ClientIp::hops(65))),
         ("too short a prefix", hour.by(PeerIp.ipv6_prefix(1))),
-        (
-            "a shared name without its key",
-            shared("user:<key>").named("users"),
-        ),
-        (
-            "a key that the shared name lacks",
-            shared("orders").by(PeerIp),
-        ),
+        ("a shared name without its key", users),
+        ("a key that the shared name lacks", orders.by(PeerIp)),
         ("a cost above the limit", export().cost(6)),
         ("a cost of nothing", export().cost(0)),
         ("a cost above that of a tier", tiers(&["a"]).cost(2)),
         ("a cost of nothing of a limit that is found", found(0)),
-        (
-            "a cost above the limit that is set",
-            shared("api").or_init(hour).cost(2),
-        ),
+        ("a cost above the limit that is set", set.cost(2)),
         ("more than all keys", export().enforce_share(101)),
         ("more than all of a limit", export().on_failure(in_all)),
-        (
-            "a limit for one that is not shared",
-            by_key(1).named("mine").or_init(hour),
-        ),
+        ("a limit for one that is not shared", mine.or_init(hour)),
         ("a queue of none", by_key(1).wait(SECOND).queue(0)),
-        (
-            "a digest that observers would see",
-            hour.by(digest).observe_keys(),
-        ),
-        (
-            "a credential that observers would see",
-            hour.by(cookie).observe_keys(),
-        ),
-        (
-            "no key that observers would see",
-            shared("api").observe_keys(),
-        ),
     ];
-    let found_at = |(what, rule)| (what, otherwise(rule).err());
-    are_named("rule", mistakes.map(found_at));
+    let observed = [
+        ("a digest that observers would see", digest),
+        ("a credential that observers would see", cookie),
+        ("no key that observers would see", shared("api")),
+    ];
+    let observed = observed.map(|(what, rule)| (what, rule.observe_keys()));
+    let mistakes = mistakes.into_iter().chain(observed);
+    are_named(
+        "rule",
+        mistakes.map(|(what, rule)| (what, otherwise(rule).err())),
+    );
     // A limit that is not known yet can be any.
     for rule in [found(2), shared("api").cost(2)] {
         assert!(otherwise(rule).is_ok());
@@ -133,15 +120,18 @@ fn every_mistake_of_a_rule_is_named() {
 fn every_other_mistake_is_named() {
     const MS: Duration = Duration::from_millis(1);
     let memory = MemoryStore::new();
-    let redis = || RedisStore::builder("redis://127.0.0.1/");
+    let redis = |set: fn(RedisStoreBuilder) -> RedisStoreBuilder| {
+        let store = RedisStore::builder("redis://127.0.0.1/");
+        set(store).build().err()
+    };
+    let secret = |id, bytes: &[u8]| Secret::new(id, bytes).err();
     let layer = || RateLimitLayer::builder(&memory);
     let twice = layer().on("/a", by_key(1)).otherwise(by_key(2));
     let no_queue = layer().otherwise(by_key(1)).queue(0);
     let limiter = || RateLimiter::new(&memory, "hot").unwrap();
     let window = || limiter().algorithm(Algorithm::FixedWindow);
     assert!(window().lease(Duration::ZERO).is_ok());
-    // What is shown must not be it.
-    let swapped = Secret::new("hunter2", b"k1");
+    let (second, microsecond) = (Limit::per_second(1), Duration::from_micros(1));
     let nowhere = RedisStore::open("ftp://127.0.0.1/");
     let no_method = layer().on_grpc("/a.B/C", by_key(1));
     let twice_in_one = layer().on("/a", [by_key(1), by_key(2)]);
@@ -151,25 +141,14 @@ fn every_other_mistake_is_named() {
         [
             ("no permits", Limit::try_new(0, MS).err()),
             ("half a millisecond", Limit::try_new(1, MS / 2).err()),
-            (
-                "a short keep-alive time",
-                Limit::per_second(1).keep_alive(MS).err(),
-            ),
-            (
-                "a secret's id with a blank",
-                Secret::new("k 1", [0; 32]).err(),
-            ),
-            ("a short secret", Secret::new("k1", [0; 31]).err()),
-            ("a secret the other way round", swapped.err()),
-            (
-                "a prefix with a blank",
-                redis().prefix("my shop").build().err(),
-            ),
-            (
-                "a client id with a blank",
-                redis().client_id("a b").build().err(),
-            ),
-            ("a breaker of too many", redis().breaker(33).build().err()),
+            ("a short keep-alive time", second.keep_alive(MS).err()),
+            ("a secret's id with a blank", secret("k 1", &[0; 32])),
+            ("a short secret", secret("k1", &[0; 31])),
+            // What is shown must not be it.
+            ("a secret the other way round", secret("hunter2", b"k1")),
+            ("a prefix with a blank", redis(|it| it.prefix("my shop"))),
+            ("a client id with a blank", redis(|it| it.client_id("a b"))),
+            ("a breaker of too many", redis(|it| it.breaker(33))),
             ("no address of Redis", nowhere.err()),
             ("no path", layer().on("login", by_key(1)).build().err()),
             ("no gRPC method", no_method.build().err()),
@@ -179,10 +158,7 @@ fn every_other_mistake_is_named() {
             ("rules in place of others", in_place.build().err()),
             ("an open brace", RateLimiter::new(&memory, "{orders").err()),
             ("a limiter's slots", limiter().slots(9).err()),
-            (
-                "a limiter's lease",
-                limiter().lease(Duration::from_micros(1)).err(),
-            ),
+            ("a limiter's lease", limiter().lease(microsecond).err()),
             ("a lease of a window", window().lease(MS).err()),
         ],
     );
