@@ -81,8 +81,7 @@ async fn a_limiter_is_shown_and_not_touched() {
     let before = dumps();
     let seen = object(on(server, &["get", limiter.name(), "--json"]));
     assert_eq!(seen["left"], 6);
-    assert_eq!(seen["limit"]["permits"], 10);
-    assert_eq!(seen["limit"]["interval_ms"], 3_600_000);
+    assert_eq!(seen["limit"], "10/1h");
     assert_eq!(seen["algorithm"], "sliding-log");
     assert_eq!(seen["granted_in_last_second"].as_u64().unwrap() % 4, 0);
     let next = seen["next_free_ms"].as_u64().unwrap();
@@ -93,7 +92,7 @@ async fn a_limiter_is_shown_and_not_touched() {
     for line in [
         "left                    6\n",
         "used                    4\n",
-        "expires                 in 7",
+        "expires                 7",
     ] {
         assert!(page.contains(line), "{page}");
     }
@@ -106,7 +105,7 @@ async fn a_limiter_is_shown_and_not_touched() {
         3,
         "{lines}"
     );
-    assert_eq!(lines.matches(", expires in 7").count(), 3, "{lines}");
+    assert_eq!(lines.matches(", expires 7").count(), 3, "{lines}");
     let objects = said(on(server, &[&watch[..], &["--json"]].concat()), 0);
     let objects: Vec<Value> = objects
         .lines()
@@ -162,8 +161,8 @@ async fn a_quota_is_shown_and_deleted() {
     let page = said(on(server, &["get", quota.name()]), 0);
     let words: Vec<_> = page.split_whitespace().collect();
     for row in [
-        ["limit", "none"],
-        ["left", "unknown"],
+        ["limit", "-"],
+        ["left", "-"],
         ["used", "7"],
         ["algorithm", "calendar"],
     ] {
@@ -313,7 +312,7 @@ async fn a_caller_is_banned_and_let_in_again() {
     ];
     let run = |args: &[&str]| on(server, &[args, &which].concat());
     let banned = said(run(&["ban", "--for", "15m"]), 0);
-    assert!(banned.ends_with(": banned for 900s\n"), "{banned}");
+    assert!(banned.ends_with("\nbanned  900.0s\n"), "{banned}");
     let request = Request::builder().header("x-key", "ann").body(()).unwrap();
     let refusal = refused(decide(&layer, request).await);
     assert_eq!(refusal.kind(), RefusalKind::Banned);

@@ -2,19 +2,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::RandomState},
-    fs,
     hash::BuildHasher,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::Limit;
+use tower_ratelimit::{ConfigError, Limit, Rules};
 
 use crate::{
-    Answer, Stop, impact,
-    out::{columns, print, say},
-    replay::SCHEMA,
-    rules::Assumptions,
+    Stop, impact,
+    out::{Field, Format, columns, harmless, objects, say, table},
+    replay::ASSUMED,
+    rules::{Assumptions, read_toml},
     traffic::{Columns, Stage},
 };
 
@@ -51,56 +50,46 @@ pub(crate) struct Arguments {
     /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let files = [&*arguments.old, &*arguments.new];
     let [old, new] = arguments.assumptions.load(files)?.rules;
-    let stages = [
-        Stage::new(old.map_err(in_file(&arguments.old))?)?,
-        Stage::new(new.map_err(in_file(&arguments.new))?)?,
-    ];
+    let stage = |rules: Result<Rules, ConfigError>, path: &Path| {
+        let rules = rules.map_err(|error| Stop::usage(format!("{}: {error}", path.display())))?;
+        Ok::<_, Stop>(Stage::new(rules)?)
+    };
+    let stages = [stage(old, files[0])?, stage(new, files[1])?];
     let changes = changes(&items(&arguments.old)?, &items(&arguments.new)?);
-    let mut object = json!({ "schema": SCHEMA, "changes": changes });
+    let mut object = json!({ "changes": changes });
     let mut words = text(&changes);
-    let mut answer = Answer::Yes;
+    let mut answer = true;
     if let Some(log) = &arguments.log {
         let impact = impact::send(&arguments.columns, log, Some(&arguments.by), stages)?;
         let refused = impact.effects.each_ref().map(|effect| effect.refused);
         let callers = [[true, false], [false, true]].map(|refusing| {
             let is_it = |refused: &[u64; 2]| refused.map(|it| it == 0) == refusing;
             let callers = impact.callers.iter().filter(|(_, refused)| is_it(refused));
-            shown(
-                callers.map(|(caller, of)| (&**caller, of[0] + of[1])),
-                arguments.show_keys,
-            )
+            let callers = callers.map(|(caller, of)| (&**caller, of[0] + of[1]));
+            shown(callers, arguments.show_keys)
         });
-        words.push_str(&log_text(impact.read.requests(), refused, &callers));
+        words += &log_text(impact.read.requests(), refused, &callers);
         let [newly_refused, let_through] = &callers;
         object["log"] = impact.read.object();
         object["log"]["refused"] = json!(refused);
-        object["log"]["newly_refused"] = json!(newly_refused);
-        object["log"]["newly_let_through"] = json!(let_through);
-        answer = impact
-            .read
-            .report(impact.effects.iter().flat_map(|effect| &effect.rules));
+        object["log"]["newly_refused"] = objects(newly_refused);
+        object["log"]["newly_let_through"] = objects(let_through);
+        let rules = impact.effects.iter().flat_map(|effect| &effect.rules);
+        answer = impact.read.report(rules);
         if arguments.fail_on_newly_refused && !newly_refused.is_empty() {
             say("the new file refuses callers that the old one does not");
-            answer = Answer::No;
+            answer = false;
         }
     }
-    print(&match arguments.json {
-        true => format!("{object:#}\n"),
-        false => words,
-    })?;
+    arguments.format.print(&words, object)?;
     Ok(answer)
-}
-
-fn in_file<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> Stop {
-    move |error| Stop::usage(format!("{}: {error}", path.display()))
 }
 
 /// Parts of a file, such as `rules.login`, with the texts of their fields.
@@ -108,16 +97,14 @@ type Items = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Returns the parts of a file that is known to be good.
 fn items(path: &Path) -> Result<Items, Stop> {
-    let text = fs::read_to_string(path).map_err(in_file(path))?;
-    let file: Value = toml::from_str(text.trim_start_matches('\u{feff}')).map_err(in_file(path))?;
     let mut items = Items::new();
-    add(&mut items, "", &file);
+    add(&mut items, "", &read_toml(path)?);
     Ok(items)
 }
 
 fn add(items: &mut Items, item: &str, table: &Value) {
     for (name, value) in table.as_object().into_iter().flatten() {
-        let name = escaped(name);
+        let name = harmless(name);
         let dot = if item.is_empty() { "" } else { "." };
         match value {
             Value::Object(_) => add(items, &format!("{item}{dot}{name}"), value),
@@ -145,7 +132,7 @@ fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => match text.parse::<Limit>() {
             Ok(limit) => limit.to_string(),
-            Err(_) => escaped(text),
+            Err(_) => harmless(text),
         },
         Value::Array(values) => {
             let values: Vec<_> = values.iter().map(text_of).collect();
@@ -153,15 +140,11 @@ fn text_of(value: &Value) -> String {
         }
         Value::Object(fields) => {
             let field =
-                |(name, value): (&String, &Value)| format!("{} {}", escaped(name), text_of(value));
+                |(name, value): (&String, &Value)| format!("{} {}", harmless(name), text_of(value));
             fields.iter().map(field).collect::<Vec<_>>().join(", ")
         }
         other => other.to_string(),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.escape_debug().collect()
 }
 
 /// Returns the parts that differ, each with the fields that do.
@@ -211,35 +194,29 @@ fn text(changes: &[Value]) -> String {
 }
 
 /// Returns callers, the most refused first.
-fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Value> {
+fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
     let mut callers: Vec<_> = callers.collect();
     callers.sort_by(|one, other| (other.1, one.0).cmp(&(one.1, other.0)));
     let shown = callers.into_iter().map(|(caller, requests)| {
         let caller = match keys {
-            true => escaped(caller),
+            true => harmless(caller),
             false => format!("{:016x}", secret.hash_one(caller)),
         };
-        json!({ "caller": caller, "requests": requests })
+        vec![("caller", json!(caller)), ("requests", json!(requests))]
     });
     shown.collect()
 }
 
-fn log_text(requests: u64, [old, new]: [u64; 2], callers: &[Vec<Value>; 2]) -> String {
+fn log_text(requests: u64, [old, new]: [u64; 2], callers: &[Vec<Vec<Field>>; 2]) -> String {
     let mut text = format!("\nRefused of {requests} requests: {old} -> {new}.\n");
     for (words, callers) in ["refused", "let through"].into_iter().zip(callers) {
-        text.push_str(&format!("Callers newly {words}: {}\n", callers.len()));
-        let rows = callers.iter().take(LISTED).map(|it| {
-            let caller = it["caller"].as_str().unwrap_or_default();
-            vec![
-                format!("  {caller}"),
-                format!("{} requests", it["requests"]),
-            ]
-        });
-        text.push_str(&columns(&rows.collect::<Vec<_>>()));
+        let listed = callers.get(..LISTED).unwrap_or(callers);
+        text += &format!("Callers newly {words}: {}\n", callers.len());
+        text += &table(listed);
         if callers.len() > LISTED {
-            text.push_str(&format!("  and {} more\n", callers.len() - LISTED));
+            text += &format!("and {} more\n", callers.len() - LISTED);
         }
     }
-    text + "Callers would have sent the same requests had they been refused: that is assumed.\n"
+    text + ASSUMED
 }
