@@ -12,7 +12,6 @@ use metrics::{
 
 use super::{
     Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall,
-    observed_rule::RULE_RESULTS,
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -50,7 +49,7 @@ const MOST_NODES: usize = 32;
 #[derive(Default)]
 pub struct Metrics {
     /// By result and source.
-    requests: [[OnceLock<Counter>; SOURCES]; REQUEST_RESULTS],
+    requests: [[OnceLock<Counter>; Source::ALL.len()]; RequestResult::ALL.len()],
     /// By operation and result: a call takes so long that a short search does not matter.
     calls: Mutex<Vec<(CallLabels, Histogram)>>,
     callers: OnceLock<Histogram>,
@@ -58,10 +57,6 @@ pub struct Metrics {
     nodes: Mutex<Vec<String>>,
     described: OnceLock<()>,
 }
-
-const SOURCES: usize = Source::None as usize + 1;
-const _: () = assert!(RULE_RESULTS == RuleResult::ShadowBanned as usize + 1);
-const REQUEST_RESULTS: usize = RequestResult::Banned as usize + 1;
 
 type CallLabels = (&'static str, Option<ErrorKind>);
 
