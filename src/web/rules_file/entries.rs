@@ -55,11 +55,8 @@ pub(super) fn read(
     let mut rules = Rules::new();
     for entry in on {
         let fields = &entry.get_ref().0;
-        let of_lists = [
-            span(&fields.by),
-            span(&fields.networks),
-            span(&fields.values),
-        ];
+        let of_lists = span(&fields.by).or(span(&fields.networks));
+        let of_lists = of_lists.or(span(&fields.values));
         only_with(false, "`[[deny]]` and `[[allow]]`", of_lists)?;
         let pattern = pattern(code, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
