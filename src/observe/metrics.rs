@@ -10,9 +10,7 @@ use metrics::{
     histogram,
 };
 
-use super::{
-    Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall,
-};
+use super::{Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall};
 use crate::{
     clock::{Clock, SystemClock},
     decision::source::Source,

@@ -77,7 +77,10 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
     write!(page, "<p class=\"soft\">")?;
     for (place, it) in report.candidates.iter().enumerate() {
         let (colour, name) = (colour(place), name(it));
-        write!(page, "<span style=\"color:{colour}\">&#9632;</span> {name} ")?;
+        write!(
+            page,
+            "<span style=\"color:{colour}\">&#9632;</span> {name} "
+        )?;
     }
     let step = (RIGHT - LEFT) / report.moments.len() as f64;
     open_chart(page, "Refused requests over time")?;
@@ -132,7 +135,9 @@ fn by_peak(page: &mut String, report: &Report, it: &SmallestLimit) -> fmt::Resul
     let found = found.map(|most| (most, "var(--ink)".to_owned(), format!("smallest: {most}")));
     let marks: Vec<_> = given.chain(found).collect();
     let last = marks.iter().map(|(permits, ..)| *permits).max();
-    let steps = bars.len().max(last.unwrap_or(0).max(1).ilog2() as usize + 1);
+    let steps = bars
+        .len()
+        .max(last.unwrap_or(0).max(1).ilog2() as usize + 1);
     let width = (RIGHT - LEFT) / steps as f64;
     let most = bars.iter().copied().max().unwrap_or(1) as f64;
     open_chart(

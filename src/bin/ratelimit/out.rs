@@ -51,7 +51,9 @@ pub(crate) fn objects(rows: &[Vec<Field>]) -> Value {
 
 /// Returns rows of the same fields as a table, below their names.
 pub(crate) fn table(rows: &[Vec<Field>]) -> String {
-    let head = rows.first().map(|row| row.iter().map(label).collect::<Vec<_>>());
+    let head = rows
+        .first()
+        .map(|row| row.iter().map(label).collect::<Vec<_>>());
     let cells = rows.iter().map(|row| row.iter().map(words).collect());
     columns(&head.into_iter().chain(cells).collect::<Vec<_>>())
 }

@@ -113,7 +113,10 @@ impl Assumptions {
 
     /// Returns what options fix, each with the option.
     fn fixed(&self) -> impl Iterator<Item = (Name, &str)> {
-        let tiers = self.tier.iter().map(|it| ("chooser of tiers", &it.0, "--tier"));
+        let tiers = self
+            .tier
+            .iter()
+            .map(|it| ("chooser of tiers", &it.0, "--tier"));
         let when = self.when.iter().map(|it| ("condition", &it.0, "--when"));
         let costs = self.cost.iter().map(|it| ("cost", &it.0, "--cost"));
         let all = tiers.chain(when).chain(costs);
