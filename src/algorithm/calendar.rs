@@ -2,7 +2,7 @@
 
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::Now,
@@ -12,7 +12,7 @@ use crate::{
         calendar::{LINGERS, Window},
     },
     name::Counting,
-    receipt::{Receipt, Taken},
+    receipt::Taken,
 };
 
 /// The permits used of one limiter, and under which label. The limit is not part of it.
@@ -133,15 +133,8 @@ impl Counter for Calendar {
         Ok(-self.add(-wanted, call.now))
     }
 
-    fn give_back(
-        &mut self,
-        _: Option<&StoredLimit>,
-        grant: &Receipt,
-        _: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        Ok(-self.add(i64::from(keep) - i64::from(grant.permits), now))
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        Ok(-self.add(-i64::from(back.permits), back.now))
     }
 
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {

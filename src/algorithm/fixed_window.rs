@@ -4,13 +4,13 @@
 
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
     limit::{self, StoredLimit},
-    receipt::{Receipt, Taken},
+    receipt::Taken,
 };
 
 /// By how much the end of one window may seem to differ between two calls, in ms: Redis returns the
@@ -80,16 +80,9 @@ impl Counter for FixedWindow {
     }
 
     /// Gives back permits of the window that ends at the tick in the receipt, if it is still open.
-    fn give_back(
-        &mut self,
-        limit: Option<&StoredLimit>,
-        grant: &Receipt,
-        taken: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        let limit = limit.ok_or(ErrorKind::NotInitialized)?;
-        let (Some(window), Some(Taken::Window(end))) = (&mut self.0, taken) else {
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        let (limit, now) = (back.limit.ok_or(ErrorKind::NotInitialized)?, back.now);
+        let (Some(window), Some(Taken::Window(end))) = (&mut self.0, back.taken) else {
             return Ok(0);
         };
         let Some(live) = window.end.filter(|live| *live >= now.tick) else {
@@ -99,8 +92,7 @@ impl Counter for FixedWindow {
         if apart > now.ticks(SLACK) || 2 * apart >= now.ticks(limit.interval) {
             return Ok(0);
         }
-        let less = grant.permits.saturating_sub(keep);
-        Ok(window.credit(less.into(), limit.rate))
+        Ok(window.credit(back.permits.into(), limit.rate))
     }
 
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {

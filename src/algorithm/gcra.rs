@@ -10,13 +10,13 @@ use self::pace::MOST;
 pub(crate) use self::pace::Pace;
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
     limit::{self, StoredLimit},
-    receipt::{Receipt, Taken, Tat},
+    receipt::{Taken, Tat},
 };
 
 /// Where the sum of what was given back begins anew.
@@ -108,16 +108,10 @@ impl Counter for Gcra {
 
     /// Gives back what still lies ahead of permits that a grant took when it left the TAT in its
     /// receipt.
-    fn give_back(
-        &mut self,
-        limit: Option<&StoredLimit>,
-        grant: &Receipt,
-        taken: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        let pace = pace(limit.ok_or(ErrorKind::NotInitialized)?)?;
-        let (Some(state), Some(Taken::Tat(tat))) = (self.stored, taken) else {
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        let limit = back.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (pace, now) = (pace(&limit)?, back.now);
+        let (Some(state), Some(Taken::Tat(tat))) = (self.stored, back.taken) else {
             return Ok(0);
         };
         let backlog = self.backlog(&pace, now);
@@ -126,8 +120,7 @@ impl Counter for Gcra {
         let since = (state.tat.given - tat.given).rem_euclid(WRAP)
             + (state.tat.at - self.from(now) - backlog).max(0);
         let ahead = (tat.at - since - now.micros_up()).min(backlog);
-        let less = grant.permits.saturating_sub(keep);
-        let moved = pace.cost(less.into()).min(ahead);
+        let moved = pace.cost(back.permits.into()).min(ahead);
         if moved <= 0 {
             return Ok(0);
         }

@@ -112,16 +112,8 @@ pub(crate) trait Counter: Debug + Send {
         Ok(0)
     }
 
-    /// Gives back the permits of a grant beyond `keep` that still count. Returns how many. There
-    /// may be no limit any more.
-    fn give_back(
-        &mut self,
-        _limit: Option<&StoredLimit>,
-        _grant: &Receipt,
-        _taken: Option<Taken>,
-        _keep: u32,
-        _now: Now,
-    ) -> Result<i64, ErrorKind> {
+    /// Gives back permits of a grant, as many as still count. Returns how many.
+    fn give_back(&mut self, _back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
         Ok(0)
     }
 
@@ -291,6 +283,17 @@ impl Needs {
     }
 }
 
+/// The permits of a grant that are given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GiveBack<'g> {
+    /// There may be none any more.
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) grant: &'g Receipt,
+    pub(crate) taken: Option<Taken>,
+    pub(crate) permits: u32,
+    pub(crate) now: Now,
+}
+
 /// A limiter: its limit, and what is in use of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimiterState<A: ?Sized = dyn Counter> {
@@ -380,8 +383,13 @@ impl<A: Counter + ?Sized> LimiterState<A> {
             if matches!(taken, Some(Taken::Estimate)) {
                 return Ok(0);
             }
-            let limit = self.limit.as_ref();
-            return self.state.give_back(limit, receipt, taken, keep, now);
+            return self.state.give_back(&GiveBack {
+                limit: self.limit,
+                grant: receipt,
+                taken,
+                permits: receipt.permits.saturating_sub(keep),
+                now,
+            });
         };
         let given = receipt.limit().given().map(Limit::stored);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;

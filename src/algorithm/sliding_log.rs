@@ -9,7 +9,7 @@ pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
@@ -17,7 +17,7 @@ use crate::{
     error::ErrorKind,
     limit::{self, StoredLimit, ahead_of},
     name::Counting,
-    receipt::{PermitId, Receipt, Taken},
+    receipt::Taken,
 };
 
 /// Entries beyond those it needs that an acquire removes if the permits left are read.
@@ -144,19 +144,11 @@ impl Counter for SlidingLog {
     }
 
     /// Gives back what one grant took: from its own entry, or from that of a bucket.
-    fn give_back(
-        &mut self,
-        limit: Option<&StoredLimit>,
-        grant: &Receipt,
-        taken: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        let (id, permits) = (grant.id, grant.permits);
-        let less = permits.saturating_sub(keep);
-        let held = match (self.bucket, taken) {
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        let (id, less) = (back.grant.id, back.permits);
+        let held = match (self.bucket, back.taken) {
             _ if less == 0 => None,
-            (None, _) => self.log.remove(id, permits),
+            (None, _) => self.log.remove(id, back.grant.permits),
             (Some(_), Some(Taken::Slot(end))) => self.remove_bucket(end),
             (Some(_), _) => None,
         };
@@ -179,7 +171,7 @@ impl Counter for SlidingLog {
                 credited = held.permits;
             }
         }
-        self.credit(limit, credited.into(), now, id);
+        self.credit(back, credited.into());
         Ok(credited.into())
     }
 
@@ -301,13 +293,14 @@ impl SlidingLog {
     }
 
     /// Counts permits as left that are no longer in the log.
-    fn credit(&mut self, limit: Option<&StoredLimit>, credited: i64, now: Now, id: PermitId) {
-        self.value = match limit {
+    fn credit(&mut self, back: &GiveBack<'_>, credited: i64) {
+        self.value = match back.limit {
             None => self.value.map(|value| value + credited),
             Some(limit) if self.log.is_empty() => Some(limit.rate),
             Some(limit) => {
                 self.value = self.value.map(|value| value + credited);
-                Some(self.agree(&CallContext::of_verb(*limit, now, id)))
+                let call = CallContext::of_verb(limit, back.now, back.grant.id);
+                Some(self.agree(&call))
             }
         };
     }
@@ -366,7 +359,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{algorithm::limiter::LimiterState, limit::Limit};
+    use crate::{algorithm::limiter::LimiterState, limit::Limit, receipt::PermitId};
 
     type Limiter = LimiterState<SlidingLog>;
 

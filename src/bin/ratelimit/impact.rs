@@ -106,10 +106,10 @@ pub(crate) fn run(
             share,
         };
         let found = searched.find(&effect.rules)?;
-        object["smallest"] = found.iter().map(Search::object).collect();
-        for search in &found {
-            words += &format!("\n{}", search.sentence());
-        }
+        let found: Vec<_> = found.iter().map(Search::fields).collect();
+        object["smallest"] = objects(&found);
+        words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
+        words += &table(&found);
     }
     format.print(&words, object)?;
     Ok(read.report(&effect.rules))

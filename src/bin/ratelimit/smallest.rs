@@ -3,12 +3,13 @@
 
 use std::{collections::BTreeSet, fs, ops::Range, path::Path};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use toml::de::DeTable;
 use tower_ratelimit::Limit;
 
 use crate::{
     Stop,
+    out::Field,
     rules::{Assumptions, Name},
     traffic::{Columns, Row, Stage},
 };
@@ -138,33 +139,16 @@ impl Search {
         }
     }
 
-    /// Returns it as a sentence.
-    pub(crate) fn sentence(&self) -> String {
-        let Self {
-            name,
-            interval,
-            callers,
-            ..
-        } = self;
-        let ((_, less), (permits, touched)) = (self.below, self.permits);
-        match touched {
-            Some(touched) => format!(
-                "Smallest limit of {name:?}: {permits}/{interval} touches {touched} of its \
-                 {callers} callers, one less {less} (by runs of both)."
-            ),
-            None => format!("Smallest limit of {name:?}: none below {permits}/{interval}."),
-        }
-    }
-
-    /// Returns it as `--json` prints it.
-    pub(crate) fn object(&self) -> Value {
-        let limit = format!("{}/{}", self.permits.0, self.interval);
-        json!({
-            "rule": self.name,
-            "limit": self.permits.1.map(|_| limit),
-            "callers": self.callers,
-            "touched": self.permits.1,
-            "touched_by_one_less": self.below.1,
-        })
+    /// Returns what is shown of it.
+    pub(crate) fn fields(&self) -> Vec<Field> {
+        let (permits, touched) = self.permits;
+        let limit = format!("{permits}/{}", self.interval);
+        vec![
+            ("rule", json!(self.name)),
+            ("limit", json!(touched.map(|_| limit))),
+            ("callers", json!(self.callers)),
+            ("touched", json!(touched)),
+            ("touched_by_one_less", json!(self.below.1)),
+        ]
     }
 }

@@ -327,16 +327,13 @@ impl Observer for Recorder {
             let name = met.rule.unwrap_or_default();
             let known = effect.rules.iter().position(|row| row.name == name);
             let at = known.unwrap_or_else(|| {
-                let name = name.to_owned();
                 effect.rules.push(Row {
-                    name,
+                    name: name.to_owned(),
                     ..Row::default()
                 });
                 effect.rules.len() - 1
             });
-            let Some(row) = effect.rules.get_mut(at) else {
-                continue;
-            };
+            let row = &mut effect.rules[at];
             row.limit = met.limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
