@@ -317,10 +317,13 @@ fn a_diff_names_what_changed_and_fails_where_it_should() {
         &by_path("1/10s", "60/60s").replace("api", "all"),
     );
     let ran = ratelimit(&["diff", &old, &new], b"");
-    let expected = "changed  otherwise    rules [api] -> [all]\n\
-                    added    rules.all    by peer, rate 60/1m\n\
-                    gone     rules.api    by peer, rate 60/1m\n\
-                    changed  rules.login  rate 4/10s -> 1/10s\n";
+    let expected = "item         field  old    new\n\
+                    otherwise    rules  [api]  [all]\n\
+                    rules.all    by     -      peer\n\
+                    rules.all    rate   -      60/1m\n\
+                    rules.api    by     peer   -\n\
+                    rules.api    rate   60/1m  -\n\
+                    rules.login  rate   4/10s  1/10s\n";
     assert_eq!(
         (ran.status, ran.output.as_str()),
         (0, expected),

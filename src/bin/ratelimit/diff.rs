@@ -11,7 +11,7 @@ use tower_ratelimit::{ConfigError, Limit, Rules};
 
 use crate::{
     Stop, impact,
-    out::{Field, Format, columns, harmless, objects, say, table},
+    out::{Field, Format, harmless, objects, say, table},
     replay::ASSUMED,
     rules::{Assumptions, read_toml},
     traffic::{Columns, Stage},
@@ -63,8 +63,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     };
     let stages = [stage(old, files[0])?, stage(new, files[1])?];
     let changes = changes(&items(&arguments.old)?, &items(&arguments.new)?);
-    let mut object = json!({ "changes": changes });
-    let mut words = text(&changes);
+    let mut object = json!({ "changes": objects(&changes) });
+    let mut words = match changes.is_empty() {
+        true => "The files mean the same.\n".to_owned(),
+        false => table(&changes),
+    };
     let mut answer = true;
     if let Some(log) = &arguments.log {
         let impact = impact::send(&arguments.columns, log, Some(&arguments.by), stages)?;
@@ -92,10 +95,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     Ok(answer)
 }
 
-/// Parts of a file, such as `rules.login`, with the texts of their fields.
-type Items = BTreeMap<String, BTreeMap<String, String>>;
+/// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
+type Items = BTreeMap<[String; 2], String>;
 
-/// Returns the parts of a file that is known to be good.
+/// Returns the fields of a file that is known to be good.
 fn items(path: &Path) -> Result<Items, Stop> {
     let mut items = Items::new();
     add(&mut items, "", &read_toml(path)?);
@@ -112,16 +115,12 @@ fn add(items: &mut Items, item: &str, table: &Value) {
                 for mut entry in entries.iter().cloned() {
                     let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
                     // An entry is known by what it matches.
-                    let fields = items
-                        .entry(format!("{name} {}", text_of(&entry)))
-                        .or_default();
-                    fields.extend(rules.map(|rules| ("rules".to_owned(), text_of(&rules))));
+                    let item = format!("{name} {}", text_of(&entry));
+                    let rules = rules.as_ref().map_or("none".to_owned(), text_of);
+                    items.insert([item, "rules".to_owned()], rules);
                 }
             }
-            _ => {
-                let fields = items.entry(item.to_owned()).or_default();
-                fields.insert(name, text_of(value));
-            }
+            _ => _ = items.insert([item.to_owned(), name], text_of(value)),
         }
     }
 }
@@ -147,50 +146,20 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// Returns the parts that differ, each with the fields that do.
-fn changes(old: &Items, new: &Items) -> Vec<Value> {
-    let mut changes = Vec::new();
-    for item in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-        let (before, after) = (old.get(item), new.get(item));
-        let what = match (before, after) {
-            (Some(_), Some(_)) => "changed",
-            (None, _) => "added",
-            (_, None) => "gone",
-        };
-        let names = before.into_iter().chain(after).flat_map(BTreeMap::keys);
-        let fields = names
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .filter_map(|name| {
-                let [old, new] = [before, after].map(|fields| fields?.get(name));
-                (old != new).then(|| json!({ "field": name, "old": old, "new": new }))
-            });
-        let fields: Vec<_> = fields.collect();
-        if before.is_none() || after.is_none() || !fields.is_empty() {
-            changes.push(json!({ "change": what, "item": item, "fields": fields }));
-        }
-    }
-    changes
-}
-
-fn text(changes: &[Value]) -> String {
-    if changes.is_empty() {
-        return "The files mean the same.\n".to_owned();
-    }
-    let rows = changes.iter().map(|change| {
-        let of = |value: &Value| value.as_str().unwrap_or("(none)").to_owned();
-        let fields = change["fields"].as_array().into_iter().flatten().map(|it| {
-            let (name, old, new) = (of(&it["field"]), of(&it["old"]), of(&it["new"]));
-            match change["change"].as_str() {
-                Some("added") => format!("{name} {new}"),
-                Some("gone") => format!("{name} {old}"),
-                _ => format!("{name} {old} -> {new}"),
-            }
-        });
-        let fields = fields.collect::<Vec<_>>().join(", ");
-        vec![of(&change["change"]), of(&change["item"]), fields]
+/// Returns the fields that differ.
+fn changes(old: &Items, new: &Items) -> Vec<Vec<Field>> {
+    let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
+    let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));
+    let rows = differ.map(|key| {
+        let [item, field] = key;
+        vec![
+            ("item", json!(item)),
+            ("field", json!(field)),
+            ("old", json!(old.get(key))),
+            ("new", json!(new.get(key))),
+        ]
     });
-    columns(&rows.collect::<Vec<_>>())
+    rows.collect()
 }
 
 /// Returns callers, the most refused first.

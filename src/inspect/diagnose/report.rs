@@ -322,31 +322,20 @@ impl Diagnosis {
     }
 
     fn write_neighbours(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.other_clients.as_deref() {
-            None => f.write_str("\n  other clients: unknown")?,
-            Some([]) => f.write_str("\n  other clients: none")?,
-            Some(clients) => {
-                write!(f, "\n  other clients: {}", clients.len())?;
-                for client in clients.iter().take(SHOWN) {
-                    let (id, live) = (client.id.escape_debug(), client.live_entries);
-                    write!(f, "\n    {id}: {live} live entries")?;
-                }
-                if clients.len() > SHOWN {
-                    f.write_str("\n    and so on")?;
-                }
-            }
+        let clients = self.other_clients.as_deref();
+        write!(f, "\n  other clients: {}", count_of(clients))?;
+        for client in clients.unwrap_or_default().iter().take(SHOWN) {
+            let (id, live) = (client.id.escape_debug(), client.live_entries);
+            write!(f, "\n    {id}: {live} live entries")?;
         }
-        f.write_str("\n  Redisson on this server, since it last lost its scripts:")?;
-        match self.redisson.as_deref() {
-            None => f.write_str(" unknown")?,
-            Some([]) => f.write_str(" none")?,
-            Some(loaded) => {
-                for releases in loaded {
-                    write!(f, "\n    {releases}")?;
-                }
-            }
+        if clients.unwrap_or_default().len() > SHOWN {
+            f.write_str("\n    and so on")?;
         }
-        Ok(())
+        let loaded = self.redisson.as_deref();
+        let count = count_of(loaded);
+        write!(f, "\n  Redisson on this server, since it last lost its scripts: {count}")?;
+        let mut loaded = loaded.unwrap_or_default().iter();
+        loaded.try_for_each(|releases| write!(f, "\n    {releases}"))
     }
 
     fn entries_of(&self, sizes: impl Fn(usize) -> bool) -> u64 {
@@ -379,10 +368,8 @@ impl fmt::Display for Diagnosis {
                 }
             }
         }
-        match &self.value {
-            Some(value) => writeln!(f, "  value: {}", value.escape_debug())?,
-            None => writeln!(f, "  value: none")?,
-        }
+        let value = self.value.as_deref().unwrap_or("none");
+        writeln!(f, "  value: {}", value.escape_debug())?;
         match self.algorithm {
             Algorithm::SlidingLog => self.write_log(f)?,
             Algorithm::FixedWindow => {
@@ -415,3 +402,12 @@ impl fmt::Display for Diagnosis {
 
 /// The maximum number of other clients on the page.
 const SHOWN: usize = 20;
+
+/// Returns how many there are, in words where there is no number.
+fn count_of<T>(all: Option<&[T]>) -> String {
+    match all {
+        None => "unknown".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(all) => all.len().to_string(),
+    }
+}

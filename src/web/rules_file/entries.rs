@@ -131,11 +131,8 @@ pub(super) fn listed(
     if let Some(rules) = &fields.rules {
         return Err(rules.fail("it belongs to `[[on]]`: a list decides before any rule"));
     }
-    match (
-        &fields.networks,
-        &fields.values,
-        fields.conditions().iter().all(Option::is_none),
-    ) {
+    let is_of_list = fields.conditions().iter().all(Option::is_none);
+    match (&fields.networks, &fields.values, is_of_list) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
             let networks = one_or_more(networks)?;
