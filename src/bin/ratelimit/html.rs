@@ -5,7 +5,10 @@ use std::fmt::{self, Display, Write};
 use jiff::Timestamp;
 use tower_ratelimit::replay::{Candidate, Report, SmallestLimit};
 
-use crate::replay::{BUSIEST, busiest, conclusion, notes, table};
+use crate::{
+    out::{Field, cells},
+    replay::{BUSIEST, busiest, candidates, conclusion, notes},
+};
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1d2024;--soft:#5c646e;--line:#d5d9de;--bar:#b6bec8;--paper:#fff;
@@ -47,7 +50,7 @@ fn write(page: &mut String, report: &Report) -> fmt::Result {
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
         write!(page, ", {} to {}", time(first), time(last))?;
     }
-    write_table(page, &table(report))?;
+    write_table(page, &candidates(report))?;
     for it in &report.smallest {
         write!(page, "<p>{}", text(&conclusion(report, it)))?;
     }
@@ -185,12 +188,10 @@ fn label(page: &mut String, x: f64, y: f64, anchor: &str, label: impl Display) -
     )
 }
 
-fn write_table(page: &mut String, rows: &[Vec<String>]) -> fmt::Result {
+fn write_table(page: &mut String, rows: &[Vec<Field>]) -> fmt::Result {
     write!(page, "<div class=\"scroll\"><table>")?;
-    for (row, tag) in rows
-        .iter()
-        .zip(["th"].into_iter().chain(std::iter::repeat("td")))
-    {
+    let tags = ["th"].into_iter().chain(std::iter::repeat("td"));
+    for (row, tag) in cells(rows).iter().zip(tags) {
         write!(page, "<tr>")?;
         for cell in row {
             write!(page, "<{tag}>{}</{tag}>", text(cell))?;

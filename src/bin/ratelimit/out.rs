@@ -49,13 +49,17 @@ pub(crate) fn objects(rows: &[Vec<Field>]) -> Value {
     rows.iter().map(|row| object(row)).collect()
 }
 
-/// Returns rows of the same fields as a table, below their names.
-pub(crate) fn table(rows: &[Vec<Field>]) -> String {
-    let head = rows
-        .first()
-        .map(|row| row.iter().map(label).collect::<Vec<_>>());
+/// Returns rows of the same fields as cells, below the names of the fields.
+pub(crate) fn cells(rows: &[Vec<Field>]) -> Vec<Vec<String>> {
+    let head = rows.iter().take(1);
+    let head = head.map(|row| row.iter().map(label).collect());
     let cells = rows.iter().map(|row| row.iter().map(words).collect());
-    columns(&head.into_iter().chain(cells).collect::<Vec<_>>())
+    head.chain(cells).collect()
+}
+
+/// Returns rows of the same fields as a table.
+pub(crate) fn table(rows: &[Vec<Field>]) -> String {
+    columns(&cells(rows))
 }
 
 /// Returns the name of a field in words.
@@ -106,7 +110,7 @@ pub(crate) fn say(what: impl Display) {
 }
 
 /// Returns rows as a table, whose columns have the width of their longest cell.
-pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+fn columns(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();

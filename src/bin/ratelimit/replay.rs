@@ -19,7 +19,7 @@ use tower_ratelimit::{
 
 use crate::{
     Stop, demo, html, impact,
-    out::{Format, columns},
+    out::{Field, Format, table},
     rules::Assumptions,
     traffic::{Columns, address, is_enough},
 };
@@ -242,43 +242,44 @@ fn page(report: &Report) -> String {
     let mut page = format!(
         "{} requests of {callers} callers\n\n{}\n{conclusions}\n",
         read.requests,
-        columns(&table(report)),
+        table(&candidates(report)),
     );
     if !report.busiest.is_empty() {
-        page += &format!("\n{BUSIEST}:\n{}", columns(&busiest(report)));
+        page += &format!("\n{BUSIEST}:\n{}", table(&busiest(report)));
     }
     page + "\n" + &notes(report).join("\n")
 }
 
-/// Returns the candidates as they are printed, behind the head of the table.
-pub(crate) fn table(report: &Report) -> Vec<Vec<String>> {
+/// Returns what is shown of the candidates.
+pub(crate) fn candidates(report: &Report) -> Vec<Vec<Field>> {
     let share = |figure: Figure, of: u64| {
         let [least, most] = figure.map(|count| 100.0 * count as f64 / of.max(1) as f64);
         let up_to = if least == most { "" } else { "up to " };
         format!("{} ({up_to}{most:.2} %)", range(figure))
     };
-    let head = ["limit", "algorithm", "callers touched", "requests refused"];
     let candidates = report.candidates.iter().map(|it| {
+        let touched = share(it.touched, report.callers);
+        let refused = share(it.refused, report.read.requests);
         vec![
-            it.limit.to_string(),
-            it.algorithm.to_string(),
-            share(it.touched, report.callers),
-            share(it.refused, report.read.requests),
+            ("limit", it.limit.to_string().into()),
+            ("algorithm", it.algorithm.to_string().into()),
+            ("callers_touched", touched.into()),
+            ("requests_refused", refused.into()),
         ]
     });
-    let head = head.map(str::to_owned).to_vec();
-    [head].into_iter().chain(candidates).collect()
+    candidates.collect()
 }
 
 /// The heading of the busiest callers.
 pub(crate) const BUSIEST: &str = "Most requests in one interval of the first limit";
 
-/// Returns the busiest callers as they are printed, behind the head of the table.
-pub(crate) fn busiest(report: &Report) -> Vec<Vec<String>> {
-    let callers = report.busiest.iter();
-    let rows = callers.map(|it| vec![it.caller.clone(), range(it.most)]);
-    let head = ["caller", "requests"].map(str::to_owned).to_vec();
-    [head].into_iter().chain(rows).collect()
+/// Returns what is shown of the busiest callers.
+pub(crate) fn busiest(report: &Report) -> Vec<Vec<Field>> {
+    let callers = report.busiest.iter().map(|it| {
+        let (caller, requests) = (it.caller.as_str(), range(it.most));
+        vec![("caller", caller.into()), ("requests", requests.into())]
+    });
+    callers.collect()
 }
 
 /// Returns a sentence on a smallest limit.
@@ -303,11 +304,9 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
     let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];
-    let limits = report.candidates.iter().map(|it| it.limit.interval());
-    if limits
-        .min()
-        .is_some_and(|least| read.resolution * 20 > least)
-    {
+    let intervals = report.candidates.iter().map(|it| it.limit.interval());
+    let shortest = intervals.min();
+    if shortest.is_some_and(|shortest| read.resolution * 20 > shortest) {
         notes.push(
             "That is coarse, so figures are ranges. To log milliseconds, write the time as \
              [$msec] in nginx, as [%{msec}t] in Apache."
