@@ -333,7 +333,10 @@ impl Diagnosis {
         }
         let loaded = self.redisson.as_deref();
         let count = count_of(loaded);
-        write!(f, "\n  Redisson on this server, since it last lost its scripts: {count}")?;
+        write!(
+            f,
+            "\n  Redisson on this server, since it last lost its scripts: {count}"
+        )?;
         let mut loaded = loaded.unwrap_or_default().iter();
         loaded.try_for_each(|releases| write!(f, "\n    {releases}"))
     }

@@ -181,8 +181,7 @@ impl RulesFile {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
         // Also runs the checks of a layer, so that a file can be checked without one.
-        let (store, defaults) = (MemoryStore::new().handle().0, Defaults::default());
-        CompiledRules::new(rules.clone(), &*store, defaults, Holder::default())?;
+        check(rules.clone(), &MemoryStore::new())?;
         Ok(rules)
     }
 
@@ -261,6 +260,11 @@ fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
         ("legacy-delta", legacy(ResetUnit::DeltaSeconds)),
     ];
     one_of(style, style.get_ref(), &styles)
+}
+
+fn check(rules: Rules, store: &impl Store) -> Result<(), ConfigError> {
+    let (store, defaults) = (store.handle().0, Defaults::default());
+    CompiledRules::new(rules, &*store, defaults, Holder::default()).map(|_| ())
 }
 
 /// Returns the text of a file.
