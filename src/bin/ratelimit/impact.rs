@@ -108,8 +108,10 @@ pub(crate) fn run(
         let found = searched.find(&effect.rules)?;
         let found: Vec<_> = found.iter().map(Search::fields).collect();
         object["smallest"] = objects(&found);
-        words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
-        words += &table(&found);
+        if !found.is_empty() {
+            words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
+            words += &table(&found);
+        }
     }
     format.print(&words, object)?;
     Ok(read.report(&effect.rules))
