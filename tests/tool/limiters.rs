@@ -96,6 +96,8 @@ async fn a_limiter_is_shown_and_not_touched() {
     ] {
         assert!(page.contains(line), "{page}");
     }
+    let expires = page.lines().find(|line| line.starts_with("expires"));
+    assert!(expires.unwrap().ends_with('s'), "in seconds: {page}");
     let watch = ["watch", limiter.name(), "--every", "10ms", "--count", "3"];
     let lines = said(on(server, &watch), 0);
     assert_eq!(

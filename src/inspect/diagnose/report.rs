@@ -4,17 +4,10 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use super::RedissonReleases;
 use crate::{
-    inspect::finding::{Finding, finding, write_findings},
+    inspect::finding::{Finding, add, write_findings},
     limit::{Algorithm, Limit},
     store::{TimeToLive, redis::wire},
 };
-
-/// Adds a [`Finding`] to others.
-macro_rules! add {
-    ($found:ident, $($finding:tt)*) => {
-        $found.push(finding!($($finding)*))
-    };
-}
 
 /// The result of [`RedisStore::diagnose`](crate::RedisStore::diagnose).
 ///
