@@ -147,7 +147,10 @@ fn rules(builder: tower_ratelimit::RateLimitLayerBuilder) -> RateLimitLayer {
         .allow(Requests::on("/health"))
         .deny(Requests::on("/blocked"))
         .on("/one", by_key(40).named("one"))
-        .on("/two", [by_key(30).named("a").cost(2), by_key(20).named("b")])
+        .on(
+            "/two",
+            [by_key(30).named("a").cost(2), by_key(20).named("b")],
+        )
         .on(
             "/shadow",
             [by_key(5).named("s").shadow(), by_key(60).named("t")],
