@@ -113,7 +113,7 @@ impl Page {
     fn event(&self, now: Instant) -> Bytes {
         let mut newest = lock(&self.newest);
         if let Some((taken, event)) = &*newest
-            && *taken + FRESH > now
+            && now < *taken + FRESH
         {
             return event.clone();
         }

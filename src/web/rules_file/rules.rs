@@ -243,17 +243,17 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
 fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
-    let (by, init) = (span(&fields.tier_by), span(&fields.init));
-    let has_limit = shared.is_none() || init.is_some();
-    only_with(tiers.is_some(), "`tiers`, which is missing", [by])?;
-    only_with(shared.is_some(), "`shared`, which is missing", [init])?;
-    let owner = "`init`, which is missing";
-    let of_limit = [span(&fields.keep_alive), span(&fields.per_client)];
-    only_with(has_limit, owner, of_limit)?;
+    let has_limit = shared.is_none() || fields.init.is_some();
+    let settings = span(&fields.keep_alive).or(span(&fields.per_client));
     #[cfg(feature = "calendar")]
-    let of_calendar = [span(&fields.zone), span(&fields.starting_on)];
-    #[cfg(feature = "calendar")]
-    only_with(has_limit, owner, of_calendar)?;
+    let settings = settings.or(span(&fields.zone).or(span(&fields.starting_on)));
+    for (owner, is_there, field) in [
+        ("tiers", tiers.is_some(), span(&fields.tier_by)),
+        ("shared", shared.is_some(), span(&fields.init)),
+        ("init", has_limit, settings),
+    ] {
+        only_with(is_there, &format!("`{owner}`, which is missing"), field)?;
+    }
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
@@ -265,8 +265,8 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
                 limits.push((intern(name.get_ref()), limit_of_rate(fields, &rate)?));
             }
             if limits.is_empty() {
-                return Err(tiers
-                    .fail("there are no tiers, as in `{ free = \"10/1m\", paid = \"100/1m\" }`"));
+                let example = "`{ free = \"10/1m\", paid = \"100/1m\" }`";
+                return Err(tiers.fail(format!("there are no tiers, as in {example}")));
             }
             let (tiers, choose) = (limits, Arc::clone(choose));
             Ok(LimitOf::Tiers(Tiers { tiers, choose }))
@@ -282,8 +282,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
 fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
     let mut limit = *rate.get_ref();
-    let per_client = fields.per_client.as_ref().map(Spanned::get_ref);
-    if per_client == Some(&true) {
+    if matches!(&fields.per_client, Some(flag) if *flag.get_ref()) {
         limit = limit.per_client();
     }
     #[cfg(feature = "calendar")]
@@ -314,8 +313,8 @@ fn cost_of(
 ) -> Result<CostOf, Mistake> {
     match cost.get_ref() {
         Value::Text(name) => {
-            let by_parts = given(cost, "cost", name, &code.costs)?;
-            Ok(CostOf::Parts(Arc::clone(by_parts)))
+            let by_code = given(cost, "cost", name, &code.costs)?;
+            Ok(CostOf::Parts(Arc::clone(by_code)))
         }
         Value::Scalar(permits) => {
             cost.place(rule.check_cost(*permits))?;
