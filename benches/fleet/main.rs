@@ -6,10 +6,13 @@
 //! library under the cfg `fleet`.
 
 mod machine;
+#[path = "../shared/plot.rs"]
+mod plot;
 mod rows;
 mod table;
 
 use std::{
+    fs,
     process::ExitCode,
     sync::{
         Mutex,
@@ -19,10 +22,12 @@ use std::{
     time::Instant,
 };
 
+use plot::Plot;
 use tower_ratelimit_fleet::fleet::{self, Broken, Outcome, Scenario};
 
 const HELP: &str = "\
 Usage: benches/fleet.sh [--rows WORD]... [--seed NUMBER] [--break WHAT] [--quick] [--list]
+       benches/fleet.sh --plot [--seed NUMBER]
 
 Simulates fleets of processes that share limits, and prints a table as Markdown. Equal seeds print
 equal tables. Fails if an interval has more permits than its limit allows.
@@ -35,12 +40,19 @@ Options:
                      grant to two callers
     --quick          a tenth of the traffic and of the limits that are shared
     --list           the names of the rows, and nothing else
+    --plot           instead: writes benches/plots/fleet.csv and .svg, what fleets of different size
+                     use of their limits
 ";
+
+const PLOT: &str = "benches/plots/fleet";
+/// Numbers of processes.
+const SIZES: [usize; 7] = [1, 3, 10, 30, 100, 300, 1000];
 
 struct Arguments {
     rows: Vec<Scenario>,
     seed: u64,
     list: bool,
+    plot: bool,
 }
 
 fn main() -> ExitCode {
@@ -63,7 +75,17 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let outcomes = run(&arguments.rows, arguments.seed);
-    print!("{}", table::markdown(&arguments.rows, &outcomes));
+    if arguments.plot {
+        let plot = plot_of(&outcomes, arguments.seed);
+        let written = fs::write(format!("{PLOT}.csv"), plot.text())
+            .and_then(|()| fs::write(format!("{PLOT}.svg"), plot.svg()));
+        if let Err(error) = written {
+            eprintln!("benches/fleet.sh: {PLOT}: {error}");
+            return ExitCode::FAILURE;
+        }
+    } else {
+        print!("{}", table::markdown(&arguments.rows, &outcomes));
+    }
     let over: u64 = outcomes.iter().map(|outcome| outcome.over).sum();
     if over > 0 {
         eprintln!("benches/fleet.sh: {over} permits beyond what an interval may have");
@@ -75,7 +97,7 @@ fn main() -> ExitCode {
 /// Returns the arguments, or none where help is wanted.
 fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
     let (mut words, mut seed, mut broken) = (Vec::new(), 1, None);
-    let (mut quick, mut list) = (false, false);
+    let (mut quick, mut list, mut plot) = (false, false, false);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match &*argument {
@@ -84,6 +106,7 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>
             "--break" => broken = Some(value()?),
             "--quick" => quick = true,
             "--list" => list = true,
+            "--plot" => plot = true,
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("unknown argument {argument:?}")),
         }
@@ -95,6 +118,18 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>
         Some("reply") => Some(Broken::Reply),
         Some(other) => return Err(format!("{other:?} is nothing that can be broken")),
     };
+    if plot {
+        if quick || list || broken.is_some() || !words.is_empty() {
+            return Err("--plot goes with --seed alone".into());
+        }
+        let rows = of_each_size(rows::lines());
+        return Ok(Some(Arguments {
+            rows,
+            seed,
+            list,
+            plot,
+        }));
+    }
     let wanted =
         |row: &Scenario| words.is_empty() || words.iter().any(|word| row.name.contains(word));
     let rows = rows::all(quick).into_iter().filter(wanted);
@@ -102,7 +137,35 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>
     if rows.is_empty() {
         return Err("no row has such a name: --list names all".into());
     }
-    Ok(Some(Arguments { rows, seed, list }))
+    Ok(Some(Arguments {
+        rows,
+        seed,
+        list,
+        plot,
+    }))
+}
+
+/// Returns the rows of a plot, line by line.
+fn of_each_size(lines: impl IntoIterator<Item = Scenario>) -> Vec<Scenario> {
+    let sizes = |line: Scenario| SIZES.map(|processes| Scenario { processes, ..line });
+    lines.into_iter().flat_map(sizes).collect()
+}
+
+/// Returns the plot of what was found of these rows.
+fn plot_of(outcomes: &[Outcome], seed: u64) -> Plot {
+    let used = |outcome: &Outcome| outcome.used.map(|used| (used * 1e3).round() / 1e3);
+    let row = |(place, size): (usize, usize)| {
+        let figures = outcomes.chunks(SIZES.len()).map(|line| used(&line[place]));
+        (size as f64, figures.collect())
+    };
+    Plot {
+        title: "What a fleet uses of its limits, by processes".into(),
+        measured: format!("simulated, seed {seed}"),
+        below: "processes".into(),
+        beside: "part of what the limits allow".into(),
+        lines: rows::lines().map(|line| line.name.to_owned()).into(),
+        rows: SIZES.into_iter().enumerate().map(row).collect(),
+    }
 }
 
 /// Runs all rows, two at a time.
@@ -114,11 +177,16 @@ fn run(rows: &[Scenario], seed: u64) -> Vec<Outcome> {
         while let Some(place) = Some(next.fetch_add(1, Relaxed)).filter(|place| *place < rows.len())
         {
             let mut last = 0;
-            let outcome = fleet::run(&rows[place], seed, |part| {
+            let tells = |part: f64| {
                 let fifths = (part * 5.0) as u32;
                 if std::mem::replace(&mut last, fifths) != fifths {
                     eprintln!("{:3} %  {}", fifths * 20, rows[place].name);
                 }
+            };
+            // On a thread of its own: hash tables differ by how many a thread has made.
+            let outcome = thread::scope(|scope| {
+                let row = scope.spawn(|| fleet::run(&rows[place], seed, tells));
+                row.join().expect("a row that ends")
             });
             if let Ok(mut found) = outcomes[place].lock() {
                 *found = Some(outcome);
@@ -162,6 +230,23 @@ mod tests {
         let first = table(1);
         assert_eq!(first, table(1));
         assert_ne!(first, table(2));
+        // And whatever other rows run beside it.
+        for row in rows {
+            let alone = table::markdown(&[row], &run(&[row], 1));
+            assert!(first.contains(alone.lines().last().unwrap()), "{alone}");
+        }
+    }
+
+    #[test]
+    fn the_plot_has_a_figure_for_each_line_and_size() {
+        let plot = plot_of(&run(&of_each_size(rows::lines().map(rows::tenth)), 1), 1);
+        let sizes: Vec<_> = plot.rows.iter().map(|(size, _)| *size as usize).collect();
+        assert_eq!(sizes, SIZES);
+        for (size, figures) in plot.rows {
+            assert_eq!(figures.len(), plot.lines.len());
+            let is_part = |used: &Option<f64>| used.is_some_and(|used| used > 0.0 && used <= 1.0);
+            assert!(figures.iter().all(is_part), "{size}: {figures:?}");
+        }
     }
 
     #[test]

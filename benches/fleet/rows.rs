@@ -40,10 +40,16 @@ const FLEET: Scenario = Scenario {
 /// Returns all rows, or all with a tenth of their traffic.
 pub(crate) fn all(quick: bool) -> Vec<Scenario> {
     let rows = [shared(), many(), troubled()].concat();
-    if !quick {
-        return rows;
+    if quick {
+        rows.into_iter().map(tenth).collect()
+    } else {
+        rows
     }
-    let quick = |row: Scenario| Scenario {
+}
+
+/// Returns the scenario with a tenth of its traffic.
+pub(crate) fn tenth(row: Scenario) -> Scenario {
+    Scenario {
         rate: row.rate / 10.0,
         keys: row.keys.min(100_000),
         limit: if row.keys == 1 {
@@ -53,8 +59,26 @@ pub(crate) fn all(quick: bool) -> Vec<Scenario> {
         },
         processes: row.processes.min(200),
         ..row
+    }
+}
+
+/// Returns the lines of the plot, each for fleets of any size.
+pub(crate) fn lines() -> [Scenario; 4] {
+    let of = |name, row| Scenario { name, ..row };
+    let leased = Scenario {
+        lease: LEASE,
+        ..SHARED
     };
-    rows.into_iter().map(quick).collect()
+    let calm = Scenario {
+        rate: 50_000.0,
+        ..MANY
+    };
+    [
+        of("one limit", SHARED),
+        of("one limit, leased", leased),
+        of("1M keys", calm),
+        of("1M keys, too much", MANY),
+    ]
 }
 
 fn shared() -> Vec<Scenario> {

@@ -110,13 +110,6 @@ async fn spend(rule: &Rule, store: &impl Store) {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-}
-
 /// The allocations of an answer that is a copy of an earlier one: the rest of a refusal has none.
 const ANSWER: usize = 3;
 const REFUSING: Limit = Limit::per_day(1);
@@ -272,13 +265,10 @@ fn a_flood_of_made_up_keys_takes_bounded_memory() {
     let store = MemoryStore::new().max_limiters(PLACES);
     let layer = RateLimitLayer::new(&store, Limit::per_hour(100).by(FromHeader::new("x-user")));
     let ask = |number: usize| {
-        let request = Request::builder()
-            .header("x-user", number)
-            .body(())
-            .unwrap();
+        let request = Request::builder().header("x-user", number);
         let mut service = layer.layer(Inner::default());
-        let answer = std::pin::pin!(service.call(request));
-        match answer.poll(&mut Context::from_waker(Waker::noop())) {
+        let mut answer = pin!(service.call(request.body(()).unwrap()));
+        match poll(&mut answer) {
             Poll::Ready(answer) => assert_eq!(answer.unwrap().status(), StatusCode::OK),
             Poll::Pending => panic!("it waits"),
         }

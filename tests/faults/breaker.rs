@@ -12,7 +12,7 @@ const FAILURES: u32 = 5;
 /// The shortest pause before a call goes again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
-fn state(store: &RedisStore) -> BreakerState {
+pub(super) fn state(store: &RedisStore) -> BreakerState {
     store.health().nodes[0].breaker
 }
 
@@ -75,9 +75,8 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     server.resume();
     heals(&store, &services).await;
     let most = opened.elapsed().as_millis() / SHORTEST_PAUSE.as_millis() + 10;
-    let probes = server
-        .scripts_called()
-        .saturating_sub(before + u64::from(FAILURES));
+    let calls = server.scripts_called();
+    let probes = calls.saturating_sub(before + u64::from(FAILURES));
     println!("{probes} calls for {decisions} decisions while the server hung");
     assert!(u128::from(probes) <= most, "{probes}, {most}");
 }
@@ -100,13 +99,10 @@ async fn a_busy_key_opens_it() {
         // The pace of callers in real time, by which the breaker counts them.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    println!(
-        "opened by {} callers after {:?}",
-        callers.len(),
-        began.elapsed()
-    );
+    let (number, took) = (callers.len(), began.elapsed());
+    println!("opened by {number} callers after {took:?}");
     // Six in a millisecond: those of some deadlines, and not of a hundred.
-    assert!(callers.len() < 10_000, "{}", callers.len());
+    assert!(number < 10_000, "{number}");
     server.resume();
     for answer in callers.join_all().await {
         assert!([DENIED, BY_REDIS].contains(&answer), "{answer:?}");
@@ -204,9 +200,8 @@ async fn callers_that_hang_up_do_not_open_it() {
         let mut request = pin!(allow.clone().oneshot(Request::new(())));
         begin(request.as_mut()).await;
     }
-    let health = store.health();
-    assert_eq!(health.nodes[0].breaker, BreakerState::Closed);
-    assert_eq!(health.nodes[0].failures, 0);
+    assert_eq!(state(&store), BreakerState::Closed);
+    assert_eq!(store.health().nodes[0].failures, 0);
 }
 
 /// A server's reply about a limiter is an answer.

@@ -5,16 +5,14 @@ use crate::scene::*;
 use std::{io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle};
 
 use super::{
+    breaker::state,
+    local::by_redis,
     proxy::Proxy,
     traffic::{Http, ask_as, behind, grants, service_with},
 };
 
 const BURST: usize = 20_000;
 const DEADLINE: Duration = Duration::from_millis(200);
-
-fn state(store: &RedisStore) -> BreakerState {
-    store.health().nodes[0].breaker
-}
 
 /// A rule that counts by user.
 fn by_user(limit: Limit) -> Rule {
@@ -34,13 +32,6 @@ fn burst(
     users.map(|user| ask(service.clone(), user)).collect()
 }
 
-async fn by_redis(service: &Http, user: usize) {
-    until("Redis decides", async || {
-        ask(service.clone(), user).await.2 == Source::Store
-    })
-    .await;
-}
-
 async fn warm(store: &RedisStore, service: &Http) {
     by_redis(service, usize::MAX).await;
     assert!(store.health().is_well());
@@ -52,16 +43,6 @@ async fn warmed(store: RedisStoreBuilder, limit: Limit) -> (RedisStore, Http) {
     let service = service_with(&store, by_user(limit));
     warm(&store, &service).await;
     (store, service)
-}
-
-/// So many requests of a user are admitted in this process, and the next is refused.
-async fn admits_here(service: &Http, user: usize, permits: usize) {
-    for _ in 0..permits {
-        let answer = ask(service.clone(), user).await;
-        assert_eq!(answer, (user, StatusCode::OK, Source::Local));
-    }
-    let refused = (user, StatusCode::TOO_MANY_REQUESTS, Source::Local);
-    assert_eq!(ask(service.clone(), user).await, refused);
 }
 
 fn count(answers: &[(usize, StatusCode, Source)], source: Source) -> usize {
@@ -99,13 +80,7 @@ impl Witness {
 async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
     let server = RedisServer::start();
     let deadline = 5 * DEADLINE;
-    let store = RedisStore::builder(server.url())
-        .deadline(deadline)
-        .response_timeout(LONG)
-        .build()
-        .unwrap();
-    let service = service_with(&store, by_user(Limit::per_hour(5)));
-    warm(&store, &service).await;
+    let (store, service) = warmed(hasty(server.url(), deadline), Limit::per_hour(5)).await;
     let witness = Witness::start(&server);
     let began = Instant::now();
     let users = 0..BURST;
@@ -149,40 +124,30 @@ async fn a_burst_of_new_keys_leaves_the_breaker_closed() {
     by_redis(&service, usize::MAX - 1).await;
 }
 
-/// The rule has no policy of its own.
+/// A rule that lets all pass does not loosen the other, which has no policy of its own.
 #[tokio::test]
 async fn by_default_a_process_keeps_the_limit_by_itself() {
     let mut server = RedisServer::start();
-    let (_store, service) = warmed(patient(server.url()), Limit::per_hour(3)).await;
-    server.kill();
-    for user in [1, 2] {
-        admits_here(&service, user, 3).await;
-    }
-    server.restart();
-    by_redis(&service, 3).await;
-}
-
-#[tokio::test]
-async fn an_explicit_allow_does_not_loosen_the_other_rules() {
-    let mut server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
+    let kept = || by_user(Limit::per_hour(3));
     let open = Limit::per_hour(2)
         .by(Constant("all"))
         .named(&unique("open"));
-    let layer = layer_of(
-        &store,
-        [
-            open.on_failure(FailurePolicy::Allow),
-            by_user(Limit::per_hour(3)),
-        ],
-    );
-    let service = behind(&layer);
-    by_redis(&service, 0).await;
-    server.kill();
-    // More than the rule that lets pass has room for, and each user no more than the other rule
-    // has.
-    for user in 1..4 {
-        admits_here(&service, user, 3).await;
+    let open = open.on_failure(FailurePolicy::Allow);
+    for rules in [vec![kept()], vec![open, kept()]] {
+        let service = behind(&layer_of(&store, rules));
+        by_redis(&service, 0).await;
+        server.kill();
+        // More than the rule that lets pass has room for, and each user no more than the other
+        // rule has.
+        for user in 1..4 {
+            for expected in [200, 200, 200, 429] {
+                let (_, status, source) = ask(service.clone(), user).await;
+                assert_eq!((status.as_u16(), source), (expected, Source::Local));
+            }
+        }
+        server.restart();
+        by_redis(&service, 4).await;
     }
 }
 

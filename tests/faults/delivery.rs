@@ -103,6 +103,40 @@ async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
     }
 }
 
+/// The call that is sent again finds that the shadow rule cannot be counted, so the enforced one is
+/// asked for by itself. What the lost call may have taken is this caller's, and is not given back.
+#[tokio::test]
+async fn a_lost_reply_and_a_broken_shadow_rule_free_nothing() {
+    let scene = Scene::new();
+    let tried = unique("tried");
+    let rule = |name: &str| {
+        Limit::per_hour(10)
+            .by(FromHeader::new("x-user"))
+            .named(name)
+    };
+    let rules = [rule(&unique("kept")), rule(&tried).shadow()];
+    let layer = layer_of(&scene.store, rules);
+    let ask = async || {
+        let request = Request::builder().header("x-user", "u").body(());
+        let decision = decide(&layer, request.unwrap()).await;
+        assert_eq!(decision.source(), Source::Store);
+        decision
+            .limits()
+            .find(|limit| !limit.is_shadow())?
+            .remaining()
+    };
+    assert_eq!(ask().await, Some(9));
+    for key in scene.server.cli(&["KEYS", &format!("*{tried}*")]).lines() {
+        scene.server.command(&["DEL", key]);
+        scene.server.command(&["SADD", key, "something"]);
+    }
+    let cut = scene.cut_reply();
+    assert_eq!(ask().await, Some(8));
+    assert_eq!(scene.proxy.replies_cut(), cut);
+    scene.store.close().await;
+    assert_eq!(ask().await, Some(7));
+}
+
 #[tokio::test]
 async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
     let scene = Scene::doubled();

@@ -23,11 +23,9 @@ async fn admitted(service: &Http, user: &str, times: u32) -> (u32, StatusCode, S
     (admitted, last.0, last.1)
 }
 
-async fn by_redis(service: &Http, user: &str) {
-    until("Redis decides", async || {
-        ask_as(service, user).await.1.source() == Source::Store
-    })
-    .await;
+pub(super) async fn by_redis(service: &Http, user: impl ToString + Copy) {
+    let decided = async || ask_as(service, user).await.1.source() == Source::Store;
+    until("Redis decides", decided).await;
 }
 
 async fn outage(

@@ -52,6 +52,13 @@ fn store(server: &ScriptedServer) -> RedisStore {
         .unwrap()
 }
 
+/// Returns the error that this server makes of a call.
+async fn error_of(server: &ScriptedServer, algorithm: Algorithm) -> tower_ratelimit::Error {
+    let limiter = RateLimiter::new(&store(server), "scripted").unwrap();
+    let limiter = limiter.algorithm(algorithm);
+    limiter.try_acquire().await.unwrap_err()
+}
+
 #[tokio::test]
 async fn each_error_is_met_as_the_page_says() {
     let rows = rows();
@@ -86,28 +93,33 @@ async fn each_error_is_met_as_the_page_says() {
 #[tokio::test]
 async fn the_text_of_a_script_may_meet_another_error_than_its_hash() {
     const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
+    const OTHER: &str = "-ERR something else";
     const NOPERM: &str = "-NOPERM this user has no permissions to run the 'eval' command";
+    // And forgotten before the hash comes.
+    const GONE: &str = "+loaded";
+    const RAN: &str = "-WRONGTYPE it has run";
+    let kinds = [Algorithm::SlidingLog, Algorithm::FixedWindow];
     for (load, eval, kind, words) in [
         (OOM, OOM, ErrorKind::Unavailable, "maxmemory"),
-        (
-            "-ERR something else",
-            NOPERM,
-            ErrorKind::Rejected,
-            "permission",
-        ),
+        (OTHER, NOPERM, ErrorKind::Rejected, "permission"),
+        (GONE, RAN, ErrorKind::ForeignState, ""),
     ] {
-        let server = ScriptedServer::of([
-            ("EVALSHA", "-NOSCRIPT No matching script."),
-            ("EVAL", eval),
-            ("", load),
-        ]);
-        let store = store(&server);
-        let limiter = RateLimiter::new(&store, "scripted").unwrap();
-        let error = limiter.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-        assert_eq!(server.commands(), ["EVALSHA", "SCRIPT", "EVAL"], "{eval}");
-        assert_eq!(server.connections(), 1, "{eval}");
+        for algorithm in kinds {
+            let server = ScriptedServer::of([
+                ("EVALSHA", "-NOSCRIPT No matching script."),
+                ("EVAL", eval),
+                ("", load),
+            ]);
+            let error = error_of(&server, algorithm).await;
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+            let commands: &[&str] = match load {
+                GONE => &["EVALSHA", "SCRIPT", "EVALSHA", "EVAL"],
+                _ => &["EVALSHA", "SCRIPT", "EVAL"],
+            };
+            assert_eq!(server.commands(), commands, "{algorithm:?} {eval}");
+            assert_eq!(server.connections(), 1, "{algorithm:?} {eval}");
+        }
     }
 }
 
@@ -146,9 +158,7 @@ async fn what_is_no_reply_ends_the_connection_and_what_is_none_of_ours_does_not(
         (b"$-1\r\n", 1),
     ] {
         let server = ScriptedServer::start(move |_| reply.to_vec());
-        let store = store(&server);
-        let limiter = RateLimiter::new(&store, "scripted").unwrap();
-        let error = limiter.try_acquire().await.unwrap_err();
+        let error = error_of(&server, Algorithm::SlidingLog).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{reply:?}");
         assert_eq!(server.connections(), connections, "{reply:?}");
     }

@@ -3,8 +3,6 @@
 use crate::scene::*;
 use tower_ratelimit::redis;
 
-use crate::support::scripted::ScriptedServer;
-
 const LIMIT: Limit = Limit::per_hour(1000);
 
 /// A user who may call everything but these.
@@ -92,24 +90,5 @@ async fn a_user_who_may_not_load_sends_the_text() {
         assert_eq!(server.calls_of("eval"), before.0 + round);
         take(&limiter, 1).await;
         assert_eq!(refused_to_load(&server), before.1 + round);
-    }
-}
-
-/// Between SCRIPT LOAD and the hash as well: a scripted server forgets whatever was loaded.
-#[tokio::test]
-async fn what_is_gone_again_after_it_was_loaded_is_sent_as_text() {
-    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
-        let server = ScriptedServer::of([
-            ("EVALSHA", "-NOSCRIPT No matching script."),
-            ("EVAL", "-WRONGTYPE it has run"),
-            ("", "+loaded"),
-        ]);
-        let store = patient(server.url()).build().unwrap();
-        let limiter = RateLimiter::new(&store, "scripted").unwrap();
-        let limiter = limiter.algorithm(algorithm);
-        let error = limiter.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ForeignState, "{error}");
-        let expected = ["EVALSHA", "SCRIPT", "EVALSHA", "EVAL"];
-        assert_eq!(server.commands(), expected, "{algorithm:?}");
     }
 }

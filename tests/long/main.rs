@@ -60,6 +60,7 @@ use std::{
 
 use tower_ratelimit::RedisStore;
 
+use book::Book;
 use faults::{Fault, World};
 use guards::{BUDGET, guarded};
 use load::Load;
@@ -93,7 +94,8 @@ async fn random_faults_over_random_load() {
     let record = Record::begin();
     let watch = aside(|| record.watch(&server));
     let prefix = unique("long");
-    let load = Load::start_into(&record.answers(), handles, &prefix, BUDGET, seed);
+    let book = Book::in_file(&record.answers());
+    let load = Load::start(handles, &prefix, BUDGET, seed, book);
     load.decided(5).await;
 
     // One key of a calendar is all of it.

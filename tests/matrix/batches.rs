@@ -11,20 +11,14 @@ use super::{
     guards::PATIENT,
     lanes::{How, LANES},
     proxy::Spoil,
-    refusing::allow,
-    stage::{EXACT, Expected, Scene, aside},
+    refusing::{allow, of_user},
+    stage::{EXACT, FREE, Scene, aside},
 };
 
 /// As many as go together in one call.
 pub const CROWD: usize = 64;
 /// Nothing expires while a row is played.
 pub const HOURLY: Limit = Limit::per_hour(1000);
-
-/// No request of the load may notice.
-pub const FREE: Expected = Expected {
-    by_policy: false,
-    ..EXACT
-};
 
 pub type Asking = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
@@ -57,6 +51,14 @@ impl Crowd {
         crowd.lose_nothing(scene, &[]).await;
         assert_eq!(crowd.lose_nothing(scene, &[]).await, 2, "no batch");
         crowd
+    }
+
+    /// Waits until nothing else is in use than what was granted.
+    async fn keeps_what_was_granted(&self, scene: &Scene) {
+        for (limiter, granted) in self.limiters.iter().zip(&self.granted) {
+            let kept = async || aside(|| in_use(scene, limiter)) == *granted;
+            until("nothing else is in use", kept).await;
+        }
     }
 
     /// Asks each of them while the server stands still. The `spoilt` fail, and the others are
@@ -147,11 +149,8 @@ async fn row_27_a_key_that_is_forbidden() {
     const SPOILT: usize = 40;
     let server = RedisServer::start();
     allow(&server, ">secret", "~*", "");
-    let open = |url: String| {
-        let url = url.replace("redis://", "redis://limiter:secret@");
-        RedisStore::builder(url)
-    };
-    let mut scene = Scene::begin_on("row 27, forbidden", server, PATIENT, open).await;
+    let mut scene =
+        Scene::begin_on("row 27, forbidden", server, PATIENT, |url| of_user(&url)).await;
     let name = |place| match place {
         SPOILT => "forbidden",
         _ => "matrix",
@@ -206,10 +205,7 @@ async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
 async fn refuse_mixed(scene: &Scene, refuse: bool) {
     scene.proxy.refuse_mixed_from_now(refuse);
     scene.proxy.reset();
-    until("they are closed", async || {
-        scene.proxy.open_connections() == 0
-    })
-    .await;
+    scene.disconnected().await;
 }
 
 /// As behind an endpoint that stands for a Cluster. Only the lane whose list has two hash tags
@@ -250,14 +246,8 @@ async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS).await;
     for round in 0..ROUNDS {
         cut_amid(&scene, &mut crowd, round).await;
-        for (place, limiter) in crowd.limiters.iter().enumerate() {
-            // What callers took that left a shared call may be given back after the others'
-            // answers.
-            until("nothing else is in use", async || {
-                aside(|| in_use(&scene, limiter)) == crowd.granted[place]
-            })
-            .await;
-        }
+        // What callers took that left a shared call may be given back after the others' answers.
+        crowd.keeps_what_was_granted(&scene).await;
         // A call is sent again once: the next cut is not for those of this one.
         scene.load.idle(true).await;
         scene.load.idle(false).await;
@@ -359,12 +349,8 @@ async fn row_30_a_burst_over_a_few_keys() {
         there.values().sum::<usize>(),
         here.values().sum::<usize>()
     );
-    assert!(
-        there
-            .values()
-            .chain(here.values())
-            .all(|granted| *granted <= LIMIT)
-    );
+    let mut all = there.values().chain(here.values());
+    assert!(all.all(|granted| *granted <= LIMIT));
     // No caller is refused before its key has had the limit.
     for user in 0..KEYS {
         let granted = there.get(&user).unwrap_or(&0) + here.get(&user).unwrap_or(&0);
@@ -395,12 +381,8 @@ async fn row_31_a_runtime_that_is_not_driven() {
     drop(left);
     (0..CROWD / 2).for_each(|_| scene.load.told.less_left());
     runtime.shutdown_background();
-    for (place, limiter) in crowd.limiters.iter().enumerate() {
-        until("what was dropped is given back", async || {
-            aside(|| in_use(&scene, limiter)) == crowd.granted[place]
-        })
-        .await;
-    }
+    // What was dropped is given back.
+    crowd.keeps_what_was_granted(&scene).await;
     drop(crowd);
     scene.healed().await;
     scene.judge(FREE).await;

@@ -18,6 +18,10 @@ pub enum Book {
 }
 
 impl Book {
+    pub fn here() -> Self {
+        Self::Here(Vec::new())
+    }
+
     pub fn in_file(file: &Path) -> Self {
         let mut file = BufWriter::new(File::create(file).unwrap());
         let (note, noted) = mpsc::channel::<Answer>();

@@ -7,7 +7,7 @@ use super::{
     guards::{BUDGET, guarded},
     oracles,
     proxy::Proxy,
-    stage::{EXACT, Expected, Scene, Stage, aside, patient},
+    stage::{EXACT, Expected, Scene, Stage, UNKNOWN, aside, patient},
     watch::time_of,
 };
 
@@ -53,12 +53,7 @@ async fn row_22_a_server_whose_clock_is_set_forth() {
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     scene.healed().await;
-    let early = Expected {
-        exact: false,
-        over: 1.0,
-        ..EXACT
-    };
-    scene.judge(early).await;
+    scene.judge(UNKNOWN).await;
 }
 
 /// A clock of a caller, so many milliseconds ahead of the machine's.
@@ -103,9 +98,8 @@ async fn row_22_a_caller_whose_clock_is_an_hour_off() {
     assert!(!decision.is_allowed(), "under load some are in use");
     drop((needy, store));
     let off = Expected {
-        exact: false,
         over: f64::from(taken),
-        ..EXACT
+        ..UNKNOWN
     };
     scene.judge(off).await;
 }
@@ -127,10 +121,8 @@ async fn row_22_callers_whose_clocks_differ() {
     stage.healed().await;
     oracles::few_connections(&proxy.came(), 2, 0);
     let skewed = Expected {
-        exact: false,
-        over: 1.0,
         skew: Duration::from_millis(200),
-        ..EXACT
+        ..UNKNOWN
     };
     let value = |key: &str| server.cli(&["GET", key]);
     stage.judge(skewed, || time_of(&server), value).await;

@@ -2,15 +2,9 @@
 
 use super::{
     guards::PATIENT,
-    stage::{EXACT, Expected, Scene},
+    stage::{Expected, FREE, Scene},
 };
 use crate::scene::*;
-
-/// No request may notice.
-const FREE: Expected = Expected {
-    by_policy: false,
-    ..EXACT
-};
 
 /// Each loss admits one more rate, so at most one loss is in an interval: the bound assumes that.
 async fn lost_at_once(row: &'static str, command: &str) {

@@ -4,11 +4,9 @@ use crate::scene::*;
 use tower_ratelimit::Error;
 
 use super::{
-    batches::{
-        Asking, CROWD, Crowd, FREE, HOURLY, asking, granted_by_store, in_use, pause, settle,
-    },
+    batches::{Asking, CROWD, Crowd, HOURLY, asking, granted_by_store, in_use, pause, settle},
     guards::PATIENT,
-    stage::Scene,
+    stage::{FREE, Scene},
 };
 
 /// Where the callers of a batch are when some of them leave.
@@ -31,12 +29,8 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
     let mut scene = Scene::begin_with("row 32", &[], PATIENT).await;
     let crowd = Crowd::of_a_batch(&mut scene, |_| "leaving").await;
     let store = scene.load.handles[0].clone();
-    let prefix = scene.load.limiters[0]
-        .name
-        .split_once(":{")
-        .unwrap()
-        .0
-        .to_owned();
+    let (prefix, _) = scene.load.limiters[0].name.split_once(":{").unwrap();
+    let prefix = prefix.to_owned();
     for step in [Step::Queued, Step::Sent, Step::Replied, Step::Granted] {
         for place in 0..3 {
             for limiter in &crowd.limiters {

@@ -5,7 +5,6 @@ use std::{
     collections::{BTreeSet, HashMap},
     ffi::OsString,
     fs, mem,
-    path::Path,
 };
 
 use tokio::runtime::Handle;
@@ -66,26 +65,6 @@ struct LaneCounts {
 impl Load {
     /// Begins to ask, through each of the handles.
     pub fn start(
-        handles: Vec<RedisStoreBuilder>,
-        prefix: &str,
-        budget: Duration,
-        seed: u64,
-    ) -> Self {
-        Self::begin(handles, prefix, budget, seed, Book::Here(Vec::new()))
-    }
-
-    /// As `start`, with the answers in a file, a line each.
-    pub fn start_into(
-        file: &Path,
-        handles: Vec<RedisStoreBuilder>,
-        prefix: &str,
-        budget: Duration,
-        seed: u64,
-    ) -> Self {
-        Self::begin(handles, prefix, budget, seed, Book::in_file(file))
-    }
-
-    fn begin(
         handles: Vec<RedisStoreBuilder>,
         prefix: &str,
         budget: Duration,
@@ -197,16 +176,10 @@ impl Load {
         what: &str,
     ) -> Duration {
         let began = Instant::now();
-        let goals: Vec<_> = (lanes.iter())
-            .map(|lane| {
-                (
-                    *lane,
-                    count(&self.counts.lanes[*lane]).load(Ordering::SeqCst) + times,
-                )
-            })
-            .collect();
-        for (lane, goal) in goals {
-            while count(&self.counts.lanes[lane]).load(Ordering::SeqCst) < goal {
+        let counted = |lane: usize| count(&self.counts.lanes[lane]).load(Ordering::SeqCst);
+        let goals: Vec<_> = lanes.iter().map(|lane| counted(*lane) + times).collect();
+        for (&lane, goal) in lanes.iter().zip(goals) {
+            while counted(lane) < goal {
                 assert!(
                     began.elapsed() < LONG,
                     "{}: not {what} {times} times more in {LONG:?}; wrong: {:?}",

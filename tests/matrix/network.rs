@@ -3,11 +3,12 @@
 use crate::scene::*;
 
 use super::{
+    book::Book,
     guards::{BUDGET, PATIENT, guarded},
     load::{LONG, Load},
     oracles::Tally,
     proxy::{Proxy, Spoil},
-    stage::{EXACT, Expected, Scene, Stage, aside},
+    stage::{EXACT, FREE, Scene, Stage, UNKNOWN, UNSEEN, aside, set},
     watch::{Control, time_of},
 };
 use crate::support::{scripted::ScriptedServer, sentinel::wait_for_replica};
@@ -98,12 +99,8 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     aside(|| server.restart());
     stage.healed().await;
     super::oracles::few_connections(&attempts, 1, 0);
-    let unwatched = Expected {
-        all_seen: false,
-        ..EXACT
-    };
     let value = |key: &str| server.cli(&["GET", key]);
-    stage.judge(unwatched, || time_of(&server), value).await;
+    stage.judge(UNSEEN, || time_of(&server), value).await;
 }
 
 /// There is nothing to heal: what counts is what it costs meanwhile.
@@ -111,7 +108,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
 async fn row_07_a_name_that_does_not_resolve() {
     let nowhere = RedisStore::builder("redis://redis.invalid:6379/");
     let handles = vec![guarded(nowhere, BUDGET)];
-    let load = Load::start(handles, &unique("matrix"), BUDGET, 7);
+    let load = Load::start(handles, &unique("matrix"), BUDGET, 7, Book::here());
     load.met_policy(100).await;
     let ended = load.end().await;
     let mut tally = Tally::of(&ended, Duration::ZERO);
@@ -173,19 +170,12 @@ async fn row_12_an_address_that_leads_to_another_master() {
         scene.proxy.switch(other.address());
     });
     scene.healed().await;
-    assert!(
-        scene.proxy.connections() >= before + 2,
-        "each handle has another"
-    );
+    let connections = scene.proxy.connections();
+    assert!(connections >= before + 2, "each handle has another");
 
     // The last grants of the old master may be forgotten: at most its limit, and as much again by
     // the new.
-    let forgotten = Expected {
-        exact: false,
-        over: 1.0,
-        ..EXACT
-    };
-    scene.judge_elsewhere(&other, forgotten).await;
+    scene.judge_elsewhere(&other, UNKNOWN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,11 +190,7 @@ async fn row_21_connections_that_the_server_closes() {
     }
     scene.healed().await;
     // A call that is lost with its connection is sent again at once, so no decision is lost.
-    let free = Expected {
-        by_policy: false,
-        ..EXACT
-    };
-    scene.judge_cut(free, 10).await;
+    scene.judge_cut(FREE, 10).await;
 }
 
 /// Closes all connections but those that read along: how many.
@@ -236,19 +222,12 @@ async fn row_21_a_server_that_closes_idle_connections() {
     scene.server.cli(&["CONFIG", "SET", "timeout", "1"]);
     for _ in 0..2 {
         scene.load.idle(true).await;
-        until("they are closed", async || {
-            scene.proxy.open_connections() == 0
-        })
-        .await;
+        scene.disconnected().await;
         scene.load.idle(false).await;
         scene.load.decided(3).await;
     }
     scene.healed().await;
-    let free = Expected {
-        by_policy: false,
-        ..EXACT
-    };
-    scene.judge_cut(free, 4).await;
+    scene.judge_cut(FREE, 4).await;
 }
 
 /// Every request is carried out twice, and takes once.
@@ -260,11 +239,8 @@ async fn row_24_requests_that_are_delivered_twice() {
     let before = scene.proxy.doubled();
     takes_once(&scene).await;
     scene.load.decided(30).await;
-    assert!(
-        scene.proxy.doubled() > before + 30,
-        "{}",
-        scene.proxy.doubled()
-    );
+    let doubled = scene.proxy.doubled();
+    assert!(doubled > before + 30, "{doubled}");
     scene.proxy.double_from_now(false);
     scene.proxy.reset();
     scene.healed().await;
@@ -276,10 +252,7 @@ async fn takes_once(scene: &Scene) {
     let limit = Limit::per_hour(100);
     let hourly = RateLimiter::new(&scene.load.handles[0], &unique("hourly")).unwrap();
     let began = Instant::now();
-    until("the limit is set", async || {
-        hourly.try_set_rate(limit).await.is_ok()
-    })
-    .await;
+    set(&hourly, limit).await;
     let mut granted = 0;
     while granted < 10 {
         let decision = hourly.try_acquire().await;

@@ -25,7 +25,8 @@ use super::{
     shares::Shares,
     told,
 };
-use crate::scene::*;
+use crate::{scene::*, support::windows};
+use std::fmt::Debug;
 
 /// The delay that two busy cores may add to a budget. A real hang is longer.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -149,13 +150,10 @@ impl Tally {
 
     /// O1, of all: the budget is what bounds a decision, and not some other time.
     pub fn check_times(&self) {
-        let late = format!(
-            "O1: {} of {} by policy were late",
-            self.late, self.by_policy
-        );
+        let (late, all) = (self.late, self.by_policy);
         assert!(
-            self.late * 2 <= self.by_policy || self.by_policy < 20,
-            "{late}"
+            late * 2 <= all || all < 20,
+            "O1: {late} of {all} by policy were late"
         );
     }
 
@@ -163,16 +161,10 @@ impl Tally {
     /// and observers were told of each once, as it was answered (O8).
     pub fn check_counts(&self, ended: &Ended) {
         assert!(ended.wrong.is_empty(), "O2: {:#?}", ended.wrong);
-        let counted = (ended.sent, ended.answered, self.answers);
-        assert_eq!(
-            counted,
-            (ended.sent, ended.sent, ended.sent),
-            "O2: sent, answered, counted"
-        );
-        assert_eq!(
-            ended.passed, self.allowed_http,
-            "O2: behind the layers, and let through"
-        );
+        assert_eq!(ended.answered, ended.sent, "O2: answered, and sent");
+        assert_eq!(self.answers, ended.sent, "O2: counted, and sent");
+        let passed = (ended.passed, self.allowed_http);
+        assert_eq!(passed.0, passed.1, "O2: behind the layers, and let through");
         assert_eq!(ended.told, self.told, "O8: told, and answered");
     }
 
@@ -243,7 +235,8 @@ pub fn over_admission(ledger: &Ledger, limiters: &[Limiter]) -> f64 {
 ///
 /// A connection that the fault itself cut may be replaced at once: `cut` of them.
 pub fn few_connections(came: &[Instant], handles: usize, cut: usize) -> usize {
-    let most = most_in_a_second(came);
+    let each = came.iter().map(|at| (*at - came[0], 1));
+    let most = windows(each, SECOND).into_iter().max().unwrap_or(0) as usize;
     let bound = handles * ATTEMPTS + cut;
     assert!(
         most <= bound,
@@ -252,25 +245,13 @@ pub fn few_connections(came: &[Instant], handles: usize, cut: usize) -> usize {
     most
 }
 
-/// Returns O6 without a proxy that counts: the connections that this many handles may use while
-/// this many were lost.
-///
-/// Each handle has one, and on a Cluster one to each node; the connection that checks has as many.
-pub fn most_over_a_while(handles: usize, lost: usize) -> usize {
-    (handles + 1) * 2 * 6 + lost
-}
-
-fn most_in_a_second(came: &[Instant]) -> usize {
-    let second = Duration::from_secs(1);
-    let within = |first: usize| {
-        came[first..]
-            .iter()
-            .take_while(move |at| **at - came[first] < second)
-    };
-    (0..came.len())
-        .map(|first| within(first).count())
-        .max()
-        .unwrap_or(0)
+/// Asserts that a check fails, in these words.
+#[track_caller]
+pub fn finds<T: Debug>(words: &str, check: impl FnOnce() -> T) {
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+    let found = found.expect_err(words).downcast::<String>();
+    let said = found.expect("a text");
+    assert!(said.contains(words), "{said}");
 }
 
 /// Each oracle can fail.
@@ -305,88 +286,70 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "O1")]
-    fn an_answer_that_comes_too_late_is_found() {
-        Tally::default().see(&answer(1251, Outcome::Granted(By::Store)));
+    const BY_STORE: Outcome = Outcome::Granted(By::Store);
+    const BY_POLICY: Outcome = Outcome::Refused(By::Policy, None);
+
+    fn seen(answer: &Answer) -> Tally {
+        let mut tally = Tally::default();
+        tally.see(answer);
+        tally
     }
 
     #[test]
-    #[should_panic(expected = "O1: 30 of 30")]
+    fn an_answer_that_none_can_be_is_found() {
+        let [longest, of_share] = [LANES[0].longest_wait(), LANES[0].longest_local_wait()]
+            .map(|wait| Some(wait + millis(1)));
+        for (words, took, outcome) in [
+            ("O1", 1251, BY_STORE),
+            ("O4", 1, Outcome::Refused(By::Cache, Some(Duration::ZERO))),
+            ("O4", 1, Outcome::Refused(By::Store, longest)),
+            ("O4", 1, Outcome::Refused(By::Local, of_share)),
+        ] {
+            finds(words, || seen(&answer(took, outcome)));
+        }
+    }
+
+    #[test]
     fn answers_that_all_come_late_are_found() {
         let mut tally = Tally::default();
         for _ in 0..30 {
-            tally.see(&answer(500, Outcome::Refused(By::Policy, None)));
+            tally.see(&answer(500, BY_POLICY));
         }
-        tally.check_times();
+        finds("O1: 30 of 30", || tally.check_times());
     }
 
     #[test]
-    #[should_panic(expected = "O4")]
-    fn a_wait_of_nothing_is_found() {
-        let none = Outcome::Refused(By::Cache, Some(Duration::ZERO));
-        Tally::default().see(&answer(1, none));
+    fn counts_that_differ_are_found() {
+        for (words, outcome, ended) in [
+            ("O2: answered", BY_STORE, ended(2, 1, 1)),
+            ("O2: counted", BY_STORE, ended(2, 2, 1)),
+            ("O2: behind", BY_POLICY, ended(1, 1, 1)),
+            ("O8", BY_POLICY, ended(1, 1, 0)),
+        ] {
+            finds(words, || seen(&answer(1, outcome)).check_counts(&ended));
+        }
     }
 
     #[test]
-    #[should_panic(expected = "O4")]
-    fn a_wait_that_is_too_long_is_found() {
-        let long = LANES[0].longest_wait() + Duration::from_millis(1);
-        Tally::default().see(&answer(1, Outcome::Refused(By::Store, Some(long))));
-    }
-
-    #[test]
-    #[should_panic(expected = "O4")]
-    fn a_wait_of_a_share_that_is_too_long_is_found() {
-        let long = LANES[0].longest_local_wait() + Duration::from_millis(1);
-        Tally::default().see(&answer(1, Outcome::Refused(By::Local, Some(long))));
-    }
-
-    #[test]
-    #[should_panic(expected = "O2")]
-    fn a_request_without_an_answer_is_found() {
-        let mut tally = Tally::default();
-        tally.see(&answer(1, Outcome::Granted(By::Store)));
-        tally.check_counts(&ended(2, 1, 1));
-    }
-
-    #[test]
-    #[should_panic(expected = "O2: behind")]
-    fn a_request_that_slipped_through_is_found() {
-        let mut tally = Tally::default();
-        tally.see(&answer(1, Outcome::Refused(By::Policy, None)));
-        tally.check_counts(&ended(1, 1, 1));
-    }
-
-    #[test]
-    #[should_panic(expected = "O8")]
-    fn a_request_that_observers_were_not_told_of_is_found() {
-        let mut tally = Tally::default();
-        tally.see(&answer(1, Outcome::Refused(By::Policy, None)));
-        tally.check_counts(&ended(1, 1, 0));
-    }
-
-    #[test]
-    #[should_panic(expected = "O3: callers")]
     fn a_grant_that_the_server_did_not_make_is_found() {
-        let mut tally = Tally::default();
-        tally.see(&answer(1, Outcome::Granted(By::Store)));
-        tally.check_received(&Ledger::default(), &Limiter::all("any"));
+        let (tally, limiters) = (seen(&answer(1, BY_STORE)), Limiter::all("any"));
+        finds("O3: callers", || {
+            tally.check_received(&Ledger::default(), &limiters);
+        });
     }
 
     #[test]
-    #[should_panic(expected = "O6")]
     fn a_storm_is_found() {
         let now = Instant::now();
         let came: Vec<_> = (0..30).map(|n| now + millis(n * 30)).collect();
-        few_connections(&came, 2, 2);
+        finds("O6", || few_connections(&came, 2, 2));
     }
 
     #[test]
     fn times_are_counted() {
         let mut tally = Tally::default();
         for took in 0..200 {
-            tally.see(&answer(took / 2, Outcome::Granted(By::Store)));
+            tally.see(&answer(took / 2, BY_STORE));
         }
         let Measured { p99, longest } = tally.measured();
         assert_eq!((p99.as_millis(), longest.as_millis()), (99, 99));

@@ -2,17 +2,10 @@
 
 use super::{
     guards::BUDGET,
-    stage::{EXACT, Expected, Scene, aside},
+    stage::{ANEW, EXACT, Scene, UNSEEN, aside},
     watch::Control,
 };
 use crate::scene::*;
-
-/// A server that died may have made grants that no caller received, and has lost all data.
-const ANEW: Expected = Expected {
-    all_seen: false,
-    over: 1.0,
-    ..EXACT
-};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_01_a_server_that_is_killed() {
@@ -41,11 +34,7 @@ async fn row_02_a_server_that_comes_back_with_its_data() {
         scene.restart(true);
         scene.healed().await;
     }
-    let kept = Expected {
-        all_seen: false,
-        ..EXACT
-    };
-    scene.judge(kept).await;
+    scene.judge(UNSEEN).await;
 }
 
 /// Calls sent meanwhile are carried out when no caller waits for them any longer.

@@ -10,7 +10,7 @@ use tower::Service;
 
 use super::{
     load::LONG,
-    stage::{EXACT, Scene, patient},
+    stage::{EXACT, Scene, patient, set},
 };
 
 /// The resident memory of this process, in kB; nothing where there is no such file.
@@ -29,10 +29,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
     let store = scene.load.handles[0].clone();
     let hot = RateLimiter::new(&store, &unique("hot")).unwrap();
     let limit = Limit::new(100, Duration::from_secs(1));
-    until("the limit is set", async || {
-        hot.try_set_rate(limit).await.is_ok()
-    })
-    .await;
+    set(&hot, limit).await;
     scene.load.idle(true).await;
     let before = scene.server.scripts_called();
     let began = Instant::now();
@@ -92,11 +89,8 @@ const KEYS: usize = 20_000;
 
 fn keys() -> usize {
     let given = env::var("TOWER_RATELIMIT_KEYS").ok();
-    given.map_or(KEYS, |keys| {
-        keys.parse::<std::num::NonZeroUsize>()
-            .expect("TOWER_RATELIMIT_KEYS is a number above zero")
-            .get()
-    })
+    let number = given.map(|keys| keys.parse::<std::num::NonZeroUsize>());
+    number.map_or(KEYS, |keys| keys.expect("a number above zero").get())
 }
 
 /// Each request with a new key: the traces are bounded, and expire.
@@ -142,10 +136,8 @@ async fn row_25_keys_that_are_all_different() {
         most_memory(&scene.server)
     );
     let stored: usize = scene.server.cli(&["DBSIZE"]).parse().unwrap();
-    assert!(
-        stored <= 3 * (keys + scene.load.limiters.len()),
-        "{stored} keys"
-    );
+    let most = 3 * (keys + scene.load.limiters.len());
+    assert!(stored <= most, "{stored} keys");
     for _ in 0..200 {
         let (key, left) = random_key(&scene.server);
         if key.contains("stranger") {

@@ -7,6 +7,7 @@ use tokio::{runtime::Handle, runtime::RuntimeFlavor};
 
 use super::{
     answer::Answer,
+    book::Book,
     guards::{BUDGET, guarded},
     lanes::Limiter,
     ledger::Ledger,
@@ -65,13 +66,36 @@ pub const EXACT: Expected = Expected {
     skew: Duration::ZERO,
 };
 
-/// The expectation where grants that were not replicated are forgotten, and may be made again: a
-/// limit of the old master, and one of the new. A master without a replica forgets everything.
-pub const FORGOTTEN: Expected = Expected {
+/// The expectation where no request may notice.
+pub const FREE: Expected = Expected {
+    by_policy: false,
+    ..EXACT
+};
+
+/// The expectation where a server may have made grants that no caller received, nor the ledger.
+pub const UNSEEN: Expected = Expected {
     all_seen: false,
+    ..EXACT
+};
+
+/// The same where it has lost all data.
+pub const ANEW: Expected = Expected {
+    over: 1.0,
+    ..UNSEEN
+};
+
+/// The expectation where permits in use are not known: one more limit in the interval.
+pub const UNKNOWN: Expected = Expected {
     exact: false,
     over: 1.0,
     ..EXACT
+};
+
+/// The expectation where grants that were not replicated are forgotten, and may be made again: a
+/// limit of the old master, and one of the new. A master without a replica forgets everything.
+pub const FORGOTTEN: Expected = Expected {
+    exact: false,
+    ..ANEW
 };
 
 impl Stage {
@@ -101,7 +125,7 @@ impl Stage {
             .iter()
             .map(|server| Watch::open(server, &ledger))
             .collect();
-        let load = Load::start(handles, &unique("matrix"), budget, seed());
+        let load = Load::start(handles, &unique("matrix"), budget, seed(), Book::here());
         Self {
             row,
             load,
@@ -127,12 +151,15 @@ impl Stage {
         took
     }
 
-    /// Returns how many connections have carried a call, as counted by the servers.
-    pub fn connections(&self) -> usize {
-        self.watches
-            .iter()
-            .map(|watch| aside(|| watch.catch_up().callers))
-            .sum()
+    /// Checks O6 by how many connections have carried a call, as counted by the servers, while so
+    /// many were lost.
+    pub fn used_few_connections(&self, lost: usize) {
+        let watches = self.watches.iter();
+        let seen: usize = watches.map(|it| aside(|| it.catch_up().callers)).sum();
+        println!("{}: {seen} connections were used", self.row);
+        // Each handle has one, on a Cluster one to each node; the connection that checks as many.
+        let most = (HANDLES + 1) * 2 * 6 + lost;
+        assert!(seen <= most, "O6: {seen} connections");
     }
 
     /// Ends the load, and asks all oracles. The answers, for what else a row says of them.
@@ -166,12 +193,9 @@ impl Stage {
                 oracles::never_over(&ledger, &ended.limiters);
             }
             if expected.all_seen {
-                let known = ended.limiters.iter();
                 // A calendar that was evicted shows nowhere.
-                tally.check_received(
-                    &ledger,
-                    known.filter(|it| expected.exact || !it.is_calendar()),
-                );
+                let shows = |it: &&Limiter| expected.exact || !it.is_calendar();
+                tally.check_received(&ledger, ended.limiters.iter().filter(shows));
             }
             let over = oracles::over_admission(&ledger, &ended.limiters);
             (ledger.granted_permits(), over)
@@ -240,6 +264,12 @@ impl Scene {
             proxy,
             stage,
         }
+    }
+
+    /// Waits until no connection is open.
+    pub async fn disconnected(&self) {
+        let closed = async || self.proxy.open_connections() == 0;
+        until("they are closed", closed).await;
     }
 
     /// Restarts the server, and admits no client before the recorder is connected.
@@ -339,6 +369,12 @@ pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<(String, i64, 
     kept
 }
 
+/// Sets a limit while calls may fail.
+pub async fn set(limiter: &RateLimiter, limit: Limit) {
+    let is_set = async || limiter.try_set_rate(limit).await.is_ok();
+    until("the limit is set", is_set).await;
+}
+
 /// Does what blocks, and lets other threads take over what this one had to do, if there are others.
 pub fn aside<T>(what: impl FnOnce() -> T) -> T {
     match Handle::current().runtime_flavor() {
@@ -422,10 +458,8 @@ pub async fn all_is_free(
         if limiter.is_calendar() {
             let limit = limit.calendar(limiter.allowed.daily()).unwrap();
             let books = aside(|| value(&limiter.log()));
-            let used = books
-                .split(' ')
-                .next_back()
-                .and_then(|used| used.parse().ok());
+            let used = books.split(' ').next_back();
+            let used = used.and_then(|used| used.parse().ok());
             let left = limit.available_permits().await.unwrap();
             assert_eq!(left as i64, rate - used.unwrap_or(0), "O7: {name}: {books}");
             continue;
@@ -437,10 +471,8 @@ pub async fn all_is_free(
             Err(error) => panic!("O7: {name}: {error}"),
         }
         // In the books, too.
-        assert!(
-            limit.try_acquire().await.unwrap().is_allowed(),
-            "O7: {name}"
-        );
+        let more = limit.try_acquire().await.unwrap();
+        assert!(more.is_allowed(), "O7: {name}");
         let books = aside(|| value(&limiter.value()));
         assert_eq!(books, (rate - 1).to_string(), "O7: {name}");
     }

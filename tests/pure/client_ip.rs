@@ -257,30 +257,6 @@ async fn a_peer_counts_by_another_prefix() {
     assert!(error.unwrap().contains("not 8"));
 }
 
-/// Rules of one name must have the same key: how a client is found is part of it.
-#[test]
-fn clients_found_otherwise_are_other_keys() {
-    let builds = |a: ClientIp, b: ClientIp| {
-        RateLimitLayer::builder(&MemoryStore::new())
-            .on("/a", Limit::per_hour(1).by(a))
-            .otherwise(Limit::per_hour(1).by(b))
-            .build()
-            .is_ok()
-    };
-    let client = || ClientIp::behind(["10.0.0.0/8"]);
-    assert!(builds(client(), client()));
-    assert!(!builds(client(), ClientIp::behind(["10.0.0.0/9"])));
-    assert!(!builds(client(), ClientIp::hops(1)));
-    assert!(!builds(client(), client().ipv6_prefix(64)));
-    assert!(!builds(
-        client(),
-        client().header(ForwardedHeader::Forwarded)
-    ));
-    assert!(!builds(client(), client().peer(|_| None)));
-    let by_closure = || client().peer(|_| None);
-    assert!(builds(by_closure(), by_closure()));
-}
-
 const ALL_HEADERS: [ForwardedHeader; 3] = [
     ForwardedHeader::XForwardedFor,
     ForwardedHeader::Forwarded,

@@ -97,9 +97,8 @@ fn one(name: &str, permits: u64, left: u64) -> Vec<(String, u64, u64)> {
 async fn slots_are_those_of_the_file() {
     let rules =
         "[rules.feed]\nrate = \"5/1s\"\nby = \"peer\"\nslots = 10\n[otherwise]\nrules = [\"feed\"]";
-    let clock = ManualClock::new();
+    let (store, clock) = MemoryStore::manual();
     clock.set(Duration::from_millis(1_704_153_600_001));
-    let store = MemoryStore::new().clock(clock);
     let builder = RateLimitLayer::builder(&store).rules(RulesFile::new().parse(rules).unwrap());
     let answer = send(&builder.build().unwrap(), request("GET", "/", &[])).await;
     let decision = answer.extensions().get::<Decision>().unwrap();
@@ -254,23 +253,17 @@ fn every_field_is_described_and_tried() {
 
 #[test]
 fn names_that_code_gives_are_checked() {
-    let peer = || PeerIp;
-    let parse = |file: RulesFile| file.parse(GOOD).unwrap_err();
+    let key = |name| RulesFile::new().key(name, PeerIp);
+    let failure = RulesFile::new().charge_if("failure", |_| true);
     for (file, said) in [
+        (key("peer"), "\"peer\" means something else in a rules file"),
         (
-            RulesFile::new().key("peer", peer()),
-            "\"peer\" means something else in a rules file",
-        ),
-        (
-            RulesFile::new().key("a b", peer()),
+            key("a b"),
             "a rule's name has one or more of A-Z a-z 0-9 . _ -, not \"a b\"",
         ),
-        (
-            RulesFile::new().charge_if("failure", |_| true),
-            "\"failure\" means something else in a rules file",
-        ),
+        (failure, "\"failure\" means something else in a rules file"),
     ] {
-        let error = parse(file);
+        let error = file.parse(GOOD).unwrap_err();
         assert_eq!(error.kind(), ConfigErrorKind::Name);
         assert_eq!(error.to_string(), said);
     }

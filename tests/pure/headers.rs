@@ -42,12 +42,6 @@ impl Answer {
     }
 }
 
-/// A store whose time stands still, and what moves it.
-fn still() -> (MemoryStore, ManualClock) {
-    let clock = ManualClock::new();
-    (MemoryStore::new().clock(clock.clone()), clock)
-}
-
 fn by_key(limit: Limit) -> Rule {
     limit.by(FromHeader::new("x-key"))
 }

@@ -92,17 +92,12 @@ fn granted(name: &str, algorithm: Algorithm, slots: Option<u32>) -> Vec<u64> {
 /// Draws a row for each algorithm, in the ink of the text around it.
 fn picture() -> String {
     let slots = granted("slots", Algorithm::SlidingLog, Some(10));
+    let whole = |name, algorithm| granted(name, algorithm, None);
     let rows = [
-        ("Sliding log", granted("log", Algorithm::SlidingLog, None)),
+        ("Sliding log", whole("log", Algorithm::SlidingLog)),
         ("The same in ten slots of 6 s", slots),
-        (
-            "Fixed window",
-            granted("window", Algorithm::FixedWindow, None),
-        ),
-        (
-            "GCRA, a token bucket",
-            granted("bucket", Algorithm::Gcra, None),
-        ),
+        ("Fixed window", whole("window", Algorithm::FixedWindow)),
+        ("GCRA, a token bucket", whole("bucket", Algorithm::Gcra)),
     ];
     let (width, height) = (SECOND * END + 50, ROW * rows.len() + 30);
     let mut svg = format!(
@@ -140,21 +135,12 @@ fn row(svg: &mut String, top: usize, name: &str, granted: &[u64]) {
     )
     .unwrap();
     let refused: Vec<_> = requests().filter(|at| !granted.contains(at)).collect();
-    path(
-        svg,
-        "stroke=\"currentColor\" stroke-width=\"2\" opacity=\".35\"",
-        ticks(&refused, 4),
-    );
-    path(
-        svg,
-        "stroke=\"currentColor\" stroke-width=\"3\"",
-        ticks(granted, 12),
-    );
-    path(
-        svg,
-        "opacity=\".3\"",
-        area(&counts, |count| count.min(LIMIT)),
-    );
+    let faint = "stroke=\"currentColor\" stroke-width=\"2\" opacity=\".35\"";
+    path(svg, faint, ticks(&refused, 4));
+    let strong = "stroke=\"currentColor\" stroke-width=\"3\"";
+    path(svg, strong, ticks(granted, 12));
+    let within = area(&counts, |count| count.min(LIMIT));
+    path(svg, "opacity=\".3\"", within);
     if most > LIMIT {
         let over = area(&counts, |count| count.max(LIMIT) - LIMIT);
         let attributes = format!("fill=\"#e8590c\" transform=\"translate(0 -{limit})\"");
@@ -162,11 +148,8 @@ fn row(svg: &mut String, top: usize, name: &str, granted: &[u64]) {
     }
     let end = SECOND * END;
     let line = vec![format!("M0 0h{end}M0-{limit}h{end}")];
-    path(
-        svg,
-        "stroke=\"currentColor\" stroke-dasharray=\"4 3\" opacity=\".6\"",
-        line,
-    );
+    let dashed = "stroke=\"currentColor\" stroke-dasharray=\"4 3\" opacity=\".6\"";
+    path(svg, dashed, line);
     writeln!(
         svg,
         "<text x=\"-6\" y=\"-{}\" text-anchor=\"end\" opacity=\".7\">{LIMIT}</text>\n</g>",

@@ -27,6 +27,28 @@ const ALGORITHMS: [Algorithm; 3] = [
     Algorithm::Gcra,
 ];
 
+/// Draws so many limits, of one of these intervals each, for a replay to count by.
+fn limits(
+    random: &mut Random,
+    number: usize,
+    most: u64,
+    intervals: &[u64],
+) -> Vec<(Algorithm, Limit)> {
+    let draw = |_| {
+        let interval = random.of(intervals);
+        let limit = limit(1 + random.below(most), interval);
+        (random.of(&ALGORITHMS), limit)
+    };
+    (0..number).map(draw).collect()
+}
+
+fn counting(replay: Replay, limits: &[(Algorithm, Limit)]) -> Replay {
+    let limits = limits.iter();
+    limits.fold(replay, |replay, (algorithm, limit)| {
+        replay.limit_by(*algorithm, *limit)
+    })
+}
+
 /// The settings that read what a log writes.
 fn settings(format: Format) -> Replay {
     let rows = Rows::of(["ip"]);
@@ -43,20 +65,13 @@ fn figures_are_those_of_the_oracle() {
         let mut random = Random(seed);
         let format = FORMATS[random.place(FORMATS.len())];
         let log = Log::generate(&mut random, 1);
-        let mut replay = settings(format).share(0.05);
-        let mut limits = Vec::new();
-        for _ in 0..5 {
-            let interval = random.of(&[1000, 10_000, 60_000, 300_000]);
-            let limit = limit(1 + random.below(40), interval);
-            let algorithm = random.of(&ALGORITHMS);
-            replay = replay.limit_by(algorithm, limit);
-            limits.push((algorithm, limit));
-        }
+        let limits = limits(&mut random, 5, 40, &[1000, 10_000, 60_000, 300_000]);
+        let replay = counting(settings(format).share(0.05), &limits);
         let report = run(&replay, &log.text(format)).unwrap();
         let row = format!("seed {seed}, {format:?}");
         assert_eq!(report.read.requests, log.in_time().len() as u64, "{row}");
         assert_eq!(report.read.late, log.late(), "{row}");
-        assert_eq!(report.read.unreadable, log.unreadable(format), "{row}");
+        assert_eq!(report.read.unreadable, log.unreadable(), "{row}");
         let callers = log.callers();
         assert_eq!(report.callers, callers.len() as u64, "{row}");
         for ((algorithm, limit), found) in limits.iter().zip(&report.candidates) {
@@ -85,11 +100,8 @@ fn figures_are_those_of_the_oracle() {
         assert_eq!(report.busiest[0].most, [most; 2], "{row}");
         // The figures over time are parts of these.
         let moments = &report.moments;
-        assert!(
-            (60..=120).contains(&moments.len()),
-            "{row}: {}",
-            moments.len()
-        );
+        let count = moments.len();
+        assert!((60..=120).contains(&count), "{row}: {count}");
         let requests: u64 = moments.iter().map(|it| it.requests).sum();
         assert_eq!(requests, report.read.requests, "{row}");
         for (place, candidate) in report.candidates.iter().enumerate() {
@@ -97,11 +109,9 @@ fn figures_are_those_of_the_oracle() {
             assert_eq!(refused, candidate.refused[0], "{row}");
         }
         let from = moments.iter().rfind(|it| it.requests > 0).unwrap().from_ms;
-        let width = moments[1].from_ms - moments[0].from_ms;
-        assert!(
-            (from..from + width).contains(&report.read.last_ms.unwrap()),
-            "{row}"
-        );
+        let until = from + moments[1].from_ms - moments[0].from_ms;
+        let last = report.read.last_ms.unwrap();
+        assert!((from..until).contains(&last), "{row}");
     }
 }
 
@@ -111,15 +121,8 @@ fn ranges_of_coarse_times_hold_the_truth() {
     for seed in 0..48 {
         let mut random = Random(1000 + seed);
         let log = Log::generate(&mut random, 1000);
-        let mut replay = settings(Format::Csv).share(0.05);
-        let mut limits = Vec::new();
-        for _ in 0..4 {
-            let interval = random.of(&[500, 1000, 2000, 10_000]);
-            let limit = limit(1 + random.below(12), interval);
-            let algorithm = random.of(&ALGORITHMS);
-            replay = replay.limit_by(algorithm, limit);
-            limits.push((algorithm, limit));
-        }
+        let limits = limits(&mut random, 4, 12, &[500, 1000, 2000, 10_000]);
+        let replay = counting(settings(Format::Csv).share(0.05), &limits);
         let report = run(&replay, &log.text(Format::Csv)).unwrap();
         assert_eq!(report.read.resolution, Duration::from_secs(1));
         let callers = log.callers();
@@ -172,22 +175,16 @@ fn addresses_count_as_peers_do() {
     assert_eq!((report.callers, report.without_caller), (4, 2));
     let busiest = report.busiest.iter();
     let busiest: Vec<_> = busiest.map(|it| (it.caller.as_str(), it.most[1])).collect();
+    let peers = [("2001:db8::/56", 3), ("192.0.2.1", 3)];
     assert_eq!(
         busiest,
-        [
-            ("2001:db8::/56", 3),
-            ("192.0.2.1", 3),
-            ("abba", 1),
-            ("cafe:1", 1)
-        ]
+        [&peers[..], &[("abba", 1), ("cafe:1", 1)]].concat()
     );
     // Nothing of a key is shown unless it is wanted.
-    let report = run(&replay, &text).unwrap();
-    let shown = format!("{report:?}");
-    assert!(
-        !shown.contains("192.0.2.1") && !shown.contains("abba"),
-        "{shown}"
-    );
+    let shown = format!("{:?}", run(&replay, &text).unwrap());
+    for key in ["192.0.2.1", "abba"] {
+        assert!(!shown.contains(key), "{shown}");
+    }
 }
 
 /// Memory does not grow with what callers invent.
@@ -210,21 +207,15 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
     let long = "x".repeat(100_000);
     let text = format!("{good}\u{1b}[2Jbroken\n\n{good}{long}\n{good}3\n4\n{good}");
     let report = run(&Replay::by("ip").limit(Limit::per_hour(3)), &text).unwrap();
-    assert_eq!(
-        (
-            report.read.lines,
-            report.read.unreadable,
-            report.read.requests
-        ),
-        (8, 4, 4)
-    );
-    assert_eq!(report.read.lost(), 0.5);
-    let samples: Vec<_> = report.read.samples.iter().map(|(line, _)| *line).collect();
+    let read = &report.read;
+    assert_eq!((read.lines, read.unreadable, read.requests), (8, 4, 4));
+    assert_eq!(read.lost(), 0.5);
+    let samples: Vec<_> = read.samples.iter().map(|(line, _)| *line).collect();
     assert_eq!(samples, [2, 5, 7]);
-    assert_eq!(report.read.samples[0].1, "\\u{1b}[2Jbroken");
-    assert_eq!(report.read.samples[1].1.len(), 100);
+    assert_eq!(read.samples[0].1, "\\u{1b}[2Jbroken");
+    assert_eq!(read.samples[1].1.len(), 100);
     let time = Some(971_211_336_000);
-    assert_eq!((report.read.first_ms, report.read.last_ms), (time, time));
+    assert_eq!((read.first_ms, read.last_ms), (time, time));
     assert_eq!(report.candidates[0].touched, [1, 1]);
     assert_eq!(report.candidates[0].refused, [1, 1]);
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{assert_documented, file, ratelimit};
+use crate::{assert_documented, contains, file, ratelimit};
 
 /// The files of rules of the repository.
 pub(crate) const FILES: [&str; 3] = [
@@ -33,11 +33,9 @@ fn every_toml_file_is_one_of_rules_or_has_a_reason() {
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    assert!(
-        FILES
-            .iter()
-            .all(|path| listed.lines().any(|it| it == *path))
-    );
+    for path in FILES {
+        assert!(listed.lines().any(|it| it == path), "{path}");
+    }
     for path in listed.lines() {
         let ran = ratelimit(&["check", path], b"");
         let is_it = |other: &str| match other {
@@ -61,22 +59,14 @@ fn every_toml_file_is_one_of_rules_or_has_a_reason() {
 fn days_weeks_and_months_are_checked() {
     let rules = |rate: &str, zone: &str| {
         let rule = format!("[rules.api]\nrate = \"{rate}\"\nzone = \"{zone}\"\nby = \"peer\"\n");
-        let path = file(
-            "calendar.toml",
-            (rule + "[otherwise]\nrules = [\"api\"]").as_bytes(),
-        );
+        let text = rule + "[otherwise]\nrules = [\"api\"]";
+        let path = file("calendar.toml", text.as_bytes());
         ratelimit(&["check", path.to_str().unwrap()], b"")
     };
     assert_eq!(rules("10000/month", "Europe/Berlin").status, 0);
     let wrong = rules("10000/month", "Berlin");
     assert_eq!(wrong.status, 1);
-    assert!(
-        wrong
-            .output
-            .contains("line 3, rules.api.zone: \"Berlin\" is not"),
-        "{}",
-        wrong.output
-    );
+    contains(&wrong.output, "line 3, rules.api.zone: \"Berlin\" is not");
 }
 
 #[test]
@@ -123,7 +113,7 @@ fn names_of_the_code_are_assumed_and_listed_unless_it_is_strict() {
     assert_eq!(object, json!({ "schema": 1, "error": null, "code": code }));
     let strict = ratelimit(&["check", path, "--strict"], b"");
     assert_eq!(strict.status, 1, "{}{}", strict.output, strict.said);
-    assert!(strict.output.contains("line "), "{}", strict.output);
+    contains(&strict.output, "line ");
 }
 
 /// A change of the good file, as in `tests/pure/config/bad.toml`.
@@ -156,20 +146,17 @@ fn every_bad_file_is_refused_with_its_line() {
             0 => taken.push(to.as_str()),
             _ => assert_eq!(ran.status, 1, "{to}: {}", ran.said),
         }
-        assert!(
-            ran.output.starts_with(&format!("{path}: ")),
-            "{}",
-            ran.output
-        );
+        let output = ran.output;
+        assert!(output.starts_with(&format!("{path}: ")), "{output}");
     }
     // They name what only code defines, and are listed instead.
     let names = [
-        "tier-by = \"plans\"",
-        "cost = \"row\"",
-        "charge-if = \"fail\"",
-        "digest = \"k2\"",
-        "\"users\"",
-        "when = \"bulky\"",
+        r#"tier-by = "plans""#,
+        r#"cost = "row""#,
+        r#"charge-if = "fail""#,
+        r#"digest = "k2""#,
+        r#""users""#,
+        r#"when = "bulky""#,
     ];
     assert_eq!(taken, names);
 }

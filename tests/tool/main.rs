@@ -60,6 +60,26 @@ fn ratelimit(arguments: &[&str], input: &[u8]) -> Ran {
     }
 }
 
+/// Splits a line into arguments, as a shell does: at blanks, but for those in single quotes.
+fn words(line: &str) -> Vec<&str> {
+    let parts = line.split('\'').zip([false, true].into_iter().cycle());
+    let words = parts.flat_map(|(part, quoted)| match quoted {
+        true => vec![part],
+        false => part.split_whitespace().collect(),
+    });
+    words.collect()
+}
+
+/// Runs the command without input.
+fn run(line: &str) -> Ran {
+    ratelimit(&words(line), b"")
+}
+
+#[track_caller]
+fn contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in: {text}");
+}
+
 /// Asserts that the documents name each member of what `--json` prints.
 fn assert_documented(value: &Value) {
     let text = include_str!("../../src/docs/operations.md");
@@ -88,49 +108,32 @@ fn file(name: &str, bytes: &[u8]) -> PathBuf {
 
 #[test]
 fn usage_errors_end_with_2() {
-    for arguments in [
-        &[][..],
-        &["replay"],
-        &["replay", "access.log"],
-        &["replay", "access.log", "--demo"],
-        &["replay", "access.log", "--limit", "60"],
-        &["replay", "access.log", "--limit", "60/1m", "--share", "2"],
-        &[
-            "replay",
-            "access.log",
-            "--limit",
-            "60/1m",
-            "--reorder",
-            "long",
-        ],
-        &[
-            "replay",
-            "access.log",
-            "--limit",
-            "60/1m",
-            "--duration-field",
-            "t:h",
-        ],
-        &["replay", "there/is/no.log", "--limit", "60/1m"],
-        &["check"],
-        &["check", "there/is/no.toml"],
-        &["unknown"],
+    for line in [
+        "",
+        "replay",
+        "replay access.log",
+        "replay access.log --demo",
+        "replay access.log --limit 60",
+        "replay access.log --limit 60/1m --share 2",
+        "replay access.log --limit 60/1m --reorder long",
+        "replay access.log --limit 60/1m --duration-field t:h",
+        "replay there/is/no.log --limit 60/1m",
+        "check",
+        "check there/is/no.toml",
+        "unknown",
     ] {
-        let ran = ratelimit(arguments, b"");
-        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.said);
-        assert!(
-            ran.output.is_empty() && !ran.said.is_empty(),
-            "{arguments:?}"
-        );
+        let ran = run(line);
+        assert_eq!(ran.status, 2, "{line:?}: {}", ran.said);
+        assert!(ran.output.is_empty() && !ran.said.is_empty(), "{line:?}");
     }
-    for arguments in [&["--help"][..], &["--version"], &["replay", "--help"]] {
-        assert_eq!(ratelimit(arguments, b"").status, 0, "{arguments:?}");
+    for line in ["--help", "--version", "replay --help"] {
+        assert_eq!(run(line).status, 0, "{line}");
     }
 }
 
 /// The commands, as the help lists them.
 fn commands() -> Vec<String> {
-    let help = ratelimit(&["-h"], b"").output;
+    let help = run("-h").output;
     let (_, listed) = help.split_once("Commands:\n").expect("a list");
     let names = listed.lines().take_while(|line| !line.is_empty());
     let names = names.filter_map(|line| line.split_whitespace().next());
@@ -143,9 +146,7 @@ fn every_help_fits_a_screen() {
     assert!(commands.len() > 12, "{commands:?}");
     for command in [""].into_iter().chain(commands.iter().map(String::as_str)) {
         for (option, lines, columns) in [("-h", 24, 80), ("--help", usize::MAX, 100)] {
-            let arguments = [command, option];
-            let arguments = arguments.into_iter().filter(|it| !it.is_empty());
-            let help = ratelimit(&arguments.collect::<Vec<_>>(), b"").output;
+            let help = run(&format!("{command} {option}")).output;
             let widest = help.lines().map(|line| line.chars().count()).max();
             let size = (help.lines().count(), widest.unwrap_or(0));
             assert!(
@@ -158,27 +159,24 @@ fn every_help_fits_a_screen() {
 
 #[test]
 fn shells_complete() {
-    let script = ratelimit(&["completions", "bash"], b"").output;
+    let script = run("completions bash").output;
     assert!(script.contains("_ratelimit") && script.contains("--fail-on-newly-refused"));
 }
 
 #[test]
 fn nothing_is_coloured() {
     for (name, value) in [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")] {
-        for arguments in [
-            &["--help"][..],
-            &["unknown"],
-            &["check", "examples/service.toml"],
-            &["explain", "examples/service.toml", "--path", "/"],
-            &["replay", "--demo"],
+        for line in [
+            "--help",
+            "unknown",
+            "check examples/service.toml",
+            "explain examples/service.toml --path /",
+            "replay --demo",
         ] {
-            let ran = tool().args(arguments).env(name, value).output();
+            let ran = tool().args(words(line)).env(name, value).output();
             let ran = ran.expect("the command runs");
             let printed = [ran.stdout, ran.stderr].concat();
-            assert!(
-                !printed.is_empty() && !printed.contains(&0x1b),
-                "{arguments:?}"
-            );
+            assert!(!printed.is_empty() && !printed.contains(&0x1b), "{line}");
         }
     }
 }

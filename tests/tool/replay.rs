@@ -5,7 +5,7 @@ use std::io::Write;
 use flate2::{Compression, write::GzEncoder};
 use serde_json::{Value, json};
 
-use crate::{Ran, file, ratelimit};
+use crate::{Ran, contains, file, ratelimit, run, words};
 
 /// Two callers, of which one asks for three things in a second.
 const LOG: &str = r#"192.0.2.1 - - [10/Oct/2026:13:55:36.100 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl" 0.100
@@ -32,13 +32,16 @@ fn a_log_is_read_from_files_compressed_files_and_the_standard_input() {
     let twice = file("twice.log.gz", &twice);
     let limit = ["--limit", "2/1s", "--limit", "1/1s"];
     let by = |path: &str, input: &[u8]| object(&[&["replay", path][..], &limit].concat(), input);
-    let expected = json!([
+    let candidates = json!([
         { "limit": "2/1s", "algorithm": "sliding-log", "touched": [1, 1], "refused": [1, 1] },
         { "limit": "1/1s", "algorithm": "sliding-log", "touched": [1, 1], "refused": [2, 2] },
     ]);
     let plain = by(plain.to_str().unwrap(), b"");
     let gzipped = by(gzipped.to_str().unwrap(), b"");
     let twice = by(twice.to_str().unwrap(), b"");
+    for report in [&plain, &gzipped] {
+        assert_eq!(report["candidates"], candidates);
+    }
     for (report, requests) in [(&plain, 4), (&gzipped, 4), (&twice, 8)] {
         assert_eq!(report["requests"], requests);
         assert_eq!(report["callers"], 2);
@@ -46,13 +49,11 @@ fn a_log_is_read_from_files_compressed_files_and_the_standard_input() {
     }
     for input in [LOG.as_bytes(), &gzip] {
         let read = by("-", input);
-        assert_eq!(read["candidates"], expected);
+        assert_eq!(read["candidates"], candidates);
         assert_eq!(read["smallest"][0]["permits"], json!([3, 3]));
         // It cannot be read again.
         assert_eq!(read["smallest"][0]["verified"], false);
     }
-    assert_eq!(plain["candidates"], expected);
-    assert_eq!(gzipped["candidates"], expected);
     assert_eq!(plain["schema"], 1);
     assert_eq!(plain["first_ms"], 1_791_640_536_100_i64);
     assert_eq!(plain["resolution_us"], 100_000);
@@ -64,56 +65,41 @@ fn settings_reach_the_replay() {
     let path = path.to_str().unwrap();
     let limit = ["replay", path, "--limit", "2/2s"];
     let with = |more: &[&str]| object(&[&limit[..], more].concat(), b"");
-    let callers = |report: &Value| report["callers"].clone();
-    assert_eq!(callers(&with(&["--by", "user"])), 1);
+    for (column, callers) in [("user", 1), ("request", 4), ("9", 1)] {
+        assert_eq!(with(&["--by", column])["callers"], callers, "{column}");
+    }
     assert_eq!(with(&["--by", "user"])["without_caller"], 3);
-    assert_eq!(callers(&with(&["--by", "request"])), 4);
-    assert_eq!(callers(&with(&["--by", "9"])), 1);
-    let shown = with(&["--show-keys"]);
-    assert_eq!(
-        shown["busiest"][0],
-        json!({ "caller": "192.0.2.1", "most": [3, 3] })
-    );
-    let hidden = with(&[]);
-    assert_ne!(hidden["busiest"][0]["caller"], "192.0.2.1");
-    assert_eq!(
-        with(&["--share", "100%"])["smallest"][0]["permits"],
-        json!([1, 1])
-    );
+    let shown = json!({ "caller": "192.0.2.1", "most": [3, 3] });
+    assert_eq!(with(&["--show-keys"])["busiest"][0], shown);
+    assert_ne!(with(&[])["busiest"][0]["caller"], "192.0.2.1");
+    let all = with(&["--share", "100%"]);
+    assert_eq!(all["smallest"][0]["permits"], json!([1, 1]));
     // The third request began before the second one ended, and all are of one second.
     let started = with(&["--duration-field", "10", "--reorder", "0"]);
     assert_eq!(started["first_ms"], 1_791_640_536_000_i64);
-    assert_eq!(
-        (&started["late"], &started["durations_subtracted"]),
-        (&json!(0), &json!(true))
-    );
+    assert_eq!(started["late"], 0);
+    assert_eq!(started["durations_subtracted"], true);
     let gcra = with(&["--algorithm", "gcra"]);
     assert_eq!(gcra["candidates"][0]["algorithm"], "gcra");
 }
 
 #[test]
 fn too_many_unreadable_lines_are_no_good_answer() {
-    let text = format!("{}broken\n", LOG.repeat(20));
-    let path = file("broken.log", text.as_bytes());
-    let arguments = ["replay", path.to_str().unwrap(), "--limit", "60/1m"];
-    let Ran {
-        output,
-        said,
-        status,
-    } = ratelimit(&arguments, b"");
-    assert_eq!(status, 1, "{said}");
-    assert!(output.contains("1 of 81 lines: unreadable."), "{output}");
-    assert!(said.contains("line 81 is unreadable: broken"), "{said}");
-    let text = format!("{}broken\n", LOG.repeat(30));
-    let path = file("fine.log", text.as_bytes());
-    let arguments = ["replay", path.to_str().unwrap(), "--limit", "60/1m"];
-    assert_eq!(ratelimit(&arguments, b"").status, 0);
+    let replay = |good: usize| -> Ran {
+        let text = format!("{}broken\n", LOG.repeat(good));
+        ratelimit(&words("replay - --limit 60/1m"), text.as_bytes())
+    };
+    let ran = replay(20);
+    assert_eq!(ran.status, 1, "{}", ran.said);
+    contains(&ran.output, "1 of 81 lines: unreadable.");
+    contains(&ran.said, "line 81 is unreadable: broken");
+    assert_eq!(replay(30).status, 0);
 }
 
 #[test]
 fn the_demo_is_a_day_that_is_the_same_each_time() {
-    let first = ratelimit(&["replay", "--demo", "--show-keys"], b"");
-    let again = ratelimit(&["replay", "--demo", "--show-keys"], b"");
+    let first = run("replay --demo --show-keys");
+    let again = run("replay --demo --show-keys");
     assert_eq!(first.status, 0, "{}", first.said);
     assert_eq!(first.output, again.output);
     for part in [
@@ -122,14 +108,14 @@ fn the_demo_is_a_day_that_is_the_same_each_time() {
         "(verified by runs of both)",
         "1ms apart",
     ] {
-        assert!(first.output.contains(part), "{part}: {}", first.output);
+        contains(&first.output, part);
     }
     let readme = std::fs::read_to_string("README.md").unwrap();
     let (_, shown) = readme.split_once("$ ratelimit replay --demo\n").unwrap();
     let (shown, _) = shown.split_once("```").unwrap();
     assert!(shown.contains("Smallest"), "{shown}");
     assert!(first.output.starts_with(shown), "{shown}\n{}", first.output);
-    let json = object(&["replay", "--demo", "--limit", "5/1s"], b"");
+    let json = object(&words("replay --demo --limit 5/1s"), b"");
     assert_eq!(json["unreadable"], 0);
     assert_eq!(json["candidates"].as_array().unwrap().len(), 1);
 }
@@ -141,7 +127,7 @@ fn a_log_alone_is_enough() {
     // Progress is for terminals.
     assert_eq!((ran.status, ran.said.as_str()), (0, ""));
     for limit in ["30/1m", "60/1m", "120/1m"] {
-        assert!(ran.output.contains(limit), "{}", ran.output);
+        contains(&ran.output, limit);
     }
     let assumed = "callers would have sent the same requests after a refusal";
     assert_eq!(ran.output.matches(assumed).count(), 1, "{}", ran.output);
@@ -163,9 +149,8 @@ fn coarse_times_give_ranges_by_every_algorithm() {
         let busiest = &json["busiest"][0]["most"];
         assert_eq!(busiest, &json!([6, 9]), "{algorithm}: {json}");
         let page = ratelimit(&arguments, log.as_bytes()).output;
-        assert!(page.contains("[$msec] in nginx"), "{page}");
-        let range = format!("{least} to {most} (up to ");
-        assert!(page.contains(&range), "{range}: {page}");
+        contains(&page, "[$msec] in nginx");
+        contains(&page, &format!("{least} to {most} (up to "));
     }
 }
 
@@ -188,37 +173,23 @@ fn clients_behind_proxies_are_told_apart_by_what_proxies_write() {
         line("-", "198.51.100.7"),
     ];
     let log = log.concat();
-    let by = [
-        "replay",
-        "-",
-        "--limit",
-        "1/1m",
-        "--show-keys",
-        "--client-ip-from",
-        "xff",
-    ];
-    let trusted = ["--trusted", "10.0.0.0/8"];
-    let json = object(&[&by[..], &trusted].concat(), log.as_bytes());
+    let by = |more| format!("replay - --limit 1/1m --show-keys --client-ip-from xff {more}");
+    let json = object(&words(&by("--trusted 10.0.0.0/8")), log.as_bytes());
     let busiest = json!([
         { "caller": "192.0.2.1", "most": [5, 5] },
         { "caller": "2001:db8::/56", "most": [2, 2] },
     ]);
-    assert_eq!(
-        (&json["busiest"], &json["without_caller"]),
-        (&busiest, &json!(1))
-    );
-    for (arguments, part) in [
-        (&["--trusted", "0.0.0.0/0"][..], "trusts every address"),
-        (&["--trusted", "proxy"], "cannot be a network"),
-        (&[], "--trusted <NETWORK>"),
-        (
-            &["--trusted", "10.0.0.0/8", "--by", "ip"],
-            "cannot be used with",
-        ),
+    assert_eq!(json["busiest"], busiest);
+    assert_eq!(json["without_caller"], 1);
+    for (more, part) in [
+        ("--trusted 0.0.0.0/0", "trusts every address"),
+        ("--trusted proxy", "cannot be a network"),
+        ("", "--trusted <NETWORK>"),
+        ("--trusted 10.0.0.0/8 --by ip", "cannot be used with"),
     ] {
-        let ran = ratelimit(&[&by[..], arguments].concat(), log.as_bytes());
-        assert_eq!(ran.status, 2, "{arguments:?}");
-        assert!(ran.said.contains(part), "{part}: {}", ran.said);
+        let ran = ratelimit(&words(&by(more)), log.as_bytes());
+        assert_eq!(ran.status, 2, "{more}");
+        contains(&ran.said, part);
     }
 }
 
@@ -229,21 +200,13 @@ fn a_report_is_one_file_that_needs_no_network() {
 "#
     .repeat(3);
     let path = file("report.html", b"");
-    let by = [
-        "replay",
-        "-",
-        "--by",
-        "user",
-        "--show-keys",
-        "--limit",
-        "1/1s",
-    ];
-    let ran = ratelimit(
-        &[&by[..], &["--html", path.to_str().unwrap()]].concat(),
-        log.as_bytes(),
-    );
+    let into = |path: &str| {
+        let line = format!("replay - --by user --show-keys --limit 1/1s --html '{path}'");
+        ratelimit(&words(&line), log.as_bytes())
+    };
+    let ran = into(path.to_str().unwrap());
     assert_eq!((ran.status, ran.said.as_str()), (0, ""));
-    assert!(ran.output.contains("1/1s"), "{}", ran.output);
+    contains(&ran.output, "1/1s");
     let html = std::fs::read_to_string(&path).unwrap();
     for absent in ["://", "<img", "<script", "<link", "@import", "url("] {
         assert!(!html.contains(absent), "{absent}: {html}");
@@ -255,15 +218,12 @@ fn a_report_is_one_file_that_needs_no_network() {
         "callers would have sent the same requests",
         "<td>2 (66.67 %)</td>",
     ] {
-        assert!(html.contains(part), "{part}: {html}");
+        contains(&html, part);
     }
     assert_eq!(html.matches("<svg ").count(), 2);
-    let ran = ratelimit(
-        &[&by[..], &["--html", "/no/such/folder/x"]].concat(),
-        log.as_bytes(),
-    );
+    let ran = into("/no/such/folder/x");
     assert_eq!(ran.status, 2);
-    assert!(ran.said.contains("/no/such/folder/x: "), "{}", ran.said);
+    contains(&ran.said, "/no/such/folder/x: ");
 }
 
 /// The costs of rules and the other rules of a request count: the oracle is a replay of the file
@@ -295,13 +255,8 @@ fn the_smallest_limits_of_rules_are_found() {
     let log = file("rules.log", lines.collect::<String>().as_bytes());
     let replay = |rules: &str, more: &[&str]| {
         let rules = file("smallest.toml", rules.as_bytes());
-        let arguments = [
-            "replay",
-            log.to_str().unwrap(),
-            "--rules",
-            rules.to_str().unwrap(),
-        ];
-        object(&[&arguments[..], more].concat(), b"")
+        let line = format!("replay '{}' --rules '{}'", log.display(), rules.display());
+        object(&[&words(&line)[..], more].concat(), b"")
     };
     let found = replay(&rules("1000/1m", "1000/1m"), &["--share", "10%"]);
     let found = found["smallest"].as_array().unwrap();
@@ -328,9 +283,6 @@ fn the_smallest_limits_of_rules_are_found() {
         assert!(touched[0] < 4 && touched[1] >= 4, "{found}");
         assert_eq!(found["callers"], 40);
     }
-    let ran = ratelimit(
-        &["replay", "-", "--rules", "limits.toml", "--share", "1%"],
-        b"",
-    );
+    let ran = run("replay - --rules limits.toml --share 1%");
     assert_eq!(ran.status, 2, "{}", ran.said);
 }

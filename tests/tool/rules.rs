@@ -7,41 +7,40 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{Ran, assert_documented, check::FILES, file, ratelimit, support::random::Random};
+use crate::{Ran, assert_documented, check::FILES, contains, file, run, support::random::Random};
 
 fn path_of(name: &str, text: &str) -> String {
     let path = file(name, text.as_bytes());
     path.to_str().unwrap().to_owned()
 }
 
-fn object(arguments: &[&str], status: i32) -> Value {
-    let ran = ratelimit(&[arguments, &["--json"]].concat(), b"");
-    assert_eq!(ran.status, status, "{arguments:?}: {}", ran.said);
+fn object(line: &str, status: i32) -> Value {
+    let ran = run(&format!("{line} --json"));
+    assert_eq!(ran.status, status, "{line}: {}", ran.said);
     let object = serde_json::from_str(&ran.output).unwrap();
-    if arguments[0] != "replay" || arguments.contains(&"--rules") {
+    if !line.starts_with("replay") || line.contains("--rules") {
         assert_documented(&object);
     }
     object
 }
 
-/// The rules that a request meets with limit and cost, and the limiters.
-fn met(arguments: &[&str], status: i32) -> Value {
-    let object = object(&[&["explain"], arguments].concat(), status);
+/// The command's status, the rules that a request meets with limit and cost, and the limiters.
+fn met(line: &str) -> Value {
+    let ran = run(&format!("explain {line} --json"));
+    let object: Value = serde_json::from_str(&ran.output).expect(&ran.said);
+    assert_documented(&object);
     let rules = object["rules"].as_array().unwrap().iter();
     let rules = rules.map(|it| json!([it["rule"], it["limit"], it["cost"]]));
     let limiters = object["limiters"].as_array().unwrap().iter();
     let limiters = limiters.map(|it| it.as_str().unwrap().strip_prefix("ratelimit:{"));
-    json!([
-        object["result"],
-        rules.collect::<Vec<_>>(),
-        limiters.collect::<Vec<_>>()
-    ])
+    let (rules, limiters): (Vec<_>, Vec<_>) = (rules.collect(), limiters.collect());
+    json!([ran.status, object["result"], rules, limiters])
 }
 
 #[test]
 fn every_file_of_rules_is_explained() {
     for path in FILES {
-        let ran = ratelimit(&["explain", path, "--path", "/"], b"");
+        let ran = run(&format!("explain {path} --path /"));
         assert!(matches!(ran.status, 0 | 1), "{}{}", ran.output, ran.said);
         assert!(!ran.output.is_empty());
     }
@@ -49,102 +48,53 @@ fn every_file_of_rules_is_explained() {
 
 #[test]
 fn a_request_meets_the_rules_of_the_examples() {
-    let (limits, service) = ("examples/limits.toml", "examples/service.toml");
-    for (arguments, status, expected) in [
+    for (line, expected) in [
         (
-            vec![limits, "--path", "/"],
-            0,
-            json!(["allow", [["address", "5/10s", 1]], ["192.0.2.1}:address"]]),
+            "limits.toml --path /",
+            r#"[0, "allow", [["address", "5/10s", 1]], ["192.0.2.1}:address"]]"#,
         ),
         (
-            vec![limits, "--path", "/plan", "--ip", "2001:db8::1"],
-            0,
-            json!([
-                "allow",
-                [["plan.free", "1/1m", 1]],
-                ["2001%3Adb8%3A%3A%2F56}:plan.free"]
-            ]),
+            "limits.toml --path /plan --ip 2001:db8::1",
+            r#"[0, "allow", [["plan.free", "1/1m", 1]], ["2001%3Adb8%3A%3A%2F56}:plan.free"]]"#,
         ),
         (
-            vec![limits, "--path", "/plan", "--tier", "plan=paid"],
-            0,
-            json!([
-                "allow",
-                [["plan.paid", "3/1m", 1]],
-                ["192.0.2.1}:plan.paid"]
-            ]),
+            "limits.toml --path /plan --tier plan=paid",
+            r#"[0, "allow", [["plan.paid", "3/1m", 1]], ["192.0.2.1}:plan.paid"]]"#,
         ),
         (
-            vec![limits, "--path", "/export?all"],
-            0,
-            json!(["allow", [["export", "25/1m", 10]], ["192.0.2.1}:export"]]),
+            "limits.toml --path /export?all",
+            r#"[0, "allow", [["export", "25/1m", 10]], ["192.0.2.1}:export"]]"#,
         ),
         (
-            vec![limits, "--path", "/data"],
-            1,
-            json!(["missing_key", [["key", "?", 0]], []]),
+            "limits.toml --path /data",
+            r#"[1, "missing_key", [["key", "?", 0]], []]"#,
+        ),
+        ("limits.toml --path /other", r#"[0, "no_rule", [], []]"#),
+        (
+            "service.toml --path /export --cost rows=20 --key user=ann",
+            r#"[0, "allow", [["rows", "100/1h", 20]], ["ann}:rows"]]"#,
         ),
         (
-            vec![limits, "--path", "/other"],
-            0,
-            json!(["no_rule", [], []]),
+            "service.toml --path /export --cost rows=101",
+            r#"[1, "above_rate", [["rows", "100/1h", 101]], ["+1,192.0.2.1}:rows"]]"#,
         ),
         (
-            vec![
-                service, "--path", "/export", "--cost", "rows=20", "--key", "user=ann",
-            ],
-            0,
-            json!(["allow", [["rows", "100/1h", 20]], ["ann}:rows"]]),
-        ),
-        (
-            vec![service, "--path", "/export", "--cost", "rows=101"],
-            1,
-            json!([
-                "above_rate",
-                [["rows", "100/1h", 101]],
-                ["+1,192.0.2.1}:rows"]
-            ]),
-        ),
-        (
-            vec![
-                service,
-                "--path",
-                "/x",
-                "--ip",
-                "127.0.0.1",
-                "--header",
-                "x-forwarded-for: 198.51.100.7",
-            ],
-            0,
-            json!([
-                "allow",
-                [["api.free", "2/1m", 1], ["burst", "100/1s", 1]],
-                ["+1,198.51.100.7}:api.free", "+1,198.51.100.7}:burst"]
-            ]),
+            "service.toml --path /x --ip 127.0.0.1 --header 'x-forwarded-for: 198.51.100.7'",
+            r#"[0, "allow", [["api.free", "2/1m", 1], ["burst", "100/1s", 1]],
+                ["+1,198.51.100.7}:api.free", "+1,198.51.100.7}:burst"]]"#,
         ),
     ] {
-        assert_eq!(met(&arguments, status), expected, "{arguments:?}");
+        let expected: Value = serde_json::from_str(expected).unwrap();
+        assert_eq!(met(&format!("examples/{line}")), expected, "{line}");
     }
-    let ran = ratelimit(
-        &["explain", service, "--method", "POST", "--path", "/login"],
-        b"",
-    );
-    assert!(
-        ran.output.contains("\nlimiter ratelimit:{"),
-        "{}",
-        ran.output
-    );
-    assert!(
-        ran.said.contains("the cost \"rows\", which is 1"),
-        "{}",
-        ran.said
-    );
+    let ran = run("explain examples/service.toml --method POST --path /login");
+    contains(&ran.output, "\nlimiter ratelimit:{");
+    contains(&ran.said, "the cost \"rows\", which is 1");
     // A digest stays one.
-    let key = met(
-        &[limits, "--path", "/data", "--header", "x-api-key: abc"],
-        0,
-    );
-    assert!(key[2][0].as_str().unwrap().starts_with("k1."), "{key}");
+    let data = "examples/limits.toml --path /data --header 'x-api-key: abc'";
+    let key = met(data);
+    assert!(key[3][0].as_str().unwrap().starts_with("k1."), "{key}");
+    assert_eq!(key[0], 0);
 }
 
 #[test]
@@ -170,37 +120,18 @@ fn lists_shadows_and_conditions_are_explained() {
         values = ["192.0.2.77"]
     "#;
     let rules = path_of("lists.toml", text);
-    let explain = |more: &[&str], status| {
-        object(
-            &[&["explain", &rules, "--path", "/"], more].concat(),
-            status,
-        )
-    };
-    assert_eq!(explain(&[], 0)["rules"][0]["shadow"], true);
-    assert_eq!(
-        explain(&["--when", "beta=true"], 0)["rules"][0]["rule"],
-        "beta"
-    );
-    assert_eq!(
-        explain(&["--ip", "192.0.2.66"], 1)["result"],
-        "denied_by_list"
-    );
-    assert_eq!(
-        explain(&["--ip", "192.0.2.77"], 0)["result"],
-        "allowed_by_list"
-    );
-    let strict = ratelimit(&["explain", &rules, "--path", "/", "--strict"], b"");
+    let line = |more: &str| format!("explain '{rules}' --path / {more}");
+    let explain = |more, status| object(&line(more), status);
+    assert_eq!(explain("", 0)["rules"][0]["shadow"], true);
+    let beta = explain("--when beta=true", 0);
+    assert_eq!(beta["rules"][0]["rule"], "beta");
+    let denied = explain("--ip 192.0.2.66", 1);
+    assert_eq!(denied["result"], "denied_by_list");
+    let allowed = explain("--ip 192.0.2.77", 0);
+    assert_eq!(allowed["result"], "allowed_by_list");
+    let strict = run(&line("--strict"));
     assert_eq!(strict.status, 2, "{}", strict.output);
-    let fixed = [
-        "explain",
-        &rules,
-        "--path",
-        "/",
-        "--strict",
-        "--when",
-        "beta=false",
-    ];
-    let fixed = ratelimit(&fixed, b"");
+    let fixed = run(&line("--strict --when beta=false"));
     assert_eq!((fixed.status, fixed.said.as_str()), (0, ""));
 }
 
@@ -225,17 +156,12 @@ fn traffic(seed: u64) -> Vec<Sent> {
 }
 
 fn combined(sent: &[Sent]) -> String {
-    let mut text = String::new();
-    for (time, caller, login) in sent {
+    let line = |(time, caller, login): &Sent| {
         let (seconds, millis) = (time / 1000, time % 1000);
         let request = if *login { "POST /login" } else { "GET /x" };
-        writeln!(
-            text,
-            "10.0.0.{caller} - - [{seconds}.{millis:03}] \"{request} HTTP/1.1\" 200 5"
-        )
-        .unwrap();
-    }
-    text
+        format!("10.0.0.{caller} - - [{seconds}.{millis:03}] \"{request} HTTP/1.1\" 200 5\n")
+    };
+    sent.iter().map(line).collect()
 }
 
 fn by_path(login: &str, others: &str) -> String {
@@ -253,12 +179,8 @@ fn refused(sent: &[Sent], login: (usize, u64), others: (usize, u64)) -> BTreeMap
     for (time, caller, is_login) in sent {
         let (permits, interval) = if *is_login { login } else { others };
         let grants = grants.entry((*caller, *is_login)).or_default();
-        if grants
-            .iter()
-            .filter(|grant| **grant + interval > *time)
-            .count()
-            < permits
-        {
+        let live = grants.iter().filter(|grant| **grant + interval > *time);
+        if live.count() < permits {
             grants.push(*time);
         } else {
             *refused.entry(*caller).or_default() += 1;
@@ -274,20 +196,17 @@ fn a_diff_with_a_log_agrees_with_an_oracle() {
         let log = path_of(&format!("diff{seed}.log"), &combined(&sent));
         let old = path_of("old.toml", &by_path("4/10s", "30/10s"));
         let new = path_of("new.toml", &by_path("3/20s", "60/30s"));
-        let object = object(&["diff", &old, &new, "--log", &log, "--show-keys"], 0);
-        let (before, after) = (
-            refused(&sent, (4, 10_000), (30, 10_000)),
-            refused(&sent, (3, 20_000), (60, 30_000)),
-        );
+        let diff = format!("diff '{old}' '{new}' --log '{log}' --show-keys");
+        let object = object(&diff, 0);
+        let before = refused(&sent, (4, 10_000), (30, 10_000));
+        let after = refused(&sent, (3, 20_000), (60, 30_000));
         let sums = [before.values().sum::<u64>(), after.values().sum()];
         assert_eq!(object["log"]["refused"], json!(sums), "seed {seed}");
         let mut callers = BTreeMap::new();
         for kind in ["newly_refused", "newly_let_through"] {
             for it in object["log"][kind].as_array().unwrap() {
-                callers.insert(
-                    it["caller"].as_str().unwrap().to_owned(),
-                    (kind, &it["requests"]),
-                );
+                let caller = it["caller"].as_str().unwrap().to_owned();
+                callers.insert(caller, (kind, &it["requests"]));
             }
         }
         let all: BTreeSet<_> = before.keys().chain(after.keys()).collect();
@@ -299,11 +218,8 @@ fn a_diff_with_a_log_agrees_with_an_oracle() {
                 _ => continue,
             };
             let shown = callers.remove(&format!("10.0.0.{caller}"));
-            assert_eq!(
-                shown,
-                Some((kind, &json!(requests))),
-                "seed {seed}: {caller}"
-            );
+            let expected = Some((kind, &json!(requests)));
+            assert_eq!(shown, expected, "seed {seed}: {caller}");
         }
         assert!(callers.is_empty(), "seed {seed}: {callers:?}");
     }
@@ -312,88 +228,50 @@ fn a_diff_with_a_log_agrees_with_an_oracle() {
 #[test]
 fn a_diff_names_what_changed_and_fails_where_it_should() {
     let old = path_of("before.toml", &by_path("4/10s", "60/1m"));
-    let new = path_of(
-        "after.toml",
-        &by_path("1/10s", "60/60s").replace("api", "all"),
-    );
-    let ran = ratelimit(&["diff", &old, &new], b"");
+    let text = by_path("1/10s", "60/60s").replace("api", "all");
+    let new = path_of("after.toml", &text);
+    let ran = run(&format!("diff '{old}' '{new}'"));
     let expected = "changed  otherwise    rules [api] -> [all]\n\
                     added    rules.all    by peer, rate 60/1m\n\
                     gone     rules.api    by peer, rate 60/1m\n\
                     changed  rules.login  rate 4/10s -> 1/10s\n";
-    assert_eq!(
-        (ran.status, ran.output.as_str()),
-        (0, expected),
-        "{}",
-        ran.said
-    );
+    assert_eq!(ran.status, 0, "{}", ran.said);
+    assert_eq!(ran.output, expected);
     // 60/60s is 60/1m.
     let same = path_of("same.toml", &by_path("4/10s", "60/60s"));
-    assert_eq!(
-        ratelimit(&["diff", &old, &same], b"").output,
-        "The files mean the same.\n"
-    );
+    let ran = run(&format!("diff '{old}' '{same}'"));
+    assert_eq!(ran.output, "The files mean the same.\n");
     let sent = [(START, 1, true), (START, 1, true), (START, 2, true)];
     let log = path_of("refused.log", &combined(&sent));
-    let fails = ["--log", &log, "--fail-on-newly-refused"];
-    let ran = ratelimit(&[&["diff", &old, &new], &fails[..]].concat(), b"");
+    let fails = format!("--log '{log}' --fail-on-newly-refused");
+    let ran = run(&format!("diff '{old}' '{new}' {fails}"));
     assert_eq!(ran.status, 1, "{}", ran.said);
-    assert!(
-        ran.output.contains("Refused of 3 requests: 0 -> 1."),
-        "{}",
-        ran.output
-    );
-    assert!(
-        ran.output.contains("Callers newly refused: 1\n"),
-        "{}",
-        ran.output
-    );
+    contains(&ran.output, "Refused of 3 requests: 0 -> 1.");
+    contains(&ran.output, "Callers newly refused: 1\n");
     assert!(!ran.output.contains("10.0.0.1"), "{}", ran.output);
-    let back = ratelimit(&[&["diff", &new, &old], &fails[..]].concat(), b"");
+    let back = run(&format!("diff '{new}' '{old}' {fails}"));
     assert_eq!(back.status, 0, "{}", back.said);
-    assert!(
-        back.output.contains("Callers newly let through: 1\n"),
-        "{}",
-        back.output
-    );
+    contains(&back.output, "Callers newly let through: 1\n");
 }
 
 #[test]
 fn rules_refuse_as_plain_limits_do() {
-    for (seed, algorithm) in ["sliding-log", "fixed-window", "gcra"]
-        .into_iter()
-        .enumerate()
-    {
-        let log = path_of(
-            &format!("{algorithm}.log"),
-            &combined(&traffic(seed as u64)),
-        );
+    for (seed, algorithm) in (0..).zip(["sliding-log", "fixed-window", "gcra"]) {
+        let text = combined(&traffic(seed));
+        let log = path_of(&format!("{algorithm}.log"), &text);
         let rules = format!(
             "[rules.all]\nrate = \"20/10s\"\nby = \"peer\"\nalgorithm = \"{algorithm}\"\n\
              [otherwise]\nrules = [\"all\"]\n"
         );
         let rules = path_of(&format!("{algorithm}.toml"), &rules);
-        let by_rules = object(&["replay", &log, "--rules", &rules], 0);
-        let by_limit = [
-            "replay",
-            &log,
-            "--limit",
-            "20/10s",
-            "--algorithm",
-            algorithm,
-        ];
-        let by_limit = object(&by_limit, 0);
+        let by_rules = object(&format!("replay '{log}' --rules '{rules}'"), 0);
+        let limit = format!("--limit 20/10s --algorithm {algorithm}");
+        let by_limit = object(&format!("replay '{log}' {limit}"), 0);
         let (rule, candidate) = (&by_rules["rules"][0], &by_limit["candidates"][0]);
-        assert_eq!(
-            json!([rule["refused"], rule["refused"]]),
-            candidate["refused"],
-            "{algorithm}"
-        );
-        assert_eq!(
-            json!([rule["callers"], rule["callers"]]),
-            candidate["touched"],
-            "{algorithm}"
-        );
+        for (found, expected) in [("refused", "refused"), ("callers", "touched")] {
+            let range = json!([rule[found], rule[found]]);
+            assert_eq!(range, candidate[expected], "{algorithm}");
+        }
         assert_eq!(by_rules["requests"], by_limit["requests"]);
         assert!(rule["refused"].as_u64() > Some(0) && rule["approximate"] == false);
     }
@@ -451,15 +329,14 @@ fn in_format(format: &str) -> String {
         let request = format!("{method} {path} HTTP/1.1");
         let line = match format {
             "csv" => format!("{time},{status},{path},{method},{ip}"),
-            "nginx" => json!({
-                "time": time, "remote_addr": ip, "request": request, "status": status
-            })
-            .to_string(),
-            "caddy" => json!({
-                "ts": time, "status": status,
-                "request": { "remote_ip": ip, "method": method, "uri": path },
-            })
-            .to_string(),
+            "nginx" => {
+                json!({ "time": time, "remote_addr": ip, "request": request, "status": status })
+                    .to_string()
+            }
+            "caddy" => {
+                let request = json!({ "remote_ip": ip, "method": method, "uri": path });
+                json!({ "ts": time, "status": status, "request": request }).to_string()
+            }
             _ => format!("{ip} - - [{time}] \"{request}\" {status} 5 \"-\" \"curl\""),
         };
         writeln!(text, "{line}").unwrap();
@@ -478,27 +355,19 @@ fn rules_of_all_kinds_count_in_every_format() {
     };
     for format in ["combined", "csv", "nginx", "caddy"] {
         let log = path_of(&format!("{format}.log"), &in_format(format));
-        let free = object(&["replay", &log, "--rules", &rules], 0);
+        let replay = format!("replay '{log}' --rules '{rules}'");
+        let free = object(&replay, 0);
         let expected = json!([
             row("login", "1/1m", 4, 1, 0, 1),
             row("api.free", "1/1m", 3, 1, 0, 1),
             row("trial", "1/1m", 3, 0, 2, 1),
         ]);
         assert_eq!(free["rules"], expected, "{format}");
-        assert_eq!(
-            (&free["requests"], &free["refused"]),
-            (&json!(11), &json!(3)),
-            "{format}"
-        );
-        let paid = object(
-            &["replay", &log, "--rules", &rules, "--tier", "plan=paid"],
-            0,
-        );
-        assert_eq!(
-            paid["rules"][1],
-            row("api.paid", "9/1m", 3, 0, 0, 0),
-            "{format}"
-        );
+        assert_eq!(free["requests"], 11, "{format}");
+        assert_eq!(free["refused"], 3, "{format}");
+        let paid = object(&format!("{replay} --tier plan=paid"), 0);
+        let expected = row("api.paid", "9/1m", 3, 0, 0, 0);
+        assert_eq!(paid["rules"][1], expected, "{format}");
     }
 }
 
@@ -511,33 +380,28 @@ fn requests_that_would_wait_are_counted_and_take_nothing() {
     let mut sent = vec![(START, 1, false); 3];
     sent.push((START + 1000, 1, false));
     let log = path_of("wait.log", &combined(&sent));
-    let replayed = object(&["replay", &log, "--rules", &rules], 0);
+    let replay = format!("replay '{log}' --rules '{rules}'");
+    let replayed = object(&replay, 0);
     assert_eq!(replayed["rules"][0]["requests"], 4, "{replayed}");
-    assert_eq!(
-        (&replayed["refused"], &replayed["waiting"]),
-        (&json!(0), &json!(2)),
-        "{replayed}"
-    );
-    let words = ratelimit(&["replay", &log, "--rules", &rules], b"").output;
-    assert!(words.contains("\n2 would wait for permits"), "{words}");
+    assert_eq!(replayed["refused"], 0, "{replayed}");
+    assert_eq!(replayed["waiting"], 2, "{replayed}");
+    contains(&run(&replay).output, "\n2 would wait for permits");
 }
 
 #[test]
 fn a_diff_groups_addresses_as_rules_do() {
-    let (loose, strict) = (by_path("9/1h", "9/1h"), by_path("9/1h", "1/1h"));
-    let (old, new) = (
-        path_of("loose.toml", &loose),
-        path_of("strict.toml", &strict),
-    );
+    let old = path_of("loose.toml", &by_path("9/1h", "9/1h"));
+    let new = path_of("strict.toml", &by_path("9/1h", "1/1h"));
     let text = "time,ip\n1791640536,2001:db8::1\n1791640536,[2001:db8::2]:80\n\
                 1791640536,::ffff:192.0.2.1\n1791640536,192.0.2.1:443\n";
     let log = path_of("grouped.csv", text);
-    let diff = object(&["diff", &old, &new, "--log", &log, "--show-keys"], 0);
-    let shown = |caller: &str| json!({ "caller": caller, "requests": 1 });
-    assert_eq!(
-        diff["log"]["newly_refused"],
-        json!([shown("192.0.2.1"), shown("2001:db8::/56")]),
+    let diff = object(
+        &format!("diff '{old}' '{new}' --log '{log}' --show-keys"),
+        0,
     );
+    let shown = |caller: &str| json!({ "caller": caller, "requests": 1 });
+    let both = json!([shown("192.0.2.1"), shown("2001:db8::/56")]);
+    assert_eq!(diff["log"]["newly_refused"], both);
 }
 
 #[test]
@@ -545,56 +409,31 @@ fn fields_reach_rules_and_what_a_log_lacks_is_said() {
     let text = "[keys.app]\nfrom = \"header:x-app\"\n[rules.all]\nrate = \"1/1m\"\n\
                 by = \"user or app\"\n[otherwise]\nrules = [\"all\"]\n";
     let rules = path_of("fields.toml", text);
-    let log = path_of(
-        "fields.csv",
-        "time,app,login\n1791640536,a,\n1791640536,a,ann\n1791640536,a,\n",
-    );
-    let fields = ["--field", "x-app=app", "--field", "user=login"];
-    let ran = ratelimit(
-        &[&["replay", &log, "--rules", &rules], &fields[..]].concat(),
-        b"",
-    );
+    let text = "time,app,login\n1791640536,a,\n1791640536,a,ann\n1791640536,a,\n";
+    let log = path_of("fields.csv", text);
+    let replay = format!("replay '{log}' --rules '{rules}'");
+    let ran = run(&format!("{replay} --field x-app=app --field user=login"));
     assert_eq!(ran.status, 0, "{}", ran.said);
-    assert!(
-        ran.output.contains("\n1 of 3 requests refused.\n"),
-        "{}",
-        ran.output
-    );
+    contains(&ran.output, "\n1 of 3 requests refused.\n");
     for said in [
         "no addresses",
         "each request counts as GET",
         "one to /",
         "counts as 200",
     ] {
-        assert!(ran.said.contains(said), "{said}: {}", ran.said);
+        contains(&ran.said, said);
     }
-    let missing = ["replay", &log, "--rules", &rules, "--field", "x-app=apps"];
-    let missing = ratelimit(&missing, b"");
+    let missing = run(&format!("{replay} --field x-app=apps"));
     assert_eq!(missing.status, 2);
-    assert!(
-        missing.said.contains("no column \"apps\""),
-        "{}",
-        missing.said
-    );
+    contains(&missing.said, "no column \"apps\"");
     // Whole seconds are too coarse for a second.
     let short = path_of("short.toml", &by_path("1/1s", "1/1s"));
-    let log = path_of(
-        "whole.log",
-        "10.0.0.1 - - [1791640536] \"GET / HTTP/1.1\" 200 5\n",
-    );
-    let ran = ratelimit(&["diff", &short, &short, "--log", &log], b"");
-    assert_eq!(
-        ran.said.matches("the figures of \"api\"").count(),
-        1,
-        "{}",
-        ran.said
-    );
-    let ran = ratelimit(&["replay", &log, "--rules", &short], b"");
-    assert!(
-        ran.said.contains("the figures of \"api\" are approximate"),
-        "{}",
-        ran.said
-    );
+    let text = "10.0.0.1 - - [1791640536] \"GET / HTTP/1.1\" 200 5\n";
+    let log = path_of("whole.log", text);
+    let said = run(&format!("diff '{short}' '{short}' --log '{log}'")).said;
+    assert_eq!(said.matches("the figures of \"api\"").count(), 1, "{said}");
+    let said = run(&format!("replay '{log}' --rules '{short}'")).said;
+    contains(&said, "the figures of \"api\" are approximate");
 }
 
 #[test]
@@ -610,100 +449,52 @@ fn nothing_hostile_reaches_the_terminal() {
     }
     log.push_str("\u{1b}[31mbroken\n");
     let log = path_of("hostile.log", &log);
-    for arguments in [
-        vec!["replay", &log, "--rules", &old],
-        vec![
-            "diff",
-            &old,
-            &new,
-            "--log",
-            &log,
-            "--show-keys",
-            "--by",
-            "user",
-        ],
-        vec![
-            "diff",
-            &old,
-            &new,
-            "--log",
-            &log,
-            "--show-keys",
-            "--by",
-            "user",
-            "--json",
-        ],
-        vec!["explain", &new, "--path", "/\u{1b}[2J"],
+    let diff = format!("diff '{old}' '{new}' --log '{log}' --show-keys --by user");
+    for line in [
+        format!("replay '{log}' --rules '{old}'"),
+        format!("{diff} --json"),
+        diff,
+        format!("explain '{new}' --path /\u{1b}[2J"),
     ] {
-        let Ran { output, said, .. } = ratelimit(&arguments, b"");
+        let Ran { output, said, .. } = run(&line);
         let is_harmless = |text: &str| {
             text.chars()
                 .all(|it| it == '\n' || !(it.is_control() || it == '\u{202e}'))
         };
-        assert!(is_harmless(&output), "{arguments:?}: {output:?}");
-        assert!(is_harmless(&said), "{arguments:?}: {said:?}");
+        assert!(is_harmless(&output), "{line:?}: {output:?}");
+        assert!(is_harmless(&said), "{line:?}: {said:?}");
     }
 }
 
 #[test]
 fn mistakes_are_named() {
-    let (limits, service) = ("examples/limits.toml", "examples/service.toml");
-    for (arguments, said) in [
-        (vec!["explain", limits], "--path"),
-        (vec!["explain", limits, "--path", "a b"], "\"a b\""),
-        (
-            vec!["explain", limits, "--path", "/", "--method", "G T"],
-            "\"G T\"",
-        ),
-        (
-            vec!["explain", limits, "--path", "/", "--ip", "host"],
-            "'host'",
-        ),
-        (
-            vec!["explain", limits, "--path", "/", "--header", "x"],
-            "'x'",
-        ),
-        (
-            vec!["explain", limits, "--path", "/", "--key", "user=a"],
-            "\"user\"",
-        ),
-        (vec!["check", service, "--tier", "plans=paid"], "\"plans\""),
-        (
-            vec!["check", service, "--tier", "plan=gold"],
-            "\"free\", \"paid\"",
-        ),
-        (vec!["check", service, "--tier", "plan"], "'plan'"),
-        (vec!["check", service, "--when", "beta=true"], "\"beta\""),
-        (vec!["check", service, "--when", "beta=yes"], "'beta=yes'"),
-        (vec!["check", service, "--cost", "row=2"], "\"row\""),
-        (vec!["diff", limits], "<NEW>"),
-        (vec!["diff", limits, "none.toml"], "none.toml"),
-        (
-            vec!["diff", limits, service, "--fail-on-newly-refused"],
-            "--log",
-        ),
-        (
-            vec!["diff", limits, service, "--log", "none.log"],
-            "none.log",
-        ),
-        (vec!["replay", "none.log", "--rules", limits], "none.log"),
-        (
-            vec!["replay", "none.log", "--rules", limits, "--limit", "1/1s"],
-            "--limit",
-        ),
-        (
-            vec!["replay", "a.log", "--limit", "1/1s", "--tier", "plan=paid"],
-            "--rules",
-        ),
-        (
-            vec!["replay", "a.log", "--limit", "1/1s", "--field", "a=b"],
-            "--rules",
-        ),
-        (vec!["replay", "--demo", "--rules", limits], "--demo"),
-        (vec!["completions", "shell"], "'shell'"),
+    for (line, said) in [
+        ("explain LIMITS", "--path"),
+        ("explain LIMITS --path 'a b'", "\"a b\""),
+        ("explain LIMITS --path / --method 'G T'", "\"G T\""),
+        ("explain LIMITS --path / --ip host", "'host'"),
+        ("explain LIMITS --path / --header x", "'x'"),
+        ("explain LIMITS --path / --key user=a", "\"user\""),
+        ("check SERVICE --tier plans=paid", "\"plans\""),
+        ("check SERVICE --tier plan=gold", "\"free\", \"paid\""),
+        ("check SERVICE --tier plan", "'plan'"),
+        ("check SERVICE --when beta=true", "\"beta\""),
+        ("check SERVICE --when beta=yes", "'beta=yes'"),
+        ("check SERVICE --cost row=2", "\"row\""),
+        ("diff LIMITS", "<NEW>"),
+        ("diff LIMITS none.toml", "none.toml"),
+        ("diff LIMITS SERVICE --fail-on-newly-refused", "--log"),
+        ("diff LIMITS SERVICE --log none.log", "none.log"),
+        ("replay none.log --rules LIMITS", "none.log"),
+        ("replay none.log --rules LIMITS --limit 1/1s", "--limit"),
+        ("replay a.log --limit 1/1s --tier plan=paid", "--rules"),
+        ("replay a.log --limit 1/1s --field a=b", "--rules"),
+        ("replay --demo --rules LIMITS", "--demo"),
+        ("completions shell", "'shell'"),
     ] {
-        let ran = ratelimit(&arguments, b"");
-        assert_eq!(ran.status, 2, "{arguments:?}: {}{}", ran.output, ran.said);
-        assert!(ran.said.contains(said), "{arguments:?}: {}", ran.said);
+        let line = line.replace("LIMITS", "examples/limits.toml");
+        let ran = run(&line.replace("SERVICE", "examples/service.toml"));
+        assert_eq!(ran.status, 2, "{line}: {}{}", ran.output, ran.said);
+        contains(&ran.said, said);
     }
 }

@@ -245,6 +245,51 @@ async fn killed_connections_cost_no_decision() {
     }
 }
 
+/// Turns the keys whose names contain this into sets, which no limiter is. Returns how many.
+fn spoil(cluster: &Cluster, part: &str) -> usize {
+    let mut spoilt = 0;
+    for node in &cluster.nodes[..MASTERS] {
+        for key in node.cli(&["KEYS", &format!("*{part}*")]).lines() {
+            node.command(&["DEL", key]);
+            node.command(&["SADD", key, "something"]);
+            spoilt += 1;
+        }
+    }
+    spoilt
+}
+
+/// A request is in two hash slots. What the first has taken is not given back because a shadow rule
+/// beside an enforced one, in the second, cannot be counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_shadow_rule_frees_no_other_slot() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster);
+    let tried = unique("tried");
+    let by = |header, permits| Limit::per_hour(permits).by(FromHeader::new(header));
+    let layer = layer_of(
+        &store,
+        [
+            by("x-address", 3).named(&unique("address")),
+            by("x-user", 1000).named(&unique("user")),
+            by("x-user", 1000).named(&tried).shadow(),
+        ],
+    );
+    let ask = async || {
+        let request = Request::builder()
+            .header("x-address", "a")
+            .header("x-user", "u");
+        let decision = decide(&layer, request.body(()).unwrap()).await;
+        assert_eq!(decision.source(), Source::Store, "{decision:?}");
+        decision.is_allowed()
+    };
+    assert!(ask().await);
+    assert!(spoil(&cluster, &tried) > 0);
+    for admitted in [true, true, false] {
+        assert_eq!(ask().await, admitted);
+        store.close().await;
+    }
+}
+
 /// The masters beside a faulty one reply within this time, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(2);
 

@@ -44,21 +44,16 @@ impl Reply {
 
     /// The field's value as a client reads it: whole seconds, at least one.
     fn retry_after(&self) -> u64 {
-        let seconds = self
-            .header("retry-after")
-            .expect("a Retry-After field")
-            .parse()
-            .unwrap();
+        let field = self.header("retry-after").expect("a Retry-After field");
+        let seconds = field.parse().unwrap();
         assert!(seconds >= 1, "zero invites a hot loop");
         seconds
     }
 
     /// Returns the `detail` of the problem details.
     fn detail(&self) -> String {
-        assert_eq!(
-            self.header("content-type"),
-            Some("application/problem+json")
-        );
+        let kind = self.header("content-type");
+        assert_eq!(kind, Some("application/problem+json"));
         let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(problem["status"], self.status);
         problem["detail"].as_str().unwrap().to_owned()
@@ -106,15 +101,8 @@ async fn send_on(
 
 /// As [`send`], over HTTP/2; the answer's body is not read yet.
 async fn send_http2(to: SocketAddr, request: Request<String>) -> Response<Incoming> {
-    send_http2_from(Ipv4Addr::LOCALHOST, to, request).await
-}
-
-async fn send_http2_from(
-    from: Ipv4Addr,
-    to: SocketAddr,
-    request: Request<String>,
-) -> Response<Incoming> {
-    send_http2_on(connect(from, to).await, &to.to_string(), request).await
+    let stream = connect(Ipv4Addr::LOCALHOST, to).await;
+    send_http2_on(stream, &to.to_string(), request).await
 }
 
 async fn send_http2_on(

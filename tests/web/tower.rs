@@ -67,11 +67,7 @@ impl Service<Request<String>> for Inner {
 /// A request of this method and path, as `GET /`, with these fields.
 fn asking(line: &str, fields: &[(&str, &str)]) -> Request<String> {
     let (method, path) = line.split_once(' ').unwrap();
-    let mut request = Request::builder().method(method).uri(path);
-    for (name, value) in fields {
-        request = request.header(*name, *value);
-    }
-    request.body(String::new()).unwrap()
+    crate::http::with(method, path, fields)
 }
 
 /// A request of the caller that the rules of these tests know by its `x-key`.
@@ -193,9 +189,8 @@ async fn readiness_and_its_errors_are_those_of_the_inner_service() {
     assert!(service.poll_ready().is_ready());
 
     handle.send_error("inner is broken");
-    let error = match service.poll_ready() {
-        Poll::Ready(Err(error)) => error,
-        other => panic!("{other:?}"),
+    let Poll::Ready(Err(error)) = service.poll_ready() else {
+        panic!("it is broken");
     };
     assert_eq!(error.to_string(), "inner is broken");
 }
@@ -207,10 +202,8 @@ async fn an_error_of_the_inner_call_is_handed_on_as_it_is() {
 
     let broken = service_fn(async |_: Request<String>| Err::<Response<String>, _>(Broken(7)));
     let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(broken);
-    assert_eq!(
-        service.clone().oneshot(request("a")).await.unwrap_err(),
-        Broken(7)
-    );
+    let error = service.clone().oneshot(request("a")).await.unwrap_err();
+    assert_eq!(error, Broken(7));
     // The limit is an answer and no error: the second one is refused.
     assert_eq!(status(&service, request("a")).await, 429);
 }
@@ -253,11 +246,8 @@ async fn a_dropped_future_lets_the_inner_services_permit_go() {
                 assert_eq!(semaphore.available_permits(), free, "{times} polls");
             }
             drop(future);
-            assert_eq!(
-                semaphore.available_permits(),
-                1,
-                "dropped after {times} polls"
-            );
+            let after = semaphore.available_permits();
+            assert_eq!(after, 1, "dropped after {times} polls");
             if let Some(answer) = answer {
                 assert_eq!(answer.unwrap().status(), expected);
                 return times;
@@ -395,19 +385,13 @@ async fn many_at_once_share_one_permit_and_none_is_lost() {
     let mut running = JoinSet::new();
     for n in 0..60 {
         let service = service.clone();
-        let sent = if n % 3 == 0 {
-            anonymous()
-        } else {
-            request("a")
-        };
+        let sent = request(if n % 3 == 0 { "" } else { "a" });
         running.spawn(async move { service.oneshot(sent).await.unwrap().status().as_u16() });
     }
     let mut statuses = running.join_all().await;
     statuses.sort_unstable();
-    assert_eq!(
-        statuses,
-        [vec![200; 20], vec![401; 20], vec![429; 20]].concat()
-    );
+    let expected = [200, 401, 429].map(|status| vec![status; 20]).concat();
+    assert_eq!(statuses, expected);
     assert_eq!(inner.calls(), 20);
     assert_eq!(semaphore.available_permits(), 1);
 }

@@ -151,7 +151,7 @@ impl Batches {
 
     /// Sends the call of these callers, alone or in a batch. The reply is nil if the batch did not
     /// answer it, and may have carried it out all the same: it is to be asked `anew`, with the same
-    /// ids, which goes alone.
+    /// ids, which goes alone. A failure of that is unacknowledged, too.
     ///
     /// # Errors
     ///
@@ -183,7 +183,10 @@ impl Batches {
         // Boxed, so that callers whose call goes with others have no room for it in their futures.
         let outcome = Box::pin(self.exchange(&call, limiter, asked_at)).await;
         call.recycle();
-        outcome
+        outcome.map_err(|failure| Failure {
+            unacknowledged: failure.unacknowledged || anew,
+            ..failure
+        })
     }
 
     /// Returns the queue that a call may stand in. Callers that wait for permits may give back
@@ -221,7 +224,7 @@ impl Batches {
             moment().saturating_duration_since(asked_at)
         });
         let entered = self.breakers.enter(&limiter.name, waited);
-        let pass = entered.map_err(Failure::unsent)?;
+        let pass = entered?;
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         match call.send(&self.connection).await {
             Ok(reply) => {
@@ -364,8 +367,9 @@ impl Queue {
     }
 }
 
-impl Failure {
-    fn unsent(error: Error) -> Self {
+impl From<Error> for Failure {
+    /// The call was not sent, or was answered.
+    fn from(error: Error) -> Self {
         Self {
             error,
             unacknowledged: false,

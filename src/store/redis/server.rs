@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    batch::Batches,
+    batch::{Batches, Failure},
     settle_queue::SettleQueue,
     transport::{calling::Calling, connection::Connection},
     wire::{
@@ -85,16 +85,19 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
+    /// Decides for all of them in one call, or, where one script does not reach all limiters, for
+    /// the first caller alone.
     async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        let error = match self.acquire_all(run).await {
-            Err(error) => error,
-            decisions => return decisions,
+        let Some(first) = run.first() else {
+            return Ok(List::new());
         };
-        match policy::without_shadows(run, &error) {
-            // What is rare is boxed, so that the futures of others have no room for it.
-            Some(enforced) => Box::pin(self.acquire_all(&enforced)).await,
-            None => Err(error),
+        if self.decides_together(first) {
+            return self.acquire_part(first, run).await;
         }
+        // One at a time: each caller gets its decision at once, and holds nothing while others are
+        // decided.
+        let decision = Box::pin(self.acquire_parts(first)).await?;
+        Ok(List::from([decision]))
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
@@ -125,28 +128,37 @@ impl Server {
         }
     }
 
-    /// Decides for callers of the same limiters: for all of them in one call, or, where one script
-    /// does not reach all limiters, for the first caller alone.
-    async fn acquire_all(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
-        first.check()?;
-        if self.decides_together(first) {
-            return self.acquire_part(first, run).await;
-        }
-        // One at a time: each caller gets its decision at once, and holds nothing while others are
-        // decided.
-        let decision = Box::pin(self.acquire_parts(first)).await?;
-        Ok(List::from([decision]))
-    }
-
-    /// Decides for callers of limiters that one script reaches.
+    /// Decides for callers of limiters that one script reaches, and gives back the grants of callers
+    /// that will not receive them.
     pub(super) async fn acquire_part(
         &self,
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
+        let failure = match self.ask_for(first, run).await {
+            Ok(decisions) => return Ok(decisions),
+            Err(failure) => failure,
+        };
+        // By the same ids: nothing may be given back before that.
+        if let Some(enforced) = policy::without_shadows(run, &failure.error)
+            && let Some(first) = enforced.first()
+        {
+            // What is rare is boxed, so that the futures of others have no room for it.
+            return Box::pin(self.acquire_part(first, &enforced)).await;
+        }
+        if failure.unacknowledged {
+            for acquire in run {
+                for charge in acquire.charges() {
+                    // No younger than the call: see `Receipt`.
+                    self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
+                }
+            }
+        }
+        Err(failure.error)
+    }
+
+    async fn ask_for(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Decision>, Failure> {
+        first.check()?;
         let scripts = wire::scripts_for(first);
         let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
@@ -158,7 +170,7 @@ impl Server {
         }
         let (mut knows_time, mut may_have_taken) = (false, false);
         while let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
-            let reply = self.call_for(call, first, run, false).await?;
+            let reply = self.batches.send(call, first, run, false).await?;
             match read(&reply, run, ask.now)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
                 Err(None) => {
@@ -166,7 +178,7 @@ impl Server {
                     break;
                 }
                 // Once: a caller that goes by the server's time and misses it has other zone data.
-                Err(Some(_)) if knows_time => return Err(wire::unreadable()),
+                Err(Some(_)) if knows_time => return Err(wire::unreadable().into()),
                 Err(now) => (ask.now, knows_time) = (now, true),
             }
         }
@@ -184,7 +196,7 @@ impl Server {
             once: !scripts.is_idempotent,
             callers: run.len(),
         };
-        let reply = self.call_for(call, first, run, may_have_taken).await?;
+        let reply = self.batches.send(call, first, run, may_have_taken).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
@@ -196,9 +208,9 @@ impl Server {
         run: &[Acquire],
         scripts: &Scripts,
         ask: wire::Ask<'_>,
-    ) -> Result<List<Decision>, Error> {
+    ) -> Result<List<Decision>, Failure> {
         let ask = ask.at(first.first.name());
-        let banning = scripts.banning.ok_or(ErrorKind::Limit)?;
+        let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
         let asked = self.bans.ask(first);
         let limiters: List<_> = first
             .charges()
@@ -210,9 +222,9 @@ impl Server {
             once: !scripts.is_idempotent,
             callers: run.len(),
         };
-        let mut reply = self.call_for(call(), first, run, false).await?;
+        let mut reply = self.batches.send(call(), first, run, false).await?;
         if reply == redis::Value::Nil {
-            reply = self.call_for(call(), first, run, true).await?;
+            reply = self.batches.send(call(), first, run, true).await?;
         }
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
@@ -220,29 +232,6 @@ impl Server {
             self.bans.learn(first, &asked, &found, decision.states());
         }
         Ok(decisions)
-    }
-
-    /// Calls, and gives back the grants of callers that will not receive them: those of this call,
-    /// or of an earlier one that `may_have_taken`.
-    async fn call_for(
-        &self,
-        call: ScriptCall,
-        first: &Acquire,
-        run: &[Acquire],
-        may_have_taken: bool,
-    ) -> Result<redis::Value, Error> {
-        let reply = self.batches.send(call, first, run, may_have_taken).await;
-        reply.map_err(|failure| {
-            if failure.unacknowledged || may_have_taken {
-                for acquire in run {
-                    for charge in acquire.charges() {
-                        // No younger than the call: see `Receipt`.
-                        self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
-                    }
-                }
-            }
-            failure.error
-        })
     }
 
     /// Returns the decisions. `answers` has one answer for each caller and limiter, the first

@@ -37,15 +37,8 @@ async fn an_entry_that_matches_nothing_is_warned_about_once() {
     send(&layer, "/", 998).await;
     assert_eq!(log.taken(), [""; 0]);
     send(&layer.clone(), "/", 1).await;
-    let line = log.warning();
-    assert!(
-        line.contains("patterns=[\"POST /login\", \"shop.Orders\"]"),
-        "{line}"
-    );
-    assert!(
-        line.contains("requests=1000") && line.contains("hint="),
-        "{line}"
-    );
+    let patterns = "patterns=[\"POST /login\", \"shop.Orders\"]";
+    log.warns(&[patterns, "requests=1000", "hint="]);
     send(&layer, "/", 3000).await;
     assert_eq!(log.taken(), [""; 0]);
 }
@@ -64,11 +57,8 @@ async fn entries_that_match_are_not_warned_about() {
     send(&builder().build().unwrap(), "/", 1500).await;
     let all = tower_ratelimit::Requests::on_request(|_| true);
     let rules = Rules::new().on("/a", rule()).allow(all).otherwise(rule());
-    let allowed = RateLimitLayer::builder(&MemoryStore::new())
-        .rules(rules)
-        .build()
-        .unwrap();
-    send(&allowed, "/", 1500).await;
+    let allowed = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
+    send(&allowed.build().unwrap(), "/", 1500).await;
     assert_eq!(log.taken(), [""; 0]);
 }
 
@@ -81,8 +71,7 @@ async fn a_long_table_makes_a_short_line() {
     }
     let layer = builder.build().unwrap();
     send(&layer, "/", 1000).await;
-    let line = log.taken().pop().unwrap();
-    assert!(line.contains("\"/a/9\", \"..\"]"), "{line}");
+    log.warns(&["\"/a/9\", \"..\"]"]);
 }
 
 /// The mistake it is made for: within `nest` a pattern is the whole path all the same.
@@ -101,12 +90,10 @@ async fn a_forgotten_prefix_is_warned_about() {
             let answer = app.clone().oneshot(request).await.unwrap();
             assert_eq!(answer.status(), 200);
         }
-        let lines = log.taken();
-        assert_eq!(lines.len(), warnings, "{lines:#?}");
-        assert!(
-            lines.iter().all(|line| line.contains("axum's `nest`")),
-            "{lines:#?}"
-        );
+        match warnings {
+            0 => assert_eq!(log.taken(), [""; 0]),
+            _ => log.warns(&["axum's `nest`"]),
+        }
     }
 }
 
@@ -123,6 +110,5 @@ async fn a_reload_begins_anew() {
     send(&layer, "/", 999).await;
     assert_eq!(log.taken(), [""; 0]);
     send(&layer, "/", 1).await;
-    let line = log.taken().pop().unwrap();
-    assert!(line.contains("\"/b\""), "{line}");
+    log.warns(&["\"/b\""]);
 }

@@ -2,43 +2,35 @@
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
-use std::{fmt::Write, ops::Range};
+use std::ops::Range;
 
 use crate::scene::*;
 
 use super::file;
 
+fn rule(name: usize) -> String {
+    format!("[rules.r{name}]\nrate = '5/1m'\nby = 'peer'\n")
+}
+
+fn route(path: usize, rule: usize) -> String {
+    format!("[[on]]\nroute = '/{path}'\nrules = ['r{rule}']\n")
+}
+
 /// A file of these rules, each with a route of its own.
 fn distinct(rules: Range<usize>) -> String {
-    let mut text = String::new();
-    for rule in rules {
-        write!(text, "[rules.r{rule}]\nrate = '5/1m'\nby = 'peer'\n").unwrap();
-        write!(text, "[[on]]\nroute = '/{rule}'\nrules = ['r{rule}']\n").unwrap();
-    }
-    text
+    rules.map(|name| rule(name) + &route(name, name)).collect()
 }
 
 /// A file of these routes, which share a rule.
 fn routes(routes: Range<usize>) -> String {
-    let mut text = "[rules.a]\nrate = '5/1m'\nby = 'peer'\n".to_owned();
-    for route in routes {
-        write!(text, "[[on]]\nroute = '/{route}'\nrules = ['a']\n").unwrap();
-    }
-    text
+    rule(0) + &routes.map(|path| route(path, 0)).collect::<String>()
 }
 
 /// A file of these rules, which meet every request.
 fn together(rules: Range<usize>) -> String {
-    let mut text = String::new();
-    for rule in rules.clone() {
-        write!(text, "[rules.r{rule}]\nrate = '5/1m'\nby = 'peer'\n").unwrap();
-    }
-    text.push_str("[otherwise]\nrules = [");
-    for rule in rules {
-        write!(text, "'r{rule}',").unwrap();
-    }
-    text.push_str("]\n");
-    text
+    let names = rules.clone().map(|name| format!("'r{name}',"));
+    let otherwise = format!("[otherwise]\nrules = [{}]\n", names.collect::<String>());
+    rules.map(rule).collect::<String>() + &otherwise
 }
 
 /// The processor time that layers of these files take, all kept until the last is made.

@@ -5,8 +5,12 @@ use tower_ratelimit::{HeaderStyle, Rules};
 
 use super::{file, met, one, request, send};
 
+fn all(permits: u64) -> Rule {
+    Limit::per_minute(permits).by(PeerIp).named("all")
+}
+
 fn rules(permits: u64) -> Rules {
-    Rules::new().otherwise(Limit::per_minute(permits).by(PeerIp).named("all"))
+    Rules::new().otherwise(all(permits))
 }
 
 fn serving(store: &impl Store, rules: Rules) -> RateLimitLayer {
@@ -39,8 +43,9 @@ async fn what_was_counted_stays(store: impl Store) {
     layer.reload(rules(5)).unwrap();
     assert_eq!(send(&serving, get()).await.status(), 429);
     // Another name counts anew.
-    let other = Limit::per_minute(9).by(PeerIp).named("other");
-    layer.reload(Rules::new().otherwise(other)).unwrap();
+    layer
+        .reload(Rules::new().otherwise(all(9).named("other")))
+        .unwrap();
     assert_eq!(met(&serving, get()).await, one("other", 9, 8));
     layer.reload(rules(5)).unwrap();
     assert_eq!(send(&serving, get()).await.status(), 429);
@@ -52,30 +57,18 @@ on_both_stores!(what_was_counted_stays);
 async fn bad_rules_change_nothing() {
     let store = MemoryStore::new();
     let layer = serving(&store, rules(3));
-    let all = || Limit::per_minute(7).by(PeerIp).named("all");
+    let on = |pattern| Rules::new().on(pattern, all(7));
+    let both = [HeaderStyle::Draft6, HeaderStyle::Draft11];
+    let too_dear = "rule \"all\" costs 8 permits";
+    let unreached = "\"/login\" is never reached, as \"/{*rest}\" before it";
     for (bad, expected) in [
-        (
-            Rules::new().on("/a", all()).on("login", all()),
-            "\"login\" is not `/path`",
-        ),
-        (
-            Rules::new().on("/a", all()).otherwise(all().cost(8)),
-            "rule \"all\" costs 8 permits",
-        ),
-        (
-            Rules::new().on("/a", all()).otherwise(rules_of(8)),
-            "two rules are named \"all\"",
-        ),
-        (
-            rules(7).headers([HeaderStyle::Draft6, HeaderStyle::Draft11]),
-            "two header styles",
-        ),
+        (on("/a").on("login", all(7)), "\"login\" is not `/path`"),
+        (on("/a").otherwise(all(7).cost(8)), too_dear),
+        (on("/a").otherwise(all(8)), "two rules are named \"all\""),
+        (rules(7).headers(both), "two header styles"),
         (Rules::new(), "there is no rule"),
         (Rules::new().on("/a", Vec::new()), "there is no rule"),
-        (
-            Rules::new().on("/{*rest}", all()).on("/login", all()),
-            "\"/login\" is never reached, as \"/{*rest}\" before it",
-        ),
+        (on("/{*rest}").on("/login", all(7)), unreached),
     ] {
         let error = layer.reload(bad).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
@@ -95,19 +88,12 @@ fn is_duplicate(error: &ConfigError) -> bool {
             .starts_with("two rules are named \"all\" and differ in limit or key")
 }
 
-fn rules_of(permits: u64) -> Rule {
-    Limit::per_minute(permits).by(PeerIp).named("all")
-}
-
 /// Names are the layer's as long as it has the rules, and no longer.
 #[tokio::test]
 async fn names_go_with_the_rules() {
     let store = MemoryStore::new();
-    let build = |permits| {
-        RateLimitLayer::builder(&store)
-            .rules(rules(permits))
-            .build()
-    };
+    let builder = || RateLimitLayer::builder(&store);
+    let build = |permits| builder().rules(rules(permits)).build();
     let (first, second) = (build(3).unwrap(), build(3).unwrap());
     // The other one counts in the same place, by the old limit.
     assert!(is_duplicate(&first.reload(rules(5)).unwrap_err()));
@@ -116,24 +102,20 @@ async fn names_go_with_the_rules() {
     first.reload(rules(5)).unwrap();
     assert!(is_duplicate(&build(3).unwrap_err()));
     assert!(build(5).is_ok());
-    let other = Limit::per_minute(9).by(PeerIp).named("other");
-    first.reload(Rules::new().otherwise(other)).unwrap();
+    first
+        .reload(Rules::new().otherwise(all(9).named("other")))
+        .unwrap();
     assert!(build(3).is_ok());
 }
 
 #[tokio::test]
 async fn fields_change_with_the_rules() {
-    let builder = RateLimitLayer::builder(&MemoryStore::new());
-    let layer = builder
-        .rules(rules(9))
-        .headers([HeaderStyle::Draft6])
-        .build()
-        .unwrap();
+    let builder = RateLimitLayer::builder(&MemoryStore::new()).rules(rules(9));
+    let layer = builder.headers([HeaderStyle::Draft6]).build().unwrap();
     let fields = async || has_fields(&send(&layer, get()).await);
     assert_eq!(fields().await, [true, false]);
-    layer
-        .reload(rules(9).headers([HeaderStyle::Draft11]))
-        .unwrap();
+    let newer = rules(9).headers([HeaderStyle::Draft11]);
+    layer.reload(newer).unwrap();
     assert_eq!(fields().await, [false, true]);
     layer.reload(rules(9).headers([])).unwrap();
     assert_eq!(fields().await, [false, false]);
@@ -147,11 +129,10 @@ async fn fields_change_with_the_rules() {
 #[cfg(feature = "test-util")]
 #[tokio::test]
 async fn a_request_that_waits_keeps_its_rules_and_fields() {
-    let clock = ManualClock::new();
+    let (store, clock) = MemoryStore::manual();
     let limit = Limit::new(1, Duration::from_secs(10)).by(PeerIp);
     let old = limit.named("old").wait(Duration::from_secs(15));
     let old = Rules::new().otherwise(old).headers([HeaderStyle::Draft6]);
-    let store = MemoryStore::new().clock(clock.clone());
     let layer = serving(&store, old);
     let shown = |answer: &Response<()>| {
         let limit = decision_of(answer).limits().next().unwrap();
@@ -229,10 +210,10 @@ async fn an_error_found_by_the_store_has_the_line() {
     let layer = serving(&store, rules(3));
     let text = "[rules.all]\nrate = '4/1m'\nby = 'peer'\n[otherwise]\nrules = ['all']";
     let parsed = file().parse(text).unwrap();
-    let error = RateLimitLayer::builder(&store)
+    let built = RateLimitLayer::builder(&store)
         .rules(parsed.clone())
-        .build()
-        .unwrap_err();
+        .build();
+    let error = built.unwrap_err();
     let expected = "line 1, rules.all: two rules are named \"all\"";
     assert!(error.to_string().starts_with(expected), "{error}");
     layer.reload(parsed).unwrap();

@@ -3,11 +3,11 @@
 
 use crate::scene::*;
 
-use super::{ask, by_key, get, still};
+use super::{ask, by_key, get};
 
 #[tokio::test]
 async fn fields_have_the_length_of_the_window_and_the_time_to_its_turn() {
-    let (store, clock) = still();
+    let (store, clock) = MemoryStore::manual();
     for (text, seconds, window) in [
         ("3/day", 43_200, 86_400),
         ("3/day Europe/Berlin", 39_600, 90_000),
@@ -22,14 +22,9 @@ async fn fields_have_the_length_of_the_window_and_the_time_to_its_turn() {
         for left in [2, 1, 0] {
             let answer = ask(&layer, get(&[])).await;
             let (policy, fields) = (answer.one("ratelimit-policy"), answer.one("ratelimit"));
-            assert!(
-                policy.ends_with(&format!(";q=3;w={window}")),
-                "{text}: {policy}"
-            );
-            assert!(
-                fields.ends_with(&format!(";r={left};t={seconds}")),
-                "{text}: {fields}"
-            );
+            let (all, rest) = (format!(";q=3;w={window}"), format!(";r={left};t={seconds}"));
+            assert!(policy.ends_with(&all), "{text}: {policy}");
+            assert!(fields.ends_with(&rest), "{text}: {fields}");
         }
         let refused = ask(&layer, get(&[])).await;
         assert_eq!(refused.status, 429);

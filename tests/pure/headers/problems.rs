@@ -5,7 +5,7 @@ use http::request::Parts;
 use serde_json::{Value, json};
 use tower_ratelimit::{key::Key, key::NoKey};
 
-use super::{Answer, ask, by_key, get, request, still};
+use super::{Answer, ask, by_key, get, request};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
@@ -19,7 +19,7 @@ fn problem(answer: &Answer) -> Value {
 
 /// A layer that refuses its second request, and has refused none yet.
 async fn spent(name: &str) -> RateLimitLayer {
-    let (store, _clock) = still();
+    let (store, _clock) = MemoryStore::manual();
     let layer = RateLimitLayer::new(&store, by_key(Limit::per_minute(1)).named(name));
     assert_eq!(ask(&layer, get(&[])).await.status, 200);
     layer
@@ -30,9 +30,9 @@ async fn every_refusal_is_a_problem() {
     // What a caller sends is in none of them.
     let sent: &[(&str, &str)] = &[("x-key", "a"), ("x-evil", "\"},{")];
     let down = RedisStore::open("redis://127.0.0.1:1/").unwrap();
-    let closed = by_key(Limit::per_minute(1)).on_failure(FailurePolicy::Deny);
-    let on = |rule: Rule| RateLimitLayer::new(&MemoryStore::new(), rule);
     let minute = Limit::per_minute(1);
+    let closed = by_key(minute).on_failure(FailurePolicy::Deny);
+    let on = |rule: Rule| RateLimitLayer::new(&MemoryStore::new(), rule);
     for (layer, status, title, detail) in [
         (
             spent("api.free").await,

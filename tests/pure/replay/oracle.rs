@@ -106,7 +106,7 @@ impl Log {
     }
 
     /// How many unreadable lines are among them: one behind each thousand.
-    pub(super) fn unreadable(&self, _: Format) -> u64 {
+    pub(super) fn unreadable(&self) -> u64 {
         (self.lines.len() as u64).div_ceil(1000)
     }
 

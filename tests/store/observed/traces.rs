@@ -26,7 +26,7 @@ async fn a_call_is_a_span_without_a_key() {
     let log = Log::default();
     let _capturing = log.capture_spans();
     let url = format!("{}/3", server.url().trim_end_matches('/'));
-    let store = hasty(&url, millis(30)).build().unwrap();
+    let store = hasty(&url, millis(500)).build().unwrap();
     let layer = layer_of(&store, by_key(Limit::per_hour(9)));
     let _ = decide(&layer, request("a-secret")).await;
     server.stop_process();

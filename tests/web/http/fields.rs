@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
 
 use super::{
-    Reply, get, send, send_from, send_http2, send_http2_from,
+    Reply, connect, get, send, send_http2, send_http2_on, send_on,
     sockets::{Framework, Socket, serve},
     with,
 };
@@ -52,9 +52,8 @@ const BUILDS: &[(&str, Build)] = &[
     ("draft-6 and legacy", |layer| {
         let reset = ResetUnit::DeltaSeconds;
         let legacy = HeaderStyle::Legacy { reset };
-        layer
-            .otherwise(rule(1))
-            .headers([HeaderStyle::Draft6, legacy])
+        let layer = layer.otherwise(rule(1));
+        layer.headers([HeaderStyle::Draft6, legacy])
     }),
     ("an interval of no whole seconds, not counted", |layer| {
         let limit = Limit::new(1, Duration::from_millis(3_600_500));
@@ -103,15 +102,15 @@ async fn check(server: SocketAddr, from: std::net::Ipv4Addr, over: Over, step: &
     let method = step.method.as_deref().unwrap_or("GET");
     let accept = step.accept.as_deref().map(|accept| ("accept", accept));
     let request = with(method, "/", accept.as_slice());
+    let (stream, host) = (connect(from, server).await, server.to_string());
     let reply = match over {
-        (_, true) => Reply::read(send_http2_from(from, server, request).await).await,
-        (_, false) => send_from(from, server, request).await,
+        (_, true) => Reply::read(send_http2_on(stream, &host, request).await).await,
+        (_, false) => send_on(stream, &host, request).await,
     };
     assert_eq!(reply.status, step.status, "{what}: {reply:?}");
     // Of a grant until the first permit is free, which may have been taken some time before.
-    let field = reply
-        .header("ratelimit")
-        .and_then(|field| field.split_once(";t="));
+    let field = reply.header("ratelimit");
+    let field = field.and_then(|field| field.split_once(";t="));
     let next = field.map_or("none", |(_, next)| next);
     let wait = reply.header("retry-after").unwrap_or(next).to_owned();
     if wait != "none" {
@@ -148,12 +147,9 @@ async fn both_versions_share_a_limit(store: impl Store) {
                 Reply::read(send_http2(server, get("/")).await).await,
             ] {
                 assert_eq!(reply.status, status, "{framework:?}: {reply:?}");
-                let length = reply.body.len().to_string();
-                assert_eq!(
-                    reply.header("content-length"),
-                    Some(&*length),
-                    "{framework:?}"
-                );
+                let length = reply.header("content-length");
+                let size = reply.body.len().to_string();
+                assert_eq!(length, Some(&*size), "{framework:?}");
             }
         }
     }

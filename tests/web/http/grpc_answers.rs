@@ -87,24 +87,19 @@ const CONTENT_TYPES: [&str; 6] = [
 ];
 
 fn limits(store: &impl Store) -> RateLimitLayer {
-    let hour = || Limit::per_hour(1).by(Constant("all"));
-    RateLimitLayer::builder(store)
-        .on_grpc("shop.v1.Orders/Count", hour().named("count"))
-        .on_grpc("a.Limit/Below", hour().named("below").cost_by(|_| 2))
+    let hour = Limit::per_hour(1);
+    let all = || hour.by(Constant("all"));
+    let unset = Rule::shared("never-set").on_failure(FailurePolicy::Allow);
+    let layer = RateLimitLayer::builder(store)
+        .on_grpc("shop.v1.Orders/Count", all().named("count"))
+        .on_grpc("a.Limit/Below", all().named("below").cost_by(|_| 2))
         .on_grpc(
             "a.Key/Missing",
-            Limit::per_hour(1).by(FromHeader::new("x-key")).named("key"),
+            hour.by(FromHeader::new("x-key")).named("key"),
         )
-        .on_grpc(
-            "a.Limit/Unknown",
-            Rule::shared("never-set").on_failure(FailurePolicy::Allow),
-        )
-        .on_grpc(
-            "a.Peer/Missing",
-            Limit::per_hour(1).by(PeerIp).named("peer"),
-        )
-        .build()
-        .unwrap()
+        .on_grpc("a.Limit/Unknown", unset)
+        .on_grpc("a.Peer/Missing", hour.by(PeerIp).named("peer"));
+    layer.build().unwrap()
 }
 
 async fn refusals_of_tonic(store: impl Store) {
@@ -204,8 +199,7 @@ fn read(headers: &HeaderMap, status: &Status) -> Pushback {
 
 #[tokio::test]
 async fn the_wait_is_exact_to_the_millisecond() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone());
+    let (store, clock) = MemoryStore::manual();
     let server = serve_tonic(limits(&store)).await;
     let call = || with("POST", COUNT, &[("content-type", CONTENT_TYPES[0])]);
     assert!(send_http2(server, call()).await.status().is_success());

@@ -48,10 +48,9 @@ async fn compression_breaks_no_body_on_either_side() {
         assert_eq!(refused.status, 429, "{what}");
         let encoded = refused.headers.contains_key("content-encoding");
         assert_eq!(encoded, refusal_encoded, "{what}");
-        let text = if encoded {
-            unzipped(&body).await
-        } else {
-            String::from_utf8(body).unwrap()
+        let text = match encoded {
+            true => unzipped(&body).await,
+            false => String::from_utf8(body).unwrap(),
         };
         let problem: serde_json::Value = serde_json::from_str(&text).expect(what);
         assert_eq!(problem["violated-policies"][0], "default");
@@ -60,10 +59,7 @@ async fn compression_breaks_no_body_on_either_side() {
         }
 
         let (head, body) = ask("HEAD").await;
-        assert_eq!(
-            (head.status, body.len()),
-            (StatusCode::TOO_MANY_REQUESTS, 0)
-        );
+        assert_eq!((head.status.as_u16(), body.len()), (429, 0), "{what}");
         assert!(head.headers.contains_key("ratelimit"), "{what}");
     }
 }
@@ -125,16 +121,10 @@ async fn within_authentication_users_are_counted_and_strangers_are_not() {
         let reply = send(server, request).await;
         assert_eq!(reply.status, status, "{reply:?}");
         left -= i32::from(left > 0);
-        let has_fields = reply.header("ratelimit").is_some();
-        assert!(
-            has_fields,
-            "the response of the layer between has the fields too"
-        );
+        // The response of the layer between has the fields, too.
         let guesses = format!("\"guesses\";r={left}");
-        let lines = reply.headers.get_all("ratelimit");
-        let said = lines
-            .iter()
-            .any(|line| line.to_str().unwrap().contains(&guesses));
+        let mut lines = reply.headers.get_all("ratelimit").iter();
+        let said = lines.any(|line| line.to_str().unwrap().contains(&guesses));
         assert!(said, "{guesses}: {reply:?}");
         if let Some(violated) = violated {
             let problem: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
@@ -153,8 +143,8 @@ async fn unzipped(body: &[u8]) -> String {
     let zipped = Full::new(Bytes::copy_from_slice(body));
     let zipped = Response::builder()
         .header("content-encoding", "gzip")
-        .body(zipped)
-        .unwrap();
+        .body(zipped);
+    let zipped = zipped.unwrap();
     let client = Decompression::new(service_fn(move |_: Request<String>| {
         std::future::ready(Ok::<_, Infallible>(zipped.clone()))
     }));

@@ -23,6 +23,7 @@ use super::{
 };
 
 const ORIGIN: &str = "https://shop.example";
+const AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64) Chrome/142.0.0.0";
 
 /// Returns the preflight that Chrome sends before a script's `fetch` with credentials and JSON. It
 /// does not identify the caller.
@@ -39,21 +40,14 @@ fn preflight(path: &str) -> Request<String> {
         ("sec-fetch-dest", "empty"),
         ("sec-fetch-mode", "cors"),
         ("sec-fetch-site", "cross-site"),
-        (
-            "user-agent",
-            "Mozilla/5.0 (X11; Linux x86_64) Chrome/142.0.0.0",
-        ),
+        ("user-agent", AGENT),
     ];
     with("OPTIONS", path, &fields)
 }
 
 /// Returns whether the browser goes on: Fetch standard, section 4.8, "CORS-preflight fetch".
 fn is_passed(reply: &Reply) -> bool {
-    let allows = |name, wanted| {
-        reply
-            .header(name)
-            .is_some_and(|value| value.contains(wanted))
-    };
+    let allows = |name, wanted| reply.header(name).is_some_and(|it| it.contains(wanted));
     (200..300).contains(&reply.status)
         && reply.header("access-control-allow-origin") == Some(ORIGIN)
         && allows("access-control-allow-methods", "POST")
@@ -186,10 +180,8 @@ async fn cors_outside_answers_before_the_limit_whatever_that_counts_by() {
         let server = serve(app).await;
         let found = after_preflights(server, 5, [ANN, ANN]).await;
         assert_eq!(found, [200, 429], "{what}");
-        assert!(
-            is_passed(&send(server, preflight("/")).await),
-            "{what}: even now"
-        );
+        let even_now = send(server, preflight("/")).await;
+        assert!(is_passed(&even_now), "{what}: {even_now:?}");
     }
 }
 
@@ -216,10 +208,7 @@ async fn users_outside_of_cors_are_counted_without_their_preflights() {
 
 #[tokio::test]
 async fn users_and_addresses_in_one_list_leave_it_to_the_address() {
-    let both = RateLimitLayer::builder(&MemoryStore::new())
-        .otherwise([by_user(2), by_address(3)])
-        .build()
-        .unwrap();
+    let both = layer_of(&MemoryStore::new(), [by_user(2), by_address(3)]);
     let auth = ValidateRequestHeaderLayer::custom(authenticate_but_preflights);
     let app = app().layer(cors()).layer(both).layer(auth);
     let server = serve(app).await;
@@ -245,10 +234,8 @@ async fn preflights_of_grpc_web_are_answered_outside_and_counted_inside() {
     let app = || orders.clone().layer(GrpcWebLayer::new());
     let limit = || {
         let layer = RateLimitLayer::builder(&MemoryStore::new());
-        layer
-            .on_grpc("shop.v1.Orders", by_address(3))
-            .build()
-            .unwrap()
+        let layer = layer.on_grpc("shop.v1.Orders", by_address(3));
+        layer.build().unwrap()
     };
     for (what, app, expected) in [
         ("CORS outside", app().layer(limit()).layer(cors()), 5),

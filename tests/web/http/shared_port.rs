@@ -45,15 +45,11 @@ async fn check(server: SocketAddr) {
     let other = Ipv4Addr::new(127, 0, 0, 2);
     let call = with("POST", COUNT, &[("content-type", "application/grpc")]);
     let answer = send_from(other, server, call).await;
-    assert_eq!(
-        (answer.status, answer.header("grpc-retry-pushback-ms")),
-        (200, None)
-    );
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("grpc-retry-pushback-ms"), None);
     for status in [200, 200, 429] {
-        assert_eq!(
-            send_from(other, server, get("/orders")).await.status,
-            status
-        );
+        let answer = send_from(other, server, get("/orders")).await;
+        assert_eq!(answer.status, status);
     }
 }
 
@@ -66,8 +62,6 @@ async fn http_and_grpc_share_a_budget_by_two_entries_of_a_table(store: impl Stor
     let orders = || Limit::per_hour(3).by(PeerIp).named("orders");
     let layer = RateLimitLayer::builder(&store)
         .on("GET /orders", orders())
-        .on_grpc("shop.v1.Orders", orders())
-        .build()
-        .unwrap();
-    check(serve(layer).await).await;
+        .on_grpc("shop.v1.Orders", orders());
+    check(serve(layer.build().unwrap()).await).await;
 }

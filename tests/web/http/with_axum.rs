@@ -204,18 +204,14 @@ async fn a_stream_is_charged_what_was_sent_of_it(store: impl Store) {
     let server = serve(Router::new().route("/", on_get(export)).layer(layer)).await;
     let answer = send_http2(server, get("/")).await;
     assert_eq!(answer.status(), 200);
-    until("some rows are sent", async || {
-        rows.load(Ordering::SeqCst) > 10
-    })
-    .await;
+    let begun = async || rows.load(Ordering::SeqCst) > 10;
+    until("some rows are sent", begun).await;
     // The caller hangs up without an end in sight.
     drop(answer);
     let charge = kept.lock().unwrap().clone().unwrap();
     until("the charge is closed", async || !charge.add(0)).await;
     let rows = rows.load(Ordering::SeqCst);
     let limiter = RateLimiter::new(&store, &name).unwrap();
-    until("they are charged", async || {
-        large.permits() - free(&limiter).await == rows
-    })
-    .await;
+    let charged = async || large.permits() - free(&limiter).await == rows;
+    until("they are charged", charged).await;
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tower::Service;
 use tower_ratelimit::{
     IntoRules, RateLimit, Rules,
-    key::{FromParts, KeyExtractor, Secret},
+    key::{ForwardedHeader, FromParts, KeyExtractor, Secret},
 };
 
 use super::{Inner, by_key};
@@ -46,10 +46,8 @@ pub(super) fn are_named<'a>(
         let Said { kind, says } = table.remove(what).expect(what);
         let found = found.expect(what);
         assert_eq!(found.to_string(), says, "{what}");
-        assert_eq!(
-            (format!("{:?}", found.kind()), found.reason()),
-            (kind, &*says)
-        );
+        assert_eq!(found.reason(), says, "{what}");
+        assert_eq!(format!("{:?}", found.kind()), kind, "{what}");
         assert_eq!(found.place(), None, "only files have lines");
         // `main` prints the same words first, then the kind.
         assert_eq!(format!("{found:?}"), format!("{says} ({:?})", found.kind()));
@@ -70,67 +68,50 @@ fn every_mistake_of_a_rule_is_named() {
     };
     let export = || by_key(5).named("export");
     let bad_header = Constant("k").or((PeerIp, FromHeader::new("x key").or_skip()));
+    let session = (PeerIp, FromHeader::credential("x-session"));
     let secret = Secret::new("k1", "0123456789abcdef0123456789abcdef").unwrap();
+    let digest = hour.by(FromHeader::new("x-key").digest(&secret));
+    let cookie = hour.by((PeerIp, FromHeader::new("cookie").plain()));
+    let in_all = FailurePolicy::local(1.5);
+    let shared = Rule::shared;
+    let (users, orders) = (shared("user:<key>").named("users"), shared("orders"));
+    let (mine, set) = (by_key(1).named("mine"), shared("api").or_init(hour));
     let mistakes = [
         ("a name with a blank", by_key(1).named("log in")),
         ("a tier with a blank", tiers(&["a b"])),
         ("no tiers", tiers(&[])),
         ("a tier twice", tiers(&["a", "a"])),
-        ("an empty shared name", Rule::shared("")),
+        ("an empty shared name", shared("")),
         ("a header's name with a blank", hour.by(bad_header)),
-        (
-            "a credential",
-            hour.by((PeerIp, FromHeader::credential("x-session"))),
-        ),
+        ("a credential", hour.by(session)),
         ("no network", hour.by(ClientIp::behind(["10/8"]))),
         ("too many hops", hour.by(ClientIp::hops(65))),
         ("too short a prefix", hour.by(PeerIp.ipv6_prefix(1))),
-        (
-            "a shared name without its key",
-            Rule::shared("user:<key>").named("users"),
-        ),
-        (
-            "a key that the shared name lacks",
-            Rule::shared("orders").by(PeerIp),
-        ),
+        ("a shared name without its key", users),
+        ("a key that the shared name lacks", orders.by(PeerIp)),
         ("a cost above the limit", export().cost(6)),
         ("a cost of nothing", export().cost(0)),
         ("a cost above that of a tier", tiers(&["a"]).cost(2)),
         ("a cost of nothing of a limit that is found", found(0)),
-        (
-            "a cost above the limit that is set",
-            Rule::shared("api").or_init(hour).cost(2),
-        ),
+        ("a cost above the limit that is set", set.cost(2)),
         ("more than all keys", export().enforce_share(101)),
-        (
-            "more than all of a limit",
-            export().on_failure(FailurePolicy::local(1.5)),
-        ),
-        (
-            "a limit for one that is not shared",
-            by_key(1).named("mine").or_init(hour),
-        ),
+        ("more than all of a limit", export().on_failure(in_all)),
+        ("a limit for one that is not shared", mine.or_init(hour)),
         ("a queue of none", by_key(1).wait(SECOND).queue(0)),
-        (
-            "a digest that observers would see",
-            by_key(1)
-                .by(FromHeader::new("x-key").digest(&secret))
-                .observe_keys(),
-        ),
-        (
-            "a credential that observers would see",
-            hour.by((PeerIp, FromHeader::new("cookie").plain()))
-                .observe_keys(),
-        ),
-        (
-            "no key that observers would see",
-            Rule::shared("api").observe_keys(),
-        ),
     ];
-    let found_at = |(what, rule)| (what, otherwise(rule).err());
-    are_named("rule", mistakes.map(found_at));
+    let observed = [
+        ("a digest that observers would see", digest),
+        ("a credential that observers would see", cookie),
+        ("no key that observers would see", shared("api")),
+    ];
+    let observed = observed.map(|(what, rule)| (what, rule.observe_keys()));
+    let mistakes = mistakes.into_iter().chain(observed);
+    are_named(
+        "rule",
+        mistakes.map(|(what, rule)| (what, otherwise(rule).err())),
+    );
     // A limit that is not known yet can be any.
-    for rule in [found(2), Rule::shared("api").cost(2)] {
+    for rule in [found(2), shared("api").cost(2)] {
         assert!(otherwise(rule).is_ok());
     }
 }
@@ -139,70 +120,45 @@ fn every_mistake_of_a_rule_is_named() {
 fn every_other_mistake_is_named() {
     const MS: Duration = Duration::from_millis(1);
     let memory = MemoryStore::new();
-    let redis = || RedisStore::builder("redis://127.0.0.1/");
+    let redis = |set: fn(RedisStoreBuilder) -> RedisStoreBuilder| {
+        let store = RedisStore::builder("redis://127.0.0.1/");
+        set(store).build().err()
+    };
+    let secret = |id, bytes: &[u8]| Secret::new(id, bytes).err();
     let layer = || RateLimitLayer::builder(&memory);
     let twice = layer().on("/a", by_key(1)).otherwise(by_key(2));
     let no_queue = layer().otherwise(by_key(1)).queue(0);
     let limiter = || RateLimiter::new(&memory, "hot").unwrap();
     let window = || limiter().algorithm(Algorithm::FixedWindow);
     assert!(window().lease(Duration::ZERO).is_ok());
+    let (second, microsecond) = (Limit::per_second(1), Duration::from_micros(1));
+    let nowhere = RedisStore::open("ftp://127.0.0.1/");
+    let no_method = layer().on_grpc("/a.B/C", by_key(1));
+    let twice_in_one = layer().on("/a", [by_key(1), by_key(2)]);
+    let in_place = layer().on("/a", by_key(1)).rules(Rules::new());
     are_named(
         "other",
         [
             ("no permits", Limit::try_new(0, MS).err()),
             ("half a millisecond", Limit::try_new(1, MS / 2).err()),
-            (
-                "a short keep-alive time",
-                Limit::per_second(1).keep_alive(MS).err(),
-            ),
-            (
-                "a secret's id with a blank",
-                Secret::new("k 1", [0; 32]).err(),
-            ),
-            ("a short secret", Secret::new("k1", [0; 31]).err()),
+            ("a short keep-alive time", second.keep_alive(MS).err()),
+            ("a secret's id with a blank", secret("k 1", &[0; 32])),
+            ("a short secret", secret("k1", &[0; 31])),
             // What is shown must not be it.
-            (
-                "a secret the other way round",
-                Secret::new("hunter2", b"k1").err(),
-            ),
-            (
-                "a prefix with a blank",
-                redis().prefix("my shop").build().err(),
-            ),
-            (
-                "a client id with a blank",
-                redis().client_id("a b").build().err(),
-            ),
-            ("a breaker of too many", redis().breaker(33).build().err()),
-            (
-                "no address of Redis",
-                RedisStore::open("ftp://127.0.0.1/").err(),
-            ),
+            ("a secret the other way round", secret("hunter2", b"k1")),
+            ("a prefix with a blank", redis(|it| it.prefix("my shop"))),
+            ("a client id with a blank", redis(|it| it.client_id("a b"))),
+            ("a breaker of too many", redis(|it| it.breaker(33))),
+            ("no address of Redis", nowhere.err()),
             ("no path", layer().on("login", by_key(1)).build().err()),
-            (
-                "no gRPC method",
-                layer().on_grpc("/a.B/C", by_key(1)).build().err(),
-            ),
+            ("no gRPC method", no_method.build().err()),
             ("a name in two entries", twice.build().err()),
-            (
-                "a name twice in one",
-                layer().on("/a", [by_key(1), by_key(2)]).build().err(),
-            ),
+            ("a name twice in one", twice_in_one.build().err()),
             ("a layer's queue of none", no_queue.build().err()),
-            (
-                "rules in place of others",
-                layer()
-                    .on("/a", by_key(1))
-                    .rules(Rules::new())
-                    .build()
-                    .err(),
-            ),
+            ("rules in place of others", in_place.build().err()),
             ("an open brace", RateLimiter::new(&memory, "{orders").err()),
             ("a limiter's slots", limiter().slots(9).err()),
-            (
-                "a limiter's lease",
-                limiter().lease(Duration::from_micros(1)).err(),
-            ),
+            ("a limiter's lease", limiter().lease(microsecond).err()),
             ("a lease of a window", window().lease(MS).err()),
         ],
     );
@@ -260,12 +216,9 @@ fn what_a_known_limit_cannot_have_is_named() {
     }
     // Elsewhere it is not known.
     let short = limit_by(|_| Limit::new(5, millis(999)));
-    let (found, shared) = (Rule::new("api", short, PeerIp), || Rule::shared("api"));
-    for rule in [
-        found.slots(1000),
-        shared().slots(10_000),
-        shared().lease(HOUR),
-    ] {
+    let (found, shared) = (Rule::new("api", short, PeerIp), Rule::shared("api"));
+    let (slots, lease) = (shared.clone().slots(10_000), shared.lease(HOUR));
+    for rule in [found.slots(1000), slots, lease] {
         assert!(otherwise(rule).is_ok());
     }
 }
@@ -318,15 +271,29 @@ fn a_tier_is_named_as_a_rule_is() {
     assert_duplicate(both.build(), "api.free");
 }
 
-/// Closures' types have no names of their own: two closures of one function must not be confused.
+/// Rules of one name must have the same key. How a client is found is part of it. Closures' types
+/// have no names of their own: two closures of one function must not be confused.
 #[test]
-fn closures_are_different_keys() {
+fn different_keys_are_not_confused() {
     let build = |a: Rule, b: Rule| {
-        RateLimitLayer::builder(&MemoryStore::new())
-            .on("/a", a)
-            .otherwise(b)
-            .build()
+        let layer = RateLimitLayer::builder(&MemoryStore::new()).on("/a", a);
+        layer.otherwise(b).build()
     };
+    let client = || ClientIp::behind(["10.0.0.0/8"]);
+    let found = |client: ClientIp| Limit::per_hour(1).by(client);
+    for other in [
+        ClientIp::behind(["10.0.0.0/9"]),
+        ClientIp::hops(1),
+        client().ipv6_prefix(64),
+        client().header(ForwardedHeader::Forwarded),
+        client().peer(|_| None),
+    ] {
+        assert_duplicate(build(found(client()), found(other)), "default");
+    }
+    let by_closure = || client().peer(|_| None);
+    assert!(build(found(client()), found(client())).is_ok());
+    assert!(build(found(by_closure()), found(by_closure())).is_ok());
+
     let header = |parts: &Parts, name: &str| Some(parts.headers.get(name)?.as_bytes().to_vec());
 
     let a = Limit::per_hour(1).by(FromParts(move |parts: &Parts| header(parts, "a")));
@@ -341,8 +308,8 @@ fn closures_are_different_keys() {
     assert_duplicate(built, "default");
 
     // The same code is the same key, wherever it is built.
-    let built =
-        || Limit::per_hour(1).by(FromParts(|parts: &Parts| Some(parts.uri.path().to_owned())));
+    let path = || FromParts(|parts: &Parts| Some(parts.uri.path().to_owned()));
+    let built = || Limit::per_hour(1).by(path());
     assert!(build(built(), built()).is_ok());
 }
 
@@ -380,12 +347,8 @@ fn the_error_is_the_inner_services() {
 /// Their costs are charged and settled as one, so they must agree in algorithm and slots.
 #[test]
 fn rules_of_one_limiter_agree() {
-    let shared = |name: &str| {
-        Rule::shared("org")
-            .or_init(Limit::per_hour(100))
-            .named(name)
-    };
-    let (one, other) = (|| shared("one"), || shared("other"));
+    let shared = || Rule::shared("org").or_init(Limit::per_hour(100));
+    let (one, other) = (|| shared().named("one"), || shared().named("other"));
     assert!(otherwise([one(), other()]).is_ok());
     let said = "rules \"one\" and \"other\" of one entry charge the same limiter: ";
     for rules in [

@@ -27,7 +27,7 @@ fn named(store: &MemoryStore, name: &str, permits: u64) -> RateLimitLayer {
 }
 
 /// Keeps the extensions of the requests that reach it.
-fn watched() -> (
+pub(super) fn watched() -> (
     Arc<Mutex<Extensions>>,
     impl Service<Request<String>, Response = Response<String>, Error = Infallible, Future: Send> + Clone,
 ) {
@@ -35,7 +35,7 @@ fn watched() -> (
     let keep = Arc::clone(&seen);
     let service = service_fn(move |request: Request<String>| {
         *keep.lock().unwrap() = request.into_parts().0.extensions;
-        std::future::ready(Ok(Response::new(String::new())))
+        std::future::ready(Ok(Response::new("inner".to_owned())))
     });
     (seen, service)
 }
@@ -132,40 +132,19 @@ async fn what_no_rule_counts_passes_untouched() {
         ("origin", "https://shop.example"),
         ("access-control-request-method", "POST"),
     ];
+    let of = |rule: Rule| builder().otherwise(rule);
+    let off = || of(by_key(1)).enabled(false);
+    let elsewhere = builder().on("/limited", by_key(1));
     let allowed = Rules::new().allow(Requests::on("/")).otherwise(by_key(1));
     let skips = Limit::per_hour(1).by(FromHeader::new("x-key").or_skip());
     for (what, layer, request) in [
-        (
-            "it is off",
-            builder().otherwise(by_key(1)).enabled(false),
-            request("a"),
-        ),
-        (
-            "no key, and it is off",
-            builder().otherwise(by_key(1)).enabled(false),
-            anonymous(),
-        ),
-        (
-            "no entry has it",
-            builder().on("/limited", by_key(1)),
-            request("a"),
-        ),
+        ("it is off", off(), request("a")),
+        ("no key, and it is off", off(), anonymous()),
+        ("no entry has it", elsewhere, request("a")),
         ("it is allowed", builder().rules(allowed), request("a")),
-        (
-            "its key may be missing",
-            builder().otherwise(skips),
-            anonymous(),
-        ),
-        (
-            "it is free",
-            builder().otherwise(by_key(1).cost_by(|_| 0)),
-            request("a"),
-        ),
-        (
-            "a preflight",
-            builder().otherwise(by_key(1)),
-            asking("OPTIONS /", &signs),
-        ),
+        ("its key may be missing", of(skips), anonymous()),
+        ("it is free", of(by_key(1).cost_by(|_| 0)), request("a")),
+        ("a preflight", of(by_key(1)), asking("OPTIONS /", &signs)),
     ] {
         let (seen, inner) = watched();
         let service = layer.build().unwrap().layer(inner);

@@ -3,13 +3,11 @@
 use crate::scene::*;
 use http::request::Parts;
 use proptest::prelude::*;
-use tower_ratelimit::{
-    Rules, Tiers,
-    key::{Constant, FromHeader, FromParts, PeerIp},
-    limit_by,
-};
+use tower_ratelimit::{Rules, key::FromParts};
 
-use super::{Inner, asking, status};
+use super::{asking, by_key, code};
+
+on_both_stores!(those_of_a_layer_are_those_of_requests);
 
 fn key() -> FromHeader {
     FromHeader::new("x-key")
@@ -21,54 +19,26 @@ fn rules(name: &str) -> Rules {
         Some(_) => "paid",
         None => "free",
     });
+    let three = Limit::per_hour(3);
+    let hourly = |name| Rule::new(name, three, key());
+    let found = limit_by(move |_: &Parts| three);
+    let template = format!("{name}:<key>");
+    let [exact, template] = [name, &template].map(|name| Rule::shared(name).or_init(three));
     Rules::new()
-        .on("/one", Limit::per_hour(3).by(key()).named("one"))
-        .on(
-            "/gcra",
-            Limit::per_hour(3)
-                .by(key())
-                .named("gcra")
-                .algorithm(Algorithm::Gcra),
-        )
-        .on(
-            "/slots",
-            Limit::per_hour(3).by(key()).named("slots").slots(100),
-        )
-        .on(
-            "/both",
-            Limit::per_hour(3).by((key(), Constant("it"))).named("both"),
-        )
+        .on("/one", hourly("one"))
+        .on("/gcra", hourly("gcra").algorithm(Algorithm::Gcra))
+        .on("/slots", hourly("slots").slots(100))
+        .on("/both", three.by((key(), Constant("it"))).named("both"))
         .on("/tiers", Rule::new("plan", tiers, key()))
-        .on(
-            "/found",
-            Rule::new("found", limit_by(|_: &Parts| Limit::per_hour(3)), key()),
-        )
-        .on(
-            "/exact",
-            Rule::shared(name)
-                .or_init(Limit::per_hour(3))
-                .named("exact"),
-        )
-        .on(
-            "/template",
-            Rule::shared(&format!("{name}:<key>"))
-                .by(key())
-                .or_init(Limit::per_hour(3))
-                .named("template"),
-        )
+        .on("/found", Rule::new("found", found, key()))
+        .on("/exact", exact.named("exact"))
+        .on("/template", template.by(key()).named("template"))
 }
 
-async fn left(limiter: &RateLimiter) -> u64 {
-    limiter.available_permits().await.unwrap()
-}
-
-async fn are_those_of_requests(store: &impl Store) {
+async fn those_of_a_layer_are_those_of_requests(store: impl Store) {
     let name = unique("orders");
-    let layer = RateLimitLayer::builder(store)
-        .rules(rules(&name))
-        .build()
-        .unwrap();
-    let service = layer.layer(Inner::default());
+    let layer = RateLimitLayer::builder(&store).rules(rules(&name));
+    let layer = layer.build().unwrap();
     let user = unique("ann ");
     for (path, rule, key) in [
         ("/one", "one", &[&*user][..]),
@@ -81,9 +51,11 @@ async fn are_those_of_requests(store: &impl Store) {
         ("/template", "template", &[&user]),
     ] {
         let request = || asking(&format!("GET {path}"), &[("x-key", &user)]);
-        assert_eq!(status(&service, request()).await, 200);
+        let decision = decide(&layer, request()).await;
+        let limit = decision.limits().next().unwrap();
+        assert_eq!((limit.name(), limit.permits()), (rule, 3));
         let limiter = layer.limiter(rule, key).unwrap();
-        assert_eq!(left(&limiter).await, 2, "{rule}");
+        assert_eq!(free(&limiter).await, 2, "{rule}");
         let [of_request] = &layer.limiters_of(&request().into_parts().0)[..] else {
             panic!("{rule}");
         };
@@ -92,73 +64,35 @@ async fn are_those_of_requests(store: &impl Store) {
         for _ in 0..2 {
             if rule == "gcra" {
                 // In Redis its limit is in each call, and not stored.
-                assert_eq!(status(&service, request()).await, 200);
+                assert_eq!(code(&layer, request()).await, 200);
                 continue;
             }
             let taken = limiter.try_acquire().await;
             assert!(taken.is_ok_and(|taken| taken.is_allowed()), "{rule}");
         }
-        assert_eq!(status(&service, request()).await, 429, "{rule}");
+        assert_eq!(code(&layer, request()).await, 429, "{rule}");
         assert!(of_request.delete().await.unwrap());
-        assert_eq!(status(&service, request()).await, 200, "{rule}");
+        assert_eq!(code(&layer, request()).await, 200, "{rule}");
     }
-}
-
-#[tokio::test]
-async fn those_in_memory_are_those_of_requests() {
-    are_those_of_requests(&MemoryStore::new()).await;
-}
-
-#[tokio::test]
-async fn those_in_redis_are_those_of_requests() {
-    are_those_of_requests(&shared_redis().build().unwrap()).await;
 }
 
 #[test]
 fn what_is_not_there_is_named() {
-    let layer = RateLimitLayer::builder(&MemoryStore::new())
-        .rules(rules("n"))
-        .build();
-    let layer = layer.unwrap();
-    let none: [&str; 0] = [];
-    for (rule, key, kind, said) in [
-        (
-            "two",
-            &["ann"][..],
-            ConfigErrorKind::Rule,
-            "there is no rule \"two\": there are [",
-        ),
-        (
-            "plan",
-            &["ann"],
-            ConfigErrorKind::Rule,
-            "there is no rule \"plan\": there are [",
-        ),
-        (
-            "one",
-            &none,
-            ConfigErrorKind::Key,
-            "rule \"one\" counts by a key",
-        ),
-        (
-            "exact",
-            &["ann"],
-            ConfigErrorKind::Key,
-            "rule \"exact\" counts by no key",
-        ),
-    ] {
-        mistake(layer.limiter(rule, key), kind, said);
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules("n"));
+    let layer = layer.build().unwrap();
+    for rule in ["two", "plan"] {
+        let said = format!("there is no rule {rule:?}: there are [");
+        mistake(layer.limiter(rule, ["ann"]), ConfigErrorKind::Rule, &said);
+    }
+    for (rule, key, by) in [("exact", &["ann"][..], "no key"), ("one", &[], "a key")] {
+        let said = format!("rule {rule:?} counts by {by}");
+        mistake(layer.limiter(rule, key), ConfigErrorKind::Key, &said);
     }
     let parts = |line| asking(line, &[]).into_parts().0;
     assert_eq!(layer.limiters_of(&parts("GET /one")).len(), 0);
     assert_eq!(layer.limiters_of(&parts("GET /elsewhere")).len(), 0);
-    let of_peer = layer_of(
-        &MemoryStore::new(),
-        [
-            Limit::per_hour(1).by(PeerIp).named("peer"),
-            Limit::per_hour(1).by(key()).named("key"),
-        ],
-    );
+    let of_peer = Limit::per_hour(1).by(PeerIp).named("peer");
+    let of_peer = layer_of(&MemoryStore::new(), [of_peer, by_key(1)]);
     let parts = asking("GET /", &[("x-key", "a")]).into_parts().0;
     assert_eq!(of_peer.limiters_of(&parts).len(), 1);
 }

@@ -110,18 +110,15 @@ async fn keys_are_listed_as_they_are() {
 #[tokio::test]
 async fn methods_and_paths_are_listed() {
     let long = Requests::on_request(|parts| parts.uri.path().len() > 3);
+    let (orders, list) = ("a.Orders", "a.Orders/List");
     for (listed, line, expected) in [
         (Requests::on("GET /health"), "GET /health", true),
         (Requests::on("GET /health"), "HEAD /health", true),
         (Requests::on("GET /health"), "POST /health", false),
         (Requests::on("/static/{*rest}"), "GET /static/a/b", true),
         (Requests::on("/static/{*rest}"), "GET /other/a", false),
-        (Requests::on_grpc("a.Orders"), "POST /a.Orders/Create", true),
-        (
-            Requests::on_grpc("a.Orders/List"),
-            "POST /a.Orders/Create",
-            false,
-        ),
+        (Requests::on_grpc(orders), "POST /a.Orders/Create", true),
+        (Requests::on_grpc(list), "POST /a.Orders/Create", false),
         (long.clone(), "GET /long", true),
         (long, "GET /a", false),
     ] {
@@ -156,17 +153,16 @@ async fn a_denied_request_is_answered_in_its_protocol() {
     let layer = builder(rules).build().unwrap();
     let denied = answer(&layer, request("a")).await;
     assert_eq!(denied.status(), 403);
-    assert_eq!(
-        header_of(&denied, "content-type"),
-        Some("application/problem+json")
-    );
-    assert_eq!(header_of(&denied, "cache-control"), Some("no-store"));
-    assert_eq!(header_of(&denied, "retry-after"), None);
+    for (name, value) in [
+        ("content-type", Some("application/problem+json")),
+        ("cache-control", Some("no-store")),
+        ("retry-after", None),
+    ] {
+        assert_eq!(header_of(&denied, name), value, "{name}");
+    }
     let refusal = refusal(&denied);
-    assert_eq!(
-        (refusal.kind(), refusal.retry_after()),
-        (RefusalKind::Blocked, None)
-    );
+    assert_eq!(refusal.kind(), RefusalKind::Blocked);
+    assert_eq!(refusal.retry_after(), None);
     assert_eq!(decision_of(&denied).source(), Source::None);
     let expected = serde_json::json!({
         "type": "about:blank", "title": "Forbidden", "status": 403, "detail": "the request is blocked",
@@ -186,14 +182,12 @@ async fn a_denied_request_is_answered_in_its_protocol() {
 #[test]
 fn mistakes_in_lists_are_named() {
     let networks = |network: &str| Requests::from_networks(PeerIp, ["192.0.2.1", network]);
+    let no_header = Requests::with_key(FromHeader::new("x key"), ["a"]);
     let listed = [
         ("no network", networks("10/8")),
         ("an empty network", networks("")),
         ("bits beyond a prefix", networks("10.0.0.1/8")),
-        (
-            "no header",
-            Requests::with_key(FromHeader::new("x key"), ["a"]),
-        ),
+        ("no header", no_header),
         ("no path", Requests::on("health")),
         ("no gRPC method", Requests::on_grpc("/a")),
     ];
@@ -218,19 +212,11 @@ async fn one_limiter_by_two_algorithms_admits_nothing() {
         let rule = Rule::shared(name).or_init(Limit::per_minute(1_000));
         rule.on_failure(FailurePolicy::Allow)
     };
-    let each = shared("orders:<key>")
-        .by(FromHeader::new("x-key"))
-        .named("each");
-    let vip = shared("orders:vip")
-        .algorithm(Algorithm::FixedWindow)
-        .named("vip");
+    let each = shared("orders:<key>").by(FromHeader::new("x-key"));
+    let vip = shared("orders:vip").algorithm(Algorithm::FixedWindow);
+    let rules = [each.named("each"), vip.named("vip")];
     for (key, status) in [("ann", 200), ("vip", 503)] {
-        let rules = [each.clone(), vip.clone()];
-        let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(rules);
-        assert_eq!(
-            code(&layer.build().unwrap(), request(key)).await,
-            status,
-            "{key}"
-        );
+        let layer = layer_of(&MemoryStore::new(), rules.clone());
+        assert_eq!(code(&layer, request(key)).await, status, "{key}");
     }
 }

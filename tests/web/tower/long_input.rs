@@ -27,11 +27,8 @@ async fn a_header_beyond_its_length_is_refused_by_name() {
     let by_key = RateLimitLayer::new(&store, Limit::per_hour(1).by(key()));
     let refused = answer(&by_key, request(&"y".repeat(LONGEST + 1))).await;
     assert_eq!(refused.status(), 431);
-    assert_eq!(
-        header_of(&refused, "retry-after"),
-        None,
-        "waiting does not help"
-    );
+    // Waiting does not help.
+    assert_eq!(header_of(&refused, "retry-after"), None);
     assert_eq!(refusal(&refused).kind(), RefusalKind::KeyTooLong);
     assert_eq!(refusal(&refused).missing(), Some("x-key"));
     let said = "the request has more than 16384 bytes of what it is limited by: x-key";
@@ -42,14 +39,16 @@ async fn a_header_beyond_its_length_is_refused_by_name() {
 
     // Otherwise a caller could hide its identity with a long value.
     let key = || key().max_len(10);
-    for layer in [
-        layer(Limit::per_hour(1).by(key())),
-        layer(Limit::per_hour(1).by(key().digest(&secret()))),
-        layer(Limit::per_hour(1).by(key().or(Route::new()))),
-        layer(Limit::per_hour(1).by(FromHeader::new("x-none").or(key()).or_shared())),
-        layer(Limit::per_hour(1).by(key().or_skip())),
-        layer(Limit::per_hour(1).by((Route::new(), key()))),
+    let hour = Limit::per_hour(1);
+    for rule in [
+        hour.by(key()),
+        hour.by(key().digest(&secret())),
+        hour.by(key().or(Route::new())),
+        hour.by(FromHeader::new("x-none").or(key()).or_shared()),
+        hour.by(key().or_skip()),
+        hour.by((Route::new(), key())),
     ] {
+        let layer = layer(rule);
         assert_eq!(code(&layer, request(&"y".repeat(11))).await, 431);
         assert_eq!(code(&layer, request(&"y".repeat(10))).await, 200);
     }
@@ -79,14 +78,11 @@ async fn a_grpc_caller_must_not_come_back() {
     let by_key = layer(Limit::per_hour(1).by(FromHeader::new("x-key").max_len(10)));
     let key = "y".repeat(11);
     let fields = [("x-key", &*key), ("content-type", "application/grpc")];
-    let call = asking("POST /", &fields);
-    let refused = answer(&by_key, call).await;
+    let refused = answer(&by_key, asking("POST /", &fields)).await;
+    let message = "the request has more than 10 bytes of what it is limited by: x-key";
     for (name, value) in [
         ("grpc-status", "3"),
-        (
-            "grpc-message",
-            "the request has more than 10 bytes of what it is limited by: x-key",
-        ),
+        ("grpc-message", message),
         ("grpc-retry-pushback-ms", "-1"),
     ] {
         assert_eq!(header_of(&refused, name), Some(value));
@@ -97,9 +93,7 @@ async fn a_grpc_caller_must_not_come_back() {
 fn least(key: impl KeyExtractor, parts: &Parts) -> u64 {
     let by_key = layer(Limit::per_hour(u64::from(u32::MAX)).by(key));
     let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
+        let runtime = runtime();
         let times = (0..5).map(|_| {
             let begin = processor_time();
             for _ in 0..4 {
@@ -127,23 +121,17 @@ fn long(uri: &str, header: &str, piece: &str, bytes: usize) -> Parts {
 fn keys_cost_what_their_bytes_cost() {
     let header = |parts: &Parts| Some(parts.headers.get("x-key")?.as_bytes().to_vec());
     let (few, many) = (10_000, 100_000);
-    let compare = |what: &str, times: [u64; 2]| {
-        println!(
-            "{what}: {} ns for {few} bytes, {} ns for {many}",
-            times[0], times[1]
-        );
+    let compare = |what: &str, [least, most]: [u64; 2]| {
+        println!("{what}: {least} ns for {few} bytes, {most} ns for {many}");
         // The least of few bytes may be the noise of the clock; a square would be a hundred times
         // as much.
-        let most = 20 * times[0].max(20_000);
-        assert!(times[1] <= most, "{what}: {times:?}");
+        assert!(most <= 20 * least.max(20_000), "{what}: {least} {most}");
     };
     for piece in ["y", "%{"] {
         let parts = [few, many].map(|bytes| long("/", "x-key", piece, bytes));
-        let digest = || FromParts(header).digest(&secret());
-        compare(
-            "a closure",
-            parts.each_ref().map(|it| least(FromParts(header), it)),
-        );
+        let closure = || FromParts(header);
+        let digest = || closure().digest(&secret());
+        compare("a closure", parts.each_ref().map(|it| least(closure(), it)));
         compare("a digest", parts.each_ref().map(|it| least(digest(), it)));
     }
     for path in [

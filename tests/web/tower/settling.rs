@@ -209,8 +209,8 @@ async fn debt_brings_back(way: Way) {
     let rule = |limit: Limit| way.rule(limit.by(FromHeader::new("x-key")));
     // As long as so many permits take.
     let seconds = if way == Way::Gcra { 2 } else { 1 };
-    let clock = ManualClock::new();
-    let memory = MemoryStore::new().clock(clock.clone()).max_limiters(1);
+    let (memory, clock) = MemoryStore::manual();
+    let memory = memory.max_limiters(1);
     let layer = RateLimitLayer::new(&memory, rule(Limit::per_second(10)));
     let answers = Answers::default();
     let service = layer.layer(answers.service());

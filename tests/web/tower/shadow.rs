@@ -1,6 +1,6 @@
 //! Shadow rules: their counts, their reports, and that they refuse no request.
 
-use super::{anonymous, answer, asking, redis, request};
+use super::{anonymous, answer, asking, by_key, redis, request};
 use crate::scene::*;
 
 on_both_stores!(
@@ -12,9 +12,7 @@ on_both_stores!(
 );
 
 fn rule(name: &str, permits: u64) -> Rule {
-    Limit::per_hour(permits)
-        .by(FromHeader::new("x-key"))
-        .named(name)
+    by_key(permits).named(name)
 }
 
 async fn send(layer: &RateLimitLayer, request: Request<String>) -> (StatusCode, Option<Decision>) {
@@ -44,26 +42,18 @@ fn states(decision: &Decision) -> Vec<LimitState> {
 async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
     let layer = layer_of(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
     let mut waits = Vec::new();
-    for (status, limits, receipts) in [
-        (200, [("kept", true, false, 2), ("tried", true, true, 1)], 2),
-        (200, [("kept", true, false, 1), ("tried", true, true, 0)], 2),
+    for (status, kept, tried, receipts) in [
+        (200, (true, 2), (true, 1), 2),
+        (200, (true, 1), (true, 0), 2),
         // Taken by the other alone.
-        (
-            200,
-            [("kept", true, false, 0), ("tried", false, true, 0)],
-            1,
-        ),
-        (
-            429,
-            [("kept", false, false, 0), ("tried", false, true, 0)],
-            0,
-        ),
+        (200, (true, 0), (false, 0), 1),
+        (429, (false, 0), (false, 0), 0),
     ] {
         let (answered, decision) = send(&layer, request("a")).await;
         let decision = decision.unwrap();
         assert_eq!(answered, status);
-        let expected =
-            limits.map(|(name, room, shadow, left)| (name.to_owned(), room, shadow, Some(left)));
+        let state = |name: &str, (room, left), shadow| (name.to_owned(), room, shadow, Some(left));
+        let expected = [state("kept", kept, false), state("tried", tried, true)];
         assert_eq!(states(&decision), expected);
         match &decision {
             Decision::Allow(grant) => assert_eq!(grant.receipts().len(), receipts),
@@ -91,10 +81,8 @@ async fn a_layer_tries_out_all_its_rules(store: impl Store) {
         let rule = way.rule(rule(&unique("alone"), 1));
         // The other limit is not reported: it refuses nothing, not even a cost above its rate.
         let costs = rule.cost_by(|parts| if parts.uri.path() == "/all" { 2 } else { 1 });
-        let layer = RateLimitLayer::builder(&store)
-            .otherwise(costs)
-            .shadow(true);
-        let layer = layer.build().unwrap();
+        let layer = RateLimitLayer::builder(&store).otherwise(costs);
+        let layer = layer.shadow(true).build().unwrap();
         for (path, room) in [("/", true), ("/", false), ("/all", false)] {
             let request = asking(&format!("GET {path}"), &[("x-key", "a")]);
             let (status, decision) = send(&layer, request).await;
@@ -123,16 +111,9 @@ async fn callers_see_nothing_of_a_shadow_rule() {
 /// A request that a rule cannot count for itself passes it by, and meets the others.
 async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
     let unset = || Rule::shared(&unique("unset")).named("unset");
-    let no_key = || {
-        Limit::per_hour(5)
-            .by(FromHeader::new("x-none"))
-            .named("no-key")
-    };
-    for tried in [
-        unset().shadow(),
-        no_key().shadow(),
-        no_key().enforce_share(99),
-    ] {
+    let no_key = || Rule::new("no-key", Limit::per_hour(5), FromHeader::new("x-none"));
+    let (tried, in_part) = (no_key().shadow(), no_key().enforce_share(99));
+    for tried in [unset().shadow(), tried, in_part] {
         let alone = layer_of(&store, [tried.clone().on_failure(FailurePolicy::Deny)]);
         assert_eq!(send(&alone, request("a")).await.0, 200, "{tried:?}");
         let name = unique("kept");
@@ -148,8 +129,7 @@ async fn mistakes_of_a_shadow_rule_refuse_nothing(store: impl Store) {
         assert_eq!(send(&layer, request("a")).await.0, status);
     }
     let both = layer_of(&store, [rule("kept", 1), rule("tried", 1).shadow()]);
-    let of_the_one_that_refuses = send(&both, anonymous()).await.0;
-    assert_eq!(of_the_one_that_refuses, 401);
+    assert_eq!(send(&both, anonymous()).await.0, 401);
 }
 
 #[tokio::test]
@@ -174,8 +154,7 @@ async fn a_full_store_refuses_nothing_for_a_shadow_rule() {
     let store = MemoryStore::new().max_limiters(1);
     // Too large to be counted by an estimate, or not.
     for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
-        let tried = rule("tried", permits).shadow();
-        let tried = tried.named(&format!("tried-{user}"));
+        let tried = rule(&format!("tried-{user}"), permits).shadow();
         let layer = layer_of(&store, [rule("kept", 2), tried]);
         for status in [200, 200, 429] {
             let (answered, decision) = send(&layer, request(user)).await;

@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::{Decisions, IntoRules};
 
-use super::{Inner, by_key, request};
+use super::{Inner, by_key, extensions::watched, request};
 
 fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);
@@ -45,15 +45,11 @@ async fn rules_that_differ_are_charged_by_each() {
     let store = MemoryStore::new();
     // One limiter in all of them, so that each charge of it is seen.
     let on = |limiter: &str| Rule::shared(limiter).or_init(Limit::per_hour(6));
+    let dear = on("cost").named("dear").cost(2);
     for (limiter, outer, inner, expected) in [
         ("same", on("same"), on("same"), 6),
         ("label", on("label"), on("label").named("other"), 3),
-        (
-            "cost",
-            on("cost").named("cheap"),
-            on("cost").named("dear").cost(2),
-            2,
-        ),
+        ("cost", on("cost").named("cheap"), dear, 2),
         ("by", on("by").cost_by(|_| 1), on("by").cost_by(|_| 1), 3),
         ("fixed", on("fixed").cost_by(|_| 1), on("fixed"), 3),
         ("costly", on("costly").cost(2), on("costly").cost(2), 3),
@@ -79,14 +75,12 @@ async fn of_a_list_the_rules_that_are_new_are_charged() {
     for inner in [[both.clone(), more.clone()], [more, both]] {
         let service = outer.layer(layer_of(&store, inner).layer(Inner::default()));
         let answer = service.oneshot(request("a")).await.unwrap();
-        let decision = answer.extensions().get::<Decision>().unwrap();
-        let met: Vec<_> = decision.limits().map(|it| it.name().to_owned()).collect();
+        let limits = decision_of(&answer).limits();
+        let met: Vec<_> = limits.map(|it| it.name().to_owned()).collect();
         assert_eq!(met, ["more"]);
     }
     // Two requests, two charges each.
-    let service = outer.layer(Inner::default());
-    let answer = service.oneshot(request("a")).await.unwrap();
-    let decision = answer.extensions().get::<Decision>().unwrap();
+    let decision = decide(&outer, request("a")).await;
     assert_eq!(decision.limits().next().unwrap().remaining(), Some(6));
 }
 
@@ -97,10 +91,8 @@ async fn other_callers_are_other_limiters() {
     let inner = layer_of(&store, rule()).layer(Inner::default());
     // Between the layers the request becomes another caller's.
     let between = service_fn(move |mut request: Request<String>| {
-        let other = request.headers()["x-key"].to_str().unwrap().repeat(2);
-        request
-            .headers_mut()
-            .insert("x-key", other.parse().unwrap());
+        let key = request.headers_mut().get_mut("x-key").unwrap();
+        *key = key.to_str().unwrap().repeat(2).parse().unwrap();
         inner.clone().oneshot(request)
     });
     let service = layer_of(&store, rule()).layer(between);
@@ -130,20 +122,14 @@ async fn a_layer_can_charge_always() {
 #[tokio::test]
 async fn a_charge_counts_until_its_answer_is_over() {
     let store = MemoryStore::new();
-    let seen: Arc<Mutex<Option<Charge>>> = Arc::default();
-    let keep = Arc::clone(&seen);
-    let inner = service_fn(move |request: Request<String>| {
-        *keep.lock().unwrap() = request.extensions().get::<Charge>().cloned();
-        std::future::ready(Ok::<_, Infallible>(Response::new("answer".to_owned())))
-    });
+    let (seen, inner) = watched();
     let first = layer_of(&store, by_key(2)).layer(inner.clone());
     let second = layer_of(&store, by_key(2)).layer(inner);
     let answer = first.oneshot(request("a")).await.unwrap();
     let again = || {
         let mut request = request("a");
-        request
-            .extensions_mut()
-            .insert(seen.lock().unwrap().clone().unwrap());
+        let charge = seen.lock().unwrap().get::<Charge>().cloned();
+        request.extensions_mut().insert(charge.unwrap());
         request
     };
     let open = second.clone().oneshot(again()).await.unwrap();
@@ -175,9 +161,6 @@ async fn a_handler_corrects_the_one_charge() {
 #[tokio::test]
 async fn an_outer_shadow_rule_does_not_replace_an_inner_one() {
     let store = MemoryStore::new();
-    let (tried, kept) = (by_key(2).shadow(), by_key(2));
-    assert_eq!(
-        passed(&layer_of(&store, tried), &layer_of(&store, kept)).await,
-        2
-    );
+    let [tried, kept] = [by_key(2).shadow(), by_key(2)].map(|rule| layer_of(&store, rule));
+    assert_eq!(passed(&tried, &kept).await, 2);
 }

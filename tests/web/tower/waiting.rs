@@ -27,8 +27,8 @@ struct Stage<S> {
 
 impl Stage<MemoryStore> {
     fn memory() -> Self {
-        let clock = ManualClock::new();
-        Self::new(MemoryStore::new().clock(clock.clone()), clock)
+        let (store, clock) = MemoryStore::manual();
+        Self::new(store, clock)
     }
 }
 
@@ -71,10 +71,6 @@ impl<S: Store> Stage<S> {
             tokio::task::yield_now().await;
         }
     }
-
-    fn advance(&self, by: Duration) {
-        self.clock.advance(by);
-    }
 }
 
 type Answer = (StatusCode, Option<Decision>);
@@ -98,20 +94,17 @@ async fn requests_are_held_and_let_pass_in_order(store: impl Store, clock: Manua
     let third = stage.send(&layer, request("a"));
     stage.settle().await;
     assert_eq!(stage.inner.calls(), 1, "they wait");
-    // The fourth would wait for thirty seconds.
     let fourth = stage.send(&layer, request("a")).await.unwrap();
-    assert_eq!(
-        refusal(&fourth),
-        (RefusalKind::OverLimit, Some(30 * SECOND))
-    );
+    let would_wait = Some(30 * SECOND);
+    assert_eq!(refusal(&fourth), (RefusalKind::OverLimit, would_wait));
     // Another caller has a line of its own.
     assert_eq!(stage.status(&layer, request("b")).await, 200);
 
-    stage.advance(10 * SECOND);
+    stage.clock.advance(10 * SECOND);
     assert_eq!(second.await.unwrap().0, 200);
     assert!(!third.is_finished(), "in order");
     stage.settle().await;
-    stage.advance(10 * SECOND);
+    stage.clock.advance(10 * SECOND);
     assert_eq!(third.await.unwrap().0, 200);
     assert_eq!(stage.inner.calls(), 4);
 }
@@ -186,17 +179,15 @@ async fn a_caller_that_disconnects_leaves_the_queue(store: impl Store, clock: Ma
     stage.settle().await;
     // If a call is under way when the clock is moved, it was too early and is repeated later.
     until("the one behind is let pass", async || {
-        stage.advance(10 * SECOND);
+        stage.clock.advance(10 * SECOND);
         behind.is_finished()
     })
     .await;
     let (status, decision) = behind.await.unwrap();
     assert_eq!(status, 200);
     // One of two was taken by the one behind, and none by the one that is gone.
-    assert_eq!(
-        decision.unwrap().limits().next().unwrap().remaining(),
-        Some(1)
-    );
+    let left = decision.unwrap().limits().next().unwrap().remaining();
+    assert_eq!(left, Some(1));
     assert_eq!(stage.inner.calls(), 3);
 }
 
@@ -244,7 +235,7 @@ async fn a_window_is_waited_for_too() {
     stage.settle().await;
     let late = stage.send(&layer, request("a")).await.unwrap();
     assert_eq!(refusal(&late).0, RefusalKind::OverLimit);
-    stage.advance(11 * SECOND);
+    stage.clock.advance(11 * SECOND);
     assert_eq!(second.await.unwrap().0, 200);
 }
 
@@ -262,7 +253,7 @@ async fn a_request_that_waits_holds_its_place_unless_it_is_decided_on_first() {
         let mut waiting = Box::pin(service.clone().oneshot(request("a")));
         assert!(polled(&mut waiting, 1).await.is_none());
         assert_eq!(places.available_permits(), usize::from(decide_first));
-        stage.advance(10 * SECOND);
+        stage.clock.advance(10 * SECOND);
         assert_eq!(waiting.await.unwrap().status(), 200);
     }
 }

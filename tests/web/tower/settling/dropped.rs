@@ -40,7 +40,7 @@ impl Word {
 }
 
 /// The course of a request: how it is answered, and the calls on its charge.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Play {
     taken: u32,
     before: Vec<Word>,
@@ -136,12 +136,7 @@ fn perform(play: &Play) -> (Seen, u64) {
             seen.lock().unwrap().answered = true;
             let success = play.success;
             let cost = play.cost;
-            let mut response = Response::new(Stream {
-                play,
-                seen,
-                place: 0,
-                paused: false,
-            });
+            let mut response = Response::new(stream(play, seen));
             if !success {
                 *response.status_mut() = StatusCode::UNAUTHORIZED;
             }
@@ -233,14 +228,18 @@ proptest! {
 async fn a_body_says_of_itself_what_the_inner_one_says() {
     let play = |trailers, knows_its_end| Play {
         taken: 1,
-        before: vec![],
         during: vec![Word::Nothing; 2],
         trailers,
         knows_its_end,
         success: true,
-        cost: None,
-        counts_failures: false,
-        polls: 0,
+        ..Play::default()
+    };
+    let with = |charge| {
+        let seen = Seen {
+            charge,
+            ..Seen::default()
+        };
+        Arc::new(Mutex::new(seen))
     };
     for (trailers, knows_its_end) in [(false, false), (false, true), (true, false), (true, true)] {
         let kept = Arc::new(Mutex::new(None));
@@ -248,13 +247,13 @@ async fn a_body_says_of_itself_what_the_inner_one_says() {
         let inner = service_fn(move |request: Request<String>| {
             let charge = request.extensions().get::<Charge>().cloned();
             *keep.lock().unwrap() = charge.clone();
-            let body = stream(play(trailers, knows_its_end), charge);
+            let body = stream(play(trailers, knows_its_end), with(charge));
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let service = RateLimitLayer::new(&MemoryStore::new(), rule("kept")).layer(inner);
         let mut wrapped = service.oneshot(request("a")).await.unwrap().into_body();
         let charge = kept.lock().unwrap().clone();
-        let mut bare = stream(play(trailers, knows_its_end), charge.clone());
+        let mut bare = stream(play(trailers, knows_its_end), with(charge.clone()));
         loop {
             assert_eq!(wrapped.is_end_stream(), bare.is_end_stream());
             if wrapped.is_end_stream() {
@@ -276,13 +275,10 @@ async fn a_body_says_of_itself_what_the_inner_one_says() {
     }
 }
 
-fn stream(play: Play, charge: Option<Charge>) -> Stream {
+fn stream(play: Play, seen: Arc<Mutex<Seen>>) -> Stream {
     Stream {
         play,
-        seen: Arc::new(Mutex::new(Seen {
-            charge,
-            ..Seen::default()
-        })),
+        seen,
         place: 0,
         paused: false,
     }
