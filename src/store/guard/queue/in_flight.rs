@@ -25,7 +25,7 @@ use crate::{
 
 /// The most calls in flight to a node, and the least bound.
 const MOST: usize = 256;
-const LEAST: usize = 4;
+const LEAST: usize = 1;
 
 /// The calls in flight to the nodes of a store.
 pub(crate) struct InFlight {
