@@ -242,6 +242,7 @@ mod tests {
         let plot = plot_of(&run(&of_each_size(rows::lines().map(rows::tenth)), 1), 1);
         let sizes: Vec<_> = plot.rows.iter().map(|(size, _)| *size as usize).collect();
         assert_eq!(sizes, SIZES);
+        assert_eq!(Plot::read(&plot.text()), Some(plot.clone()));
         for (size, figures) in plot.rows {
             assert_eq!(figures.len(), plot.lines.len());
             let is_part = |used: &Option<f64>| used.is_some_and(|used| used > 0.0 && used <= 1.0);

@@ -75,9 +75,9 @@ pub(crate) fn lines() -> [Scenario; 4] {
     };
     [
         of("one limit", SHARED),
-        of("one limit, leased", leased),
+        of("one limit by leases", leased),
         of("1M keys", calm),
-        of("1M keys, too much", MANY),
+        of("1M keys: too much", MANY),
     ]
 }
 

@@ -100,13 +100,8 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
         )
     };
     Acquire {
-        first: charge(0),
-        rest: (1..limiters).map(charge).collect(),
-        on_failure: None,
         wants_remaining: true,
-        max_wait: None,
-        asked_at: None,
-        unsent: std::sync::OnceLock::new(),
+        ..Acquire::of((0..limiters).map(charge), false)
     }
 }
 
@@ -119,6 +114,15 @@ fn is_of_replies(error: &Error) -> bool {
         ErrorKind::ForeignState,
     ];
     kinds.contains(&error.kind())
+}
+
+/// The error that a server's line is.
+fn error_of(line: &str) -> RedisError {
+    match parse_redis_value(line.as_bytes()) {
+        Err(error) => error,
+        Ok(Value::ServerError(error)) => RedisError::from(error),
+        Ok(other) => panic!("{other:?}"),
+    }
 }
 
 /// The numbers of a reply, read the plain way; `None` where there is anything else.
@@ -273,13 +277,7 @@ proptest! {
     /// there.
     #[test]
     fn whatever_a_server_says_has_a_class(code in "[A-Z]{1,12}", said in "[ -~]{0,60}") {
-        let text = format!("-{code} {said}\r\n");
-        let error = match parse_redis_value(text.as_bytes()) {
-            Err(error) => error,
-            Ok(Value::ServerError(error)) => RedisError::from(error),
-            Ok(other) => panic!("{other:?}"),
-        };
-        let failed = wire::failure(error);
+        let failed = wire::failure(error_of(&format!("-{code} {said}\r\n")));
         let known = [
             ErrorKind::Unavailable,
             ErrorKind::Rejected,
@@ -329,8 +327,8 @@ mod encoders {
         }
 
         /// Two names have no key in common, and the keys of one are in one slot. Redisson's rule
-        /// has one
-    /// exception: `{a}` keeps its braces, `a` gets them, and their values and logs are the same.
+        /// has one exception: `{a}` keeps its braces, `a` gets them, and their values and logs are
+        /// the same.
         #[test]
         fn keys_are_apart((a, b) in two_names()) {
             let (Ok(first), Ok(second)) = (Name::exact(&a), Name::exact(&b)) else { return Ok(()) };
@@ -354,11 +352,7 @@ mod encoders {
 #[test]
 fn the_words_of_a_command_are_not_repeated() {
     let said = "-ERR unknown command 'EVALSHA', with args beginning with: 'f00' '5' 'ratelimit:{marker}:api' \r\n";
-    let error = match parse_redis_value(said.as_bytes()) {
-        Err(error) => error,
-        Ok(Value::ServerError(error)) => RedisError::from(error),
-        Ok(other) => panic!("{other:?}"),
-    };
+    let error = error_of(said);
     assert!(error.to_string().contains("marker"), "{error}");
     let failed = wire::failure(error);
     assert_eq!(failed.kind(), ErrorKind::Rejected);

@@ -57,7 +57,11 @@ use crate::{
     receipt::Receipt,
     store::{sealed::Sealed, take},
 };
-use support::{RedisServer, random::Random, unique};
+use support::{
+    RedisServer,
+    random::{Random, seed, setting},
+    unique,
+};
 
 const HANDLES: usize = 3;
 const TASKS: usize = 3;
@@ -386,28 +390,10 @@ impl Sums {
     }
 }
 
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is a number")),
-    )
-}
-
 /// Every combination of guards, as often as `TOWER_RATELIMIT_HISTORIES` says.
 fn histories(by_hand: bool) {
-    let seed = setting("TOWER_RATELIMIT_SEED").unwrap_or_else(|| {
-        u64::from_le_bytes(
-            *super::wire::random_id()
-                .unwrap()
-                .0
-                .first_chunk::<8>()
-                .unwrap(),
-        )
-    });
-    println!("TOWER_RATELIMIT_SEED={seed}");
-    let mut random = Random(seed);
-    for _ in 0..setting("TOWER_RATELIMIT_HISTORIES").unwrap_or(1) {
+    let mut random = Random(seed());
+    for _ in 0..setting("TOWER_RATELIMIT_HISTORIES", 1) {
         round(by_hand, &mut random);
     }
 }

@@ -12,7 +12,6 @@ mod engines;
 mod fixed_window;
 mod gcra;
 mod histories;
-mod keep_alive;
 mod lists;
 mod log;
 mod lone;

@@ -1,11 +1,8 @@
 //! Whether a process grows: its memory, its open files, its connections.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
-use super::{load::LONG, proxy::Proxy};
+use super::{proxy::Proxy, scene::until};
 
 /// What may come on top in the course of a run, whatever its length: allocators keep what was once
 /// in use.
@@ -66,15 +63,8 @@ impl Machine {
 ///
 /// If not.
 pub async fn all_closed(proxy: &Proxy) {
-    let began = Instant::now();
-    while proxy.open_connections() > 0 {
-        assert!(
-            began.elapsed() < LONG,
-            "{} connections are open, and nobody has them",
-            proxy.open_connections()
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let closed = async || proxy.open_connections() == 0;
+    until("connections that nobody has are closed", closed).await;
 }
 
 /// The resident memory of this process in kB; nothing where there is no such file.

@@ -55,7 +55,6 @@ mod watch;
 
 use std::{
     collections::BTreeMap,
-    env,
     time::{Duration, Instant},
 };
 
@@ -72,7 +71,7 @@ use record::Record;
 use stage::{all_is_free, aside, patient};
 use support::{
     RedisServer,
-    random::{self, Random, seed},
+    random::{self, Random, seed, setting},
     unique,
 };
 use watch::time_of;
@@ -82,18 +81,9 @@ const HANDLES: usize = 2;
 /// Faults at once cut each connection, and each other one that they cut is replaced at once.
 const CUT: usize = 40;
 
-fn minutes() -> f64 {
-    let given = env::var("TOWER_RATELIMIT_MINUTES").ok();
-    given.map_or(10.0, |minutes| {
-        minutes
-            .parse()
-            .expect("TOWER_RATELIMIT_MINUTES is a number")
-    })
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_faults_over_random_load() {
-    let run = Duration::from_secs_f64(minutes() * 60.0);
+    let run = Duration::from_secs_f64(setting("TOWER_RATELIMIT_MINUTES", 10.0) * 60.0);
     let seed = seed();
     let mut random = Random(seed);
     let persistent = ["--appendonly", "yes", "--appendfsync", "always"];

@@ -1,3 +1,5 @@
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
@@ -33,7 +35,7 @@ import org.redisson.config.Config;
  * </pre>
  *
  * A request names what is done, to which limiter, by which instance and when:
- * {@code {"op":"tryAcquire","name":"x","c":0,"n":1,"now":1700000000000}}. The answer is {@code {"ret":true}} or, where
+ * {@code {"op":"tryAcquire","name":"x","c":0,"n":1,"now":1700000000000}}. The answer is {@code {"ret":"true"}} or, where
  * Redisson throws, {@code {"err":"RedisException","msg":".."}}. Methods that not every version has are called by
  * reflection, so that this one file compiles against all of them.
  */
@@ -115,29 +117,31 @@ public final class Oracle {
         String version = Redisson.class.getPackage().getImplementationVersion();
         // The patched class comes from a folder, the untouched one from its jar.
         boolean fake = !Redisson.class.getClassLoader().getResource(PATCHED).getProtocol().equals("jar");
-        out.println("{\"ready\":true,\"redisson\":" + quoted(String.valueOf(version)) + ",\"clientId\":"
-            + quoted(client(0).getId()) + ",\"clock\":\"" + (fake ? "fake" : "system") + "\"}");
+        JsonObject ready = new JsonObject();
+        ready.addProperty("redisson", version);
+        ready.addProperty("clientId", client(0).getId());
+        ready.addProperty("clock", fake ? "fake" : "system");
+        out.println(ready);
         out.flush();
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             Request request = new Request(line);
-            if (request.text("op").equals("exit")) {
-                break;
-            }
             out.println(answer(request));
             out.flush();
         }
         clients.values().forEach(client -> client.shutdown(0, 1, TimeUnit.SECONDS));
     }
 
-    private String answer(Request request) {
+    /** What was returned or thrown, as texts. */
+    private JsonObject answer(Request request) {
+        JsonObject answer = new JsonObject();
         try {
-            Object returned = perform(request);
-            return "{\"ret\":" + (returned instanceof String ? quoted((String) returned) : String.valueOf(returned)) + "}";
+            answer.addProperty("ret", String.valueOf(perform(request)));
         } catch (Throwable thrown) {
             Throwable error = thrown instanceof InvocationTargetException ? thrown.getCause() : thrown;
-            return "{\"err\":" + quoted(error.getClass().getSimpleName()) + ",\"msg\":"
-                + quoted(String.valueOf(error.getMessage())) + "}";
+            answer.addProperty("err", error.getClass().getSimpleName());
+            answer.addProperty("msg", String.valueOf(error.getMessage()));
         }
+        return answer;
     }
 
     private Object perform(Request request) throws Exception {
@@ -292,73 +296,23 @@ public final class Oracle {
         return true;
     }
 
-    private static String quoted(String text) {
-        StringBuilder quoted = new StringBuilder("\"");
-        for (char c : text.toCharArray()) {
-            if (c == '"' || c == '\\') {
-                quoted.append('\\').append(c);
-            } else if (c < ' ') {
-                quoted.append(String.format("\\u%04x", (int) c));
-            } else {
-                quoted.append(c);
-            }
-        }
-        return quoted.append('"').toString();
-    }
-
     /** A flat JSON object of texts and whole numbers: all that the driver writes. */
     private static final class Request {
-        private final Map<String, String> fields = new HashMap<>();
-        private final String line;
-        private int at;
+        private final JsonObject fields;
 
         Request(String line) {
-            this.line = line;
-            expect('{');
-            while (line.charAt(at) != '}') {
-                String name = string();
-                expect(':');
-                fields.put(name, line.charAt(at) == '"' ? string() : bare());
-                if (line.charAt(at) == ',') {
-                    at++;
-                }
-            }
+            fields = JsonParser.parseString(line).getAsJsonObject();
         }
 
         String text(String name) {
-            String value = fields.get(name);
-            if (value == null) {
+            if (!fields.has(name)) {
                 throw new IllegalArgumentException("the request lacks " + name);
             }
-            return value;
+            return fields.get(name).getAsString();
         }
 
         long number(String name, long otherwise) {
-            return fields.containsKey(name) ? Long.parseLong(fields.get(name)) : otherwise;
-        }
-
-        private void expect(char c) {
-            if (line.charAt(at++) != c) {
-                throw new IllegalArgumentException("no " + c + " before place " + at + " of " + line);
-            }
-        }
-
-        private String string() {
-            StringBuilder text = new StringBuilder();
-            expect('"');
-            for (char c = line.charAt(at++); c != '"'; c = line.charAt(at++)) {
-                // The driver escapes quotes and backslashes, and nothing else.
-                text.append(c == '\\' ? line.charAt(at++) : c);
-            }
-            return text.toString();
-        }
-
-        private String bare() {
-            int from = at;
-            while (line.charAt(at) != ',' && line.charAt(at) != '}') {
-                at++;
-            }
-            return line.substring(from, at);
+            return fields.has(name) ? fields.get(name).getAsLong() : otherwise;
         }
     }
 }

@@ -25,8 +25,7 @@ pub enum Op {
     Burst(i64),
     /// The actor's last acquire comes again, byte for byte
     Resend,
-    /// By the receipt of the actor's last grant
-    /// The last grant, at so many permits
+    /// The actor's last grant, by its receipt, at so many permits
     Settle(i64),
     Available,
     TrySetRate(Limit),
@@ -153,9 +152,7 @@ impl Case {
             is_peer: false,
         }
     }
-}
 
-impl Case {
     /// What random cases show too seldom.
     pub fn fixed(generations: &[Generation]) -> Vec<Self> {
         let (java, rust) = (Actor::Java(0), Actor::Rust(0));

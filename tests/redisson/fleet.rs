@@ -3,21 +3,22 @@
 
 mod calls;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Connection;
-use tokio::runtime::Builder;
-use tower_ratelimit::{Limit, RateLimiter, RedisStore, SystemClock};
 
-use calls::{Call, Figures, count, grants, watch};
+use calls::{Call, Figures, fullest, watch};
 
 use super::{
     feed::Feed,
     model::{self, Caller, Generation, Reply, State},
     oracle::{self, JavaClock, Oracle, Request},
     raw,
-    support::{RedisServer, unique, windows},
+    support::random::setting,
     worker::Worker,
+};
+use crate::scene::{
+    Duration, Limit, RateLimiter, RedisServer, SystemClock, patient, runtime, unique,
 };
 
 /// Threads of one Java process.
@@ -28,8 +29,6 @@ const THREADS: i64 = 4;
 enum Members {
     Mixed,
     JavaOnly,
-    /// By the server's clock
-    RustOnly,
 }
 
 /// What all runs share.
@@ -61,76 +60,56 @@ impl Fleet {
             keep_alive: Some(0),
             ..model::Limit::default()
         };
+        let fields = [
+            ("rate", rate),
+            ("interval", interval),
+            ("keepAliveTime", 0),
+            ("type", 0),
+        ];
         let mut hash = redis::cmd("HSET");
-        hash.arg(&name)
-            .arg("rate")
-            .arg(rate)
-            .arg("interval")
-            .arg(interval);
-        hash.arg("keepAliveTime")
-            .arg(0)
-            .arg("type")
-            .arg(0)
-            .exec(&mut self.connection)
-            .unwrap();
+        hash.arg(&name).arg(&fields);
+        hash.exec(&mut self.connection).unwrap();
         let seen = watch(Feed::open(&self.server), &name);
 
         let until = now() + time.as_millis() as i64;
         let mut rust = Vec::new();
         if members != Members::JavaOnly {
-            let server_clock = members == Members::RustOnly;
-            rust.extend(
-                [0, 1].map(|_| Worker::start(&self.server.url(), &name, until, server_clock)),
-            );
+            rust.extend([0, 1].map(|_| Worker::start(&self.server.url(), &name, until)));
         }
-        let java: &mut [Oracle] = if members == Members::RustOnly {
-            &mut []
-        } else {
-            &mut self.java
-        };
-        for (permits, oracle) in (1..).zip(java.iter_mut()) {
+        for (permits, oracle) in (1..).zip(&mut self.java) {
             let request = Request::new("saturate")
                 .text("name", &name)
                 .number("n", permits);
             oracle.send(&request.number("threads", THREADS).number("until", until));
         }
-        for oracle in java {
+        for oracle in &mut self.java {
             let counted = oracle.answer(time + Duration::from_secs(30));
             counted.unwrap_or_else(|thrown| panic!("Redisson threw in a fleet: {thrown}"));
         }
         for worker in rust {
             assert!(worker.calls() > 0, "a Rust process asked for nothing");
         }
-        redis::cmd("ECHO")
-            .arg(&name)
-            .exec(&mut self.connection)
-            .unwrap();
+        self.server.cli(&["ECHO", &name]);
         let calls = seen
             .recv_timeout(Duration::from_secs(60))
             .expect("MONITOR shows the mark");
 
-        if members != Members::RustOnly {
-            let mut state = State {
-                limit: Some(limit),
-                ..State::default()
-            };
-            replay(&mut state, &calls, Generation::of(&self.java[0].version));
-            let found = raw::state(&mut self.connection, &name, &[String::new()]).unwrap();
-            raw::compare(&mut state, &found).expect("the replay leaves what the fleet has left");
-        }
-        let figures = count(&calls, rate, interval);
-        if members != Members::RustOnly {
-            // A permit is free again an interval after its stamp, and so at the earliest an
-            // interval less this after it arrived. With the server's clock there is no such time.
-            let late = figures.lag.into_iter().max().unwrap();
-            let grants = grants(&calls);
-            let arrivals = grants.iter().map(|grant| (grant.arrived, grant.permits));
-            let fullest = windows(arrivals, interval * 1000 - late).into_iter().max();
-            assert!(
-                fullest.unwrap_or(0) <= rate,
-                "{fullest:?} in an interval less {late} us; {figures}"
-            );
-        }
+        let mut state = State {
+            limit: Some(limit),
+            ..State::default()
+        };
+        replay(&mut state, &calls, Generation::of(&self.java[0].version));
+        let found = raw::state(&mut self.connection, &name, &[String::new()]).unwrap();
+        raw::compare(&mut state, &found).expect("the replay leaves what the fleet has left");
+        let figures = Figures::of(&calls, interval);
+        // A permit is free again an interval after its stamp, and so at the earliest an interval
+        // less this after it arrived.
+        let late = figures.lag.into_iter().max().unwrap();
+        let fullest = fullest(&calls, interval * 1000 - late);
+        assert!(
+            fullest <= rate,
+            "{fullest} in an interval less {late} us; {figures}"
+        );
         println!("{members:?}, {rate} in {interval} ms: {figures}");
         figures
     }
@@ -140,7 +119,7 @@ impl Fleet {
 /// is the model's.
 fn replay(state: &mut State, calls: &[Call], generation: Generation) {
     for (number, call) in calls.iter().enumerate() {
-        let now = call.now.expect("stamped by its caller");
+        let now = call.now;
         let granted: Vec<bool> = if call.java {
             let [(permits, member)] = &*call.asks else {
                 panic!("Java asks for one")
@@ -186,7 +165,7 @@ const RATES: [(i64, i64); 3] = [(10, 200), (100, 500), (1000, 1000)];
 
 /// The part of the fleet's time that one run gets.
 fn share(part: f64) -> Duration {
-    let seconds = super::setting("TOWER_RATELIMIT_FLEET_SECONDS", 20);
+    let seconds = setting("TOWER_RATELIMIT_FLEET_SECONDS", 20);
     Duration::from_secs(seconds).mul_f64(part / RATES.len() as f64)
 }
 
@@ -206,32 +185,18 @@ fn a_mixed_fleet_shares_a_limit() {
     }
 }
 
-#[test]
-fn a_rust_fleet_by_the_servers_clock_is_never_over() {
-    let mut fleet = Fleet::new(&oracle::versions());
-    for (rate, interval) in RATES {
-        let figures = fleet.run(Members::RustOnly, rate, interval, share(0.2));
-        assert!(figures.granted[1].1 > rate, "the limit was not saturated");
-        assert_eq!(figures.over, 0, "windows over the limit");
-    }
-}
-
 /// Real timers: what one side has taken, the other waits for.
 #[test]
 fn each_waits_for_the_other() {
     const INTERVAL: i64 = 400;
     let server = RedisServer::start();
     let mut java = Oracle::start(&oracle::versions()[0], server.port(), JavaClock::System);
-    let store = RedisStore::builder(server.url())
-        .client_clock(SystemClock)
-        .deadline(Duration::from_secs(20))
-        // Every refusal is to be the script's.
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap();
+    let store = patient(server.url()).client_clock(SystemClock);
+    // Every refusal is to be the script's.
+    let store = store.deny_cache(Duration::ZERO).build().unwrap();
     let name = unique("wait");
     let limiter = RateLimiter::new(&store, &name).unwrap();
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime();
     let request = |op: &str| Request::new(op).text("name", &name).number("n", 2);
 
     let mut connection = raw::connect(&server.url());
@@ -278,12 +243,8 @@ fn those_that_yield_leave_java_its_share() {
     const TIMEOUT: Duration = Duration::from_secs(5);
     let server = RedisServer::start();
     let mut java = Oracle::start(&oracle::versions()[0], server.port(), JavaClock::System);
-    let store = RedisStore::builder(server.url())
-        .client_clock(SystemClock)
-        .deadline(Duration::from_secs(20))
-        .build()
-        .unwrap();
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let store = patient(server.url()).client_clock(SystemClock);
+    let (store, runtime) = (store.build().unwrap(), runtime());
     for (rate, interval) in [(10, 1000), (100, 500)] {
         for yields in [false, true] {
             let name = unique("yield");

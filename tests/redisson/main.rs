@@ -38,28 +38,10 @@ mod tool;
 mod unknown;
 mod worker;
 
-use std::{
-    env,
-    time::{Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::Instant;
 
 use self::{case::Case, model::Generation, sequence::Stage};
-
-/// A number from the environment.
-fn setting(name: &str, otherwise: u64) -> u64 {
-    match env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")),
-        Err(_) => otherwise,
-    }
-}
-
-/// Another one for each run.
-fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_millis() as u64 * 1_000_000
-}
+use support::random::{seed, setting};
 
 /// Fewer steps need not show every deviation.
 const ENOUGH: u64 = 10_000;
@@ -68,8 +50,8 @@ const ENOUGH: u64 = 10_000;
 fn java_and_rust_share_a_limit() {
     let versions = oracle::versions();
     let steps = setting("TOWER_RATELIMIT_STEPS", ENOUGH);
-    let seed = setting("TOWER_RATELIMIT_SEED", fresh_seed());
-    println!("Redisson {versions:?}, {steps} steps, TOWER_RATELIMIT_SEED={seed}");
+    println!("Redisson {versions:?}, {steps} steps");
+    let seed = seed();
     let mut stage = Stage::new(&versions);
     let began = Instant::now();
     let mut cases = 0;
@@ -99,9 +81,8 @@ fn java_and_rust_share_a_limit() {
 /// loses permits.
 #[test]
 fn a_java_peer_is_not_disturbed() {
-    let seed = setting("TOWER_RATELIMIT_SEED", fresh_seed());
+    let seed = seed();
     let steps = setting("TOWER_RATELIMIT_STEPS", ENOUGH).div_ceil(5);
-    println!("{steps} steps, TOWER_RATELIMIT_SEED={seed}");
     let mut stage = Stage::new(&oracle::versions());
     let mut cases = 0;
     for case in Case::idle(stage.generations()) {

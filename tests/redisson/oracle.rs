@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::{Map, Value};
+
 /// Without one of its jars the JVM hangs instead of failing, so nobody waits longer for a line than
 /// this.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -107,7 +109,7 @@ impl Oracle {
 
     /// Sends a request whose answer is fetched later.
     pub fn send(&mut self, request: &Request) {
-        let line = format!("{{{}}}\n", request.0);
+        let line = format!("{}\n", Value::from(request.0.clone()));
         self.requests
             .write_all(line.as_bytes())
             .expect("the Java process reads");
@@ -145,74 +147,28 @@ impl Drop for Oracle {
 
 /// A flat JSON object in the making.
 #[derive(Clone, Debug)]
-pub struct Request(String);
+pub struct Request(Map<String, Value>);
 
 impl Request {
     pub fn new(op: &str) -> Self {
-        Self(format!("\"op\":\"{op}\""))
+        Self(Map::new()).text("op", op)
     }
 
-    pub fn text(mut self, name: &str, value: &str) -> Self {
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"");
-        self.0.push_str(&format!(",\"{name}\":\"{value}\""));
-        self
+    pub fn text(self, name: &str, value: &str) -> Self {
+        self.with(name, value.into())
     }
 
-    pub fn number(mut self, name: &str, value: i64) -> Self {
-        self.0.push_str(&format!(",\"{name}\":{value}"));
+    pub fn number(self, name: &str, value: i64) -> Self {
+        self.with(name, value.into())
+    }
+
+    fn with(mut self, name: &str, value: Value) -> Self {
+        self.0.insert(name.to_owned(), value);
         self
     }
 }
 
-/// Reads a flat JSON object; texts and other values alike come out as text.
+/// Reads a flat JSON object of texts.
 fn fields(line: &str) -> HashMap<String, String> {
-    let mut fields = HashMap::new();
-    let mut chars = line.chars().peekable();
-    let mut name = None;
-    while let Some(c) = chars.next() {
-        let token = match c {
-            '{' | '}' | ',' | ':' => continue,
-            '"' => {
-                let mut text = String::new();
-                while let Some(c) = chars.next().filter(|c| *c != '"') {
-                    text.push(match c {
-                        '\\' => match chars.next() {
-                            Some('u') => {
-                                let code: String = chars.by_ref().take(4).collect();
-                                u32::from_str_radix(&code, 16)
-                                    .ok()
-                                    .and_then(char::from_u32)
-                                    .unwrap_or('\u{fffd}')
-                            }
-                            escaped => escaped.unwrap_or('\\'),
-                        },
-                        other => other,
-                    });
-                }
-                text
-            }
-            first => {
-                let mut bare = String::from(first);
-                while let Some(c) = chars.next_if(|c| !matches!(c, ',' | '}')) {
-                    bare.push(c);
-                }
-                bare
-            }
-        };
-        match name.take() {
-            None => name = Some(token),
-            Some(name) => {
-                fields.insert(name, token);
-            }
-        }
-    }
-    fields
-}
-
-#[test]
-fn an_answer_is_read() {
-    let line = r#"{"ret":null,"msg":"a \"b\": {c}, \u000ad\\"}"#;
-    let fields = fields(line);
-    assert_eq!(fields["ret"], "null");
-    assert_eq!(fields["msg"], "a \"b\": {c}, \nd\\");
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }

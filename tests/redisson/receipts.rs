@@ -94,7 +94,7 @@ fn with_permits(member: &[u8], permits: i64) -> Vec<u8> {
     [front, &(permits as u32).to_le_bytes()].concat()
 }
 
-fn permits_of(member: &[u8]) -> i64 {
+pub fn permits_of(member: &[u8]) -> i64 {
     let (_, permits) = member.split_last_chunk::<4>().expect("a member");
     u32::from_le_bytes(*permits).into()
 }

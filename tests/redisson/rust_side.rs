@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use redis::{RedisError, Value};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tower_ratelimit::{
     Decision, Error, ErrorKind, ExpireWhen, Limit, LimitState, ManualClock, RateLimiter, RateType,
     Receipt, RedisStore, RefusalKind, TimeToLive,
@@ -13,6 +13,7 @@ use super::{
     case::Op,
     model::{self, Condition, Outcome, Reply},
 };
+use crate::scene::{patient, runtime};
 
 /// One Rust process, as far as Redis can tell.
 pub struct RustSide {
@@ -27,18 +28,11 @@ pub struct RustSide {
 impl RustSide {
     pub fn new(url: &str, client: &str) -> Self {
         let clock = ManualClock::new();
-        let store = RedisStore::builder(url)
-            .client_id(client)
-            .client_clock(clock.clone())
-            // A step that took long on a busy machine is no failure.
-            .deadline(Duration::from_secs(20))
-            // Every refusal is to be the script's.
-            .deny_cache(Duration::ZERO)
-            .response_timeout(Duration::from_secs(20))
-            .build()
-            .unwrap();
+        let store = patient(url).client_id(client).client_clock(clock.clone());
+        // Every refusal is to be the script's.
+        let store = store.deny_cache(Duration::ZERO).build().unwrap();
         Self {
-            runtime: Builder::new_current_thread().enable_all().build().unwrap(),
+            runtime: runtime(),
             clock,
             store,
             limiters: HashMap::new(),
@@ -60,9 +54,7 @@ impl RustSide {
         self.limiters.retain(|name, _| names.contains(name));
         outcome.unwrap_or_else(|error| failed(&error))
     }
-}
 
-impl RustSide {
     /// Lets what goes on in the background go on.
     pub fn go_on(&self) {
         self.runtime.block_on(async {

@@ -11,9 +11,11 @@ use std::{
 };
 
 use tokio::runtime::Builder;
-use tower_ratelimit::{Clock, RateLimiter, RedisStore, SystemClock};
+use tower_ratelimit::{Clock, RateLimiter, SystemClock};
 
-/// What a worker is told: address, name, until when, whose clock.
+use crate::scene::patient;
+
+/// What a worker is told: address, name, until when.
 const ORDERS: &str = "TOWER_RATELIMIT_WORKER";
 /// Askers of one process.
 const TASKS: u32 = 8;
@@ -23,7 +25,7 @@ pub struct Worker(Child);
 
 impl Worker {
     /// Saturates a limiter until a moment, in milliseconds since the epoch.
-    pub fn start(url: &str, name: &str, until: i64, server_clock: bool) -> Self {
+    pub fn start(url: &str, name: &str, until: i64) -> Self {
         let child = Command::new(env::current_exe().unwrap())
             .args([
                 "--exact",
@@ -31,7 +33,7 @@ impl Worker {
                 "--ignored",
                 "--nocapture",
             ])
-            .env(ORDERS, format!("{url} {name} {until} {server_clock}"))
+            .env(ORDERS, format!("{url} {name} {until}"))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -60,14 +62,9 @@ fn rust_process() {
     let mut next = || orders.next().unwrap();
     let (url, name) = (next(), next());
     let until = Duration::from_millis(next().parse().unwrap());
-    let mut store = RedisStore::builder(url)
-        .deadline(Duration::from_secs(20))
-        // Every refusal is to be the script's.
-        .deny_cache(Duration::ZERO)
-        .response_timeout(Duration::from_secs(20));
-    if next() == "false" {
-        store = store.client_clock(SystemClock);
-    }
+    // Every refusal is to be the script's.
+    let store = patient(url).client_clock(SystemClock);
+    let store = store.deny_cache(Duration::ZERO);
     let limiter = RateLimiter::new(&store.build().unwrap(), name).unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let runtime = Builder::new_multi_thread()

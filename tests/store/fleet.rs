@@ -107,6 +107,7 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     let millis = last.unwrap().at - first.unwrap().at;
     let ideal = record.ideal(rate, interval);
     let by_time = (rate * millis) as f64 / interval as f64;
+    assert!(granted > rate, "the limit is not saturated");
     println!(
         "{test}: {PROCESSES} processes, {} calls in {millis} ms; granted {granted} permits of \
          {asked} asked for; {:.3} of what was possible, {:.3} of the rate over the time",

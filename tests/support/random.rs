@@ -46,14 +46,17 @@ impl Random {
     reason = "for whoever wants to see the same again"
 )]
 pub fn seed() -> u64 {
-    let given = std::env::var("TOWER_RATELIMIT_SEED").ok();
-    let seed = given.map_or_else(
-        || {
-            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-            now.as_nanos() as u64
-        },
-        |seed| seed.parse().expect("TOWER_RATELIMIT_SEED is a number"),
-    );
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let seed = setting("TOWER_RATELIMIT_SEED", now.as_nanos() as u64);
     println!("TOWER_RATELIMIT_SEED={seed}");
     seed
+}
+
+/// A number that the environment sets, or another one.
+pub fn setting<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
+    let given = std::env::var(name).ok();
+    given.map_or(otherwise, |text| {
+        let number = text.parse().ok();
+        number.unwrap_or_else(|| panic!("{name} is {text:?}, not a number"))
+    })
 }

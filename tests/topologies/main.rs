@@ -26,6 +26,10 @@ mod topologies;
 mod traffic;
 mod ways;
 
+fn patient(store: scene::RedisStoreBuilder) -> scene::RedisStore {
+    scene::patiently(store).build().unwrap()
+}
+
 /// An address is refused where the store is built, and none of its passwords is shown.
 #[track_caller]
 fn cannot_be_read(store: scene::RedisStoreBuilder) {

@@ -4,6 +4,7 @@
 mod faults;
 mod settings;
 
+use super::patient;
 use crate::certificates::{Authority, HERE};
 use crate::scene::*;
 use crate::support::{
@@ -16,10 +17,6 @@ use tower_ratelimit::redis::TlsCertificates;
 
 fn url(server: &RedisServer) -> String {
     format!("rediss://127.0.0.1:{}/", server.tls_port())
-}
-
-fn patient(store: RedisStoreBuilder) -> RedisStore {
-    patiently(store).build().unwrap()
 }
 
 /// Asks for an answer: the page on failure says to do this. Returns what rustls said.
@@ -51,6 +48,17 @@ const BELIEVE: &str = "RedisStoreBuilder::certificates";
 /// Those for a client that shows no certificate, and one of another authority
 const SHOW: &str = "wants a certificate";
 const SHOW_ANOTHER: &str = "tls-ca-cert-file";
+
+/// Servers that want a certificate accept one of their authority alone, and are believed likewise.
+async fn are_judged(authority: &Authority, store: impl Fn(TlsCertificates) -> RedisStoreBuilder) {
+    let other = Authority::new("another");
+    let client = authority.issue(&["service"]);
+    accepted(store(authority.believed_by(&client))).await;
+    refused(store(other.believed_by(&client)), BELIEVE).await;
+    refused(store(authority.believed()), SHOW).await;
+    let foreign = authority.believed_by(&other.issue(&["service"]));
+    refused(store(foreign), SHOW_ANOTHER).await;
+}
 
 /// Without a certificate of its own.
 fn believing(server: &RedisServer, authority: &Authority) -> RedisStoreBuilder {
@@ -96,16 +104,16 @@ async fn a_certificate_of_another_host_is_refused() {
 
 #[tokio::test]
 async fn what_a_client_shows_must_be_accepted() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("another"));
+    let authority = Authority::new("ours");
     let server = RedisServer::start_tls(&authority.issue(HERE), &[]);
-    let showing = |client: &Tls| {
-        RedisStore::builder(url(&server)).certificates(authority.believed_by(client))
-    };
-    accepted(showing(&authority.issue(&["service"]))).await;
-    refused(believing(&server, &authority), SHOW).await;
-    refused(showing(&other.issue(&["service"])), SHOW_ANOTHER).await;
+    let showing = |shown| RedisStore::builder(url(&server)).certificates(shown);
+    are_judged(&authority, showing).await;
     let expired = authority.issue_for(&["service"], (2001, 2002));
-    refused(showing(&expired), "has expired: renew").await;
+    refused(
+        showing(authority.believed_by(&expired)),
+        "has expired: renew",
+    )
+    .await;
 }
 
 /// In TLS 1.2 the handshake itself reports bad certificates, in 1.3 the first reply.
@@ -149,24 +157,19 @@ async fn no_certificate_is_trusted_blindly() {
 /// Redis-rs tells of a Cluster's nodes in its own words.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_nodes_of_a_cluster_are_judged_as_one_server_is() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("another"));
+    let authority = Authority::new("ours");
     let cluster = Cluster::start_tls(&authority.issue(HERE));
-    let store = |certificates: TlsCertificates| {
+    are_judged(&authority, |certificates| {
         let nodes = cluster.nodes.iter().map(url);
         RedisStore::cluster(nodes).certificates(certificates)
-    };
-    let client = authority.issue(&["service"]);
-    accepted(store(authority.believed_by(&client))).await;
-    refused(store(other.believed_by(&client)), BELIEVE).await;
-    refused(store(authority.believed()), SHOW).await;
-    let foreign = authority.believed_by(&other.issue(&["service"]));
-    refused(store(foreign), SHOW_ANOTHER).await;
+    })
+    .await;
 }
 
 /// Sentinel and master each have their own TLS and password, and the error says which one refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_and_its_master_are_judged_apart() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("another"));
+    let authority = Authority::new("ours");
     let tls = authority.issue(HERE);
     let Watched {
         master,
@@ -181,13 +184,13 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     assert_eq!(master.cli(&limiter), "OK");
 
     let client = authority.issue(&["service"]);
+    let shown = || authority.believed_by(&client);
     let store = |watchword: &str, password: &str| {
         let address = format!("rediss://:{watchword}@127.0.0.1:{}/", sentinel.tls_port());
         let known = format!("rediss://limiter:{password}@{MASTER_NAME}");
         RedisStore::sentinel([address], &known)
     };
-    let shown = || authority.believed_by(&client);
-    accepted(store("seen", "secret").certificates(shown())).await;
+    are_judged(&authority, |it| store("seen", "secret").certificates(it)).await;
     for (watchword, password) in [("wrong", "secret"), ("seen", "wrong")] {
         let wrong = store(watchword, password).certificates(shown());
         let error = patient(wrong).ping().await.unwrap_err();
@@ -195,9 +198,6 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
         assert_eq!(error.kind(), ErrorKind::Rejected, "{watchword} {password}");
         assert!(!format!("{error:?}").contains("secret"), "{error:?}");
     }
-    let showing = |certificates| store("seen", "secret").certificates(certificates);
-    refused(showing(other.believed_by(&client)), BELIEVE).await;
-    refused(showing(authority.believed()), SHOW).await;
 
     // A sentinel without TLS, before a master with it.
     let address = sentinel.url().replace("redis://", "redis://:seen@");

@@ -3,6 +3,7 @@
 //!
 //! Decisions are the same on all of them: `cases` and `laws` run on each.
 
+use super::patient;
 use crate::scene::*;
 use crate::{
     support::{
@@ -15,10 +16,6 @@ use crate::{
 };
 
 const LIMIT: Limit = Limit::per_hour(10);
-
-fn patient(store: RedisStoreBuilder) -> RedisStore {
-    patiently(store).build().unwrap()
-}
 
 /// One limiter for all that a store does, on each of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,6 +30,11 @@ async fn everything_works_everywhere() {
         limiter.give_back(&grant.receipts()[0]);
         store.close().await;
         assert_eq!(limiter.available_permits().await.unwrap(), 10, "{what}");
+        take(&limiter, 4).await;
+        assert_eq!(limiter.release(3).await.unwrap(), 3, "{what}");
+        assert_eq!(free(&limiter).await, 9, "{what}");
+        assert_eq!(limiter.limit().await.unwrap(), Some(LIMIT), "{what}");
+        assert!(limiter.expire(secs(60)).await.unwrap(), "{what}");
         assert_eq!(store.lost_receipts(), 0, "{what}");
         for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
             let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
@@ -152,7 +154,7 @@ async fn rejected(store: RedisStoreBuilder) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_rejected_everywhere() {
+async fn a_wrong_password_is_rejected_everywhere_and_a_user_who_may_not_ask_for_slots() {
     let server = RedisServer::start_with(&["--unixsocket", "socket"]);
     topologies::admit(&server, "");
     let path = server.dir().join("socket");
@@ -167,26 +169,20 @@ async fn a_wrong_password_is_rejected_everywhere() {
     rejected(socket("wrong")).await;
 
     let cluster = Cluster::start();
-    for node in &cluster.nodes {
-        topologies::admit(node, "+cluster|slots");
-    }
+    let admit = |more: &str| {
+        for node in &cluster.nodes {
+            topologies::admit(node, more);
+        }
+    };
     let nodes = |password: &str| {
         let of =
             |node: &RedisServer| format!("redis://limiter:{password}@127.0.0.1:{}/", node.port());
         RedisStore::cluster(cluster.nodes.iter().map(of))
     };
+    // A Cluster needs the permissions that the guide adds for it.
+    admit("");
+    rejected(nodes("secret")).await;
+    admit("+cluster|slots");
     patient(nodes("secret")).ping().await.unwrap();
     rejected(nodes("wrong")).await;
-}
-
-/// A Cluster needs the permissions that the guide adds for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_who_may_not_ask_for_slots_is_rejected() {
-    let cluster = Cluster::start();
-    for node in &cluster.nodes {
-        topologies::admit(node, "");
-    }
-    let nodes = cluster.nodes.iter();
-    let nodes = nodes.map(|node| format!("redis://limiter:secret@127.0.0.1:{}/", node.port()));
-    rejected(RedisStore::cluster(nodes)).await;
 }

@@ -81,13 +81,8 @@ impl Tale {
             ..LimiterCharge::named(name(), LimitSource::Store, Labels::unnamed("tale"), permits)
         };
         let acquire = Acquire {
-            first: charge,
-            rest: Vec::new(),
-            on_failure: None,
             wants_remaining: true,
-            max_wait: None,
-            asked_at: None,
-            unsent: std::sync::OnceLock::new(),
+            ..Acquire::of([charge], false)
         };
         let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));
         Asked { tale: self, event }

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{
     histories::config,
-    pair::{CLIENT, Clock, Pair, START, Sent, decide_all},
+    pair::{CLIENT, Pair, Sent, decide_all},
 };
 use crate::{
     algorithm::{
@@ -19,7 +19,7 @@ use crate::{
     clock::Now,
     demand::{Acquire, LimiterCharge},
     labels::Labels,
-    limit::{Ban, LimitSource, RateType},
+    limit::{Ban, LimitSource},
     list::List,
     store::{
         Op,
@@ -113,17 +113,13 @@ fn terms() -> impl Strategy<Value = Option<Ban>> {
 }
 
 impl Stage {
-    fn new(clock: Clock, terms: [Option<Ban>; LIMITERS]) -> Self {
-        let mut pairs = [(); LIMITERS].map(|()| Pair::new(RateType::Overall, clock));
-        for (pair, rate) in pairs.iter_mut().zip([3, 4]) {
-            assert!(pair.try_set_rate(pair.limit(rate, 1000)));
-        }
+    fn new(terms: [Option<Ban>; LIMITERS]) -> Self {
         let labels = |ban| {
             let labels = Labels::of("model", true, false);
             Arc::new(Labels { ban, ..labels })
         };
         Self {
-            pairs,
+            pairs: [3, 4].map(Pair::with_rate),
             labels: terms.map(labels),
             records: Default::default(),
             sent: Vec::new(),
@@ -401,7 +397,7 @@ proptest! {
         terms in uniform2(terms()),
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        let mut stage = Stage::new(Clock::Given(START), terms);
+        let mut stage = Stage::new(terms);
         for step in steps {
             stage.take(step);
         }

@@ -1,5 +1,7 @@
 //! Single cases that random histories hit too seldom, and keys that are no limiter's.
 
+use std::time::Duration;
+
 use redis::{Cmd, Value};
 
 use super::{
@@ -14,27 +16,8 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::answer::Verdict,
     error::ErrorKind,
-    limit::{LimitSource, RateType},
+    limit::{Limit, LimitSource, RateType},
 };
-
-fn overall() -> Pair {
-    Pair::new(RateType::Overall, Clock::Given(START))
-}
-
-fn with_limit(rate: u64, interval: u64) -> Pair {
-    let mut pair = overall();
-    let limit = pair.limit(rate, interval);
-    assert!(pair.try_set_rate(limit));
-    pair
-}
-
-fn code(pair: &Pair, rate: u64, interval: u64) -> How {
-    How {
-        limit: LimitSource::Code(pair.limit(rate, interval)),
-        rewrite: true,
-        exact: false,
-    }
-}
 
 #[test]
 fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
@@ -68,13 +51,11 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
     let value_above_rate = |pair: &mut Pair| pair.set_value(50);
     let spent = |pair: &mut Pair| pair.set_value(0);
     for foreign in ["x", "0123456789abcdefghijk-"] {
-        for how in [
-            How::EXACT,
-            code(&overall(), 9, 1000),
-            code(&overall(), 5, 5000),
-        ] {
+        let raised = How::code(Limit::per_second(9));
+        let longer = How::code(Limit::new(5, Duration::from_secs(5)));
+        for how in [How::EXACT, raised, longer] {
             for spoil in [missing_value as fn(&mut Pair), value_above_rate, spent] {
-                let mut pair = with_limit(5, 1000);
+                let mut pair = Pair::with_rate(5);
                 pair.acquire(2, How::EXACT).unwrap();
                 spoil(&mut pair);
                 let (log, score) = (pair.log_key(), (START - 1).to_string());
@@ -93,7 +74,7 @@ fn a_member_that_no_redisson_wrote_is_an_error_that_changes_nothing() {
 
 #[test]
 fn a_give_back_beside_a_foreign_member_makes_no_room() {
-    let mut pair = with_limit(5, 1000);
+    let mut pair = Pair::with_rate(5);
     pair.acquire(2, How::EXACT).unwrap();
     pair.acquire(3, How::EXACT).unwrap();
     let (sent, log) = (pair.sent[0], pair.log_key());
@@ -109,14 +90,14 @@ fn a_give_back_beside_a_foreign_member_makes_no_room() {
 #[test]
 fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
     for (place, spoil) in [(0, "SET"), (1, "LPUSH"), (3, "SET")] {
-        let mut pair = overall();
+        let mut pair = Pair::overall();
         let key = pair.keys[place].clone();
         if spoil == "SET" {
             pair.command(&["SET", &key, "x"]);
         } else {
             pair.command(&["LPUSH", &key, "x"]);
         }
-        let how = code(&pair, 5, 1000);
+        let how = How::code(pair.limit(5, 1000));
         let sent = pair.unsent(1);
         for (script, command) in pair.commands(sent, how) {
             let error = pair.call(script, &command).unwrap_err();
@@ -136,7 +117,7 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
 #[test]
 fn a_number_that_is_spelled_otherwise_is_one() {
     for (field, text) in [("rate", "5.0"), ("interval", "1e3")] {
-        let mut pair = with_limit(5, 1000);
+        let mut pair = Pair::with_rate(5);
         pair.acquire(1, How::EXACT).unwrap();
         let (hash, value) = (pair.keys[0].clone(), pair.value_key());
         pair.command(&["HSET", &hash, field, text]);
@@ -160,8 +141,7 @@ fn a_number_that_is_spelled_otherwise_is_one() {
 // was granted, and nothing taken for it.
 #[test]
 fn who_comes_again_for_more_than_the_rate_closes_no_line() {
-    let mut pair = Pair::new(RateType::Overall, Clock::Given(START));
-    pair.set_rate(pair.limit(5, 1000), false, false);
+    let mut pair = Pair::with_rate(5);
     pair.acquire(5, How::EXACT).unwrap();
     let again = pair.sent[0];
     pair.set_rate(pair.limit(3, 1000), true, false);

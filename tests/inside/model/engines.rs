@@ -2,9 +2,9 @@
 
 use redis::Value;
 
-use super::pair::{Clock, How, Pair, START};
+use super::pair::{How, Pair, START};
+use crate::error::ErrorKind;
 use crate::store::redis::wire::{self, script::calling, sliding_log::ACQUIRE_LIST};
-use crate::{error::ErrorKind, limit::RateType};
 
 /// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
 const NEWER_LUA: &str = "
@@ -16,10 +16,6 @@ const NEWER_LUA: &str = "
     local table = setmetatable({ unpack = unpack }, { __index = table })
     local unpack = nil
 ";
-
-fn pair() -> Pair {
-    Pair::new(RateType::Overall, Clock::Given(START))
-}
 
 /// How many arguments each call of a command has in the text.
 fn arguments_of(text: &str, command: &str) -> Vec<usize> {
@@ -55,9 +51,7 @@ fn no_time_to_live_is_set_with_what_redis_6_lacks() {
 
 #[test]
 fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
-    let mut pair = pair();
-    let limit = pair.limit(5, 1000);
-    pair.set_rate(limit, false, false);
+    let mut pair = Pair::with_rate(5);
     let how = How::STORED;
     pair.acquire(2, how).unwrap();
     let log = pair.log_key();
@@ -78,7 +72,7 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
 fn a_newer_lua_tries_all_commands() {
     use crate::inspect::verify::VERIFY;
 
-    let mut pair = pair();
+    let mut pair = Pair::overall();
     let text = format!("{NEWER_LUA}{}", VERIFY.text());
     let mut command = VERIFY.start(pair.keys.len(), 1);
     command.arg(&pair.keys).arg("1");

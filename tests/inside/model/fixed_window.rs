@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::{
     histories::{config, live, rate_type, steps},
-    pair::{Clock, How, Key, Kind, Pair, Plant, Sent, decide, replied},
+    pair::{Clock, How, Key, Kind, Pair, Plant, Sent, assert_alike, assert_near, decide, replied},
 };
 use crate::store::redis::wire::{
     self,
@@ -17,7 +17,7 @@ use crate::store::redis::wire::{
 };
 use crate::{
     algorithm::{
-        answer::{Answer, Verdict},
+        answer::Verdict,
         fixed_window::{FixedWindow, Window},
         limiter::LimiterState,
     },
@@ -87,7 +87,7 @@ impl Kind for Limiter {
         assert_eq!(value(stored), value(modelled));
         let end = |window: Option<Window>| window.and_then(|window| window.end);
         match (end(stored), end(modelled)) {
-            (Some(stored), Some(modelled)) => assert_near(stored, modelled),
+            (Some(stored), Some(modelled)) => assert_near(stored, modelled, TOLERANCE),
             (stored, modelled) => assert_eq!(stored, modelled),
         }
     }
@@ -121,7 +121,7 @@ impl Kind for Limiter {
         assert_eq!(replied.as_ref().err(), expected.as_ref().err());
         let answers = replied.unwrap_or_default();
         for (replied, expected) in answers.iter().zip(&expected.unwrap_or_default()) {
-            assert_alike(replied, expected);
+            assert_alike(replied, expected, TOLERANCE);
         }
         for (answer, (sent, _)) in answers.iter().zip(run) {
             if answer.verdict == Verdict::Granted {
@@ -220,32 +220,6 @@ impl Pair<Limiter> {
             let enough = limit.interval.max(keep_alive / 2);
             assert!(hash >= enough - TOLERANCE, "{hash} {limit:?}");
         }
-    }
-}
-
-fn assert_near(replied: i64, expected: i64) {
-    assert!(
-        (replied - expected).abs() <= TOLERANCE,
-        "{replied} {expected}"
-    );
-}
-
-/// The same answer, except for the time that passed.
-fn assert_alike(replied: &Answer, expected: &Answer) {
-    let timeless = |answer: &Answer| Answer {
-        wait: 0,
-        next: 0,
-        reset: 0,
-        ..*answer
-    };
-    assert_eq!(timeless(replied), timeless(expected));
-    for (replied, expected) in [
-        (replied.wait, expected.wait),
-        (replied.next, expected.next),
-        (replied.reset, expected.reset),
-    ] {
-        assert_eq!(replied == 0, expected == 0);
-        assert_near(replied, expected);
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) enum Step {
     /// As `release` or an operator leaves it
     Drift(i64),
     Plant(Plant),
+    /// From now on grants are noted in so many slots, or one by one
+    NoteIn(Option<u32>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -311,6 +313,7 @@ pub(crate) fn take<K: Kind>(pair: &mut Pair<K>, step: Step) {
         Step::Lose(key) => pair.lose(key),
         Step::Drift(value) => K::drift(pair, value),
         Step::Plant(plant) => K::plant(pair, plant),
+        Step::NoteIn(slots) => K::note_in(pair, slots),
     }
 }
 

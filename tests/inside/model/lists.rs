@@ -5,6 +5,7 @@ use proptest::{prelude::*, sample::Index};
 use super::{
     histories::{Step, Whose, clock, config, permits, rate_type, step, take, whose},
     pair::{Clock, How, Kind, Pair, START, Sent, decide_all, replied},
+    slots::note_in,
 };
 use crate::store::redis::wire::{
     self,
@@ -43,8 +44,6 @@ enum ListStep {
     },
     /// A list that was sent before, whatever became of it
     Resend(Index),
-    /// From now on
-    NoteIn(usize, Option<u32>),
 }
 
 #[derive(Clone, Debug)]
@@ -66,11 +65,10 @@ struct SentList {
 
 /// With limiters of which some note in slots, now and then.
 fn slotted_step() -> impl Strategy<Value = ListStep> {
-    let slots = proptest::sample::select(&[None, Some(10), Some(100), Some(10_000)][..]);
-    let note = (0..LIMITERS, slots);
+    let note = (0..LIMITERS, note_in());
     prop_oneof![
         12 => list_step(),
-        3 => note.prop_map(|(limiter, slots)| ListStep::NoteIn(limiter, slots)),
+        3 => note.prop_map(|(limiter, step)| ListStep::One(limiter, step)),
     ]
 }
 
@@ -162,7 +160,6 @@ impl Stage {
                 }
             }
             ListStep::Resend(_) => {}
-            ListStep::NoteIn(limiter, slots) => self.pairs[limiter].note_in(slots),
         }
     }
 
@@ -307,10 +304,8 @@ fn a_key_that_is_no_log_changes_nothing() {
 #[test]
 fn room_that_a_later_caller_takes_is_none() {
     let mut stage = Stage::new(RateType::Overall, Clock::Given(START));
-    for (limiter, rate) in [(0, 2), (1, 2)] {
-        let pair = &mut stage.pairs[limiter];
-        let limit = pair.limit(rate, 1000);
-        assert!(pair.try_set_rate(limit));
+    for pair in &mut stage.pairs[..2] {
+        assert!(pair.try_set_rate(pair.limit(2, 1000)));
     }
     let how = How::STORED;
     stage.pairs[0].acquire(1, how).unwrap();

@@ -8,7 +8,8 @@ use redis::{Arg, Cmd, ToRedisArgs, Value};
 
 use super::{
     members::{Generation, packed, unpacked},
-    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, Sent, decide},
+    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, START, Sent, decide},
+    slots,
 };
 use crate::store::redis::wire::{
     self,
@@ -25,6 +26,7 @@ use crate::{
     error::ErrorKind,
     limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit, ahead_of},
     name::Name,
+    receipt::Taken,
 };
 
 /// Times around which something happens with the intervals below.
@@ -87,9 +89,15 @@ impl Kind for LimiterState<SlidingLog> {
         let _ = pair.send_run(run, how);
     }
 
-    /// Settles one of all that were sent, also if it was refused or is lost by now.
+    /// Settles one of all that were sent, also if it was refused or is lost by now, or one of those
+    /// that were granted in slots.
     fn settle(pair: &mut Pair, which: Index, keep: u32, limit: LimitSource) {
-        let sent = *which.get(&pair.sent);
+        let place = which.index(pair.sent.len() + pair.granted.len());
+        let Some(sent) = pair.sent.get(place).copied() else {
+            let granted = pair.granted[place - pair.sent.len()];
+            let _ = slots::settle(pair, granted, keep, limit);
+            return;
+        };
         if pair.settle(sent, keep, limit).is_ok() {
             assert_eq!(pair.settle(sent, keep, limit), Ok(0), "settled twice");
         } else {
@@ -117,6 +125,13 @@ impl Kind for LimiterState<SlidingLog> {
             pair.set_value(value - i64::from(plant.permits));
         }
     }
+
+    fn note_in(pair: &mut Pair, slots: Option<u32>) {
+        let new = |slots| Slots::try_new(slots, "model", true, std::iter::empty()).unwrap();
+        let slots = slots.map(new);
+        pair.name = pair.name.clone().in_slots(slots);
+        pair.model.state.count_by(pair.name.counting());
+    }
 }
 
 /// What the keys hold.
@@ -135,17 +150,21 @@ impl Pair {
         Self::of_kind(rate_type, clock)
     }
 
+    /// By a given clock, and without a limit.
+    pub(crate) fn overall() -> Self {
+        Self::new(RateType::Overall, Clock::Given(START))
+    }
+
+    /// The same with so many permits in 1000 ms.
+    pub(crate) fn with_rate(rate: u64) -> Self {
+        let mut pair = Self::overall();
+        assert!(pair.try_set_rate(pair.limit(rate, 1000)));
+        pair
+    }
+
     pub(crate) fn through(mut self, lone: Lone) -> Self {
         self.lone = lone;
         self
-    }
-
-    /// Notes grants in slots from now on, or else one by one.
-    pub(crate) fn note_in(&mut self, slots: Option<u32>) {
-        let new = |slots| Slots::try_new(slots, "model", true, std::iter::empty()).unwrap();
-        let slots = slots.map(new);
-        self.name = self.name.clone().in_slots(slots);
-        self.model.state.count_by(self.name.counting());
     }
 
     /// Sends an acquire that was not sent before.
@@ -297,6 +316,14 @@ impl Pair {
         self.compare();
         if let Ok(answers) = &replied {
             self.check_expiry(&answers[0]);
+            let granted = answers.iter().zip(run);
+            let granted = granted.filter(|(answer, _)| answer.verdict == Verdict::Granted);
+            let slots = self.name.slots();
+            self.granted
+                .extend(granted.filter_map(|(answer, (sent, _))| {
+                    let end = slots?.end(answer.now.tick, answer.interval);
+                    Some((*sent, Taken::Slot(end)))
+                }));
         }
         replied
     }
@@ -326,10 +353,11 @@ impl Pair {
         }
     }
 
-    fn add_member(&mut self, score: i64, member: &[u8]) {
+    /// How many were added: none, if it is there.
+    pub(crate) fn add_member(&mut self, score: i64, member: &[u8]) -> i64 {
         let mut zadd = redis::cmd("ZADD");
         zadd.arg(self.log_key()).arg(score).arg(member);
-        zadd.query::<i64>(self.connection()).unwrap();
+        zadd.query(self.connection()).unwrap()
     }
 
     /// The keys as they stand, raw.

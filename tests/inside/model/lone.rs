@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::pair::{Clock, How, Pair, START, Sent};
+use super::pair::{How, Pair, START, Sent};
 use crate::store::redis::wire::{
     format::{self, member},
     sliding_log::{ACQUIRE_BATCH, brief_answers},
@@ -10,24 +10,21 @@ use crate::store::redis::wire::{
 use crate::{
     algorithm::answer::{Answer, Verdict},
     error::ErrorKind,
-    limit::{LimitSource, RateType},
+    limit::LimitSource,
     receipt::PermitId,
 };
 
 /// 5 in 1000 ms, as the code says it.
 fn how(pair: &Pair, exact: bool) -> How {
     How {
-        limit: LimitSource::Code(pair.limit(5, 1000)),
-        rewrite: true,
         exact,
+        ..How::code(pair.limit(5, 1000))
     }
 }
 
 /// With `granted` permits taken one by one, the limit created first.
 fn taken(granted: usize) -> Pair {
-    let mut pair = Pair::new(RateType::Overall, Clock::Given(START));
-    let limit = pair.limit(5, 1000);
-    assert!(pair.try_set_rate(limit));
+    let mut pair = Pair::with_rate(5);
     for _ in 0..granted {
         let how = how(&pair, false);
         pair.grants(1, how);
@@ -48,7 +45,7 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
 // Both begin by creating their limit, which the general script does with arguments of its own.
 #[test]
 fn a_call_of_a_batch_leaves_no_callers_to_the_next() {
-    let [mut three, mut one] = [(); 2].map(|()| Pair::new(RateType::Overall, Clock::Given(START)));
+    let [mut three, mut one] = [(); 2].map(|()| Pair::overall());
     let how = how(&three, true);
     let runs = [
         three.unsent_run([1, 1, 1]).to_vec(),

@@ -94,6 +94,9 @@ pub(crate) trait Kind: Clone + 'static {
 
     /// Writes an entry of a log, as another writer or another algorithm does.
     fn plant(_pair: &mut Pair<Self>, _plant: Plant) {}
+
+    /// Notes grants in slots from now on, or else one by one.
+    fn note_in(_pair: &mut Pair<Self>, _slots: Option<u32>) {}
 }
 
 pub(crate) struct Pair<K = LimiterState<SlidingLog>> {
@@ -160,6 +163,15 @@ impl How {
         exact: true,
         ..Self::STORED
     };
+
+    /// By a limit of the code, which may write it.
+    pub(crate) fn code(limit: Limit) -> Self {
+        Self {
+            limit: LimitSource::Code(limit),
+            rewrite: true,
+            exact: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -180,10 +192,9 @@ pub(crate) struct Plant {
 
 impl<K: Kind> Pair<K> {
     pub(crate) fn of_kind(rate_type: RateType, clock: Clock) -> Self {
-        let client = redis::Client::open(RedisServer::shared().url()).unwrap();
         let name = Name::exact(&unique("model")).unwrap();
         Self {
-            connection: client.get_connection().unwrap(),
+            connection: connect(),
             keys: wire::keys(&name, CLIENT),
             name: name.counted_by(K::ALGORITHM),
             rate_type,
@@ -255,12 +266,8 @@ impl<K: Kind> Pair<K> {
     }
 
     pub(crate) fn lose(&mut self, key: Key) {
-        let place = match key {
-            Key::Limit => self.keys[0].clone(),
-            Key::Value => self.value_key(),
-            Key::Log => self.log_key(),
-        };
-        self.command(&["DEL", &place]);
+        let place = &self.all_keys()[key as usize];
+        self.command(&["DEL", place]);
         self.model.lose(key);
     }
 
@@ -272,15 +279,17 @@ impl<K: Kind> Pair<K> {
         self.keys[3 + usize::from(self.rate_type == RateType::PerClient)].clone()
     }
 
+    /// Hash, value and log.
+    pub(crate) fn all_keys(&self) -> [String; 3] {
+        [self.keys[0].clone(), self.value_key(), self.log_key()]
+    }
+
     pub(crate) fn command(&mut self, command: &[&str]) -> Value {
         self.ask(command)
     }
 
     pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &[&str]) -> T {
-        redis::cmd(command[0])
-            .arg(&command[1..])
-            .query(&mut self.connection)
-            .unwrap()
+        ask(&mut self.connection, command)
     }
 
     pub(crate) fn connection(&mut self) -> &mut Connection {
@@ -288,12 +297,7 @@ impl<K: Kind> Pair<K> {
     }
 
     pub(crate) fn call(&mut self, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
-        match script.by_hash(command).query(&mut self.connection) {
-            Err(error) if is_unknown_script(&error) => {
-                script.whole(command).query(&mut self.connection)
-            }
-            reply => reply,
-        }
+        run_script(&mut self.connection, script, command)
     }
 
     /// Has a script carried out that answers with an error or a number, and maybe more.
@@ -385,7 +389,7 @@ impl<K: Kind> Pair<K> {
     /// PTTL of hash, value and log.
     pub(crate) fn ttls(&mut self) -> [i64; 3] {
         let mut pipeline = redis::pipe();
-        for key in [&self.keys[0], &self.value_key(), &self.log_key()] {
+        for key in self.all_keys() {
             pipeline.cmd("PTTL").arg(key);
         }
         pipeline.query(&mut self.connection).unwrap()
@@ -406,6 +410,53 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn last_id(&self) -> u64 {
         self.ids
     }
+}
+
+/// A connection to the server that tests share.
+pub(crate) fn connect() -> Connection {
+    let client = redis::Client::open(RedisServer::shared().url()).unwrap();
+    client.get_connection().unwrap()
+}
+
+pub(crate) fn ask<T: FromRedisValue>(connection: &mut Connection, command: &[&str]) -> T {
+    let mut asked = redis::cmd(command[0]);
+    asked.arg(&command[1..]).query(connection).unwrap()
+}
+
+pub(crate) fn run_script(
+    connection: &mut Connection,
+    script: &Script,
+    command: &Cmd,
+) -> Result<Value, RedisError> {
+    match script.by_hash(command).query(connection) {
+        Err(error) if is_unknown_script(&error) => script.whole(command).query(connection),
+        reply => reply,
+    }
+}
+
+/// Asserts that an answer is as expected, but for what passed where the end of a window is that of
+/// a key, at most so many ms.
+pub(crate) fn assert_alike(replied: &Answer, expected: &Answer, tolerance: i64) {
+    let timeless = |answer: &Answer| Answer {
+        wait: 0,
+        next: 0,
+        reset: 0,
+        ..*answer
+    };
+    assert_eq!(timeless(replied), timeless(expected));
+    for (replied, expected) in [
+        (replied.wait, expected.wait),
+        (replied.next, expected.next),
+        (replied.reset, expected.reset),
+    ] {
+        assert_eq!(replied == 0, expected == 0, "{replied} {expected}");
+        assert_near(replied, expected, tolerance);
+    }
+}
+
+pub(crate) fn assert_near(replied: i64, expected: i64, tolerance: i64) {
+    let apart = (replied - expected).abs();
+    assert!(apart <= tolerance, "{replied} {expected}");
 }
 
 /// The answers of the pure functions to callers of one limiter, at a time in milliseconds.

@@ -4,15 +4,17 @@
 use serde::Deserialize;
 
 use super::{
-    edges::{cannot_acquire, cannot_count},
+    edges::{cannot_acquire, cannot_count, changes_nothing},
     members::Generation,
-    pair::{Clock, How, Key, Pair, START},
-    slots::{Slotted, granted, log, plant_stray, settle},
+    pair::{Clock, How, Key, Kind, Pair, START, Sent},
+    slots::{log, plant_stray, settle},
 };
+use crate::store::redis::wire;
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     error::ErrorKind,
-    limit::{LimitSource, RateType},
+    limit::{Limit, LimitSource, RateType},
+    receipt::Taken,
 };
 
 /// The rows of `rows.toml`.
@@ -22,6 +24,8 @@ struct Rows {
     of_a_log: Vec<Steps>,
     at_the_edge: Vec<Steps>,
     in_slots: Vec<Steps>,
+    of_lives: Vec<Steps>,
+    of_a_clients_lives: Vec<Steps>,
 }
 
 #[derive(Deserialize)]
@@ -36,39 +40,83 @@ struct Row {
     pair: Pair,
     rate: u64,
     how: How,
-    /// Whether a row that goes `by either` wants the permits left exactly
+    way: Way,
+    granted: Vec<(Sent, Option<Taken>)>,
+}
+
+/// How a row goes that says `by either` or `by each`: by which source of the limit, and whether the
+/// permits left are wanted exactly.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    source: &'static str,
     exact: bool,
-    granted: Vec<Slotted>,
+}
+
+impl Way {
+    fn all_of(steps: &str) -> Vec<Self> {
+        let by_each = steps.contains("by each");
+        let sources: &[&'static str] = match by_each {
+            true => &["stored", "init", "code"],
+            false => &["stored"],
+        };
+        let exact: &[bool] = match by_each || steps.contains("by either") {
+            true => &[false, true],
+            false => &[false],
+        };
+        let of_source = |source| exact.iter().map(move |&exact| Self { source, exact });
+        sources.iter().copied().flat_map(of_source).collect()
+    }
 }
 
 impl Row {
-    fn new(rate_type: RateType, rate: u64, slots: Option<u32>) -> Self {
+    /// A row without a `rate` begins without a limit.
+    fn new(rate_type: RateType, rate: Option<u64>, slots: Option<u32>, way: Way) -> Self {
         let mut pair = Pair::new(rate_type, Clock::Given(START));
-        assert!(pair.try_set_rate(pair.limit(rate, 1000)));
-        pair.note_in(slots);
+        if let Some(rate) = rate {
+            assert!(pair.try_set_rate(pair.limit(rate, 1000)));
+        }
+        Kind::note_in(&mut pair, slots);
         let how = slots.map_or(How::EXACT, |_| How::STORED);
-        let granted = Vec::new();
         Self {
             pair,
-            rate,
+            rate: rate.unwrap_or(0),
             how,
-            exact: false,
-            granted,
+            way,
+            granted: Vec::new(),
+        }
+    }
+
+    /// `5` in a second; `5 kept` as a rule has it, so that its limiter vanishes; `5 long` in 1000 s,
+    /// and vanishing as soon as it may.
+    fn limit(&self, words: &[&str]) -> Limit {
+        let rate = words[0].parse().unwrap();
+        let limit = self.pair.limit(rate, 1000);
+        match words.get(1) {
+            Some(&"kept") => limit.for_request_key(),
+            Some(&"long") => {
+                let limit = self.pair.limit(rate, 1_000_000);
+                limit.keep_alive(limit.interval()).unwrap()
+            }
+            _ => limit,
         }
     }
 
     /// How acquires are sent from now on: `stored`, `code 5` or `init 5`, perhaps `exactly`.
     fn by(&self, words: &[&str]) -> How {
-        let given = |rate: &str| self.pair.limit(rate.parse().unwrap(), 1000);
-        let limit = match *words {
-            ["code", rate, ..] => LimitSource::Code(given(rate)),
-            ["init", rate, ..] => LimitSource::StoreOrInit(given(rate)),
+        let (source, exact) = match words[0] {
+            "either" => ("stored", self.way.exact),
+            "each" => (self.way.source, self.way.exact),
+            source => (source, words.ends_with(&["exactly"])),
+        };
+        let limit = match source {
+            "code" => LimitSource::Code(self.limit(&words[1..])),
+            "init" => LimitSource::StoreOrInit(self.limit(&words[1..])),
             _ => LimitSource::Store,
         };
         How {
             limit,
             rewrite: matches!(limit, LimitSource::Code(_)),
-            exact: words.ends_with(&["exactly"]) || words == ["either"] && self.exact,
+            exact,
         }
     }
 
@@ -88,10 +136,10 @@ impl Row {
         let permits = |place: usize| words[place].parse::<u32>().unwrap();
         match words[0] {
             "take" => {
-                let answer = pair.grants(permits(1), how);
-                let slotted = granted(pair, Ok(answer));
-                let (sent, end) = (*pair.sent.last().unwrap(), 0);
-                self.granted.push(slotted.unwrap_or(Slotted { sent, end }));
+                pair.grants(permits(1), how);
+                let in_slot = pair.granted.last().filter(|_| pair.name.slots().is_some());
+                let taken = in_slot.map(|(_, taken)| *taken);
+                self.granted.push((*pair.sent.last().unwrap(), taken));
             }
             "refuse" => {
                 let wait = pair.refuses(permits(1), how);
@@ -108,39 +156,58 @@ impl Row {
                 assert_eq!(answer.verdict, Verdict::AboveRate);
             }
             "run" => {
-                let run = pair.unsent_run([1, 2, 3, 4].map(permits));
+                let run = run_of(pair, &words[1..]);
                 pair.send_run(&run, how).unwrap();
             }
-            "rate" => pair.set_rate(pair.limit(number(1).unsigned_abs(), 1000), false, false),
+            // The model knows no life, and these rows look closer.
+            "call" => {
+                let sent = pair.unsent(permits(1));
+                let [(script, command), _] = pair.commands(sent, how);
+                pair.call(script, &command).unwrap();
+            }
+            "rate" => {
+                let limit = self.limit(&words[1..]);
+                self.pair.set_rate(limit, false, false);
+            }
+            "try" => {
+                let limit = self.limit(&words[1..]);
+                assert!(self.pair.try_set_rate(limit));
+            }
             "again" => {
-                let sent = self.granted[number(1) as usize].sent;
+                let (sent, _) = self.granted[number(1) as usize];
                 let answer = pair.send(sent, how).unwrap();
                 assert_eq!(answer.verdict, Verdict::Granted);
                 says(&answer, &words[2..]);
             }
-            "back" => assert!(pair.give_back(self.granted[number(1) as usize].sent)),
+            "back" => assert!(pair.give_back(self.granted[number(1) as usize].0)),
             verb @ ("settle" | "renew") => {
                 let limit = match verb {
                     "settle" => LimitSource::Store,
                     _ => LimitSource::Code(pair.limit(self.rate, 1000).for_request_key()),
                 };
-                let which = self.granted[number(1) as usize];
-                let credited = match pair.name.slots() {
-                    Some(_) => settle(pair, which, permits(3), limit),
-                    None => pair.settle(which.sent, permits(3), limit),
+                let (sent, taken) = self.granted[number(1) as usize];
+                let credited = match taken {
+                    Some(taken) => settle(pair, (sent, taken), permits(3), limit),
+                    None => pair.settle(sent, permits(3), limit),
                 };
                 let expected = words[5].parse().map_err(|_| ErrorKind::NotInitialized);
                 assert_eq!(credited, expected);
             }
             "release" => pair.release(permits(1)),
-            "slots" => pair.note_in(Some(permits(1)).filter(|slots| *slots > 0)),
-            "value" | "lose" | "plant" | "foreign" | "redis" | "no" | "stray" => {
+            "slots" => Kind::note_in(pair, Some(permits(1)).filter(|slots| *slots > 0)),
+            "value" | "lose" | "plant" | "foreign" | "redis" | "no" | "stray" | "expire" => {
                 spoil(pair, &words);
             }
             time if time.starts_with('+') => pair.advance(time[1..].parse().unwrap()),
             _ => see(pair, how, &words),
         }
     }
+}
+
+/// Callers of one call, for so many permits each.
+fn run_of(pair: &mut Pair, permits: &[&str]) -> Vec<(Sent, bool)> {
+    let each = permits.iter().map(|permits| permits.parse().unwrap());
+    each.map(|permits| (pair.unsent(permits), false)).collect()
 }
 
 /// Does to the keys what another writer, another release or an operator may do.
@@ -173,13 +240,20 @@ fn spoil(pair: &mut Pair, words: &[&str]) {
             pair.command(&["ZADD", &log, &score, words[1]]);
         }
         "redis" => {
-            let hash = pair.keys[0].clone();
+            let [hash, value, log] = pair.all_keys();
             let words = words[1..].iter().map(|word| match *word {
                 "{hash}" => &*hash,
+                "{value}" => &*value,
+                "{log}" => &*log,
                 "''" => "",
                 word => word,
             });
             pair.command(&words.collect::<Vec<_>>());
+        }
+        "expire" => {
+            for key in pair.all_keys() {
+                pair.command(&["PEXPIRE", &key, words[1]]);
+            }
         }
         "no" => {
             let value = pair.value_key();
@@ -199,12 +273,23 @@ fn see(pair: &mut Pair, how: How, words: &[&str]) {
         "entries" => assert_eq!(log(pair).len() as i64, number(1)),
         "free" => assert_eq!(pair.available(), Ok(number(1))),
         "cannot" if words[1] == "count" => cannot_count(pair),
+        "cannot" if words[1] == "run" => {
+            let run = run_of(pair, &words[2..]);
+            let command = pair.run_command(&run, how);
+            changes_nothing(pair, wire::scripts(&pair.name).acquire, &command);
+        }
         "cannot" => cannot_acquire(pair, how),
         "in" => {
             let used: u32 = log(pair).iter().map(|(_, permits)| permits).sum();
             assert_eq!(used, words[2].parse::<u32>().unwrap());
         }
         "mortal" => assert!(pair.ttls().iter().all(|ttl| *ttl > 1000)),
+        "lasting" => assert_eq!(pair.ttls(), [-1; 3]),
+        "live" => {
+            // A busy machine may take its time before it looks.
+            let (ttls, life) = (pair.ttls(), number(1) - 10_000..=number(1));
+            assert!(ttls.iter().all(|ttl| life.contains(ttl)), "{ttls:?}");
+        }
         "log" => {
             let entries = log(pair).into_iter();
             let entries = entries.map(|(score, permits)| format!("{score}:{permits}"));
@@ -236,21 +321,21 @@ fn says(answer: &Answer, words: &[&str]) {
 #[allow(clippy::print_stdout, reason = "it names the row that fails")]
 fn every_row_goes_as_it_says() {
     let rows: Rows = toml::from_str(include_str!("rows.toml")).unwrap();
-    for (rows, rate_type, rate, slots) in [
-        (&rows.of_a_log, RateType::Overall, 10, None),
-        (&rows.of_a_log, RateType::PerClient, 10, None),
-        (&rows.at_the_edge, RateType::Overall, 5, None),
-        (&rows.in_slots, RateType::Overall, 20, Some(100)),
+    let both = [RateType::Overall, RateType::PerClient];
+    for (rows, rate_types, rate, slots) in [
+        (&rows.of_a_log, &both[..], Some(10), None),
+        (&rows.at_the_edge, &both[..1], Some(5), None),
+        (&rows.in_slots, &both[..1], Some(20), Some(100)),
+        (&rows.of_lives, &both[..], None, None),
+        (&rows.of_a_clients_lives, &both[1..], None, None),
     ] {
         for Steps { name, steps } in rows {
-            for exact in [false, true] {
-                if exact && !steps.contains("by either") {
-                    continue;
+            for rate_type in rate_types {
+                for way in Way::all_of(steps) {
+                    println!("{name}, {rate_type:?}, {way:?}: {steps}");
+                    let mut row = Row::new(*rate_type, rate, slots, way);
+                    steps.split(", ").for_each(|step| row.step(step));
                 }
-                println!("{name}, {rate_type:?}, exact {exact}: {steps}");
-                let mut row = Row::new(rate_type, rate, slots);
-                row.exact = exact;
-                steps.split(", ").for_each(|step| row.step(step));
             }
         }
     }

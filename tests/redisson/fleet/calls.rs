@@ -6,10 +6,11 @@ use std::{
     thread,
 };
 
-use crate::support::windows;
 use crate::{
     feed::{Feed, Seen},
     ours::Ask,
+    receipts::permits_of,
+    support::windows,
 };
 
 /// One call as the server executed it.
@@ -18,21 +19,11 @@ pub(super) struct Call {
     /// Microseconds since the epoch, by the server
     pub(super) arrived: i64,
     pub(super) java: bool,
-    /// What the caller stamped it with; `None` where the server's clock counts
-    pub(super) now: Option<i64>,
+    /// What the caller stamped it with
+    pub(super) now: i64,
     pub(super) asks: Vec<Ask>,
     /// Score and member of what was granted
     pub(super) granted: Vec<(i64, Vec<u8>)>,
-}
-
-/// Permits that were granted together.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grant {
-    pub(super) arrived: i64,
-    /// The score, in microseconds
-    pub(super) stamp: i64,
-    pub(super) permits: i64,
-    pub(super) java: bool,
 }
 
 /// What a run came to.
@@ -45,8 +36,6 @@ pub(super) struct Figures {
     pub(super) lag: [i64; 2],
     /// Permits of the fullest window of the whole interval
     pub(super) fullest: i64,
-    /// Windows of the whole interval with more than the rate
-    pub(super) over: usize,
 }
 
 impl fmt::Display for Figures {
@@ -55,56 +44,44 @@ impl fmt::Display for Figures {
         write!(
             f,
             "{} calls; Java {java} grants of {java_permits}, Rust {rust} of {rust_permits}; latest arrival after its \
-             stamp: Java {:.1} ms, Rust {:.1} ms; fullest whole interval {}, {} over",
+             stamp: Java {:.1} ms, Rust {:.1} ms; fullest whole interval {}",
             self.calls,
             self.lag[0] as f64 / 1000.0,
             self.lag[1] as f64 / 1000.0,
             self.fullest,
-            self.over,
         )
     }
 }
 
-pub(super) fn count(calls: &[Call], rate: i64, interval: i64) -> Figures {
-    let grants = grants(calls);
-    let mut figures = Figures {
-        calls: calls.len(),
-        ..Figures::default()
+impl Figures {
+    pub(super) fn of(calls: &[Call], interval: i64) -> Self {
+        let mut figures = Self {
+            calls: calls.len(),
+            fullest: fullest(calls, interval * 1000),
+            ..Self::default()
+        };
+        for call in calls {
+            let side = usize::from(!call.java);
+            for (score, member) in &call.granted {
+                figures.granted[side].0 += 1;
+                figures.granted[side].1 += permits_of(member);
+                figures.lag[side] = figures.lag[side].max(call.arrived - score * 1000);
+            }
+        }
+        figures
+    }
+}
+
+/// The most permits that arrived within so many microseconds.
+pub(super) fn fullest(calls: &[Call], length: i64) -> i64 {
+    let granted = |call: &Call| {
+        call.granted
+            .iter()
+            .map(|(_, it)| permits_of(it))
+            .sum::<i64>()
     };
-    for grant in &grants {
-        let side = usize::from(!grant.java);
-        figures.granted[side].0 += 1;
-        figures.granted[side].1 += grant.permits;
-        figures.lag[side] = figures.lag[side].max(grant.arrived - grant.stamp);
-    }
-    // Where the server stamps, its own milliseconds are what an interval is counted in.
-    let by_server = calls.iter().any(|call| call.now.is_none());
-    let times = grants.iter().map(|grant| {
-        (
-            if by_server {
-                grant.stamp
-            } else {
-                grant.arrived
-            },
-            grant.permits,
-        )
-    });
-    let windows = windows(times, interval * 1000);
-    figures.fullest = windows.iter().copied().max().unwrap_or(0);
-    figures.over = windows.iter().filter(|permits| **permits > rate).count();
-    figures
-}
-
-pub(super) fn grants(calls: &[Call]) -> Vec<Grant> {
-    let grants = calls.iter().flat_map(|call| {
-        call.granted.iter().map(|(score, member)| Grant {
-            arrived: call.arrived,
-            stamp: score * 1000,
-            permits: i64::from(u32::from_le_bytes(member[17..].try_into().unwrap())),
-            java: call.java,
-        })
-    });
-    grants.collect()
+    let arrivals = calls.iter().map(|call| (call.arrived, granted(call)));
+    windows(arrivals, length).into_iter().max().unwrap_or(0)
 }
 
 /// Gathers the calls on a name until a mark of that name.
@@ -155,7 +132,7 @@ pub(super) fn call(seen: &Seen) -> Call {
     let (now, asks) = if java {
         let permits = number(&rest[0]).unwrap();
         let member = [&[16], &rest[2][..], &(permits as u32).to_le_bytes()].concat();
-        (number(&rest[1]), vec![(permits, Some(member))])
+        (&rest[1], vec![(permits, Some(member))])
     } else if let [now, .., permits, members] = rest
         && rest.len() == 9
     {
@@ -163,16 +140,16 @@ pub(super) fn call(seen: &Seen) -> Call {
         let asks = members
             .chunks(21)
             .map(|member| (permits, Some(member.to_vec())));
-        (number(now), asks.collect())
+        (now, asks.collect())
     } else {
         let callers = rest[7..].chunks(4);
         let asks = callers.map(|caller| (number(&caller[1]).unwrap(), Some(caller[2].clone())));
-        (number(&rest[0]), asks.collect())
+        (&rest[0], asks.collect())
     };
     Call {
         arrived: seen.micros,
         java,
-        now,
+        now: number(now).expect("stamped by its caller"),
         asks,
         granted: Vec::new(),
     }

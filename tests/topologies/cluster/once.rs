@@ -37,17 +37,9 @@ async fn what_may_not_run_twice_is_sent_once() {
     assert_eq!(sent("{orders}", released).await, 1, "release");
     let renamed = async |limiter: RateLimiter| limiter.rename("b{orders}").await.map(drop);
     assert_eq!(sent("{orders}", renamed).await, 1, "rename");
-    let slots = async |limiter: RateLimiter| {
-        let limiter = limiter.slots(10).unwrap();
-        limiter.try_acquire().await.map(drop)
-    };
-    assert_eq!(sent("{orders}", slots).await, 1, "slots");
-    for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
-        let taken = async |limiter: RateLimiter| {
-            let limiter = limiter.algorithm(algorithm);
-            limiter.try_acquire().await.map(drop)
-        };
-        assert_eq!(sent("{orders}", taken).await, 1, "{algorithm:?}");
+    for way in [Way::Slots(10), Way::Window, Way::Gcra] {
+        let taken = async |limiter: RateLimiter| way.limiter(limiter).try_acquire().await.map(drop);
+        assert_eq!(sent("{orders}", taken).await, 1, "{way:?}");
     }
     let quota = async |limiter: RateLimiter| {
         let limiter = limiter.calendar(Limit::monthly(9)).unwrap();

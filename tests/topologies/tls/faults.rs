@@ -2,9 +2,10 @@
 
 use crate::scene::*;
 
-use super::{believing, lenient, patient};
+use super::{believing, lenient};
 use crate::{
     certificates::{Authority, HERE},
+    patient,
     support::{redis_server::Tls, scripted::ScriptedServer},
     traffic::{ALLOWED, DENIED, Traffic, ask, by_redis, deny_and_allow, kill_connections},
 };
