@@ -370,6 +370,7 @@ mod tests {
             (1, century, true),
             (0, second, false),
             (1 << 53, second, false),
+            (u64::MAX, second, false),
             (1, Duration::ZERO, false),
             (1, Duration::from_micros(999), false),
             (1, Duration::from_micros(1500), false),

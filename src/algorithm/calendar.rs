@@ -2,7 +2,7 @@
 
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::Now,
@@ -12,7 +12,7 @@ use crate::{
         calendar::{LINGERS, Window},
     },
     name::Counting,
-    receipt::{PermitId, Receipt, Taken},
+    receipt::Taken,
 };
 
 /// The permits used of one limiter, and under which label. The limit is not part of it.
@@ -125,33 +125,20 @@ impl Counter for Calendar {
         matches!(taken, Some(Taken::Date(of)) if of != label)
     }
 
-    fn available(&mut self, limit: &StoredLimit, now: Now, _: PermitId) -> Result<i64, ErrorKind> {
-        Ok(limit.rate - self.used(now).0.permits)
+    fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
+        Ok(call.limit.rate - self.used(call.now).0.permits)
     }
 
-    fn release(
-        &mut self,
-        _: &StoredLimit,
-        wanted: i64,
-        now: Now,
-        _: PermitId,
-    ) -> Result<i64, ErrorKind> {
-        Ok(-self.add(-wanted, now))
+    fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
+        Ok(-self.add(-wanted, call.now))
     }
 
-    fn give_back(
-        &mut self,
-        _: Option<&StoredLimit>,
-        grant: &Receipt,
-        _: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        Ok(-self.add(i64::from(keep) - i64::from(grant.permits), now))
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        Ok(-self.add(-i64::from(back.permits), back.now))
     }
 
-    fn charge(&mut self, _: &StoredLimit, permits: u32, _: PermitId, now: Now) -> i64 {
-        self.add(permits.into(), now)
+    fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
+        self.add(permits.into(), call.now)
     }
 
     fn change_limit(&mut self, _: Option<&StoredLimit>, _: &StoredLimit, _: Now) {}

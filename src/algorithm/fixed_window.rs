@@ -4,13 +4,13 @@
 
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
     limit::{self, StoredLimit},
-    receipt::{PermitId, Receipt, Taken},
+    receipt::Taken,
 };
 
 /// By how much the end of one window may seem to differ between two calls, in ms: Redis returns the
@@ -70,37 +70,19 @@ impl Counter for FixedWindow {
         answer.next = answer.reset;
     }
 
-    fn available(
-        &mut self,
-        limit: &StoredLimit,
-        now: Now,
-        _id: PermitId,
-    ) -> Result<i64, ErrorKind> {
-        Ok(self.left(limit, now))
+    fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
+        Ok(self.left(&call.limit, call.now))
     }
 
-    fn release(
-        &mut self,
-        limit: &StoredLimit,
-        wanted: i64,
-        now: Now,
-        _id: PermitId,
-    ) -> Result<i64, ErrorKind> {
-        let open = self.open(limit, now);
-        Ok(open.map_or(0, |window| window.credit(wanted, limit.rate)))
+    fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
+        let open = self.open(&call.limit, call.now);
+        Ok(open.map_or(0, |window| window.credit(wanted, call.limit.rate)))
     }
 
     /// Gives back permits of the window that ends at the tick in the receipt, if it is still open.
-    fn give_back(
-        &mut self,
-        limit: Option<&StoredLimit>,
-        grant: &Receipt,
-        taken: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        let limit = limit.ok_or(ErrorKind::NotInitialized)?;
-        let (Some(window), Some(Taken::Window(end))) = (&mut self.0, taken) else {
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        let (limit, now) = (back.limit.ok_or(ErrorKind::NotInitialized)?, back.now);
+        let (Some(window), Some(Taken::Window(end))) = (&mut self.0, back.taken) else {
             return Ok(0);
         };
         let Some(live) = window.end.filter(|live| *live >= now.tick) else {
@@ -110,16 +92,15 @@ impl Counter for FixedWindow {
         if apart > now.ticks(SLACK) || 2 * apart >= now.ticks(limit.interval) {
             return Ok(0);
         }
-        let less = grant.permits.saturating_sub(keep);
-        Ok(window.credit(less.into(), limit.rate))
+        Ok(window.credit(back.permits.into(), limit.rate))
     }
 
-    fn charge(&mut self, limit: &StoredLimit, permits: u32, _id: PermitId, now: Now) -> i64 {
+    fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
         let new = Window {
-            value: limit.rate,
-            end: Some(last_tick(now, limit.interval)),
+            value: call.limit.rate,
+            end: Some(last_tick(call.now, call.limit.interval)),
         };
-        let open = self.open(limit, now).copied();
+        let open = self.open(&call.limit, call.now).copied();
         let window = self.0.insert(open.unwrap_or(new));
         window.value -= i64::from(permits);
         permits.into()
@@ -127,9 +108,9 @@ impl Counter for FixedWindow {
 
     /// Makes sure that the window ends, and that no more than the rate is left: never more permits
     /// than none were lost.
-    fn repair(&mut self, limit: &StoredLimit, now: Now) -> Result<i64, ErrorKind> {
+    fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let stored = self.0;
-        let open = self.open(limit, now);
+        let open = self.open(&call.limit, call.now);
         Ok(match (stored, open) {
             (Some(stored), Some(open)) => open.value - stored.value,
             _ => 0,
@@ -216,6 +197,7 @@ mod tests {
         demand::{Acquire, LimiterCharge},
         limit::{Limit, LimitSource},
         list::List,
+        receipt::PermitId,
     };
 
     type Limiter = LimiterState<FixedWindow>;

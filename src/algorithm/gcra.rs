@@ -10,13 +10,13 @@ use self::pace::MOST;
 pub(crate) use self::pace::Pace;
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::Now,
     error::ErrorKind,
     limit::{self, StoredLimit},
-    receipt::{PermitId, Receipt, Taken, Tat},
+    receipt::{Taken, Tat},
 };
 
 /// Where the sum of what was given back begins anew.
@@ -90,45 +90,28 @@ impl Counter for Gcra {
         answer.taken = self.stored.map(|state| Taken::Tat(state.tat));
     }
 
-    fn available(
-        &mut self,
-        limit: &StoredLimit,
-        now: Now,
-        _id: PermitId,
-    ) -> Result<i64, ErrorKind> {
-        let pace = pace(limit)?;
-        Ok(pace.left(self.set_back(&pace, now)))
+    fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
+        let pace = pace(&call.limit)?;
+        Ok(pace.left(self.set_back(&pace, call.now)))
     }
 
-    fn release(
-        &mut self,
-        limit: &StoredLimit,
-        wanted: i64,
-        now: Now,
-        _id: PermitId,
-    ) -> Result<i64, ErrorKind> {
-        let pace = pace(limit)?;
-        let backlog = self.backlog(&pace, now);
+    fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
+        let pace = pace(&call.limit)?;
+        let backlog = self.backlog(&pace, call.now);
         let released = pace.used(backlog).min(wanted);
         if released > 0 {
             let rest = (backlog - pace.cost(released)).max(0);
-            self.write(&pace, rest, 0, now);
+            self.write(&pace, rest, 0, call.now);
         }
         Ok(released)
     }
 
     /// Gives back what still lies ahead of permits that a grant took when it left the TAT in its
     /// receipt.
-    fn give_back(
-        &mut self,
-        limit: Option<&StoredLimit>,
-        grant: &Receipt,
-        taken: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        let pace = pace(limit.ok_or(ErrorKind::NotInitialized)?)?;
-        let (Some(state), Some(Taken::Tat(tat))) = (self.stored, taken) else {
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        let limit = back.limit.ok_or(ErrorKind::NotInitialized)?;
+        let (pace, now) = (pace(&limit)?, back.now);
+        let (Some(state), Some(Taken::Tat(tat))) = (self.stored, back.taken) else {
             return Ok(0);
         };
         let backlog = self.backlog(&pace, now);
@@ -137,8 +120,7 @@ impl Counter for Gcra {
         let since = (state.tat.given - tat.given).rem_euclid(WRAP)
             + (state.tat.at - self.from(now) - backlog).max(0);
         let ahead = (tat.at - since - now.micros_up()).min(backlog);
-        let less = grant.permits.saturating_sub(keep);
-        let moved = pace.cost(less.into()).min(ahead);
+        let moved = pace.cost(back.permits.into()).min(ahead);
         if moved <= 0 {
             return Ok(0);
         }
@@ -146,22 +128,20 @@ impl Counter for Gcra {
         Ok(pace.used(moved))
     }
 
-    fn charge(&mut self, limit: &StoredLimit, permits: u32, _id: PermitId, now: Now) -> i64 {
-        if let Ok(pace) = pace(limit) {
-            let backlog = self.backlog(&pace, now);
-            self.write(&pace, backlog, pace.cost(permits.into()), now);
+    fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
+        if let Ok(pace) = pace(&call.limit) {
+            let backlog = self.backlog(&pace, call.now);
+            self.write(&pace, backlog, pace.cost(permits.into()), call.now);
         }
         permits.into()
     }
 
     /// Forgets what is in use beyond the whole limit, by any clock.
-    fn repair(&mut self, limit: &StoredLimit, now: Now) -> Result<i64, ErrorKind> {
-        let pace = pace(limit)?;
+    fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
+        let (pace, now) = (pace(&call.limit)?, call.now);
         let backlog = self.ahead(&pace, now, false);
-        if self
-            .stored
-            .is_some_and(|state| state.tat.at > self.from(now))
-        {
+        let from = self.from(now);
+        if self.stored.is_some_and(|state| state.tat.at > from) {
             // A wrong clock may have put it far off.
             self.ends = 0;
             self.write(&pace, backlog.min(pace.whole()), 0, now);
@@ -286,6 +266,7 @@ mod tests {
         algorithm::limiter::{LimiterState, Terms},
         demand::LimiterCharge,
         limit::{Limit, LimitSource},
+        receipt::PermitId,
     };
 
     /// In us
@@ -321,7 +302,8 @@ mod tests {
     /// Takes permits as a charge does, whatever is left.
     fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Tat {
         let limit = limiter.limit.unwrap();
-        let charged = limiter.state.charge(&limit, permits, ID, Now::at(now));
+        let call = CallContext::of_verb(limit, Now::at(now), ID);
+        let charged = limiter.state.charge(&call, permits);
         assert_eq!(charged, i64::from(permits));
         limiter.state.stored.unwrap().tat
     }

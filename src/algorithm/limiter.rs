@@ -104,30 +104,16 @@ pub(crate) trait Counter: Debug + Send {
         false
     }
 
-    /// Counts the free permits. `id` marks entries that a repair adds.
-    fn available(&mut self, limit: &StoredLimit, now: Now, id: PermitId) -> Result<i64, ErrorKind>;
+    /// Counts the free permits.
+    fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind>;
 
     /// Gives back up to `wanted` permits, the oldest in use. Returns how many.
-    fn release(
-        &mut self,
-        _limit: &StoredLimit,
-        _wanted: i64,
-        _now: Now,
-        _id: PermitId,
-    ) -> Result<i64, ErrorKind> {
+    fn release(&mut self, _call: &CallContext, _wanted: i64) -> Result<i64, ErrorKind> {
         Ok(0)
     }
 
-    /// Gives back the permits of a grant beyond `keep` that still count. Returns how many. There
-    /// may be no limit any more.
-    fn give_back(
-        &mut self,
-        _limit: Option<&StoredLimit>,
-        _grant: &Receipt,
-        _taken: Option<Taken>,
-        _keep: u32,
-        _now: Now,
-    ) -> Result<i64, ErrorKind> {
+    /// Gives back permits of a grant, as many as still count. Returns how many.
+    fn give_back(&mut self, _back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
         Ok(0)
     }
 
@@ -137,10 +123,10 @@ pub(crate) trait Counter: Debug + Send {
     }
 
     /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
-    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64;
+    fn charge(&mut self, call: &CallContext, permits: u32) -> i64;
 
     /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
-    fn repair(&mut self, _limit: &StoredLimit, _now: Now) -> Result<i64, ErrorKind> {
+    fn repair(&mut self, _call: &CallContext) -> Result<i64, ErrorKind> {
         Ok(0)
     }
 
@@ -183,7 +169,7 @@ impl Terms {
     };
 }
 
-/// The part of a call that all its callers have in common, for one limiter.
+/// The part of a call that all its callers have in common, for one limiter; of a verb, all of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallContext {
     /// The limit in force, which is stored by now
@@ -193,11 +179,27 @@ pub(crate) struct CallContext {
     /// Set if the permits left are wanted exactly.
     pub(crate) exact: bool,
     pub(crate) now: Now,
-    /// Marks entries that a repair adds.
+    /// Marks the entry of a charge, and entries that stand for permits of unknown age.
     pub(crate) id: PermitId,
 }
 
 impl CallContext {
+    /// Returns that of a verb, which changes no limit.
+    pub(super) fn of_verb(limit: StoredLimit, now: Now, id: PermitId) -> Self {
+        Self {
+            limit,
+            rewritten: None,
+            exact: true,
+            now,
+            id,
+        }
+    }
+
+    /// Returns the interval in ticks.
+    pub(super) fn interval(&self) -> i64 {
+        self.now.ticks(self.limit.interval)
+    }
+
     /// Finds the limit in force for a call whose first caller asks for `first`, and what the call
     /// makes of the stored limit.
     pub(super) fn new(
@@ -221,7 +223,7 @@ impl CallContext {
     /// Returns the score of a grant: now, or later for permits that are taken ahead.
     pub(super) fn score_of(&self, charge: &LimiterCharge) -> i64 {
         let lead = self.now.ticks(charge.lead);
-        self.now.score() + lead.min(ahead_of(self.now.ticks(self.limit.interval)))
+        self.now.score() + lead.min(ahead_of(self.interval()))
     }
 }
 
@@ -281,6 +283,17 @@ impl Needs {
     }
 }
 
+/// The permits of a grant that are given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GiveBack<'g> {
+    /// There may be none any more.
+    pub(crate) limit: Option<StoredLimit>,
+    pub(crate) grant: &'g Receipt,
+    pub(crate) taken: Option<Taken>,
+    pub(crate) permits: u32,
+    pub(crate) now: Now,
+}
+
 /// A limiter: its limit, and what is in use of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimiterState<A: ?Sized = dyn Counter> {
@@ -289,11 +302,11 @@ pub(crate) struct LimiterState<A: ?Sized = dyn Counter> {
 }
 
 impl<A: Counter + ?Sized> LimiterState<A> {
-    /// Returns the stored limit, if it can be counted by.
-    fn checked_limit(&self) -> Result<StoredLimit, ErrorKind> {
+    /// Returns the context of a verb, if there is a limit that can be counted by.
+    fn verb(&self, now: Now, id: PermitId) -> Result<CallContext, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
         self.state.check(&limit)?;
-        Ok(limit)
+        Ok(CallContext::of_verb(limit, now, id))
     }
 
     /// Takes permits for one caller of this limiter alone.
@@ -310,7 +323,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
 
     /// Counts the free permits. `id` marks entries that a repair adds.
     pub(crate) fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
-        self.state.available(&self.checked_limit()?, now, id)
+        self.state.available(&self.verb(now, id)?)
     }
 
     /// Gives back up to `wanted` permits, the oldest in use. Returns how many.
@@ -320,12 +333,12 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         now: Now,
         id: PermitId,
     ) -> Result<i64, ErrorKind> {
-        self.state.release(&self.checked_limit()?, wanted, now, id)
+        self.state.release(&self.verb(now, id)?, wanted)
     }
 
     /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
     pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
-        self.state.repair(&self.checked_limit()?, now)
+        self.state.repair(&self.verb(now, PermitId::NONE)?)
     }
 
     /// Stores a limit where there is none. Returns whether there was none.
@@ -370,14 +383,20 @@ impl<A: Counter + ?Sized> LimiterState<A> {
             if matches!(taken, Some(Taken::Estimate)) {
                 return Ok(0);
             }
-            let limit = self.limit.as_ref();
-            return self.state.give_back(limit, receipt, taken, keep, now);
+            return self.state.give_back(&GiveBack {
+                limit: self.limit,
+                grant: receipt,
+                taken,
+                permits: receipt.permits.saturating_sub(keep),
+                now,
+            });
         };
         let given = receipt.limit().given().map(Limit::stored);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         self.state.check(&limit)?;
         self.limit = Some(limit);
-        Ok(-self.state.charge(&limit, more, receipt.id.for_more(), now))
+        let call = CallContext::of_verb(limit, now, receipt.id.for_more());
+        Ok(-self.state.charge(&call, more))
     }
 
     /// Returns the tick from which all permits are free again; `None` if they are.

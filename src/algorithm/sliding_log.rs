@@ -9,7 +9,7 @@ pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
     answer::Answer,
-    limiter::{CallContext, Counter, Needs},
+    limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
     clock::{Now, TICKS},
@@ -17,7 +17,7 @@ use crate::{
     error::ErrorKind,
     limit::{self, StoredLimit, ahead_of},
     name::Counting,
-    receipt::{PermitId, Receipt, Taken},
+    receipt::Taken,
 };
 
 /// Entries beyond those it needs that an acquire removes if the permits left are read.
@@ -62,7 +62,7 @@ impl Counter for SlidingLog {
         };
         // Where nothing is left, nothing will be taken.
         if value > 0 && self.bucket.is_some() {
-            self.open_bucket(value, rate, call.now.ticks(interval), call.now)
+            self.open_bucket(call, value)
         } else {
             value
         }
@@ -83,7 +83,7 @@ impl Counter for SlidingLog {
 
     fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
-        let interval = now.ticks(call.limit.interval);
+        let interval = call.interval();
         if self.bucket.is_some() {
             self.write_bucket();
         }
@@ -121,51 +121,34 @@ impl Counter for SlidingLog {
         self.value.is_none() && self.log.is_empty()
     }
 
-    fn available(&mut self, limit: &StoredLimit, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
-        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        let mut value = self.agree(rate, interval, now, id);
+    fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
+        let mut value = self.agree(call);
         // Where nothing is in use, nothing needs to be stored.
         if !self.is_unused() {
-            value = self.sweep_all(value, rate, interval, now);
+            value = self.sweep_all(call, value);
             self.value = Some(value);
         }
         Ok(value)
     }
 
-    fn release(
-        &mut self,
-        limit: &StoredLimit,
-        wanted: i64,
-        now: Now,
-        id: PermitId,
-    ) -> Result<i64, ErrorKind> {
-        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        let value = self.agree(rate, interval, now, id);
+    fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
+        let value = self.agree(call);
         // What has expired is not in use.
-        let value = self.sweep_all(value, rate, interval, now);
+        let value = self.sweep_all(call, value);
         let given = self.log.shrink(wanted);
-        self.value = Some(if self.log.is_empty() {
-            rate
-        } else {
-            value + given
+        self.value = Some(match self.log.is_empty() {
+            true => call.limit.rate,
+            false => value + given,
         });
         Ok(given)
     }
 
     /// Gives back what one grant took: from its own entry, or from that of a bucket.
-    fn give_back(
-        &mut self,
-        limit: Option<&StoredLimit>,
-        grant: &Receipt,
-        taken: Option<Taken>,
-        keep: u32,
-        now: Now,
-    ) -> Result<i64, ErrorKind> {
-        let (id, permits) = (grant.id, grant.permits);
-        let less = permits.saturating_sub(keep);
-        let held = match (self.bucket, taken) {
+    fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
+        let (id, less) = (back.grant.id, back.permits);
+        let held = match (self.bucket, back.taken) {
             _ if less == 0 => None,
-            (None, _) => self.log.remove(id, permits),
+            (None, _) => self.log.remove(id, back.grant.permits),
             (Some(_), Some(Taken::Slot(end))) => self.remove_bucket(end),
             (Some(_), _) => None,
         };
@@ -188,22 +171,22 @@ impl Counter for SlidingLog {
                 credited = held.permits;
             }
         }
-        self.credit(limit, credited.into(), now, id);
+        self.credit(back, credited.into());
         Ok(credited.into())
     }
 
-    fn charge(&mut self, limit: &StoredLimit, permits: u32, id: PermitId, now: Now) -> i64 {
-        let (rate, interval) = (limit.rate, now.ticks(limit.interval));
-        let mut value = self.agree(rate, interval, now, id);
+    fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
+        let id = call.id;
+        let mut value = self.agree(call);
         let mut charged = i64::from(permits);
         if self.bucket.is_some() {
-            value = self.open_bucket(value, rate, interval, now);
+            value = self.open_bucket(call, value);
             self.add_to_bucket(permits, id);
             self.write_bucket();
         } else if self.log.holds(id, permits) {
             charged = 0;
         } else {
-            let score = now.score();
+            let score = call.now.score();
             self.log.insert(Entry { score, permits, id });
         }
         // Debt: it was used, so it counts also below zero.
@@ -212,15 +195,15 @@ impl Counter for SlidingLog {
     }
 
     /// Counts the permits left from the log, whatever the value says.
-    fn repair(&mut self, limit: &StoredLimit, now: Now) -> Result<i64, ErrorKind> {
+    fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         if self.is_unused() {
             return Ok(0);
         }
-        let logged = self.log.permits();
-        let live = self.log.live_permits(now.tick - now.ticks(limit.interval));
-        let stored = self.value.replace(limit.rate - live);
+        let (rate, logged) = (call.limit.rate, self.log.permits());
+        let live = self.log.live_permits(call.now.tick - call.interval());
+        let stored = self.value.replace(rate - live);
         // What has expired and was not credited yet was not lost.
-        Ok(stored.map_or(0, |stored| limit.rate - logged - stored))
+        Ok(stored.map_or(0, |stored| rate - logged - stored))
     }
 
     fn change_limit(&mut self, before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
@@ -278,8 +261,7 @@ impl SlidingLog {
     /// once. Also where those to drop are too many to look at, or one does not hold one permit, so
     /// that value and log agree by chance.
     fn count_expired(&mut self, call: &CallContext, wanted: i64) -> bool {
-        let interval = call.now.ticks(call.limit.interval);
-        let expired = self.log.count_expired(call.now.tick - interval);
+        let expired = self.log.count_expired(call.now.tick - call.interval());
         let dropped = expired.min(wanted + 1);
         let counted = expired == 0
             || (expired < self.log.count() || expired <= PAGE)
@@ -292,47 +274,45 @@ impl SlidingLog {
     }
 
     /// Credits everything that has expired.
-    fn sweep_all(&mut self, value: i64, rate: i64, interval: i64, now: Now) -> i64 {
+    fn sweep_all(&mut self, call: &CallContext, value: i64) -> i64 {
         if self.log.is_empty() {
             return value;
         }
-        self.sweep(value, rate, interval, now, i64::MAX, i64::MAX)
+        self.sweep(call, value, i64::MAX, i64::MAX)
     }
 
     /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much
     /// as is wanted.
     fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {
-        let (rate, now) = (call.limit.rate, call.now);
-        let interval = now.ticks(call.limit.interval);
-        let value = self.agree(rate, interval, now, call.id);
+        let value = self.agree(call);
         let budget = wanted + (-value).max(0) + 1;
-        if call.exact {
-            let budget = budget.max(wanted + PAGE);
-            self.sweep(value, rate, interval, now, i64::MAX, budget)
-        } else {
-            self.sweep(value, rate, interval, now, wanted, budget)
+        match call.exact {
+            true => self.sweep(call, value, i64::MAX, budget.max(wanted + PAGE)),
+            false => self.sweep(call, value, wanted, budget),
         }
     }
 
     /// Counts permits as left that are no longer in the log.
-    fn credit(&mut self, limit: Option<&StoredLimit>, credited: i64, now: Now, id: PermitId) {
-        self.value = match limit {
+    fn credit(&mut self, back: &GiveBack<'_>, credited: i64) {
+        self.value = match back.limit {
             None => self.value.map(|value| value + credited),
             Some(limit) if self.log.is_empty() => Some(limit.rate),
             Some(limit) => {
                 self.value = self.value.map(|value| value + credited);
-                Some(self.agree(limit.rate, now.ticks(limit.interval), now, id))
+                let call = CallContext::of_verb(limit, back.now, back.grant.id);
+                Some(self.agree(&call))
             }
         };
     }
 
     /// Brings permits left and log into agreement, and returns the permits left.
-    fn agree(&mut self, rate: i64, interval: i64, now: Now, id: PermitId) -> i64 {
+    fn agree(&mut self, call: &CallContext) -> i64 {
+        let (rate, interval, now) = (call.limit.rate, call.interval(), call.now);
         let Some(newest) = self.log.newest() else {
             return match self.value {
                 Some(value) => {
                     // Permits are in use, and it is not known since when: as if granted now.
-                    self.log.restore(now.score(), rate - value, id);
+                    self.log.restore(now.score(), rate - value, call.id);
                     value.min(rate)
                 }
                 None => rate,
@@ -350,20 +330,14 @@ impl SlidingLog {
 
     /// Credits expired permits, oldest first, until `wanted` are left or `budget` entries that hold
     /// permits are gone.
-    fn sweep(
-        &mut self,
-        mut value: i64,
-        rate: i64,
-        interval: i64,
-        now: Now,
-        wanted: i64,
-        mut budget: i64,
-    ) -> i64 {
+    fn sweep(&mut self, call: &CallContext, value: i64, wanted: i64, budget: i64) -> i64 {
+        let expired = call.now.tick - call.interval();
+        let (mut value, mut budget) = (value, budget);
         while value < wanted && budget > 0 {
             let size = budget.min(PAGE);
             let mut removed = 0;
             while removed < size
-                && let Some(oldest) = self.log.pop_expired(now.tick - interval)
+                && let Some(oldest) = self.log.pop_expired(expired)
             {
                 removed += 1;
                 value += i64::from(oldest.permits);
@@ -373,10 +347,9 @@ impl SlidingLog {
                 break;
             }
         }
-        if value > rate {
-            rate - self.log.live_permits(now.tick - interval)
-        } else {
-            value
+        match value > call.limit.rate {
+            true => call.limit.rate - self.log.live_permits(expired),
+            false => value,
         }
     }
 }
@@ -386,7 +359,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{algorithm::limiter::LimiterState, limit::Limit};
+    use crate::{algorithm::limiter::LimiterState, limit::Limit, receipt::PermitId};
 
     type Limiter = LimiterState<SlidingLog>;
 

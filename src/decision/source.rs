@@ -26,17 +26,20 @@ pub enum Source {
 }
 
 impl Source {
+    /// All of them in their order, each with its name.
+    pub(crate) const ALL: [(Self, &'static str); Self::None as usize + 1] = [
+        (Self::Store, "store"),
+        (Self::Estimate, "estimate"),
+        (Self::Cache, "cache"),
+        (Self::Lease, "lease"),
+        (Self::Local, "local"),
+        (Self::FailurePolicy, "policy"),
+        (Self::None, "none"),
+    ];
+
     /// Returns the name that metrics and logs have for it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::Estimate => "estimate",
-            Self::Cache => "cache",
-            Self::Lease => "lease",
-            Self::Local => "local",
-            Self::FailurePolicy => "policy",
-            Self::None => "none",
-        }
+        Self::ALL[self as usize].1
     }
 
     /// Returns the store, which decided by an estimate or not.

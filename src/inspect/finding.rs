@@ -42,6 +42,14 @@ macro_rules! finding {
 }
 pub(super) use finding;
 
+/// Adds a [`Finding`] to others: `add!(found, Error NoLua: "it runs no Lua")`.
+macro_rules! add {
+    ($found:ident, $($finding:tt)*) => {
+        $found.push($crate::inspect::finding::finding!($($finding)*))
+    };
+}
+pub(super) use add;
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

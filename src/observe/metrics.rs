@@ -10,10 +10,7 @@ use metrics::{
     histogram,
 };
 
-use super::{
-    Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall,
-    observed_rule::RULE_RESULTS,
-};
+use super::{Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall};
 use crate::{
     clock::{Clock, SystemClock},
     decision::source::Source,
@@ -50,7 +47,7 @@ const MOST_NODES: usize = 32;
 #[derive(Default)]
 pub struct Metrics {
     /// By result and source.
-    requests: [[OnceLock<Counter>; SOURCES]; REQUEST_RESULTS],
+    requests: [[OnceLock<Counter>; Source::ALL.len()]; RequestResult::ALL.len()],
     /// By operation and result: a call takes so long that a short search does not matter.
     calls: Mutex<Vec<(CallLabels, Histogram)>>,
     callers: OnceLock<Histogram>,
@@ -58,10 +55,6 @@ pub struct Metrics {
     nodes: Mutex<Vec<String>>,
     described: OnceLock<()>,
 }
-
-const SOURCES: usize = Source::None as usize + 1;
-const _: () = assert!(RULE_RESULTS == RuleResult::ShadowBanned as usize + 1);
-const REQUEST_RESULTS: usize = RequestResult::Banned as usize + 1;
 
 type CallLabels = (&'static str, Option<ErrorKind>);
 
@@ -104,6 +97,11 @@ impl Metrics {
         }
     }
 
+    /// Sets the gauge of a server, which is 1 or 0.
+    fn set(&self, name: &'static str, node: &str, is: bool) {
+        gauge!(name, "node" => self.node(node)).set(f64::from(u8::from(is)));
+    }
+
     /// Returns the label of a server.
     fn node(&self, node: &str) -> String {
         let mut nodes = lock(&self.nodes);
@@ -134,6 +132,10 @@ impl Metrics {
 
 fn permits(rule: &str, kind: &'static str) -> Counter {
     counter!("ratelimit_permits_total", "rule" => rule.to_owned(), "kind" => kind)
+}
+
+fn reloaded(result: &'static str) {
+    counter!("ratelimit_rules_reloads_total", "result" => result).increment(1);
 }
 
 /// Moves a gauge by what one of several stores adds to it.
@@ -188,24 +190,18 @@ impl Observer for Metrics {
         self.describe();
         match *event {
             StateChange::Breaker { node, open } => {
-                let node = self.node(node);
-                gauge!("ratelimit_breaker_open", "node" => node).set(f64::from(u8::from(open)));
+                self.set("ratelimit_breaker_open", node, open);
             }
             StateChange::Connection { node, connected } => {
-                let node = self.node(node);
-                gauge!("ratelimit_connected", "node" => node).set(f64::from(u8::from(connected)));
+                self.set("ratelimit_connected", node, connected);
             }
-            StateChange::Rules { refused, .. } => {
-                let result = if refused.is_some() {
-                    "refused"
-                } else {
-                    "applied"
-                };
-                counter!("ratelimit_rules_reloads_total", "result" => result).increment(1);
-                if refused.is_none() {
-                    let now = SystemClock.now();
-                    gauge!("ratelimit_rules_applied_timestamp_seconds").set(now.as_secs_f64());
-                }
+            StateChange::Rules {
+                refused: Some(_), ..
+            } => reloaded("refused"),
+            StateChange::Rules { refused: None, .. } => {
+                reloaded("applied");
+                let now = SystemClock.now();
+                gauge!("ratelimit_rules_applied_timestamp_seconds").set(now.as_secs_f64());
             }
             StateChange::Settled {
                 rule: Some(rule),
@@ -249,49 +245,31 @@ impl fmt::Debug for Metrics {
     }
 }
 
+#[rustfmt::skip]
 const COUNTERS: [(&str, &str); 6] = [
     ("ratelimit_requests_total", "Requests that were decided"),
     ("ratelimit_rule_requests_total", "Rules that requests met"),
     ("ratelimit_permits_total", "Permits taken and corrected"),
-    (
-        "ratelimit_overload_total",
-        "Requests that the bound of calls in flight sent to the failure policy",
-    ),
-    (
-        "ratelimit_lost_total",
-        "Corrections that could not be sent to the store",
-    ),
+    ("ratelimit_overload_total", "Requests that the in-flight limit sent to the failure policy"),
+    ("ratelimit_lost_total", "Corrections that could not be sent to the store"),
     ("ratelimit_rules_reloads_total", "Rules that were reloaded"),
 ];
 
+#[rustfmt::skip]
 const GAUGES: [(&str, &str); 8] = [
-    (
-        "ratelimit_limiters",
-        "Limiters in the memory of this process",
-    ),
+    ("ratelimit_limiters", "Limiters in the memory of this process"),
     ("ratelimit_remembered", "Refusals in the deny cache"),
     ("ratelimit_limit_permits", "Permits of a fixed limit"),
-    (
-        "ratelimit_limit_interval_seconds",
-        "Interval of a fixed limit",
-    ),
+    ("ratelimit_limit_interval_seconds", "Interval of a fixed limit"),
     ("ratelimit_queued", "Requests that wait for permits"),
-    (
-        "ratelimit_breaker_open",
-        "1 while the breaker of a server is open",
-    ),
+    ("ratelimit_breaker_open", "1 while the breaker of a server is open"),
     ("ratelimit_connected", "1 while there is a connection"),
-    (
-        "ratelimit_rules_applied_timestamp_seconds",
-        "When rules were last applied",
-    ),
+    ("ratelimit_rules_applied_timestamp_seconds", "When rules were last applied"),
 ];
 
+#[rustfmt::skip]
 const HISTOGRAMS: [(&str, &str); 3] = [
-    (
-        "ratelimit_queue_seconds",
-        "How long requests waited for permits",
-    ),
+    ("ratelimit_queue_seconds", "How long requests waited for permits"),
     ("ratelimit_store_seconds", "How long calls to Redis took"),
     ("ratelimit_store_callers", "Requests that share a call"),
 ];

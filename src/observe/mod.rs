@@ -149,22 +149,25 @@ pub enum RequestResult {
 }
 
 impl RequestResult {
+    /// All of them in their order, each with its name.
+    pub(crate) const ALL: [(Self, &'static str); Self::Banned as usize + 1] = [
+        (Self::Allow, "allow"),
+        (Self::Deny, "deny"),
+        (Self::AboveRate, "above_rate"),
+        (Self::MissingKey, "missing_key"),
+        (Self::DeniedByList, "denied_by_list"),
+        (Self::AllowedByList, "allowed_by_list"),
+        (Self::Preflight, "preflight"),
+        (Self::QueueFull, "queue_full"),
+        (Self::Unavailable, "unavailable"),
+        (Self::Cancelled, "cancelled"),
+        (Self::NoRule, "no_rule"),
+        (Self::Banned, "banned"),
+    ];
+
     /// Returns the name that metrics and logs have for it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::AboveRate => "above_rate",
-            Self::MissingKey => "missing_key",
-            Self::DeniedByList => "denied_by_list",
-            Self::AllowedByList => "allowed_by_list",
-            Self::Preflight => "preflight",
-            Self::QueueFull => "queue_full",
-            Self::Unavailable => "unavailable",
-            Self::Cancelled => "cancelled",
-            Self::NoRule => "no_rule",
-            Self::Banned => "banned",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -237,21 +240,24 @@ pub enum RuleResult {
 }
 
 impl RuleResult {
+    /// All of them in their order, each with its name.
+    pub(crate) const ALL: [(Self, &'static str); Self::ShadowBanned as usize + 1] = [
+        (Self::Taken, "taken"),
+        (Self::Deny, "deny"),
+        (Self::AboveRate, "above_rate"),
+        (Self::MissingKey, "missing_key"),
+        (Self::QueueFull, "queue_full"),
+        (Self::Unavailable, "unavailable"),
+        (Self::Cancelled, "cancelled"),
+        (Self::NotTaken, "not_taken"),
+        (Self::ShadowDeny, "shadow_deny"),
+        (Self::Banned, "banned"),
+        (Self::ShadowBanned, "shadow_banned"),
+    ];
+
     /// Returns the name that metrics and logs have for it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Deny => "deny",
-            Self::AboveRate => "above_rate",
-            Self::MissingKey => "missing_key",
-            Self::QueueFull => "queue_full",
-            Self::Unavailable => "unavailable",
-            Self::Cancelled => "cancelled",
-            Self::NotTaken => "not_taken",
-            Self::ShadowDeny => "shadow_deny",
-            Self::Banned => "banned",
-            Self::ShadowBanned => "shadow_banned",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -435,6 +441,23 @@ impl Observers {
             if called.is_err() && !observed.is_off.swap(true, Ordering::Relaxed) {
                 warning!("an observer has panicked: it is not called any more");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_where_its_number_is() {
+        let places = [
+            RequestResult::ALL.map(|(it, _)| it as usize).to_vec(),
+            RuleResult::ALL.map(|(it, _)| it as usize).to_vec(),
+            Source::ALL.map(|(it, _)| it as usize).to_vec(),
+        ];
+        for places in places {
+            assert_eq!(places, (0..places.len()).collect::<Vec<_>>());
         }
     }
 }

@@ -7,10 +7,6 @@ use std::{sync::OnceLock, time::Duration};
 #[cfg(feature = "metrics")]
 use metrics::Counter;
 
-/// The number of results that a request may have by a rule.
-#[cfg(feature = "metrics")]
-pub(super) const RULE_RESULTS: usize = 11;
-
 /// Stands beside the name of a rule, and goes with it.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedRule {
@@ -55,6 +51,6 @@ impl ObservedRule {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// By result.
-    pub(super) results: [OnceLock<Counter>; RULE_RESULTS],
+    pub(super) results: [OnceLock<Counter>; super::RuleResult::ALL.len()],
     pub(super) taken: OnceLock<Counter>,
 }

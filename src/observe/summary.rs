@@ -117,13 +117,12 @@ struct Sums {
 
 impl Tally {
     fn add(&self, rule: &DecidedRule<'_>) {
+        use RuleResult::{
+            AboveRate, Banned, Deny, MissingKey, QueueFull, ShadowBanned, ShadowDeny,
+        };
         self.asked.fetch_add(1, Relaxed);
         match rule.result {
-            RuleResult::Deny
-            | RuleResult::AboveRate
-            | RuleResult::MissingKey
-            | RuleResult::QueueFull
-            | RuleResult::Banned => {
+            Deny | AboveRate | MissingKey | QueueFull | Banned => {
                 self.refused.fetch_add(1, Relaxed);
                 let bit = 1 << (rule.key_hash % u64::from(u64::BITS));
                 // The plain load keeps the cache line shared where nothing changes.
@@ -131,13 +130,8 @@ impl Tally {
                     self.callers.fetch_or(bit, Relaxed);
                 }
             }
-            RuleResult::ShadowDeny | RuleResult::ShadowBanned => {
-                _ = self.shadow.fetch_add(1, Relaxed);
-            }
-            RuleResult::Taken
-            | RuleResult::Unavailable
-            | RuleResult::Cancelled
-            | RuleResult::NotTaken => {}
+            ShadowDeny | ShadowBanned => _ = self.shadow.fetch_add(1, Relaxed),
+            _ => {}
         }
     }
 

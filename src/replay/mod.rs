@@ -170,11 +170,7 @@ impl Replay {
         let Some(log) = open()? else {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
         };
-        let limits = |resolution| {
-            let ends = self.bounds(resolution).zip(&self.limits);
-            let ends = ends.flat_map(|(bounds, (_, limit))| bounds.of_permits(limit.permits()));
-            ends.flatten().collect()
-        };
+        let limits = |resolution| self.ends(resolution).flatten().flatten().collect();
         let (read, callers, counting) = count(log, u64::MAX, &limits, true)?;
         let mut searches: Vec<[Search; 2]> = Vec::new();
         for bounds in self.bounds(read.resolution) {
@@ -219,6 +215,12 @@ impl Replay {
         limits.map(move |(by, limit)| Bounds::of(*by, limit.interval(), resolution, whole))
     }
 
+    /// Returns the limits that bound the figures of each limit.
+    fn ends(&self, resolution: Duration) -> impl Iterator<Item = [Option<(Algorithm, Limit)>; 2]> {
+        let given = self.bounds(resolution).zip(&self.limits);
+        given.map(|(bounds, (_, limit))| bounds.of_permits(limit.permits()))
+    }
+
     fn report(
         &self,
         read: RowsRead,
@@ -226,12 +228,8 @@ impl Replay {
         counting: &Counting,
         smallest: Vec<SmallestLimit>,
     ) -> Report {
-        // Of each candidate, the runs that bound it.
-        let given = self.bounds(read.resolution).zip(&self.limits);
-        let ends = given.map(|(bounds, (_, limit))| {
-            let ends = bounds.of_permits(limit.permits());
-            ends.map(|limit| counting.place(&limit?))
-        });
+        let ends = self.ends(read.resolution);
+        let ends = ends.map(|ends| ends.map(|limit| counting.place(&limit?)));
         let ends: Vec<_> = ends.collect();
         let run = |of: fn(&Run) -> u64, ends: &[Option<usize>; 2]| {
             ends.map(|place| place.and_then(|it| counting.runs.get(it)).map_or(0, of))
@@ -270,11 +268,7 @@ impl Replay {
 
     /// Returns the callers with the most requests in the interval of the first limit.
     fn busiest(&self, read: &RowsRead, callers: &Callers, counting: &Counting) -> Vec<Busiest> {
-        let ends = self
-            .bounds(read.resolution)
-            .next()
-            .map(|it| it.of_permits(1));
-        let ends = ends.unwrap_or_default();
+        let ends = self.ends(read.resolution).next().unwrap_or_default();
         let [least, all] =
             ends.map(|it| it.map_or(&[][..], |(_, limit)| counting.peaks_of(&limit)));
         let mut most: Vec<_> = all.iter().zip(0u32..).collect();

@@ -222,10 +222,8 @@ async fn a_backend_that_is_gone_is_answered_by_policy_and_left_alone() {
                 .by(Constant("all"))
                 .named(&format!("r{number}"));
             let layer = RateLimitLayer::new(&store, rule.on_failure(policy));
-            let service = layer.layer(service_fn(serve::<String>));
             for _ in 0..5 {
-                let request = Request::new(String::new());
-                let answer = service.clone().oneshot(request).await.unwrap();
+                let answer = send(&layer, Request::new(())).await;
                 assert_eq!(answer.status().as_u16(), status, "{answers:?} {policy:?}");
             }
         }
@@ -255,10 +253,8 @@ async fn what_it_cannot_count_is_an_error() {
         rule().slots(10),
         per_client.by(Constant("all")).named("r"),
     ] {
-        let error = RateLimitLayer::builder(&store)
-            .otherwise(rule)
-            .build()
-            .unwrap_err();
+        let layer = RateLimitLayer::builder(&store).otherwise(rule);
+        let error = layer.build().unwrap_err();
         assert_eq!(error.kind(), ConfigErrorKind::Rule);
         assert!(
             error.to_string().contains("use `Algorithm::SlidingLog`"),
@@ -281,9 +277,8 @@ async fn what_it_cannot_count_is_an_error() {
     // A tier that a request chooses is not known before.
     let by_request = Rule::new("r2", limit_by(move |_| per_client), Constant("all"));
     let by_request = by_request.on_failure(FailurePolicy::Allow);
-    let service = RateLimitLayer::new(&store, by_request).layer(service_fn(serve::<String>));
-    let answer = service.oneshot(Request::new(String::new())).await.unwrap();
-    assert_eq!(answer.status(), 503);
+    let layer = RateLimitLayer::new(&store, by_request);
+    assert_eq!(send(&layer, Request::new(())).await.status(), 503);
     let (plain, prefix) = (Gone::default(), "a b".to_owned());
     let settings = Settings {
         prefix,
@@ -302,15 +297,9 @@ async fn leases_waits_and_shadows() {
         Limit::per_minute(3).by(key()).named("r").lease(secs(1)),
         Limit::per_minute(1).by(key()).named("tried").shadow(),
     ];
-    let layer = RateLimitLayer::builder(&store)
-        .otherwise(rules)
-        .build()
-        .unwrap();
-    let service = layer.layer(service_fn(serve::<String>));
+    let layer = layer_of(&store, rules);
     for status in [200, 200, 200, 429] {
-        let request = Request::new(String::new());
-        let answer = service.clone().oneshot(request).await.unwrap();
-        assert_eq!(answer.status(), status);
+        assert_eq!(send(&layer, Request::new(())).await.status(), status);
     }
     let tried = layer.limiter("tried", ["all"]).unwrap();
     assert_eq!(free(&tried).await, 0);

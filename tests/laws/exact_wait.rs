@@ -4,13 +4,13 @@
 use crate::scene::*;
 
 use super::{
-    kinds::Kind,
+    kinds::WAYS,
     world::{
         MILLISECOND, NANOSECOND, Probed, World, check, check_in_redis, probed, refused_until, take,
     },
 };
 
-fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic, permits, probes): Probed) {
+fn law<S: Store>(world: &World<S>, kind: Way, (limit, traffic, permits, probes): Probed) {
     world.run(async {
         let limiter = world.limiter_of(kind, limit).await;
         world.send(&limiter, &traffic).await;
@@ -22,11 +22,11 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic, permits, probes)
         // A store in memory rounds the time of a grant up to a microsecond; by whole milliseconds a
         // log has nothing to round.
         let rounded = Duration::from_nanos(match kind {
-            Kind::Log if world.unit == MILLISECOND => 1,
+            Way::Log if world.unit == MILLISECOND => 1,
             _ => world.unit.max(1000),
         });
         assert!(wait < kind.whole(limit) + rounded, "{kind:?}: {wait:?}");
-        if kind == Kind::Window {
+        if kind == Way::Window {
             assert!(seen.iter().all(|free| *free == left), "{left}: {seen:?}");
             assert_eq!(free(&limiter).await, limit.permits());
         }
@@ -38,7 +38,7 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic, permits, probes)
 fn in_memory() {
     for (unit, cases) in [(MILLISECOND, 400), (NANOSECOND, 600)] {
         let world = World::memory(unit);
-        for kind in Kind::ALL {
+        for kind in WAYS {
             check(cases, &probed(unit), |input| law(&world, kind, input));
         }
     }
@@ -46,7 +46,7 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    for (kind, cases) in [(Kind::Log, 480), (Kind::Gcra, 120)] {
+    for (kind, cases) in [(Way::Log, 480), (Way::Gcra, 120)] {
         let input = probed(MILLISECOND);
         check_in_redis(cases, &input, |world, input| law(world, kind, input));
     }

@@ -92,28 +92,17 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
             let rule = Rule::from(limit).named(&format!("{name}-{kind}"));
             rule.cost_by(cost(header))
         };
-        let layer = |rules: Vec<Rule>| {
-            let builder = RateLimitLayer::builder(&world.store);
-            builder.otherwise(rules).build().expect("a layer")
-        };
-        let both = layer(vec![
-            rule(kept, "kept", "x-kept"),
-            rule(tried, "tried", "x-tried").shadow(),
-        ]);
-        let kept = layer(vec![rule(kept, "kept-alone", "x-kept")]);
-        let tried = layer(vec![rule(tried, "tried-alone", "x-tried")]);
+        let shadow = rule(tried, "tried", "x-tried").shadow();
+        let both = layer_of(&world.store, [rule(kept, "kept", "x-kept"), shadow]);
+        let kept = layer_of(&world.store, rule(kept, "kept-alone", "x-kept"));
+        let tried = layer_of(&world.store, rule(tried, "tried-alone", "x-tried"));
         for (request, tried_cost) in traffic.iter().zip(costs) {
             world.advance(request.pause);
             let ask = async |layer: &RateLimitLayer| {
-                let inner = service_fn(async |_: http::Request<()>| {
-                    Ok::<_, Infallible>(Response::new(String::new()))
-                });
                 let asked = http::Request::builder()
                     .header("x-kept", request.permits)
                     .header("x-tried", tried_cost);
-                let asked = asked.body(()).expect("a request");
-                let answer = layer.layer(inner).oneshot(asked).await.expect("an answer");
-                answer.extensions().get::<Decision>().expect("one").clone()
+                decide(layer, asked.body(()).expect("a request")).await
             };
             let decision = ask(&both).await;
             let state = |decision: &Decision, shadow, told_again: bool| {

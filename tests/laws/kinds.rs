@@ -4,33 +4,24 @@ use crate::scene::*;
 
 use super::world::{Grant, nanos};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
-    Log,
-    Slots(u32),
-    Window,
-    Gcra,
-}
+/// Few slots, and many.
+pub(crate) const WAYS: [Way; 5] = [
+    Way::Log,
+    Way::Slots(10),
+    Way::Slots(100),
+    Way::Window,
+    Way::Gcra,
+];
 
-impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Log,
-        Self::Slots(10),
-        Self::Slots(100),
-        Self::Window,
-        Self::Gcra,
-    ];
-    /// Those that count by the clock of their caller in Redis, too.
-    pub(crate) const BY_A_CLOCK: [Self; 2] = [Self::Log, Self::Gcra];
+/// Those that count by the clock of their caller in Redis, too.
+pub(crate) const BY_A_CLOCK: [Way; 2] = [Way::Log, Way::Gcra];
 
+impl Way {
+    /// No slot is shorter than a millisecond.
     pub(crate) fn of(self, limiter: RateLimiter, limit: Limit) -> RateLimiter {
         match self {
-            Self::Slots(slots) if limit.interval() >= millis(slots.into()) => {
-                limiter.slots(slots).expect("a number of slots")
-            }
-            Self::Log | Self::Slots(_) => limiter,
-            Self::Window => limiter.algorithm(Algorithm::FixedWindow),
-            Self::Gcra => limiter.algorithm(Algorithm::Gcra),
+            Self::Slots(slots) if limit.interval() < millis(slots.into()) => limiter,
+            way => way.limiter(limiter),
         }
     }
 

@@ -6,7 +6,7 @@ use http::Request as HttpRequest;
 use proptest::prelude::*;
 
 use super::{
-    kinds::{Kind, fullest},
+    kinds::{BY_A_CLOCK, WAYS, fullest},
     world::{
         MILLISECOND, NANOSECOND, Request, World, check, check_in_redis, histories, limit, take,
         wait_of,
@@ -16,7 +16,7 @@ use super::{
 type Input = (Limit, Vec<Request>);
 
 /// And not under without need: where pauses are whole milliseconds, what is refused does not fit.
-fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
+fn law<S: Store>(world: &World<S>, kind: Way, (limit, traffic): Input) {
     let is_exact = world.unit == MILLISECOND;
     world.run(async {
         let limiter = world.limiter_of(kind, limit).await;
@@ -26,9 +26,9 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
             grants.push(world.grant(request.permits));
             let granted = take(&limiter, request.permits).await.is_ok();
             match kind {
-                Kind::Slots(_) => {}
+                Way::Slots(_) => {}
                 // Within an interval and the two microseconds by which it rounds.
-                Kind::Log if !is_exact && !granted => {
+                Way::Log if !is_exact && !granted => {
                     let full = fullest(&grants, limit.interval() + Duration::from_micros(2));
                     assert!(full > limit.permits(), "{grants:?}");
                 }
@@ -47,7 +47,7 @@ fn law<S: Store>(world: &World<S>, kind: Kind, (limit, traffic): Input) {
 fn in_memory() {
     for (unit, cases) in [(MILLISECOND, 400), (NANOSECOND, 1000)] {
         let world = World::memory(unit);
-        for kind in Kind::ALL {
+        for kind in WAYS {
             check(cases, &histories(unit), |input| law(&world, kind, input));
         }
     }
@@ -55,7 +55,7 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    for kind in Kind::BY_A_CLOCK {
+    for kind in BY_A_CLOCK {
         check_in_redis(150, &histories(MILLISECOND), |world, input| {
             law(world, kind, input);
         });
@@ -83,7 +83,7 @@ fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
 #[test]
 fn an_idle_limiter_has_all_its_permits_within_a_microsecond() {
     let world = World::memory(NANOSECOND);
-    for kind in Kind::ALL {
+    for kind in WAYS {
         check(300, &(limit(), 0u64..2000), |(limit, begun)| {
             world.run(async {
                 let limiter = world.limiter_of(kind, limit).await;
@@ -113,7 +113,7 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
         FromExtension::by(|_: &Limit| String::from("somebody")),
     )
     .cost_by(|parts| *parts.extensions.get().expect("a cost"));
-    let service = RateLimitLayer::new(&world.store, rule).layer(service_fn(serve::<String>));
+    let layer = RateLimitLayer::new(&world.store, rule);
     let after = Limit::new(rate, limit.interval());
     world.run(async {
         let mut grants = Vec::new();
@@ -123,8 +123,7 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
             let mut request = HttpRequest::new(String::new());
             request.extensions_mut().insert(in_force);
             request.extensions_mut().insert(sent.permits);
-            let answer = service.clone().oneshot(request).await.unwrap();
-            if wait_of(decision_of(&answer)).is_ok() {
+            if wait_of(&decide(&layer, request).await).is_ok() {
                 let now = world.now();
                 // The window that ends here, under the rate in force here.
                 grants.retain(|grant: &super::world::Grant| grant.at + limit.interval() > now);

@@ -4,18 +4,18 @@
 use crate::scene::*;
 
 use super::{
-    kinds::Kind,
+    kinds::WAYS,
     world::{MILLISECOND, Request, World, check, check_in_redis, histories},
 };
 
 type Input = (Limit, Vec<Request>);
 
 /// `tick` is the unit that the store counts in.
-fn law<S: Store>(world: &World<S>, tick: Duration, kind: Kind, (limit, traffic): Input) {
+fn law<S: Store>(world: &World<S>, tick: Duration, kind: Way, (limit, traffic): Input) {
     world.run(async {
         let limiter = match kind {
             // Also slots of less than a millisecond.
-            Kind::Slots(slots) => world.limiter(limit).await.slots(slots).unwrap(),
+            Way::Slots(slots) => world.limiter(limit).await.slots(slots).unwrap(),
             kind => world.limiter_of(kind, limit).await,
         };
         let mut last = None;
@@ -66,7 +66,7 @@ async fn check_next<S: Store>(
 #[test]
 fn in_memory() {
     let world = World::memory(MILLISECOND);
-    for kind in Kind::ALL {
+    for kind in WAYS {
         check(300, &histories(MILLISECOND), |input| {
             law(&world, Duration::from_micros(1), kind, input);
         });
@@ -75,7 +75,7 @@ fn in_memory() {
 
 #[test]
 fn in_redis() {
-    for kind in [Kind::Log, Kind::Slots(10), Kind::Gcra] {
+    for kind in [Way::Log, Way::Slots(10), Way::Gcra] {
         check_in_redis(100, &histories(MILLISECOND), |world, input| {
             law(world, millis(1), kind, input);
         });

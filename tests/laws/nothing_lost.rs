@@ -5,7 +5,7 @@ use crate::scene::*;
 use proptest::prelude::*;
 
 use super::{
-    kinds::Kind,
+    kinds::WAYS,
     world::{MILLISECOND, NANOSECOND, World, check, check_in_redis, limit, nanos, take},
 };
 
@@ -53,7 +53,7 @@ fn input() -> impl Strategy<Value = (Limit, Vec<Step>)> {
 
 fn law<S: Store>(
     world: &World<S>,
-    kind: Kind,
+    kind: Way,
     (limit, steps): (Limit, Vec<Step>),
     lose: impl Fn(&RateLimiter, Loss),
 ) {
@@ -100,7 +100,7 @@ fn law<S: Store>(
 fn in_memory() {
     let world = World::memory(NANOSECOND);
     // Its limiters lose nothing by themselves.
-    for kind in Kind::ALL {
+    for kind in WAYS {
         check(400, &input(), |input| law(&world, kind, input, |_, _| {}));
     }
 }
@@ -108,7 +108,7 @@ fn in_memory() {
 #[test]
 fn in_redis() {
     check_in_redis(250, &input(), |world, input| {
-        law(world, Kind::Log, input, |limiter, loss| {
+        law(world, Way::Log, input, |limiter, loss| {
             spoil(world.server_of(limiter), limiter, loss);
         });
     });

@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 
 use super::{
     guards::Guards,
-    kinds::{Kind, emission, fullest},
-    world::{Grant, granted_in, in_all_at_once, nanos, redis_store, take, waits_are_long_enough},
+    kinds::{emission, fullest},
+    world::{Grant, in_all_at_once, nanos, redis_store, take},
 };
 
 const INTERVAL: Duration = millis(100);
 const RATE: u64 = 5;
 
 /// Of GCRA one whose permits are no whole number of microseconds apart.
-const fn limit_of(kind: Kind) -> Limit {
+const fn limit_of(kind: Way) -> Limit {
     match kind {
-        Kind::Gcra => Limit::new(7, INTERVAL),
+        Way::Gcra => Limit::new(7, INTERVAL),
         _ => Limit::new(RATE, INTERVAL),
     }
 }
 
-async fn limiter(guards: Guards, kind: Kind) -> RateLimiter {
+async fn limiter(guards: Guards, kind: Way) -> RateLimiter {
     let limiter = RateLimiter::new(&redis_store(guards), &unique("real")).unwrap();
     let limiter = kind.of(limiter, limit_of(kind));
     limiter.try_set_rate(limit_of(kind)).await.unwrap();
@@ -39,29 +39,36 @@ fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
     entries.map(entry).collect()
 }
 
+/// Asks without a pause for so long, four at a time, and looks in between; returns how many permits
+/// were granted.
+async fn granted_in(limiter: &RateLimiter, time: Duration, mut look: impl FnMut()) -> u64 {
+    let end = Instant::now() + time;
+    let mut sum = 0;
+    while Instant::now() < end {
+        let callers = [1, 2, 1, 3].map(|permits| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { (permits, take(&limiter, permits).await.is_ok()) })
+        });
+        for caller in callers {
+            let (permits, granted) = caller.await.expect("an answer");
+            sum += u64::from(permits) * u64::from(granted);
+        }
+        look();
+    }
+    sum
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_over_with_many_callers() {
     in_all_at_once(is_never_over).await;
 }
 
 async fn is_never_over(guards: Guards) {
-    let limiter = limiter(guards, Kind::Log).await;
-    let end = Instant::now() + 12 * INTERVAL;
+    let limiter = limiter(guards, Way::Log).await;
     let mut granted = BTreeMap::new();
-    while Instant::now() < end {
-        let callers: Vec<_> = [1, 2, 1, 3]
-            .into_iter()
-            .map(|permits| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { take(&limiter, permits).await })
-            })
-            .collect();
-        for caller in callers {
-            let _ = caller.await.unwrap();
-        }
-        // An entry stays for an interval at least, so that none is missed between two looks.
-        granted.extend(entries(limiter.name()));
-    }
+    // An entry stays for an interval at least, so that none is missed between two looks.
+    let look = || granted.extend(entries(limiter.name()));
+    granted_in(&limiter, 12 * INTERVAL, look).await;
     let mut grants: Vec<_> = granted.into_values().collect();
     grants.sort_by_key(|grant| grant.at);
     let sum: u64 = grants.iter().map(|grant| u64::from(grant.permits)).sum();
@@ -78,16 +85,16 @@ fn server_time() -> Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_and_no_pace_has_more_than_the_rate() {
     in_all_at_once(async |guards| {
-        for kind in [Kind::Window, Kind::Gcra] {
+        for kind in [Way::Window, Way::Gcra] {
             let limiter = limiter(guards, kind).await;
             let begun = server_time();
-            let sum = granted_in(&limiter, 12 * INTERVAL).await;
+            let sum = granted_in(&limiter, 12 * INTERVAL, || {}).await;
             let limit = limit_of(kind);
             let time = (server_time() - begun).as_nanos() as u64;
             let most = match kind {
                 // The windows that can begin in this time, each at least a millisecond after the
                 // last one's end.
-                Kind::Window => (time / nanos(kind.whole(limit)) + 1) * limit.permits(),
+                Way::Window => (time / nanos(kind.whole(limit)) + 1) * limit.permits(),
                 _ => time / nanos(emission(limit)) + limit.permits(),
             };
             assert!(sum > 2 * limit.permits(), "nothing came free");
@@ -100,15 +107,29 @@ async fn no_window_and_no_pace_has_more_than_the_rate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_is_long_enough() {
     in_all_at_once(async |guards| {
-        for kind in [Kind::Log, Kind::Window, Kind::Gcra] {
+        for kind in [Way::Log, Way::Window, Way::Gcra] {
             let limiter = limiter(guards, kind).await;
-            let requests = [4, 1, 5, 2, 3].into_iter().cycle();
             // Of the others in whole milliseconds.
             let longest = match kind {
-                Kind::Log => INTERVAL,
+                Way::Log => INTERVAL,
                 _ => INTERVAL + millis(1),
             };
-            waits_are_long_enough(&limiter, requests, longest, 20).await;
+            let (mut waited, deadline) = (0, Instant::now() + LONG);
+            for permits in [4, 1, 5, 2, 3].into_iter().cycle() {
+                assert!(Instant::now() < deadline, "waits that do not end");
+                if let Err(wait) = take(&limiter, permits).await {
+                    let wait = wait.expect("no more than the rate is asked for");
+                    assert!(!wait.is_zero() && wait <= longest, "{wait:?}");
+                    // By another clock than the server's, which rounds down to a millisecond this
+                    // clock has not reached.
+                    tokio::time::sleep(wait).await;
+                    assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait:?}");
+                    waited += 1;
+                }
+                if waited == 20 {
+                    break;
+                }
+            }
         }
     })
     .await;

@@ -7,7 +7,10 @@ use http::request::Parts;
 use proptest::prelude::*;
 use tower_ratelimit::Rules;
 
-use super::world::{MILLISECOND, World, check, check_in_redis, wait_of};
+use super::{
+    settled::Books,
+    world::{MILLISECOND, World, check, check_in_redis, wait_of},
+};
 
 /// The permits of both limits, an interval in ms, and requests: the pause before, and whether it is
 /// of the background.
@@ -25,36 +28,17 @@ fn is_background(parts: &Parts) -> bool {
     parts.headers.contains_key("x-background")
 }
 
-/// The instants of the grants that one limit counts.
-#[derive(Default)]
-struct Book(Vec<Duration>);
-
-impl Book {
-    /// Returns the time until one more fits.
-    fn wait(&self, now: Duration, permits: u64, interval: Duration) -> Duration {
-        let permits = usize::try_from(permits).unwrap();
-        let oldest = self.0.len().checked_sub(permits).map(|place| self.0[place]);
-        oldest.map_or(Duration::ZERO, |at| (at + interval).saturating_sub(now))
-    }
-}
-
 fn law<S: Store>(world: &World<S>, (all, background, interval, requests): Input) {
-    let (key, interval) = (Constant("backend"), millis(interval));
+    let limits = [all, background].map(|permits| Limit::new(permits, millis(interval)));
     let name = unique("reserve");
-    let rule = |permits, of: &str| {
-        let limit = Limit::new(permits, interval).by(key);
-        limit.named(&format!("{name}-{of}"))
+    let rule = |place: usize| {
+        let rule = limits[place].by(Constant("backend"));
+        rule.named(&format!("{name}-{place}"))
     };
-    let shared = rule(all, "all");
-    let rules = Rules::new()
-        .on_request(
-            is_background,
-            [shared.clone(), rule(background, "background")],
-        )
-        .otherwise(shared);
-    let layer = RateLimitLayer::builder(&world.store).rules(rules);
-    let service = layer.build().unwrap().layer(service_fn(serve::<String>));
-    let mut books = [Book::default(), Book::default()];
+    let rules = Rules::new().on_request(is_background, [rule(0), rule(1)]);
+    let layer = RateLimitLayer::builder(&world.store).rules(rules.otherwise(rule(0)));
+    let layer = layer.build().unwrap();
+    let mut books = limits.map(Books::of);
     world.run(async {
         for (pause, of_background) in requests {
             world.advance(millis(pause));
@@ -62,23 +46,18 @@ fn law<S: Store>(world: &World<S>, (all, background, interval, requests): Input)
             if of_background {
                 request.headers_mut().insert("x-background", 1.into());
             }
-            let answer = service.clone().oneshot(request).await.unwrap();
+            let decision = decide(&layer, request).await;
             let now = world.now();
-            let mut wait = books[0].wait(now, all, interval);
-            if of_background {
-                wait = wait.max(books[1].wait(now, background, interval));
-            }
-            let expected = if wait.is_zero() {
-                Ok(())
-            } else {
-                Err(Some(wait))
+            let met = &mut books[..=usize::from(of_background)];
+            let wait = met.iter().filter_map(|books| books.wait(now, 1)).max();
+            let expected = match wait {
+                Some(Duration::ZERO) => Ok(()),
+                wait => Err(wait),
             };
-            assert_eq!(wait_of(decision_of(&answer)), expected, "{of_background}");
-            if wait.is_zero() {
-                books[0].0.push(now);
-                if of_background {
-                    books[1].0.push(now);
-                }
+            assert_eq!(wait_of(&decision), expected, "{of_background}");
+            if expected.is_ok() {
+                met.iter_mut()
+                    .for_each(|books| books.charges.push((now, 1)));
             }
         }
     });

@@ -8,7 +8,7 @@ use crate::scene::*;
 use proptest::sample::Index;
 
 use super::{
-    kinds::Kind,
+    kinds::WAYS,
     world::{Grant, MILLISECOND, Request, World, check, check_in_redis, histories, wait_of},
 };
 
@@ -26,13 +26,18 @@ fn input() -> impl Strategy<Value = Input> {
     })
 }
 
-struct Books {
+pub(crate) struct Books {
     limit: Limit,
     /// Time and permits
-    charges: Vec<(Duration, u64)>,
+    pub(crate) charges: Vec<(Duration, u64)>,
 }
 
 impl Books {
+    pub(crate) fn of(limit: Limit) -> Self {
+        let charges = Vec::new();
+        Self { limit, charges }
+    }
+
     fn used(&self, now: Duration) -> u64 {
         let interval = self.limit.interval();
         let live = self.charges.iter().filter(|(at, _)| *at + interval > now);
@@ -44,7 +49,7 @@ impl Books {
     }
 
     /// Returns the time until this many fit; `None` if they never do.
-    fn wait(&self, now: Duration, permits: u32) -> Option<Duration> {
+    pub(crate) fn wait(&self, now: Duration, permits: u32) -> Option<Duration> {
         let interval = self.limit.interval();
         let ends = self.charges.iter().map(|(at, _)| *at + interval);
         let instants = ends.filter(|end| *end > now).chain([now]);
@@ -54,13 +59,10 @@ impl Books {
 }
 
 /// Released permits leave room, and no more than if they had never been taken.
-fn law<S: Settles>(world: &World<S>, kind: Kind, (limit, steps): Input) {
+fn law<S: Settles>(world: &World<S>, kind: Way, (limit, steps): Input) {
     world.run(async {
         let limiter = world.limiter_of(kind, limit).await;
-        let mut books = Books {
-            limit,
-            charges: Vec::new(),
-        };
+        let mut books = Books::of(limit);
         let mut kept: Vec<Grant> = Vec::new();
         let mut grants: Vec<(usize, usize, Receipt)> = Vec::new();
         for (Request { pause, permits }, settled) in steps {
@@ -71,7 +73,7 @@ fn law<S: Settles>(world: &World<S>, kind: Kind, (limit, steps): Input) {
                 let (place, charge, receipt) = grants.remove(which.index(grants.len()));
                 // Of GCRA only the pace is checked, which more charges would hide.
                 let keep = match kind {
-                    Kind::Gcra => keep.min(receipt.permits()),
+                    Way::Gcra => keep.min(receipt.permits()),
                     _ => keep,
                 };
                 limiter.settle(&receipt, keep);
@@ -82,12 +84,12 @@ fn law<S: Settles>(world: &World<S>, kind: Kind, (limit, steps): Input) {
                     None => books.charges[charge].1 = keep.into(),
                 }
             }
-            if kind == Kind::Log {
+            if kind == Way::Log {
                 let left = limit.permits().saturating_sub(books.used(now));
                 assert_eq!(free(&limiter).await, left);
             }
             let decision = limiter.try_acquire_many(permits).await.unwrap();
-            if kind == Kind::Log {
+            if kind == Way::Log {
                 let expected = match books.wait(now, permits) {
                     Some(Duration::ZERO) => Ok(()),
                     wait => Err(wait),
@@ -107,14 +109,14 @@ fn law<S: Settles>(world: &World<S>, kind: Kind, (limit, steps): Input) {
 #[test]
 fn in_memory() {
     let world = World::memory(MILLISECOND);
-    for (kind, cases) in [(Kind::Log, 400), (Kind::Gcra, 3000)] {
+    for (kind, cases) in [(Way::Log, 400), (Way::Gcra, 3000)] {
         check(cases, &input(), |input| law(&world, kind, input));
     }
 }
 
 #[test]
 fn in_redis() {
-    for (kind, cases) in [(Kind::Log, 100), (Kind::Gcra, 60)] {
+    for (kind, cases) in [(Way::Log, 100), (Way::Gcra, 60)] {
         check_in_redis(cases, &input(), |world, input| law(world, kind, input));
     }
 }
@@ -123,7 +125,7 @@ fn in_redis() {
 #[test]
 fn what_is_given_back_at_once_is_all_there_again() {
     let world = World::memory(MILLISECOND);
-    for kind in Kind::ALL {
+    for kind in WAYS {
         check(200, &histories(MILLISECOND), |(limit, traffic)| {
             world.run(async {
                 let limiter = world.limiter_of(kind, limit).await;

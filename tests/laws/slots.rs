@@ -5,7 +5,7 @@ use crate::scene::*;
 
 use super::{
     guards::Guards,
-    kinds::{Kind, fullest},
+    kinds::fullest,
     world::{Grant, MILLISECOND, World, check, check_in_redis, limit, nanos, refused_until, take},
 };
 
@@ -153,7 +153,7 @@ fn never_over<S: Settles>(
             assert!(!shared.granted.is_empty(), "{:?}", steps[0]);
         }
         // L5, whatever happened: no permit was lost.
-        world.advance(Kind::Slots(10).whole(limit));
+        world.advance(Way::Slots(10).whole(limit));
         let debt_is_paid = shared.plain.available_permits().await.unwrap();
         assert_eq!(debt_is_paid, limit.permits());
     });
@@ -201,7 +201,7 @@ fn exact_wait<S: Settles>(
         let limiter = shared.of(caller);
         let refused = refused_until(world, &limiter, limit.permits(), permits, &probes);
         if let Some((wait, _)) = refused.await {
-            assert!(wait <= Kind::Slots(10).whole(limit), "{wait:?}");
+            assert!(wait <= Way::Slots(10).whole(limit), "{wait:?}");
             assert_eq!(take(&limiter, permits).await, Ok(()), "after {wait:?}");
         }
     });

@@ -4,7 +4,7 @@ use crate::scene::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 
-use super::{guards::Guards, kinds::Kind, topologies::Topology, topologies::connected};
+use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 /// In nanoseconds.
 pub(crate) const NANOSECOND: u64 = 1;
@@ -72,7 +72,7 @@ impl<S: Store> World<S> {
         limiter
     }
 
-    pub(crate) async fn limiter_of(&self, kind: Kind, limit: Limit) -> RateLimiter {
+    pub(crate) async fn limiter_of(&self, kind: Way, limit: Limit) -> RateLimiter {
         kind.of(self.limiter(limit).await, limit)
     }
 
@@ -226,51 +226,6 @@ pub(crate) async fn refused_until<S: Store>(
     let due = nanos(wait).div_ceil(world.unit) * world.unit;
     world.advance(begun + Duration::from_nanos(due) - world.now());
     Some((wait, seen))
-}
-
-/// Asks without a pause for so long, four at a time; returns how many permits were granted.
-pub(crate) async fn granted_in(limiter: &RateLimiter, time: Duration) -> u64 {
-    let end = Instant::now() + time;
-    let mut sum = 0;
-    while Instant::now() < end {
-        let callers = [1, 2, 1, 3].map(|permits| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { (permits, take(&limiter, permits).await.is_ok()) })
-        });
-        for caller in callers {
-            let (permits, granted) = caller.await.expect("an answer");
-            sum += u64::from(permits) * u64::from(granted);
-        }
-    }
-    sum
-}
-
-/// Waits in real time as announced, at most this often, and is granted then. Returns how often it
-/// waited.
-pub(crate) async fn waits_are_long_enough(
-    limiter: &RateLimiter,
-    requests: impl IntoIterator<Item = u32>,
-    longest: Duration,
-    most: usize,
-) -> usize {
-    let deadline = Instant::now() + LONG;
-    let mut waited = 0;
-    for permits in requests {
-        if waited == most {
-            break;
-        }
-        assert!(Instant::now() < deadline, "waits that do not end");
-        if let Err(wait) = take(limiter, permits).await {
-            let wait = wait.expect("no more than the rate is asked for");
-            assert!(!wait.is_zero() && wait <= longest, "{wait:?}");
-            // By another clock than the server's, which rounds down to a millisecond this clock has
-            // not reached.
-            tokio::time::sleep(wait).await;
-            assert_eq!(take(limiter, permits).await, Ok(()), "after {wait:?}");
-            waited += 1;
-        }
-    }
-    waited
 }
 
 /// Checks a law that is an assertion about one random input.

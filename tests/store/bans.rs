@@ -51,12 +51,11 @@ impl Process {
         let request = Request::builder()
             .uri(format!("/{cost}"))
             .header("x-key", "ann");
-        match decide(&self.layer, request.body(()).unwrap()).await {
+        let decision = decide(&self.layer, request.body(()).unwrap()).await;
+        let source = decision.source();
+        match decision {
             Decision::Allow(_) => None,
-            Decision::Deny(refusal) => {
-                let source = Decision::Deny(refusal.clone()).source();
-                Some((refusal.kind(), source))
-            }
+            Decision::Deny(refusal) => Some((refusal.kind(), source)),
         }
     }
 
@@ -74,6 +73,7 @@ const OVER: Option<(RefusalKind, Source)> = Some((RefusalKind::OverLimit, Source
 const OVER_AGAIN: Option<(RefusalKind, Source)> = Some((RefusalKind::OverLimit, Source::Cache));
 const BANNED: Option<(RefusalKind, Source)> = Some((RefusalKind::Banned, Source::Store));
 const BANNED_AGAIN: Option<(RefusalKind, Source)> = Some((RefusalKind::Banned, Source::Cache));
+const BANNED_HERE: Option<(RefusalKind, Source)> = Some((RefusalKind::Banned, Source::Local));
 
 fn rule(permits: u64, after: u32) -> Rule {
     let ban = Ban::after(after).within(MINUTE).lasting(15 * MINUTE);
@@ -184,9 +184,8 @@ async fn one_caller_asks_whether_a_ban_still_holds() {
 async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = RedisStore::builder(server.url())
-        .deadline(secs(2))
-        .client_clock(clock.clone());
+    let store = RedisStore::builder(server.url()).deadline(secs(2));
+    let store = store.client_clock(clock.clone());
     let here = Process::new(store, rule(1, 2));
     here.limiter().ban_for(MINUTE).await.unwrap();
     assert_eq!(here.ask(1).await, BANNED);
@@ -198,19 +197,11 @@ async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
     clock.advance(SECOND);
     // By the local share.
     assert_eq!(here.ask(1).await, None);
-    assert_eq!(
-        here.ask(1).await,
-        Some((RefusalKind::OverLimit, Source::Local))
-    );
-    assert_eq!(
-        here.ask(1).await,
-        Some((RefusalKind::Banned, Source::Local))
-    );
+    let over_here = Some((RefusalKind::OverLimit, Source::Local));
+    assert_eq!(here.ask(1).await, over_here);
+    assert_eq!(here.ask(1).await, BANNED_HERE);
     clock.advance(15 * MINUTE - millis(1));
-    assert_eq!(
-        here.ask(1).await,
-        Some((RefusalKind::Banned, Source::Local))
-    );
+    assert_eq!(here.ask(1).await, BANNED_HERE);
 }
 
 /// The server's clock: windows and keys end by it.
@@ -235,21 +226,15 @@ async fn a_ban_ends_by_the_servers_clock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_share_a_hash_slot_of_a_cluster() {
     let cluster = Cluster::start();
-    let store = || patiently(RedisStore::cluster(cluster.urls()));
     let per_key = |name: &str| Limit::per_hour(9).by(FromHeader::new("x-key")).named(name);
     let ban = Ban::after(1).within(MINUTE).lasting(MINUTE);
     let [here, there] = [0, 1].map(|_| {
-        let store = store().build().unwrap();
+        let store = patiently(RedisStore::cluster(cluster.urls()));
+        let store = store.build().unwrap();
         let all = Limit::per_hour(50).by(Constant("all")).named("all");
         // Of two identities: two calls.
-        layer_of(
-            &store,
-            [
-                per_key("one").ban(ban),
-                per_key("two").ban(ban),
-                all.ban(ban),
-            ],
-        )
+        let rules = [per_key("one"), per_key("two"), all];
+        layer_of(&store, rules.map(|rule| rule.ban(ban)))
     });
     for number in 0..9 {
         let key = format!("caller-{number}");
@@ -258,11 +243,8 @@ async fn the_keys_share_a_hash_slot_of_a_cluster() {
             decide(layer, request).await
         };
         assert!(ask(&here).await.is_allowed());
-        here.limiter("two", [&key])
-            .unwrap()
-            .ban_for(MINUTE)
-            .await
-            .unwrap();
+        let two = here.limiter("two", [&key]).unwrap();
+        two.ban_for(MINUTE).await.unwrap();
         assert_eq!(refused(ask(&there).await).kind(), RefusalKind::Banned);
         assert_eq!(refused(ask(&here).await).kind(), RefusalKind::Banned);
     }
@@ -313,11 +295,8 @@ async fn calls_for_different_keys_go_together() {
     // Nothing is known of a key of another type, and its caller is counted here.
     let wrong = limiter(7);
     RedisServer::shared().command(&["SET", &format!("{{{}}}:strikes", wrong.name()), "x"]);
-    for expected in [
-        None,
-        Some(RefusalKind::OverLimit),
-        Some(RefusalKind::Banned),
-    ] {
+    let (over, banned) = (RefusalKind::OverLimit, RefusalKind::Banned);
+    for expected in [None, Some(over), Some(banned)] {
         let kinds = ask_at_once(&process.layer).await;
         let others = kinds.iter().enumerate().filter(|(key, _)| *key != 7);
         for (key, kind) in others {
@@ -334,13 +313,9 @@ async fn calls_for_different_keys_go_together() {
 #[tokio::test]
 async fn calls_that_read_much_or_are_of_lists_go_alone() {
     let (_, [process, _]) = two(&rule(1, 101));
-    let second = Limit::per_hour(9)
-        .by(FromHeader::new("x-key"))
-        .named("second");
-    let list = RateLimitLayer::builder(&process.store)
-        .otherwise([rule(1, 3).named("list"), second])
-        .build()
-        .unwrap();
+    let second = Limit::per_hour(9).by(FromHeader::new("x-key"));
+    let rules = [rule(1, 3).named("list"), second.named("second")];
+    let list = layer_of(&process.store, rules);
     for layer in [&process.layer, &list] {
         for expected in [None, Some(RefusalKind::OverLimit)] {
             assert_eq!(ask_at_once(layer).await, [expected; 40]);

@@ -3,7 +3,6 @@
 mod floods;
 mod histories;
 mod outage;
-mod waiters;
 
 use crate::scene::*;
 
@@ -31,48 +30,6 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
         assert_eq!(first.source(), Source::Store);
         clock.advance(millis(1));
         assert_eq!(limiter.try_acquire().await.unwrap().source(), source);
-    }
-}
-
-/// The identity, the limit and the cost are part of the question.
-#[tokio::test]
-async fn it_answers_the_same_question_only() {
-    let clock = ManualClock::new();
-    let store = shared_by_clock(&clock).build().unwrap();
-    let names = [unique("same"), unique("same")];
-    let [a, b] = [0, 1].map(|n| RateLimiter::new(&store, &names[n]).unwrap());
-    for limiter in [&a, &b] {
-        limiter.try_set_rate(Limit::per_hour(2)).await.unwrap();
-        take(limiter, 2).await;
-    }
-    let source = async |limiter: &RateLimiter, permits| {
-        let decision = limiter.try_acquire_many(permits).await.unwrap();
-        decision.assert_refused();
-        decision.source()
-    };
-    for (permits, expected) in [
-        (1, Source::Store),
-        (1, Source::Cache),
-        (2, Source::Store),
-        (2, Source::Cache),
-        // More than there can be.
-        (3, Source::Store),
-        (3, Source::Cache),
-        (1, Source::Cache),
-    ] {
-        assert_eq!(source(&a, permits).await, expected, "{permits}");
-    }
-    // Another handle of the same limiter is the same.
-    let again = RateLimiter::new(&store, &names[0]).unwrap();
-    assert_eq!(source(&again, 1).await, Source::Cache);
-    let both = |first, second| RateLimiter::all([first, second]).unwrap();
-    for (list, expected) in [
-        (both(&a, &b), Source::Store),
-        (both(&a, &b), Source::Cache),
-        (both(&b, &a), Source::Store),
-        (both(&b, &a), Source::Cache),
-    ] {
-        assert_eq!(list.try_acquire().await.unwrap().source(), expected);
     }
 }
 
@@ -123,4 +80,57 @@ async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     // a minute.
     assert_eq!(ask(5, 5).await, (false, Source::Store));
     assert_eq!(ask(1, 1).await, (true, Source::Store));
+}
+
+/// As a loop that was ported from Java, where the call sleeps.
+#[tokio::test]
+async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
+    let server = RedisServer::start();
+    let store = by_clock(&server, &ManualClock::new()).deny_cache(secs(60));
+    let store = store.build().unwrap();
+    for way in Way::ALL {
+        let limiter = way.limiter(limited(&store, Limit::per_hour(1)).await);
+        take(&limiter, 1).await;
+        let hopeless = async || limiter.try_acquire_for(1, millis(100)).await.unwrap();
+        let first = hopeless().await;
+        first.assert_refused();
+        assert_eq!(first.source(), Source::Store);
+        let before = server.scripts_called();
+        for _ in 0..1000 {
+            let refused = hopeless().await;
+            refused.assert_refused();
+            assert_eq!(refused.source(), Source::Cache);
+        }
+        // Nor does one that does not wait.
+        let refused = limiter.try_acquire().await.unwrap();
+        refused.assert_refused();
+        assert_eq!(refused.source(), Source::Cache);
+        assert_eq!(server.scripts_called(), before, "{way:?}");
+    }
+}
+
+/// A settlement that charges more leaves less room: the waiter's turn is later than it was told.
+#[tokio::test]
+async fn an_extra_charge_has_waiters_asked_for_again() {
+    let (server, clock) = (RedisServer::start(), ManualClock::new());
+    let store = by_clock(&server, &clock).deny_cache(secs(60));
+    let store = store.build().unwrap();
+    let limiter = limited(&store, Limit::per_hour(2)).await;
+    let grant = take(&limiter, 1).await;
+    take(&limiter, 1).await;
+    clock.advance(secs(60));
+    let waiter = limiter.clone();
+    let waits = tokio::spawn(async move { waiter.acquire().await });
+    until("it waits", async || clock.sleepers() > 0).await;
+    let before = server.scripts_called();
+    limiter.settle(&grant.receipts()[0], 2);
+    store.close().await;
+    // That of the settlement, and the waiter's.
+    until("it asks again", async || {
+        server.scripts_called() >= before + 2
+    })
+    .await;
+    // No clock was moved: nothing else wakes it.
+    assert!(!waits.is_finished());
+    waits.abort();
 }

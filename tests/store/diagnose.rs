@@ -1,6 +1,6 @@
 //! A look at limiters that other hands have spoilt, and their repair.
 
-use crate::scene::*;
+use crate::{defects::world::redis, scene::*};
 use std::collections::HashMap;
 
 use serde::Deserialize;
@@ -91,8 +91,7 @@ impl Spoilt {
     }
 
     fn set_value(&self, value: &str) {
-        let key = self.key("value");
-        RedisServer::shared().command(&["SET", &key, value, "KEEPTTL"]);
+        redis(&["SET", &self.key("value"), value, "KEEPTTL"]);
     }
 
     /// An entry that was granted `age` milliseconds ago, of so many bytes.
@@ -109,11 +108,11 @@ impl Spoilt {
     }
 
     fn value(&self) -> String {
-        RedisServer::shared().cli(&["GET", &self.key("value")])
+        redis(&["GET", &self.key("value")])
     }
 
     fn log(&self) -> String {
-        RedisServer::shared().cli(&["ZRANGE", &self.key("permits"), "0", "-1", "WITHSCORES"])
+        redis(&["ZRANGE", &self.key("permits"), "0", "-1", "WITHSCORES"])
     }
 }
 
@@ -125,11 +124,6 @@ fn check(diagnosis: &Diagnosis, expected: &[(Kind, &str)]) {
             found.kind() == *kind && found.to_string().starts_with(begin)
         });
     assert!(is_expected, "{found:?} instead of {expected:?}");
-}
-
-fn command(arguments: &[&str]) {
-    let reply = RedisServer::shared().command(arguments);
-    assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
 }
 
 #[tokio::test]
@@ -247,7 +241,7 @@ impl Spoilt {
                 "{log}" => &log,
                 word => word,
             });
-            command(&words.collect::<Vec<_>>());
+            redis(&words.collect::<Vec<_>>());
         }
         if let Some((size, permits, age, count)) = step.plant {
             (0..count).for_each(|_| self.plant("permits", size, permits, age));
@@ -292,11 +286,7 @@ impl Spoilt {
         }
         if let Some(value) = &step.value {
             assert_eq!(self.value(), *value, "{what}");
-            let left = if step.log_is_empty {
-                String::new()
-            } else {
-                log
-            };
+            let left = if step.log_is_empty { "" } else { &log };
             assert_eq!(self.log(), left, "{what}");
         }
         if let Some(permits) = step.free {
@@ -331,7 +321,7 @@ async fn what_other_clients_left_is_found() {
     // A name that, as a pattern, would match another one's keys.
     let spoilt = Spoilt::with(Limit::new(10, HOUR).per_client(), "l?ak*[a]").await;
     let lookalike = spoilt.name.replace('?', "e");
-    command(&["SET", &format!("{{{lookalike}}}:value:{OTHER}"), "3"]);
+    redis(&["SET", &format!("{{{lookalike}}}:value:{OTHER}"), "3"]);
     let _ = spoilt.limiter().try_acquire().await.unwrap();
     let diagnosis = spoilt.diagnose().await;
     assert_eq!(diagnosis.findings(), []);
@@ -339,7 +329,7 @@ async fn what_other_clients_left_is_found() {
     assert_eq!((diagnosis.live_permits, diagnosis.drift), (1, Some(0)));
 
     let (value, log) = (format!("value:{OTHER}"), format!("permits:{OTHER}"));
-    command(&["SET", &spoilt.key(&value), "7"]);
+    redis(&["SET", &spoilt.key(&value), "7"]);
     spoilt.plant(&log, 21, 3, 10);
     let clients = spoilt.diagnose().await.other_clients.unwrap();
     assert_eq!(clients.len(), 1);
@@ -350,15 +340,15 @@ async fn what_other_clients_left_is_found() {
     assert_eq!(clients[0].time_to_live, TimeToLive::Lasting);
     spoilt.finds(&[]).await; // It is alive.
 
-    command(&["DEL", &spoilt.key(&log)]);
+    redis(&["DEL", &spoilt.key(&log)]);
     spoilt.plant(&log, 21, 3, INTERVAL + 10);
     spoilt.finds(&[(Kind::LeftBehind, "1 other")]).await;
     let before = spoilt.raw();
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
     assert_eq!(spoilt.raw(), before, "the other client's are its own");
 
-    command(&["PEXPIRE", &spoilt.key(&value), "3600000"]);
-    command(&["PEXPIRE", &spoilt.key(&log), "3600000"]);
+    redis(&["PEXPIRE", &spoilt.key(&value), "3600000"]);
+    redis(&["PEXPIRE", &spoilt.key(&log), "3600000"]);
     spoilt.finds(&[]).await; // They vanish.
 
     // Of another rate type.
@@ -392,7 +382,7 @@ async fn a_log_that_moves_is_not_drift() {
 #[tokio::test]
 async fn other_kinds_of_keys_are_an_error() {
     let spoilt = Spoilt::unset("diagnose");
-    command(&["SET", &spoilt.name, "something"]);
+    redis(&["SET", &spoilt.name, "something"]);
     fails(
         spoilt.store.diagnose(&spoilt.name).await,
         ErrorKind::ForeignState,
@@ -418,14 +408,8 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
     check(&diagnosis, &[(Kind::NotPermitted, "other clients")]);
     assert_eq!((diagnosis.other_clients, diagnosis.redisson), (None, None));
 
-    server.command(&[
-        "ACL",
-        "SETUSER",
-        "looker",
-        "+scan",
-        "+zcount",
-        "+script|exists",
-    ]);
+    let more = ["+scan", "+zcount", "+script|exists"];
+    assert_eq!(server.cli(&[&user[..3], &more].concat()), "OK");
     let diagnosis = store.diagnose("orders").await.unwrap();
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(diagnosis.redisson, Some(vec![]));

@@ -3,7 +3,7 @@
 //! printed, as that is the machine's as well.
 
 use crate::scene::*;
-use std::{env, io::Read, process::Child, process::Command, process::Stdio};
+use std::{env, process::Child, process::Command, process::Stdio};
 
 use crate::feed::Feed;
 use crate::record::Record;
@@ -101,13 +101,10 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
 
     let (rate, interval) = (rate as i64, interval as i64);
     let asked: i64 = record.calls().map(|call| call.permits).sum();
-    let grants = record.calls().filter(|call| call.granted);
-    let granted: i64 = grants.map(|call| call.permits).sum();
-    let (first, last) = (
-        record.calls().next().unwrap(),
-        record.calls().last().unwrap(),
-    );
-    let millis = last.at - first.at;
+    let grants: Vec<_> = record.calls().filter(|call| call.granted).collect();
+    let granted: i64 = grants.iter().map(|call| call.permits).sum();
+    let (first, last) = (record.calls().next(), record.calls().last());
+    let millis = last.unwrap().at - first.unwrap().at;
     let ideal = record.ideal(rate, interval);
     let by_time = (rate * millis) as f64 / interval as f64;
     println!(
@@ -117,26 +114,21 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
         granted as f64 / ideal as f64,
         granted as f64 / by_time,
     );
-    assert_eq!(
-        received, granted,
-        "permits received by the processes, and granted by the server"
-    );
+    // By the processes, and by the server.
+    assert_eq!(received, granted);
+    // The server's clock is read when the permits are taken. Redisson reads it before the call
+    // queues, and admits 11 to 14 in a window of 10.
+    let sorted = grants.is_sorted_by_key(|grant| grant.at);
+    assert!(sorted, "scores in the order in which permits were taken");
     let mut logged = 0;
     for log in record.logs() {
         record.check_never_over(log, rate, interval);
         logged += record.kept(log);
     }
-    assert_eq!(
-        logged, granted,
-        "permits in the log, and granted by the server"
-    );
-    let refused = record.refused_in_vain(rate, interval + SLACK);
-    assert_eq!(
-        refused.first(),
-        None,
-        "of {} for which there was room",
-        refused.len()
-    );
+    // In the log, and by the server.
+    assert_eq!(logged, granted);
+    // There was room for none of them.
+    assert_eq!(record.refused_in_vain(rate, interval + SLACK), []);
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -146,16 +138,10 @@ async fn set_rate(server: &RedisServer, name: &str, limit: Limit) {
 }
 
 /// Waits for a worker's end: what it was granted.
-fn granted(mut worker: Child) -> i64 {
-    let mut output = String::new();
-    worker
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut output)
-        .unwrap();
-    let status = worker.wait().unwrap();
-    assert!(status.success(), "{status}: {output}");
+fn granted(worker: Child) -> i64 {
+    let ended = worker.wait_with_output().unwrap();
+    let output = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{}: {output}", ended.status);
     let (_, result) = output.split_once(RESULT).expect("a result");
     result.split_whitespace().next().unwrap().parse().unwrap()
 }

@@ -1,7 +1,6 @@
 //! Permits taken ahead, on real servers: what they save, and that they change no law.
 
 mod histories;
-mod outage;
 mod rules;
 
 use crate::scene::*;
@@ -13,7 +12,7 @@ async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimite
 }
 
 /// A store on the shared server by a clock, and a limiter that permits are leased of.
-async fn by_clock(limit: Limit, lease: Duration) -> (RedisStore, ManualClock, RateLimiter) {
+async fn leased_by_clock(limit: Limit, lease: Duration) -> (RedisStore, ManualClock, RateLimiter) {
     let clock = ManualClock::new();
     let store = shared_by_clock(&clock).build().unwrap();
     let limiter = leased(&store, limit, lease).await;
@@ -64,7 +63,7 @@ async fn a_hot_limiter_asks_once_for_hundreds_however_many_ask_at_once() {
 
 #[tokio::test]
 async fn a_lease_is_an_entry_scored_at_its_end() {
-    let (_store, clock, limiter) = by_clock(Limit::per_second(1000), millis(80)).await;
+    let (_store, clock, limiter) = leased_by_clock(Limit::per_second(1000), millis(80)).await;
     warm(&limiter).await;
     let log = format!("{{{}}}:permits", limiter.name());
     let entries = RedisServer::shared().entries(&log);
@@ -90,8 +89,8 @@ async fn a_known_refusal_hides_no_permits_in_hand() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let store = || {
-        let store = patient(server.url()).client_clock(clock.clone());
-        store.deny_cache(secs(60)).build().unwrap()
+        let store = by_clock(&server, &clock).deny_cache(secs(60));
+        store.build().unwrap()
     };
     let (ours, other) = (store(), store());
     let limiter = leased(&ours, Limit::per_hour(1000), secs(300)).await;
@@ -125,51 +124,42 @@ async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
     let store = patient(RedisServer::shared().url()).build().unwrap();
     let limiter = leased(&store, Limit::new(1000, secs(60)), secs(2)).await;
     let taken = warm(&limiter).await;
-    {
-        let diagnosis = store.diagnose(limiter.name()).await.unwrap();
-        assert!(diagnosis.findings().is_empty(), "{diagnosis:?}");
-    }
+    let diagnosis = store.diagnose(limiter.name()).await.unwrap();
+    assert!(diagnosis.findings().is_empty(), "{diagnosis:?}");
     // There are no more calls, but this process ends the lease.
     free_at_last(&limiter, 1000 - taken).await;
 }
 
 #[tokio::test]
 async fn a_dropped_store_gives_back_unused_permits() {
-    let observer = patient(RedisServer::shared().url()).build().unwrap();
-    let store = patient(RedisServer::shared().url()).build().unwrap();
-    let hour = HOUR;
-    let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
+    let [observer, store] = [(); 2].map(|()| patient(RedisServer::shared().url()).build().unwrap());
+    let limiter = leased(&store, Limit::per_hour(1000), HOUR / 10).await;
+    let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
     let taken = warm(&limiter).await;
-    let name = limiter.name().to_owned();
     drop((limiter, store));
-    let observed = RateLimiter::new(&observer, &name).unwrap();
     free_at_last(&observed, 1000 - taken).await;
 }
 
 #[tokio::test]
 async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
-    let observer = patient(RedisServer::shared().url()).build().unwrap();
-    let store = patient(RedisServer::shared().url()).build().unwrap();
-    let hour = HOUR;
+    let [observer, store] = [(); 2].map(|()| patient(RedisServer::shared().url()).build().unwrap());
     let mut limiters = Vec::new();
     for _ in 0..1200 {
-        let limiter = leased(&store, Limit::new(1000, hour), hour / 10).await;
+        let limiter = leased(&store, Limit::per_hour(1000), HOUR / 10).await;
         let taken = warm(&limiter).await;
         limiters.push((limiter, taken));
     }
-    store.close().await;
-    assert_eq!(store.lost_receipts(), 0);
+    store.settled().await;
     for (limiter, taken) in limiters {
         let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
-        let free = free(&observed).await;
-        assert_eq!(free, 1000 - taken);
+        assert_eq!(free(&observed).await, 1000 - taken);
     }
 }
 
 /// Permits in hand go back before the verb is sent: it finds what grants have taken, and no more.
 #[tokio::test]
 async fn a_verb_finds_the_permits_of_a_lease_free() {
-    let (_store, _clock, limiter) = by_clock(Limit::per_second(1000), millis(80)).await;
+    let (_store, _clock, limiter) = leased_by_clock(Limit::per_second(1000), millis(80)).await;
     let granted = warm(&limiter).await;
     assert_eq!(limiter.release(1000).await.unwrap(), granted);
     free_at_last(&limiter, 1000).await;
@@ -177,7 +167,7 @@ async fn a_verb_finds_the_permits_of_a_lease_free() {
 
 #[tokio::test]
 async fn a_release_after_the_lease_drops_cached_refusals() {
-    let (store, clock, limiter) = by_clock(Limit::per_second(100), millis(100)).await;
+    let (store, clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
     // All but what is in hand is taken by another process.
     warm(&limiter).await;
     let mut receipts = Vec::new();
@@ -189,8 +179,7 @@ async fn a_release_after_the_lease_drops_cached_refusals() {
     }
     let other = shared_by_clock(&clock).build().unwrap();
     let other = RateLimiter::new(&other, limiter.name()).unwrap();
-    let left = free(&other).await;
-    let left = u32::try_from(left).unwrap();
+    let left = u32::try_from(free(&other).await).unwrap();
     take(&other, left).await;
     while limiter.try_acquire().await.unwrap().is_allowed() {}
     let again = limiter.try_acquire().await.unwrap();
@@ -200,35 +189,6 @@ async fn a_release_after_the_lease_drops_cached_refusals() {
     store.close().await;
     take(&limiter, 1).await;
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-}
-
-#[tokio::test]
-async fn a_grant_is_settled_whatever_became_of_its_lease() {
-    let (store, clock, limiter) = by_clock(Limit::per_second(10_000), millis(100)).await;
-    let mut taken = 0;
-    let mut receipts = Vec::new();
-    for _ in 0..12 {
-        let decision = limiter.try_acquire_many(10).await.unwrap();
-        taken += 10;
-        if let (Source::Lease, Decision::Allow(grant)) = (decision.source(), &decision) {
-            receipts.extend(grant.receipts().to_vec());
-        }
-    }
-    let [first, second, third, ..] = &receipts[..] else {
-        panic!("{receipts:?}");
-    };
-    limiter.settle(first, 4);
-    store.close().await;
-    assert_eq!(free(&limiter).await, 10_000 - taken + 6);
-    // The lease has ended.
-    limiter.settle(second, 3);
-    limiter.give_back(first);
-    limiter.settle(third, 25);
-    store.close().await;
-    let left = 10_000 - taken + 6 + 7 - 15;
-    assert_eq!(free(&limiter).await, left);
-    clock.advance(millis(1100));
-    assert_eq!(free(&limiter).await, 10_000);
 }
 
 #[tokio::test]
@@ -269,7 +229,7 @@ async fn a_reset_by_others_leaves_one_lease_of_each_process() {
 
 #[tokio::test]
 async fn waiters_are_served_before_anything_is_taken_ahead() {
-    let (_store, _clock, limiter) = by_clock(Limit::per_second(100), millis(100)).await;
+    let (_store, _clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
     let taken = warm(&limiter).await;
     // It needs what is in hand, too: which is given back, and the line asked again.
     let rest = u32::try_from(100 - taken).unwrap();
@@ -291,4 +251,22 @@ async fn in_memory_there_is_nothing_to_save() {
         let decision = limiter.try_acquire().await.unwrap();
         assert_eq!(decision.source(), Source::Store);
     }
+}
+
+#[tokio::test]
+async fn leased_permits_are_granted_until_the_lease_ends_while_redis_is_gone() {
+    let (mut server, clock) = (RedisServer::start(), ManualClock::new());
+    let store = by_clock(&server, &clock).build().unwrap();
+    let limiter = leased(&store, Limit::per_second(10_000), millis(100)).await;
+    warm(&limiter).await;
+    // So that the next lease has enough.
+    for _ in 0..30 {
+        take(&limiter, 1).await;
+    }
+    server.kill();
+    clock.advance(millis(99));
+    let decision = limiter.try_acquire().await.unwrap();
+    assert_eq!(decision.source(), Source::Lease);
+    clock.advance(millis(1));
+    fails(limiter.try_acquire().await, ErrorKind::Unavailable);
 }

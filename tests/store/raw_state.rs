@@ -86,6 +86,7 @@ fn a_limiter_leaves_what_redisson_would_read() {
     check(150, false);
 }
 
+/// In Redisson keys of single users never expire (#4301, #6216).
 #[test]
 fn a_rule_leaves_the_same_under_its_name_and_lets_it_vanish() {
     check(80, true);
@@ -104,11 +105,9 @@ fn check(cases: u32, by_rule: bool) {
 }
 
 /// Plays a history, and looks into Redis after each step.
-async fn play(clock: &ManualClock, by_rule: bool, (rate, interval, type_, steps): Input) {
+async fn play(clock: &ManualClock, by_rule: bool, (rate, interval, per_client, steps): Input) {
     let prefix = unique("raw");
     let store = store(clock).prefix(&prefix).build().unwrap();
-    // No limiter of a rule is asked for as one of each client.
-    let per_client = type_ && !by_rule;
     let (name, life, lives) = match (by_rule, steps.len() % 2) {
         (true, _) => (
             format!("{prefix}:{{caf%C3%A9%20%7B}}:api"),
@@ -118,19 +117,18 @@ async fn play(clock: &ManualClock, by_rule: bool, (rate, interval, type_, steps)
         (false, 0) => (prefix, 0, i64::MIN..=-1),
         (false, _) => (format!("{prefix}{{tag}}"), 0, i64::MIN..=-1),
     };
-    let limit = Limit::new(rate, millis(interval));
+    let mut limit = Limit::new(rate, millis(interval));
+    let (mut keys, mut other) = (Keys::of(&name), Keys::of_client(&name, CLIENT));
+    if per_client {
+        std::mem::swap(&mut keys, &mut other);
+        limit = limit.per_client();
+    }
     let limiter = RateLimiter::new(&store, &name).unwrap();
     let cost = |parts: &http::request::Parts| parts.headers["cost"].to_str().unwrap().parse();
     let rule = Rule::new("api", limit, FromHeader::new("user"));
     let layer = RateLimitLayer::new(&store, rule.cost_by(move |parts| cost(parts).unwrap()));
-    let (mut keys, mut other) = (Keys::of(&name), Keys::of_client(&name, CLIENT));
-    let mut set = limit;
-    if per_client {
-        std::mem::swap(&mut keys, &mut other);
-        set = limit.per_client();
-    }
     if !by_rule {
-        limiter.try_set_rate(set).await.unwrap();
+        limiter.try_set_rate(limit).await.unwrap();
     }
     let now = || i64::try_from(clock.now().as_millis()).unwrap() - START;
     let mut granted = Vec::new();

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use crate::feed::{Seen, bytes_of};
+use crate::{
+    feed::{Seen, bytes_of},
+    support::windows,
+};
 
 /// One entry that was written to a log.
 #[derive(Clone, Debug)]
@@ -213,10 +216,8 @@ impl Record {
         for epoch in self.logs.get(log).into_iter().flatten() {
             let mut grants: Vec<_> = epoch.values().filter(|entry| !entry.given_back).collect();
             grants.sort_by_key(|entry| entry.score);
-            for (last, end) in grants.iter().enumerate() {
-                let window =
-                    (grants[..=last].iter()).filter(|entry| entry.score + interval > end.score);
-                let permits: i64 = window.map(|entry| entry.permits).sum();
+            let grants = grants.iter().map(|entry| (entry.score, entry.permits));
+            for permits in windows(grants, interval) {
                 assert!(
                     permits <= rate,
                     "{permits} of {rate} in {interval} ms of {log}"

@@ -3,7 +3,7 @@
 mod words;
 
 use crate::scene::*;
-use crate::support;
+use crate::support::{self, permissions, sentinel::wait_for_replica};
 
 use tower_ratelimit::{Finding, FindingKind as Kind, Severity, Verification};
 
@@ -43,10 +43,7 @@ fn check(found: &[Finding], expected: &[(Kind, Severity, &str)]) {
 
 /// The permissions of the guide.
 fn enough() -> Vec<String> {
-    let guide = include_str!("../../src/docs/guide.md");
-    let (_, rest) = guide.split_once("ACL SETUSER limiter ").unwrap();
-    let (rules, _) = rest.split_once("```").unwrap();
-    rules.split_whitespace().map(str::to_owned).collect()
+    permissions().into_iter().map(str::to_owned).collect()
 }
 
 async fn verify_with(server: &RedisServer, rules: &[String]) -> Verification {
@@ -194,10 +191,7 @@ async fn a_replica_is_reported() {
     let master = RedisServer::start();
     let port = master.port().to_string();
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
-    support::cluster::wait_until("the replica follows", || {
-        let info = replica.cli(&["INFO", "replication"]);
-        info.contains("master_link_status:up")
-    });
+    wait_for_replica(&replica);
     let verification = verify(&replica).await;
     let expected = (Kind::Replica, Severity::Error, "use the master's address");
     check(&found(&verification), &[expected]);

@@ -25,20 +25,14 @@ async fn weight(way: Way, limit: Limit, (limiters, grants): (usize, usize)) -> i
     let store = patient(server.url()).build().expect("a store");
     let rule = way.rule(Rule::new("address", limit, FromHeader::new("x-key")));
     let layer = RateLimitLayer::new(&store, rule);
-    let service = layer.layer(service_fn(async |_: Request<()>| {
-        Ok::<_, Infallible>(Response::new(String::new()))
-    }));
     let ask = |number: usize| {
-        let (service, key) = (
-            service.clone(),
+        let (layer, key) = (
+            layer.clone(),
             format!("10.0.{:03}.{:03}", number / 250, number % 250),
         );
+        let request = Request::builder().header("x-key", key).body(());
         async move {
-            let request = Request::builder()
-                .header("x-key", key)
-                .body(())
-                .expect("a request");
-            let answer = service.oneshot(request).await.expect("an answer");
+            let answer = send(&layer, request.expect("a request")).await;
             assert_eq!(answer.status(), StatusCode::OK);
         }
     };

@@ -95,11 +95,16 @@ pub fn shared_redis() -> RedisStoreBuilder {
     store.deny_cache(Duration::ZERO)
 }
 
-/// Returns a patient store on that server, by a clock that is moved; it keeps refusals, and the
-/// limiters of its rules are other tests' as well.
+/// Returns a patient store by a clock that is moved; it keeps refusals.
+#[cfg(all(feature = "redis", feature = "test-util"))]
+pub fn by_clock(server: &RedisServer, clock: &ManualClock) -> RedisStoreBuilder {
+    patient(server.url()).client_clock(clock.clone())
+}
+
+/// Returns the same on the shared server, where the limiters of its rules are other tests' as well.
 #[cfg(all(feature = "redis", feature = "test-util"))]
 pub fn shared_by_clock(clock: &ManualClock) -> RedisStoreBuilder {
-    patient(RedisServer::shared().url()).client_clock(clock.clone())
+    by_clock(RedisServer::shared(), clock)
 }
 
 /// A store, and the end of what it does in the background.

@@ -231,10 +231,13 @@ fn a_diff_names_what_changed_and_fails_where_it_should() {
     let text = by_path("1/10s", "60/60s").replace("api", "all");
     let new = path_of("after.toml", &text);
     let ran = run(&format!("diff '{old}' '{new}'"));
-    let expected = "changed  otherwise    rules [api] -> [all]\n\
-                    added    rules.all    by peer, rate 60/1m\n\
-                    gone     rules.api    by peer, rate 60/1m\n\
-                    changed  rules.login  rate 4/10s -> 1/10s\n";
+    let expected = "item         field  old    new\n\
+                    otherwise    rules  [api]  [all]\n\
+                    rules.all    by     -      peer\n\
+                    rules.all    rate   -      60/1m\n\
+                    rules.api    by     peer   -\n\
+                    rules.api    rate   60/1m  -\n\
+                    rules.login  rate   4/10s  1/10s\n";
     assert_eq!(ran.status, 0, "{}", ran.said);
     assert_eq!(ran.output, expected);
     // 60/60s is 60/1m.

@@ -10,6 +10,7 @@ use crate::{
     },
     demand::LimiterCharge,
     limit::{Limit, LimitSource},
+    receipt::PermitId,
 };
 
 type Limiter = LimiterState<Calendar>;

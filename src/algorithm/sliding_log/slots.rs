@@ -2,7 +2,7 @@
 //! `lua/slots/entries.lua` does, in Rust.
 
 use super::{Entry, PAGE, SlidingLog};
-use crate::{clock::Now, limit::Slots, receipt::PermitId};
+use crate::{algorithm::limiter::CallContext, limit::Slots, receipt::PermitId};
 
 /// The bucket that a call records its grants in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,18 +28,18 @@ impl Bucket {
 }
 
 impl SlidingLog {
-    /// Finds the bucket of `now`. If it has no entry yet, up to two that have expired make room for
+    /// Finds the bucket of now. If it has no entry yet, up to two that have expired make room for
     /// one: a limiter that is never exhausted would keep them all.
-    pub(super) fn open_bucket(&mut self, value: i64, rate: i64, interval: i64, now: Now) -> i64 {
+    pub(super) fn open_bucket(&mut self, call: &CallContext, value: i64) -> i64 {
         let Some(bucket) = &mut self.bucket else {
             return value;
         };
-        bucket.end = bucket.slots.end(now.score(), interval);
+        bucket.end = bucket.slots.end(call.now.score(), call.interval());
         let end = bucket.end;
         if self.log.is_empty() || self.entry_of_bucket(end).is_some() {
             return value;
         }
-        self.sweep(value, rate, interval, now, i64::MAX, 2)
+        self.sweep(call, value, i64::MAX, 2)
     }
 
     /// Records a grant in the bucket.

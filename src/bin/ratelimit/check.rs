@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tower_ratelimit::ConfigErrorKind;
 
-use crate::{Answer, Stop, out::print, replay::SCHEMA, rules::Assumptions};
+use crate::{Stop, out::Format, rules::Assumptions};
 
 /// Check a file of rules as a service does that reads it.
 ///
@@ -17,12 +17,11 @@ pub(crate) struct Arguments {
     file: PathBuf,
     #[command(flatten)]
     assumptions: Assumptions,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let path = &arguments.file;
     let loaded = arguments.assumptions.load([path])?;
     let [rules] = loaded.rules;
@@ -33,22 +32,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     let words = error
         .as_ref()
         .map_or("no errors".to_owned(), ToString::to_string);
-    let code = loaded
-        .code
-        .iter()
-        .map(|(kind, name)| json!({ "kind": kind, "name": name }));
-    print(&match arguments.json {
-        true => {
-            let error = error
-                .as_ref()
-                .map(|it| json!({ "place": it.place(), "reason": it.reason() }));
-            let code: Vec<_> = code.collect();
-            format!(
-                "{:#}\n",
-                json!({ "schema": SCHEMA, "error": error, "code": code })
-            )
-        }
-        false => format!("{}: {words}\n", path.display()),
-    })?;
-    Ok(Answer::is(error.is_none()))
+    let code = loaded.code.iter();
+    let object = json!({
+        "error": error.as_ref().map(|it| json!({ "place": it.place(), "reason": it.reason() })),
+        "code": code.map(|(kind, name)| json!({ "kind": kind, "name": name })).collect::<Value>(),
+    });
+    let words = format!("{}: {words}", path.display());
+    arguments.format.print(&words, object)?;
+    Ok(error.is_none())
 }

@@ -2,19 +2,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::RandomState},
-    fs,
     hash::BuildHasher,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::Limit;
+use tower_ratelimit::{ConfigError, Limit, Rules};
 
 use crate::{
-    Answer, Stop, impact,
-    out::{columns, print, say},
-    replay::SCHEMA,
-    rules::Assumptions,
+    Stop, impact,
+    out::{Field, Format, harmless, objects, say, table},
+    replay::ASSUMED,
+    rules::{Assumptions, read_toml},
     traffic::{Columns, Stage},
 };
 
@@ -51,73 +50,64 @@ pub(crate) struct Arguments {
     /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let files = [&*arguments.old, &*arguments.new];
     let [old, new] = arguments.assumptions.load(files)?.rules;
-    let stages = [
-        Stage::new(old.map_err(in_file(&arguments.old))?)?,
-        Stage::new(new.map_err(in_file(&arguments.new))?)?,
-    ];
+    let stage = |rules: Result<Rules, ConfigError>, path: &Path| {
+        let rules = rules.map_err(|error| Stop::usage(format!("{}: {error}", path.display())))?;
+        Ok::<_, Stop>(Stage::new(rules)?)
+    };
+    let stages = [stage(old, files[0])?, stage(new, files[1])?];
     let changes = changes(&items(&arguments.old)?, &items(&arguments.new)?);
-    let mut object = json!({ "schema": SCHEMA, "changes": changes });
-    let mut words = text(&changes);
-    let mut answer = Answer::Yes;
+    let mut object = json!({ "changes": objects(&changes) });
+    let mut words = match changes.is_empty() {
+        true => "The files mean the same.\n".to_owned(),
+        false => table(&changes),
+    };
+    let mut answer = true;
     if let Some(log) = &arguments.log {
         let impact = impact::send(&arguments.columns, log, Some(&arguments.by), stages)?;
         let refused = impact.effects.each_ref().map(|effect| effect.refused);
         let callers = [[true, false], [false, true]].map(|refusing| {
             let is_it = |refused: &[u64; 2]| refused.map(|it| it == 0) == refusing;
             let callers = impact.callers.iter().filter(|(_, refused)| is_it(refused));
-            shown(
-                callers.map(|(caller, of)| (&**caller, of[0] + of[1])),
-                arguments.show_keys,
-            )
+            let callers = callers.map(|(caller, of)| (&**caller, of[0] + of[1]));
+            shown(callers, arguments.show_keys)
         });
-        words.push_str(&log_text(impact.read.requests(), refused, &callers));
+        words += &log_text(impact.read.requests(), refused, &callers);
         let [newly_refused, let_through] = &callers;
         object["log"] = impact.read.object();
         object["log"]["refused"] = json!(refused);
-        object["log"]["newly_refused"] = json!(newly_refused);
-        object["log"]["newly_let_through"] = json!(let_through);
-        answer = impact
-            .read
-            .report(impact.effects.iter().flat_map(|effect| &effect.rules));
+        object["log"]["newly_refused"] = objects(newly_refused);
+        object["log"]["newly_let_through"] = objects(let_through);
+        let rules = impact.effects.iter().flat_map(|effect| &effect.rules);
+        answer = impact.read.report(rules);
         if arguments.fail_on_newly_refused && !newly_refused.is_empty() {
             say("the new file refuses callers that the old one does not");
-            answer = Answer::No;
+            answer = false;
         }
     }
-    print(&match arguments.json {
-        true => format!("{object:#}\n"),
-        false => words,
-    })?;
+    arguments.format.print(&words, object)?;
     Ok(answer)
 }
 
-fn in_file<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> Stop {
-    move |error| Stop::usage(format!("{}: {error}", path.display()))
-}
+/// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
+type Items = BTreeMap<[String; 2], String>;
 
-/// Parts of a file, such as `rules.login`, with the texts of their fields.
-type Items = BTreeMap<String, BTreeMap<String, String>>;
-
-/// Returns the parts of a file that is known to be good.
+/// Returns the fields of a file that is known to be good.
 fn items(path: &Path) -> Result<Items, Stop> {
-    let text = fs::read_to_string(path).map_err(in_file(path))?;
-    let file: Value = toml::from_str(text.trim_start_matches('\u{feff}')).map_err(in_file(path))?;
     let mut items = Items::new();
-    add(&mut items, "", &file);
+    add(&mut items, "", &read_toml(path)?);
     Ok(items)
 }
 
 fn add(items: &mut Items, item: &str, table: &Value) {
     for (name, value) in table.as_object().into_iter().flatten() {
-        let name = escaped(name);
+        let name = harmless(name);
         let dot = if item.is_empty() { "" } else { "." };
         match value {
             Value::Object(_) => add(items, &format!("{item}{dot}{name}"), value),
@@ -125,16 +115,12 @@ fn add(items: &mut Items, item: &str, table: &Value) {
                 for mut entry in entries.iter().cloned() {
                     let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
                     // An entry is known by what it matches.
-                    let fields = items
-                        .entry(format!("{name} {}", text_of(&entry)))
-                        .or_default();
-                    fields.extend(rules.map(|rules| ("rules".to_owned(), text_of(&rules))));
+                    let item = format!("{name} {}", text_of(&entry));
+                    let rules = rules.as_ref().map_or("none".to_owned(), text_of);
+                    items.insert([item, "rules".to_owned()], rules);
                 }
             }
-            _ => {
-                let fields = items.entry(item.to_owned()).or_default();
-                fields.insert(name, text_of(value));
-            }
+            _ => _ = items.insert([item.to_owned(), name], text_of(value)),
         }
     }
 }
@@ -145,7 +131,7 @@ fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => match text.parse::<Limit>() {
             Ok(limit) => limit.to_string(),
-            Err(_) => escaped(text),
+            Err(_) => harmless(text),
         },
         Value::Array(values) => {
             let values: Vec<_> = values.iter().map(text_of).collect();
@@ -153,93 +139,53 @@ fn text_of(value: &Value) -> String {
         }
         Value::Object(fields) => {
             let field =
-                |(name, value): (&String, &Value)| format!("{} {}", escaped(name), text_of(value));
+                |(name, value): (&String, &Value)| format!("{} {}", harmless(name), text_of(value));
             fields.iter().map(field).collect::<Vec<_>>().join(", ")
         }
         other => other.to_string(),
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.escape_debug().collect()
-}
-
-/// Returns the parts that differ, each with the fields that do.
-fn changes(old: &Items, new: &Items) -> Vec<Value> {
-    let mut changes = Vec::new();
-    for item in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-        let (before, after) = (old.get(item), new.get(item));
-        let what = match (before, after) {
-            (Some(_), Some(_)) => "changed",
-            (None, _) => "added",
-            (_, None) => "gone",
-        };
-        let names = before.into_iter().chain(after).flat_map(BTreeMap::keys);
-        let fields = names
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .filter_map(|name| {
-                let [old, new] = [before, after].map(|fields| fields?.get(name));
-                (old != new).then(|| json!({ "field": name, "old": old, "new": new }))
-            });
-        let fields: Vec<_> = fields.collect();
-        if before.is_none() || after.is_none() || !fields.is_empty() {
-            changes.push(json!({ "change": what, "item": item, "fields": fields }));
-        }
-    }
-    changes
-}
-
-fn text(changes: &[Value]) -> String {
-    if changes.is_empty() {
-        return "The files mean the same.\n".to_owned();
-    }
-    let rows = changes.iter().map(|change| {
-        let of = |value: &Value| value.as_str().unwrap_or("(none)").to_owned();
-        let fields = change["fields"].as_array().into_iter().flatten().map(|it| {
-            let (name, old, new) = (of(&it["field"]), of(&it["old"]), of(&it["new"]));
-            match change["change"].as_str() {
-                Some("added") => format!("{name} {new}"),
-                Some("gone") => format!("{name} {old}"),
-                _ => format!("{name} {old} -> {new}"),
-            }
-        });
-        let fields = fields.collect::<Vec<_>>().join(", ");
-        vec![of(&change["change"]), of(&change["item"]), fields]
+/// Returns the fields that differ.
+fn changes(old: &Items, new: &Items) -> Vec<Vec<Field>> {
+    let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
+    let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));
+    let rows = differ.map(|key| {
+        let [item, field] = key;
+        vec![
+            ("item", json!(item)),
+            ("field", json!(field)),
+            ("old", json!(old.get(key))),
+            ("new", json!(new.get(key))),
+        ]
     });
-    columns(&rows.collect::<Vec<_>>())
+    rows.collect()
 }
 
 /// Returns callers, the most refused first.
-fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Value> {
+fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
     let mut callers: Vec<_> = callers.collect();
     callers.sort_by(|one, other| (other.1, one.0).cmp(&(one.1, other.0)));
     let shown = callers.into_iter().map(|(caller, requests)| {
         let caller = match keys {
-            true => escaped(caller),
+            true => harmless(caller),
             false => format!("{:016x}", secret.hash_one(caller)),
         };
-        json!({ "caller": caller, "requests": requests })
+        vec![("caller", json!(caller)), ("requests", json!(requests))]
     });
     shown.collect()
 }
 
-fn log_text(requests: u64, [old, new]: [u64; 2], callers: &[Vec<Value>; 2]) -> String {
+fn log_text(requests: u64, [old, new]: [u64; 2], callers: &[Vec<Vec<Field>>; 2]) -> String {
     let mut text = format!("\nRefused of {requests} requests: {old} -> {new}.\n");
     for (words, callers) in ["refused", "let through"].into_iter().zip(callers) {
-        text.push_str(&format!("Callers newly {words}: {}\n", callers.len()));
-        let rows = callers.iter().take(LISTED).map(|it| {
-            let caller = it["caller"].as_str().unwrap_or_default();
-            vec![
-                format!("  {caller}"),
-                format!("{} requests", it["requests"]),
-            ]
-        });
-        text.push_str(&columns(&rows.collect::<Vec<_>>()));
+        let listed = callers.get(..LISTED).unwrap_or(callers);
+        text += &format!("Callers newly {words}: {}\n", callers.len());
+        text += &table(listed);
         if callers.len() > LISTED {
-            text.push_str(&format!("  and {} more\n", callers.len() - LISTED));
+            text += &format!("and {} more\n", callers.len() - LISTED);
         }
     }
-    text + "Callers would have sent the same requests had they been refused: that is assumed.\n"
+    text + ASSUMED
 }

@@ -7,9 +7,8 @@ use serde_json::json;
 use tower_ratelimit::observe::RequestResult;
 
 use crate::{
-    Answer, Stop,
-    out::{columns, print},
-    replay::SCHEMA,
+    Stop,
+    out::{Format, harmless, objects, table},
     rules::{Assumptions, fixed},
     traffic::{Stage, is_refused, request},
 };
@@ -42,9 +41,8 @@ pub(crate) struct Arguments {
     key: Vec<(String, String)>,
     #[command(flatten)]
     assumptions: Assumptions,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -58,7 +56,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     valid.ok_or_else(|| "write a header field as `name: value`".to_owned())
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let loaded = arguments.assumptions.load([&arguments.file])?;
     let names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
     if let Some((_, name)) = names.into_iter().find(|it| !loaded.code.contains(it)) {
@@ -68,66 +66,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
     }
     let [rules] = loaded.rules;
     let mut stage = Stage::new(rules?)?;
-    let (method, path) = (&arguments.method, &arguments.path);
-    let ip = arguments.ip.to_string();
-    let given = [
-        Some(&ip),
-        Some(method),
-        Some(path),
-        arguments.host.as_ref(),
-        None,
-    ];
+    let (method, path) = (arguments.method.as_str(), arguments.path.as_str());
+    let (ip, host) = (arguments.ip.to_string(), arguments.host.as_deref());
     let others = arguments.header.iter().chain(&arguments.key);
     let others = others.map(|(name, value)| (name.as_str(), Some(value.as_str())));
-    let request = request(given.map(|text| text.map(String::as_str)), others)
+    let request = request([Some(&ip), Some(method), Some(path), host, None], others)
         .ok_or_else(|| Stop::usage(format!("HTTP has no request {method:?} {path:?}")))?;
     let (parts, ()) = request.clone().into_parts();
     let limiters = stage.layer.limiters_of(&parts);
     // In Redis they have the prefix of the store there.
     let names = limiters.iter().map(|it| it.name().strip_prefix("memory"));
-    let limiters: Vec<_> = names
-        .flatten()
-        .map(|name| format!("ratelimit{name}"))
-        .collect();
+    let limiters = names.flatten().map(|name| format!("ratelimit{name}"));
+    let limiters: Vec<_> = limiters.collect();
     let result = stage.send(Duration::ZERO, request);
-    let effect = stage.end();
-    print(&if arguments.json {
-        let rules = effect.rules.iter().map(|it| {
-            json!({
-                "rule": it.name, "limit": it.limit(), "cost": it.cost, "shadow": it.shadow,
-                "missing_key": it.without_key > 0,
-            })
-        });
-        let object = json!({
-            "schema": SCHEMA, "result": result.as_str(), "rules": rules.collect::<Vec<_>>(),
-            "limiters": limiters,
-        });
-        format!("{object:#}\n")
-    } else {
-        let mut rows = vec![["rule", "limit", "cost", ""].map(str::to_owned).to_vec()];
-        rows.extend(effect.rules.iter().map(|it| {
-            let note = match (it.shadow, it.without_key) {
-                (_, 1..) => "its key is missing",
-                (true, _) => "in shadow",
-                _ => "",
-            };
-            vec![
-                it.name.clone(),
-                it.limit(),
-                it.cost.to_string(),
-                note.to_owned(),
-            ]
-        }));
-        let limiters = limiters
-            .iter()
-            .map(|it| format!("limiter {}\n", it.escape_debug()));
-        let limiters: String = limiters.collect();
-        match effect.rules.is_empty() {
-            true => format!("{}\n", verdict(result)),
-            false => format!("{}{limiters}\n{}\n", columns(&rows), verdict(result)),
-        }
-    })?;
-    Ok(Answer::is(!is_refused(result)))
+    let rules = stage.end().rules.into_iter().map(|it| {
+        vec![
+            ("rule", json!(it.name)),
+            ("limit", json!(it.limit())),
+            ("cost", json!(it.cost)),
+            ("shadow", json!(it.shadow)),
+            ("missing_key", json!(it.without_key > 0)),
+        ]
+    });
+    let rules: Vec<_> = rules.collect();
+    let mut words = table(&rules);
+    for limiter in &limiters {
+        words += &format!("limiter {}\n", harmless(limiter));
+    }
+    let words = format!("{words}\n{}", verdict(result));
+    let object = json!({
+        "result": result.as_str(), "rules": objects(&rules), "limiters": limiters,
+    });
+    arguments.format.print(&words, object)?;
+    Ok(!is_refused(result))
 }
 
 fn verdict(result: RequestResult) -> &'static str {

@@ -1,11 +1,14 @@
 //! The report of a replay as one HTML file: no script, no network, light and dark.
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Display, Write};
 
 use jiff::Timestamp;
 use tower_ratelimit::replay::{Candidate, Report, SmallestLimit};
 
-use crate::replay::{conclusion, notes, range, table};
+use crate::{
+    out::{Field, cells},
+    replay::{BUSIEST, busiest, candidates, conclusion, notes},
+};
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1d2024;--soft:#5c646e;--line:#d5d9de;--bar:#b6bec8;--paper:#fff;
@@ -47,7 +50,7 @@ fn write(page: &mut String, report: &Report) -> fmt::Result {
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
         write!(page, ", {} to {}", time(first), time(last))?;
     }
-    write_table(page, &table(report))?;
+    write_table(page, &candidates(report))?;
     for it in &report.smallest {
         write!(page, "<p>{}", text(&conclusion(report, it)))?;
     }
@@ -57,14 +60,8 @@ fn write(page: &mut String, report: &Report) -> fmt::Result {
         by_peak(page, report, it)?;
     }
     if !report.busiest.is_empty() {
-        write!(
-            page,
-            "<h2>Most requests in one interval of the first limit</h2>"
-        )?;
-        let head = ["caller", "requests"].map(str::to_owned).to_vec();
-        let rows = report.busiest.iter();
-        let rows = rows.map(|it| vec![it.caller.clone(), range(it.most)]);
-        write_table(page, &[head].into_iter().chain(rows).collect::<Vec<_>>())?;
+        write!(page, "<h2>{BUSIEST}</h2>")?;
+        write_table(page, &busiest(report))?;
     }
     write!(page, "<h2>How to read this</h2><ul>")?;
     for note in notes(report) {
@@ -82,11 +79,10 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
     }
     write!(page, "<p class=\"soft\">")?;
     for (place, it) in report.candidates.iter().enumerate() {
+        let (colour, name) = (colour(place), name(it));
         write!(
             page,
-            "<span style=\"color:{}\">&#9632;</span> {} ",
-            colour(place),
-            name(it)
+            "<span style=\"color:{colour}\">&#9632;</span> {name} "
         )?;
     }
     let step = (RIGHT - LEFT) / report.moments.len() as f64;
@@ -109,11 +105,11 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
              class=\"line\" stroke=\"{colour}\" points=\"{line}\"/>"
         )?;
     }
-    label(page, LEFT - 5.0, TOP + 5.0, "end", &most.to_string())?;
-    label(page, LEFT - 5.0, BOTTOM, "end", "0")?;
+    label(page, LEFT - 5.0, TOP + 5.0, "end", most)?;
+    label(page, LEFT - 5.0, BOTTOM, "end", 0)?;
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
-        label(page, LEFT, BOTTOM + 18.0, "start", &time(first))?;
-        label(page, RIGHT, BOTTOM + 18.0, "end", &time(last))?;
+        label(page, LEFT, BOTTOM + 18.0, "start", time(first))?;
+        label(page, RIGHT, BOTTOM + 18.0, "end", time(last))?;
     }
     write!(page, "</svg>")
 }
@@ -133,54 +129,34 @@ fn by_peak(page: &mut String, report: &Report, it: &SmallestLimit) -> fmt::Resul
         bars.resize(bars.len().max(place + 1), 0);
         bars[place] += callers;
     }
-    let same =
-        |given: &&Candidate| given.algorithm == algorithm && given.limit.interval() == interval;
-    let given = report
-        .candidates
-        .iter()
-        .enumerate()
-        .filter(|(_, it)| same(it));
-    let marks = given.map(|(place, it)| (it.limit.permits(), colour(place), it.limit.to_string()));
-    let found = it
-        .permits
-        .map(|[_, most]| (most, "var(--ink)".to_owned(), format!("smallest: {most}")));
-    let marks: Vec<_> = marks.chain(found).collect();
-    let last = marks
-        .iter()
-        .map(|(permits, ..)| *permits)
-        .max()
-        .unwrap_or(1);
-    let steps = bars.len().max(last.max(1).ilog2() as usize + 1) as f64;
-    let width = (RIGHT - LEFT) / steps;
-    let height = |callers: u64| (BOTTOM - TOP) * (callers as f64).ln_1p();
-    let most = height(bars.iter().copied().max().unwrap_or(1)).max(1.0);
+    let is_same = |(_, given): &(usize, &Candidate)| {
+        given.algorithm == algorithm && given.limit.interval() == interval
+    };
+    let given = report.candidates.iter().enumerate().filter(is_same);
+    let given = given.map(|(place, it)| (it.limit.permits(), colour(place), it.limit.to_string()));
+    let found = it.permits.map(|[_, most]| most);
+    let found = found.map(|most| (most, "var(--ink)".to_owned(), format!("smallest: {most}")));
+    let marks: Vec<_> = given.chain(found).collect();
+    let last = marks.iter().map(|(permits, ..)| *permits).max();
+    let steps = bars
+        .len()
+        .max(last.unwrap_or(0).max(1).ilog2() as usize + 1);
+    let width = (RIGHT - LEFT) / steps as f64;
+    let most = bars.iter().copied().max().unwrap_or(1) as f64;
     open_chart(
         page,
         "Callers by their largest number of requests in an interval",
     )?;
-    for (place, callers) in bars.iter().enumerate() {
-        let x = LEFT + width * place as f64;
-        let height = height(*callers) / most * (BOTTOM - TOP);
-        let (y, width) = (BOTTOM - height, width - 2.0);
+    for (callers, place) in bars.iter().zip(0u32..) {
+        let height = (BOTTOM - TOP) * (*callers as f64).ln_1p() / most.ln_1p();
+        let (x, y) = (LEFT + width * f64::from(place), BOTTOM - height);
         write!(
             page,
-            "<rect class=\"bar\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
-             height=\"{height:.1}\"/>"
+            "<rect class=\"bar\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
+            width - 2.0
         )?;
-        label(
-            page,
-            x + width / 2.0,
-            y - 4.0,
-            "middle",
-            &callers.to_string(),
-        )?;
-        label(
-            page,
-            x,
-            BOTTOM + 16.0,
-            "middle",
-            &(1u64 << place).to_string(),
-        )?;
+        label(page, x + width / 2.0, y - 4.0, "middle", callers)?;
+        label(page, x, BOTTOM + 16.0, "middle", 1u64 << place)?;
     }
     for (row, (permits, colour, name)) in marks.iter().enumerate() {
         // What has one request more is behind the mark.
@@ -204,20 +180,18 @@ fn open_chart(page: &mut String, title: &str) -> fmt::Result {
     )
 }
 
-fn label(page: &mut String, x: f64, y: f64, anchor: &str, label: &str) -> fmt::Result {
-    let label = text(label);
+fn label(page: &mut String, x: f64, y: f64, anchor: &str, label: impl Display) -> fmt::Result {
+    let label = text(&label.to_string());
     write!(
         page,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>"
     )
 }
 
-fn write_table(page: &mut String, rows: &[Vec<String>]) -> fmt::Result {
+fn write_table(page: &mut String, rows: &[Vec<Field>]) -> fmt::Result {
     write!(page, "<div class=\"scroll\"><table>")?;
-    for (row, tag) in rows
-        .iter()
-        .zip(["th"].into_iter().chain(std::iter::repeat("td")))
-    {
+    let tags = ["th"].into_iter().chain(std::iter::repeat("td"));
+    for (row, tag) in cells(rows).iter().zip(tags) {
         write!(page, "<tr>")?;
         for cell in row {
             write!(page, "<{tag}>{}</{tag}>", text(cell))?;

@@ -2,14 +2,15 @@
 
 use std::{collections::HashMap, path::Path};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    Answer, Stop,
-    out::{columns, print},
+    Stop,
+    out::{Format, objects, table},
+    replay::ASSUMED,
     rules::{Assumptions, Loaded},
     smallest::{Search, Searched},
-    traffic::{Columns, Effect, Read, Row, Stage, is_refused},
+    traffic::{Columns, Effect, Read, Stage, is_refused},
 };
 
 /// A log that went through `N` files.
@@ -56,8 +57,8 @@ pub(crate) fn run(
     rules: &Path,
     log: &Path,
     share: Option<f64>,
-    as_json: bool,
-) -> Result<Answer, Stop> {
+    format: &Format,
+) -> Result<bool, Stop> {
     let Loaded {
         rules: [loaded],
         code,
@@ -65,66 +66,53 @@ pub(crate) fn run(
     let stage = Stage::new(loaded?)?;
     let Impact { read, effects, .. } = send(settings, log, None, [stage])?;
     let [effect] = effects;
-    let searched = share.map(|share| Searched {
-        settings,
-        assumptions,
-        code: &code,
-        rules,
-        log,
-        share,
+    let rows = effect.rules.iter().map(|row| {
+        vec![
+            ("rule", json!(row.name)),
+            ("limit", json!(row.limit())),
+            ("requests", json!(row.met)),
+            ("refused", json!(row.refused)),
+            ("shadow_refused", json!(row.in_shadow)),
+            ("without_key", json!(row.without_key)),
+            ("callers", json!(row.touched.len())),
+            ("approximate", json!(row.is_coarse(&read))),
+        ]
     });
-    let found = searched.map_or_else(|| Ok(Vec::new()), |it| it.find(&effect.rules))?;
-    print(&match as_json {
-        true => {
-            let mut object = read.object();
-            object["refused"] = effect.refused.into();
-            object["waiting"] = effect.waiting.into();
-            object["rules"] = effect.rules.iter().map(|row| shown(row, &read)).collect();
-            if share.is_some() {
-                object["smallest"] = found.iter().map(Search::object).collect();
-            }
-            format!("{object:#}\n")
+    let rows: Vec<_> = rows.collect();
+    let mut object = read.object();
+    object["refused"] = effect.refused.into();
+    object["waiting"] = effect.waiting.into();
+    object["rules"] = objects(&rows);
+    let requests = read.requests();
+    let mut words = format!(
+        "{}\n{} of {requests} requests refused.\n",
+        table(&rows),
+        effect.refused
+    );
+    if effect.waiting > 0 {
+        words += &format!(
+            "{} would wait for permits, and are not counted further.\n",
+            effect.waiting
+        );
+    }
+    words += ASSUMED;
+    if let Some(share) = share {
+        let searched = Searched {
+            settings,
+            assumptions,
+            code: &code,
+            rules,
+            log,
+            share,
+        };
+        let found = searched.find(&effect.rules)?;
+        let found: Vec<_> = found.iter().map(Search::fields).collect();
+        object["smallest"] = objects(&found);
+        if !found.is_empty() {
+            words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
+            words += &table(&found);
         }
-        false => {
-            let sentences = found.iter().map(|it| it.sentence() + "\n");
-            table(&effect, &read) + &sentences.collect::<String>()
-        }
-    })?;
+    }
+    format.print(&words, object)?;
     Ok(read.report(&effect.rules))
-}
-
-fn shown(row: &Row, read: &Read) -> Value {
-    json!({
-        "rule": row.name,
-        "limit": row.limit(),
-        "requests": row.met,
-        "refused": row.refused,
-        "shadow_refused": row.in_shadow,
-        "without_key": row.without_key,
-        "callers": row.touched.len(),
-        "approximate": row.is_coarse(read),
-    })
-}
-
-fn table(effect: &Effect, read: &Read) -> String {
-    let head = "rule,limit,requests,refused,in shadow,without key,callers";
-    let mut rows = vec![head.split(',').map(str::to_owned).collect()];
-    rows.extend(effect.rules.iter().map(|row| {
-        let figures = [row.met, row.refused, row.in_shadow, row.without_key];
-        let mut cells = vec![row.name.clone(), row.limit()];
-        cells.extend(figures.map(|figure| figure.to_string()));
-        cells.push(row.touched.len().to_string());
-        cells
-    }));
-    let waiting = match effect.waiting {
-        0 => String::new(),
-        waiting => format!("{waiting} would wait for permits, and are not counted further.\n"),
-    };
-    format!(
-        "{}\n{} of {} requests refused.\n{waiting}Callers would have sent the same requests had \
-         they been refused: that is assumed.\n",
-        columns(&rows),
-        effect.refused,
-        read.requests(),
-    )
 }

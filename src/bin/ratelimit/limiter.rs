@@ -1,5 +1,5 @@
 //! `ratelimit get`, `watch`, `set-rate`, `delete`, `ban`, `unban`, `diagnose` and `repair`: one
-//! limiter in Redis.
+//! limiter in Redis. `ratelimit verify`: the server.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -7,14 +7,13 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::{Diagnosis, Limit, RateLimiter, RateType, RedisStore, TimeToLive};
+use tower_ratelimit::{Diagnosis, Finding, Limit, RateLimiter, RateType, RedisStore, TimeToLive};
 
 use crate::{
-    Answer, Stop,
-    out::{columns, print, say},
+    Stop,
+    out::{Field, Format, label, object, say, words},
     redis::{Connection, Which},
-    replay::{SCHEMA, time},
-    verify::listed,
+    replay::time,
 };
 
 #[derive(clap::Subcommand)]
@@ -42,9 +41,7 @@ pub(crate) enum Command {
     /// A rule with a limit of its own sets that again at the next request: change the rule there.
     SetRate {
         #[command(flatten)]
-        one: One,
-        #[command(flatten)]
-        write: Write,
+        change: Change,
         /// The limit, as in `60/1m`
         #[arg(long, value_name = "RATE")]
         rate: Limit,
@@ -55,18 +52,11 @@ pub(crate) enum Command {
         reset: bool,
     },
     /// Delete a limiter: its limit, and all that is in use of it.
-    Delete {
-        #[command(flatten)]
-        one: One,
-        #[command(flatten)]
-        write: Write,
-    },
+    Delete(Change),
     /// Ban the caller of a limiter, for every rule that bans callers.
     Ban {
         #[command(flatten)]
-        one: One,
-        #[command(flatten)]
-        write: Write,
+        change: Change,
         /// For how long, from now on
         #[arg(long = "for", value_parser = time, value_name = "TIME")]
         lasting: Duration,
@@ -74,22 +64,22 @@ pub(crate) enum Command {
     /// End the ban of a caller, and forget its refusals.
     ///
     /// Exits with 4 if it is not banned.
-    Unban {
-        #[command(flatten)]
-        one: One,
-        #[command(flatten)]
-        write: Write,
-    },
+    Unban(Change),
     /// Say what looks wrong with a limiter, and what to do.
     ///
     /// Exits with 1 if something does.
     Diagnose(One),
     /// Count the permits left of a limiter anew, by its log.
-    Repair {
+    Repair(Change),
+    /// Check that a server can keep limits.
+    ///
+    /// It looks at the version, permissions, memory policy and clock, and writes and deletes keys
+    /// of its own. Exits with 1 if it finds something.
+    Verify {
         #[command(flatten)]
-        one: One,
+        connection: Connection,
         #[command(flatten)]
-        write: Write,
+        format: Format,
     },
 }
 
@@ -100,14 +90,15 @@ pub(crate) struct One {
     connection: Connection,
     #[command(flatten)]
     which: Which,
-    /// Print JSON, one object a line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
-/// The option by which a command writes.
+/// The limiter that a command changes.
 #[derive(clap::Args)]
-pub(crate) struct Write {
+pub(crate) struct Change {
+    #[command(flatten)]
+    one: One,
     /// Write without asking
     #[arg(long)]
     yes: bool,
@@ -117,161 +108,84 @@ pub(crate) struct Write {
 }
 
 impl Command {
-    pub(crate) async fn run(self) -> Result<Answer, Stop> {
+    /// Returns whether the answer is yes.
+    pub(crate) async fn run(self) -> Result<bool, Stop> {
         match self {
-            Self::Get(one) => {
-                let (_, _, seen) = one.found().await?;
-                let rows = shown(&seen)
-                    .into_iter()
-                    .map(|(name, _, words)| vec![name, words]);
-                let page = columns(&rows.collect::<Vec<_>>());
-                one.print(page.trim_end(), &object(&seen))
-            }
-            Self::Watch { one, every, count } => one.watch(every, count).await,
+            Self::Get(one) => one.format.print_fields(&shown(&one.found().await?.1))?,
+            Self::Watch { one, every, count } => one.watch(every, count).await?,
             Self::SetRate {
-                one,
-                write,
+                change,
                 rate,
                 reset,
-            } => one.set_rate(&write, rate, reset).await,
-            Self::Delete { one, write } => {
-                let (store, name, seen) = one.found().await?;
-                if !write.may(&format!("delete {name:?}"))? {
-                    return Ok(Answer::Yes);
-                }
-                let limiter = RateLimiter::new(&store, &name)?.by_tool();
-                limiter.algorithm(seen.algorithm).delete().await?;
-                let object = json!({"schema": SCHEMA, "name": name, "deleted": true});
-                one.print(&format!("{}: deleted", name.escape_debug()), &object)
-            }
-            Self::Ban {
-                one,
-                write,
-                lasting,
-            } => one.ban(&write, Some(lasting)).await,
-            Self::Unban { one, write } => one.ban(&write, None).await,
-            Self::Diagnose(one) => one.diagnose().await,
-            Self::Repair { one, write } => one.repair(&write).await,
+            } => change.set_rate(rate, reset).await?,
+            Self::Delete(change) => change.delete().await?,
+            Self::Ban { change, lasting } => change.ban(Some(lasting)).await?,
+            Self::Unban(change) => change.ban(None).await?,
+            Self::Repair(change) => change.repair().await?,
+            Self::Diagnose(one) => return one.diagnose().await,
+            Self::Verify { connection, format } => return verify(&connection, &format).await,
         }
+        Ok(true)
     }
 }
 
 impl One {
-    /// Returns the store, the name and what Redis has under it.
-    async fn found(&self) -> Result<(RedisStore, String, Diagnosis), Stop> {
+    /// Returns the store, and what Redis has of the limiter.
+    async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
         let store = self.connection.open()?;
         let name = self.which.name(&store)?;
         let seen = store.look_at(&name).await?;
         let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
-        if !seen.time_to_live.iter().any(is_there) {
-            return Err(Stop::not_found(format!("there is no limiter {name:?}")));
+        match seen.time_to_live.iter().any(is_there) {
+            true => Ok((store, seen)),
+            false => Err(Stop::not_found(format!("there is no limiter {name:?}"))),
         }
-        Ok((store, name, seen))
     }
 
-    /// Prints a result in words, or as an object.
-    fn print(&self, words: &str, object: &Value) -> Result<Answer, Stop> {
-        print(&match self.json {
-            true => format!("{object}\n"),
-            false => format!("{words}\n"),
-        })?;
-        Ok(Answer::Yes)
-    }
-
-    async fn watch(&self, every: Duration, count: Option<u64>) -> Result<Answer, Stop> {
-        let (store, name, mut seen) = self.found().await?;
+    async fn watch(&self, every: Duration, count: Option<u64>) -> Result<(), Stop> {
+        let (store, mut seen) = self.found().await?;
         let mut lines = 0;
         loop {
-            let words = shown(&seen).into_iter().skip(1);
-            let words = words.map(|(label, _, words)| format!("{label} {words}"));
-            self.print(&words.collect::<Vec<_>>().join(", "), &object(&seen))?;
+            let fields = shown(&seen);
+            // It has one name on all lines.
+            let line = fields[1..].iter().map(|it| label(it) + " " + &words(it));
+            let line = line.collect::<Vec<_>>().join(", ");
+            self.format.print(&line, object(&fields))?;
             lines += 1;
             if count.is_some_and(|count| lines >= count) {
-                return Ok(Answer::Yes);
+                return Ok(());
             }
             tokio::time::sleep(every).await;
-            seen = store.look_at(&name).await?;
+            seen = store.look_at(seen.name()).await?;
         }
     }
 
-    async fn set_rate(&self, write: &Write, rate: Limit, reset: bool) -> Result<Answer, Stop> {
-        let store = self.connection.open()?;
-        let name = self.which.name(&store)?;
-        let limiter = RateLimiter::new(&store, &name)?.by_tool();
-        let before = limiter.limit().await?;
-        let limit = like(rate, before)?;
-        let was = before.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
-        let anew = if reset { ", and begin anew" } else { "" };
-        if !write.may(&format!("set {name:?} from {was} to {limit}{anew}"))? {
-            return Ok(Answer::Yes);
-        }
-        match reset {
-            true => limiter.set_rate(limit).await?,
-            false => limiter.set_or_update_rate(limit).await?,
-        }
-        let object = json!({"schema": SCHEMA, "name": name, "limit": limit_of(limit)});
-        self.print(
-            &format!("{}: {was} -> {limit}", name.escape_debug()),
-            &object,
-        )
-    }
-
-    /// Bans a caller for a time, or ends its ban.
-    async fn ban(&self, write: &Write, lasting: Option<Duration>) -> Result<Answer, Stop> {
-        let store = self.connection.open()?;
-        let name = self.which.name(&store)?;
-        let limiter = RateLimiter::new(&store, &name)?.by_tool();
-        let (what, words) = match lasting {
-            Some(time) => (
-                format!("ban {name:?} for {time:?}"),
-                format!("banned for {time:?}"),
-            ),
-            None => (format!("unban {name:?}"), "not banned any more".to_owned()),
-        };
-        if !write.may(&what)? {
-            return Ok(Answer::Yes);
-        }
-        match lasting {
-            Some(time) => limiter.ban_for(time).await?,
-            None if limiter.unban().await? => {}
-            None => return Err(Stop::not_found(format!("{name:?} is not banned"))),
-        }
-        let object = json!({"schema": SCHEMA, "name": name, "banned_ms": lasting.map(millis)});
-        self.print(&format!("{name}: {words}"), &object)
-    }
-
-    async fn diagnose(&self) -> Result<Answer, Stop> {
-        let (store, name, _) = self.found().await?;
-        let seen = store.diagnose(&name).await?;
+    async fn diagnose(&self) -> Result<bool, Stop> {
+        let (store, seen) = self.found().await?;
+        let seen = store.diagnose(seen.name()).await?;
         let findings = seen.findings();
-        let mut object = object(&seen);
+        let mut object = object(&shown(&seen));
         object["findings"] = listed(&findings);
-        self.print(&seen.to_string(), &object)?;
-        Ok(Answer::is(findings.is_empty()))
-    }
-
-    async fn repair(&self, write: &Write) -> Result<Answer, Stop> {
-        let (store, name, seen) = self.found().await?;
-        let drift = match seen.drift {
-            Some(drift) => format!("{drift} permits"),
-            None => "an unknown number of permits".to_owned(),
-        };
-        if !write.may(&format!("repair {name:?}, which has lost {drift}"))? {
-            return Ok(Answer::Yes);
-        }
-        let limiter = RateLimiter::new(&store, &name)?
-            .by_tool()
-            .algorithm(seen.algorithm);
-        let lost = limiter.repair().await?;
-        let object = json!({"schema": SCHEMA, "name": name, "lost": lost});
-        self.print(
-            &format!("{}: {lost} permits had been lost", name.escape_debug()),
-            &object,
-        )
+        self.format.print(&seen.to_string(), object)?;
+        Ok(findings.is_empty())
     }
 }
 
-impl Write {
+impl Change {
+    /// Returns the limiter, also one that Redis does not have.
+    fn limiter(&self) -> Result<RateLimiter, Stop> {
+        let store = self.one.connection.open()?;
+        let name = self.one.which.name(&store)?;
+        Ok(RateLimiter::new(&store, &name)?.by_tool())
+    }
+
+    /// Returns the limiter as its permits are counted, and what Redis has of it.
+    async fn found(&self) -> Result<(RateLimiter, Diagnosis), Stop> {
+        let (store, seen) = self.one.found().await?;
+        let limiter = RateLimiter::new(&store, seen.name())?.by_tool();
+        Ok((limiter.algorithm(seen.algorithm), seen))
+    }
+
     /// Returns whether to write, after the question whether to do that.
     fn may(&self, what: &str) -> Result<bool, Stop> {
         if self.dry_run {
@@ -292,6 +206,93 @@ impl Write {
         read.map_err(|error| Stop::usage(format!("the answer cannot be read: {error}")))?;
         Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
+
+    /// Prints what has changed.
+    fn changed<const N: usize>(&self, name: &str, to: [Field; N]) -> Result<(), Stop> {
+        let fields: Vec<_> = [("name", json!(name))].into_iter().chain(to).collect();
+        Ok(self.one.format.print_fields(&fields)?)
+    }
+
+    async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {
+        let limiter = self.limiter()?;
+        let (name, before) = (limiter.name(), limiter.limit().await?);
+        let limit = like(rate, before)?;
+        let was = before.map(|limit| limit.to_string());
+        let from = was.as_deref().unwrap_or("no limit");
+        let anew = if reset { ", and begin anew" } else { "" };
+        if !self.may(&format!("set {name:?} from {from} to {limit}{anew}"))? {
+            return Ok(());
+        }
+        match reset {
+            true => limiter.set_rate(limit).await?,
+            false => limiter.set_or_update_rate(limit).await?,
+        }
+        let limit = json!(limit.to_string());
+        self.changed(name, [("limit", limit), ("was", json!(was))])
+    }
+
+    async fn delete(&self) -> Result<(), Stop> {
+        let (limiter, _) = self.found().await?;
+        let name = limiter.name();
+        if !self.may(&format!("delete {name:?}"))? {
+            return Ok(());
+        }
+        limiter.delete().await?;
+        self.changed(name, [("deleted", json!(true))])
+    }
+
+    /// Bans a caller for a time, or ends its ban.
+    async fn ban(&self, lasting: Option<Duration>) -> Result<(), Stop> {
+        let limiter = self.limiter()?;
+        let name = limiter.name();
+        let what = match lasting {
+            Some(time) => format!("ban {name:?} for {time:?}"),
+            None => format!("unban {name:?}"),
+        };
+        if !self.may(&what)? {
+            return Ok(());
+        }
+        match lasting {
+            Some(time) => limiter.ban_for(time).await?,
+            None if limiter.unban().await? => {}
+            None => return Err(Stop::not_found(format!("{name:?} is not banned"))),
+        }
+        self.changed(name, [("banned_ms", json!(lasting.map(millis)))])
+    }
+
+    async fn repair(&self) -> Result<(), Stop> {
+        let (limiter, seen) = self.found().await?;
+        let name = limiter.name();
+        let drift = match seen.drift {
+            Some(drift) => format!("{drift} permits"),
+            None => "an unknown number of permits".to_owned(),
+        };
+        if !self.may(&format!("repair {name:?}, which has lost {drift}"))? {
+            return Ok(());
+        }
+        let lost = limiter.repair().await?;
+        self.changed(name, [("lost", json!(lost))])
+    }
+}
+
+async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> {
+    let verified = connection.open()?.verify().await?;
+    let findings = verified.findings();
+    let object = json!({ "findings": listed(findings.iter().copied()) });
+    format.print(&verified.to_string(), object)?;
+    Ok(findings.is_empty())
+}
+
+/// Returns findings as JSON.
+fn listed<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Value {
+    let findings = findings.into_iter().map(|finding| {
+        json!({
+            "kind": format!("{:?}", finding.kind()),
+            "severity": finding.severity().to_string(),
+            "text": finding.to_string(),
+        })
+    });
+    findings.collect()
 }
 
 /// Returns the limit with the kind and the keep-alive time of the one that it replaces.
@@ -309,64 +310,22 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
     })
 }
 
-/// Returns what is shown of a limiter: labels, values and words. The labels with `_` for each space
-/// are the names in JSON, where those of times end in `_ms`.
-fn shown(seen: &Diagnosis) -> Vec<(String, Value, String)> {
-    let limit = seen.limit();
-    let number = |it: Option<i64>| {
-        (
-            json!(it),
-            it.map_or("unknown".to_owned(), |it| it.to_string()),
-        )
-    };
-    let time = |it: Option<Duration>, none: &str| {
-        let words = it.map_or_else(|| none.to_owned(), |it| format!("in {it:.1?}"));
-        (json!(it.map(millis)), words)
-    };
-    let lately = seen.granted_lately;
-    let algorithm = seen.algorithm.to_string();
+/// Returns what is shown of a limiter.
+fn shown(seen: &Diagnosis) -> [Field; 8] {
     let expires = match seen.time_to_live[0].max(seen.time_to_live[1]) {
         TimeToLive::Left(left) => Some(left),
         _ => None,
     };
-    let limit_words = limit.map_or_else(|| "none".to_owned(), |it| it.to_string());
-    let rows = [
-        (
-            "name",
-            (json!(seen.name()), seen.name().escape_debug().to_string()),
-        ),
-        ("limit", (json!(limit.map(limit_of)), limit_words)),
-        ("left", number(seen.left())),
-        ("used", number(seen.used())),
-        (
-            "granted in last second",
-            (json!(lately), lately.to_string()),
-        ),
-        ("next free", time(seen.next_free, "-")),
-        ("expires", time(expires, "never")),
-        ("algorithm", (json!(algorithm), algorithm)),
-    ];
-    let rows = rows
-        .into_iter()
-        .map(|(label, (value, words))| (label.to_owned(), value, words));
-    rows.collect()
-}
-
-fn object(seen: &Diagnosis) -> Value {
-    let mut object = json!({ "schema": SCHEMA });
-    for (label, value, _) in shown(seen) {
-        let unit = if matches!(&*label, "next free" | "expires") {
-            "_ms"
-        } else {
-            ""
-        };
-        object[label.replace(' ', "_") + unit] = value;
-    }
-    object
-}
-
-fn limit_of(limit: Limit) -> Value {
-    json!({"permits": limit.permits(), "interval_ms": millis(limit.interval())})
+    [
+        ("name", json!(seen.name())),
+        ("limit", json!(seen.limit().map(|limit| limit.to_string()))),
+        ("left", json!(seen.left())),
+        ("used", json!(seen.used())),
+        ("granted_in_last_second", json!(seen.granted_lately)),
+        ("next_free_ms", json!(seen.next_free.map(millis))),
+        ("expires_ms", json!(expires.map(millis))),
+        ("algorithm", json!(seen.algorithm.to_string())),
+    ]
 }
 
 fn millis(time: Duration) -> u64 {

@@ -18,7 +18,6 @@ mod replay;
 mod rules;
 mod smallest;
 mod traffic;
-mod verify;
 
 use std::process::ExitCode;
 
@@ -45,24 +44,11 @@ enum Command {
     Diff(diff::Arguments),
     #[command(flatten)]
     Limiter(limiter::Command),
-    Verify(verify::Arguments),
     /// Print a script that completes this command in a shell
     Completions {
         /// The shell
         shell: Shell,
     },
-}
-
-/// The answer of a command, where it could be found.
-enum Answer {
-    Yes,
-    No,
-}
-
-impl Answer {
-    fn is(yes: bool) -> Self {
-        if yes { Self::Yes } else { Self::No }
-    }
 }
 
 /// Why a command could not find its answer: the exit status, and the reason.
@@ -101,8 +87,8 @@ impl From<Error> for Stop {
 
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
-        Ok(Answer::Yes) => ExitCode::SUCCESS,
-        Ok(Answer::No) => ExitCode::from(1),
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         Err(Stop(status, reason)) => {
             say(reason);
             ExitCode::from(status)
@@ -110,25 +96,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<Answer, Stop> {
+/// Runs a command. Returns whether its answer is yes.
+fn run(command: Command) -> Result<bool, Stop> {
     match command {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
-        Command::Limiter(command) => block_on(command.run()),
-        Command::Verify(arguments) => block_on(arguments.run()),
+        Command::Limiter(command) => {
+            let runtime = Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| Stop::usage(error.to_string()))?;
+            runtime.block_on(command.run())
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "ratelimit", &mut script);
             print(&String::from_utf8_lossy(&script))?;
-            Ok(Answer::Yes)
+            Ok(true)
         }
     }
-}
-
-fn block_on(answer: impl Future<Output = Result<Answer, Stop>>) -> Result<Answer, Stop> {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Stop::usage(error.to_string()))?;
-    runtime.block_on(answer)
 }

@@ -11,7 +11,6 @@ use std::{
 use flate2::bufread::MultiGzDecoder;
 use http::{HeaderValue, Request};
 use indicatif::{ProgressBar, ProgressFinish};
-use serde_json::{Value, json};
 use tower_ratelimit::{
     Algorithm, Limit,
     key::{ClientIp, KeyExtractor, PeerAddr},
@@ -19,14 +18,15 @@ use tower_ratelimit::{
 };
 
 use crate::{
-    Answer, Stop, demo, html, impact,
-    out::{columns, print, say},
+    Stop, demo, html, impact,
+    out::{Field, Format, table},
     rules::Assumptions,
-    traffic::{Columns, LOST, address},
+    traffic::{Columns, address, is_enough},
 };
 
-/// The version of what `--json` prints. It grows when a field changes or goes.
-pub(crate) const SCHEMA: u32 = 1;
+/// The assumption that all figures make.
+pub(crate) const ASSUMED: &str =
+    "All figures assume that callers would have sent the same requests after a refusal.";
 
 /// Replay an access log against limits, to choose one of them.
 ///
@@ -104,11 +104,8 @@ pub(crate) struct Arguments {
     /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
-    /// Print one JSON object
-    ///
-    /// Figures in it are lists of the least and the most.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
     /// Also write a report with charts into this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -147,37 +144,22 @@ pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
     Ok((column.to_owned(), unit))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
-    let columns = &arguments.columns;
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
+    let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
+    let (share, format) = (arguments.share, &arguments.format);
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        let assumptions = &arguments.assumptions;
-        return impact::run(
-            columns,
-            assumptions,
-            rules,
-            log,
-            arguments.share,
-            arguments.json,
-        );
+        return impact::run(columns, assumptions, rules, log, share, format);
     }
-    if !columns.field.is_empty() || arguments.assumptions.is_any() {
+    if !columns.field.is_empty() || assumptions.is_any() {
         return Err(Stop::usage(
             "`--field` and what code defines are for `--rules`",
         ));
     }
     let client = ClientIp::behind(&arguments.trusted);
     client.check()?;
-    let mut rows = Rows::of([arguments.by.as_str()]).reorder(columns.reorder);
-    if let Some(column) = &arguments.client_ip_from {
-        rows = rows.column(column);
-    }
-    if let Some(column) = &columns.time_field {
-        rows = rows.time_column(column);
-    }
-    if let Some((column, unit)) = &columns.duration_field {
-        rows = rows.duration_column(column, *unit);
-    }
-    let mut replay = Replay::of(rows).share(arguments.share.unwrap_or(0.001));
+    let by = [Some(&arguments.by), arguments.client_ip_from.as_ref()];
+    let rows = Rows::of(by.into_iter().flatten().map(String::as_str));
+    let mut replay = Replay::of(columns.rows(rows)).share(share.unwrap_or(0.001));
     for limit in &arguments.limit {
         replay = replay.limit_by(arguments.algorithm, *limit);
     }
@@ -209,18 +191,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Answer, Stop> {
         let written = fs::write(path, html::page(&report));
         written.map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    print(&match arguments.json {
-        true => format!("{:#}\n", object(&report)?),
-        false => page(&report),
-    })?;
-    for (line, text) in &report.read.samples {
-        say(format!("line {line} is unreadable: {text}"));
-    }
-    if report.read.lost() > LOST {
-        say("more than 1 % of the lines were left out, so the figures may be too low");
-        return Ok(Answer::No);
-    }
-    Ok(Answer::Yes)
+    let object = serde_json::to_value(&report).map_err(|error| error.to_string())?;
+    format.print(&page(&report), object)?;
+    Ok(is_enough(&report.read))
 }
 
 /// Returns the client that a request came from by its address and what proxies have written.
@@ -261,51 +234,52 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     Ok(log)
 }
 
-/// Returns a report as `--json` prints it.
-fn object(report: &Report) -> Result<Value, String> {
-    let mut object = serde_json::to_value(report).map_err(|error| error.to_string())?;
-    object["schema"] = json!(SCHEMA);
-    Ok(object)
-}
-
 /// Returns a report as it is printed on a page.
 fn page(report: &Report) -> String {
     let Report { read, callers, .. } = report;
     let conclusions = report.smallest.iter().map(|it| conclusion(report, it));
-    let conclusions: Vec<_> = conclusions.collect();
+    let conclusions = conclusions.collect::<Vec<_>>().join("\n");
     let mut page = format!(
-        "{} requests of {callers} callers\n\n{}\n{}\n",
+        "{} requests of {callers} callers\n\n{}\n{conclusions}\n",
         read.requests,
-        columns(&table(report)),
-        conclusions.join("\n"),
+        table(&candidates(report)),
     );
     if !report.busiest.is_empty() {
-        let rows = report.busiest.iter();
-        let rows = rows.map(|it| vec![it.caller.clone(), range(it.most)]);
-        page += "\nMost requests in one interval of the first limit:\n";
-        page += &columns(&rows.collect::<Vec<_>>());
+        page += &format!("\n{BUSIEST}:\n{}", table(&busiest(report)));
     }
-    page + "\n" + &notes(report).join("\n") + "\n"
+    page + "\n" + &notes(report).join("\n")
 }
 
-/// Returns the candidates as they are printed, behind the head of the table.
-pub(crate) fn table(report: &Report) -> Vec<Vec<String>> {
+/// Returns what is shown of the candidates.
+pub(crate) fn candidates(report: &Report) -> Vec<Vec<Field>> {
     let share = |figure: Figure, of: u64| {
         let [least, most] = figure.map(|count| 100.0 * count as f64 / of.max(1) as f64);
         let up_to = if least == most { "" } else { "up to " };
         format!("{} ({up_to}{most:.2} %)", range(figure))
     };
-    let head = ["limit", "algorithm", "callers touched", "requests refused"];
     let candidates = report.candidates.iter().map(|it| {
+        let touched = share(it.touched, report.callers);
+        let refused = share(it.refused, report.read.requests);
         vec![
-            it.limit.to_string(),
-            it.algorithm.to_string(),
-            share(it.touched, report.callers),
-            share(it.refused, report.read.requests),
+            ("limit", it.limit.to_string().into()),
+            ("algorithm", it.algorithm.to_string().into()),
+            ("callers_touched", touched.into()),
+            ("requests_refused", refused.into()),
         ]
     });
-    let head = head.map(str::to_owned).to_vec();
-    [head].into_iter().chain(candidates).collect()
+    candidates.collect()
+}
+
+/// The heading of the busiest callers.
+pub(crate) const BUSIEST: &str = "Most requests in one interval of the first limit";
+
+/// Returns what is shown of the busiest callers.
+pub(crate) fn busiest(report: &Report) -> Vec<Vec<Field>> {
+    let callers = report.busiest.iter().map(|it| {
+        let (caller, requests) = (it.caller.as_str(), range(it.most));
+        vec![("caller", caller.into()), ("requests", requests.into())]
+    });
+    callers.collect()
 }
 
 /// Returns a sentence on a smallest limit.
@@ -330,11 +304,9 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
     let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];
-    let limits = report.candidates.iter().map(|it| it.limit.interval());
-    if limits
-        .min()
-        .is_some_and(|least| read.resolution * 20 > least)
-    {
+    let intervals = report.candidates.iter().map(|it| it.limit.interval());
+    let shortest = intervals.min();
+    if shortest.is_some_and(|shortest| read.resolution * 20 > shortest) {
         notes.push(
             "That is coarse, so figures are ranges. To log milliseconds, write the time as \
              [$msec] in nginx, as [%{msec}t] in Apache."
@@ -348,10 +320,7 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
-    notes.push(
-        "All figures assume that callers would have sent the same requests after a refusal."
-            .to_owned(),
-    );
+    notes.push(ASSUMED.to_owned());
     for (count, what) in [
         (read.unreadable, "unreadable"),
         (read.late, "too late to be put in order, and left out"),
@@ -369,7 +338,7 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
 }
 
 /// Returns the text of a figure.
-pub(crate) fn range([least, most]: Figure) -> String {
+fn range([least, most]: Figure) -> String {
     match least == most {
         true => least.to_string(),
         false => format!("{least} to {most}"),

@@ -1,6 +1,6 @@
 //! Files of rules, and what only the code of a service defines in them.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fmt::Display, fs, path::Path};
 
 use http::request::Parts;
 use serde_json::Value;
@@ -116,16 +116,11 @@ impl Assumptions {
         let tiers = self
             .tier
             .iter()
-            .map(|(name, _)| (("chooser of tiers", name.clone()), "--tier"));
-        let when = self
-            .when
-            .iter()
-            .map(|(name, _)| (("condition", name.clone()), "--when"));
-        let costs = self
-            .cost
-            .iter()
-            .map(|(name, _)| (("cost", name.clone()), "--cost"));
-        tiers.chain(when).chain(costs)
+            .map(|it| ("chooser of tiers", &it.0, "--tier"));
+        let when = self.when.iter().map(|it| ("condition", &it.0, "--when"));
+        let costs = self.cost.iter().map(|it| ("cost", &it.0, "--cost"));
+        let all = tiers.chain(when).chain(costs);
+        all.map(|(kind, name, option)| ((kind, name.clone()), option))
     }
 
     fn fixes(&self, name: &Name) -> bool {
@@ -139,11 +134,7 @@ impl Assumptions {
                 "no file names a {kind} {name:?}, which `{option}` fixes"
             ));
         }
-        let files = paths
-            .iter()
-            .filter_map(|path| fs::read_to_string(path).ok());
-        let files = files.map(|text| toml::from_str(text.trim_start_matches('\u{feff}')));
-        let files: Vec<Value> = files.filter_map(Result::ok).collect();
+        let files: Vec<_> = paths.iter().filter_map(|it| read_toml(it).ok()).collect();
         for (name, tier) in &self.tier {
             let rules = files.iter().filter_map(|file| file["rules"].as_object());
             let rules = rules.flat_map(|rules| rules.values());
@@ -186,6 +177,14 @@ impl Assumptions {
                 },
             })
     }
+}
+
+/// Reads a file as a table.
+pub(crate) fn read_toml(path: &Path) -> Result<Value, String> {
+    let in_file = |error: &dyn Display| format!("{}: {error}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| in_file(&error))?;
+    let text = text.trim_start_matches('\u{feff}');
+    toml::from_str(text).map_err(|error| in_file(&error))
 }
 
 fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {

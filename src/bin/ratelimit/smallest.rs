@@ -3,12 +3,13 @@
 
 use std::{collections::BTreeSet, fs, ops::Range, path::Path};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use toml::de::DeTable;
 use tower_ratelimit::Limit;
 
 use crate::{
     Stop,
+    out::Field,
     rules::{Assumptions, Name},
     traffic::{Columns, Row, Stage},
 };
@@ -58,35 +59,27 @@ impl Searched<'_> {
             .filter_map(|row| Search::of(row, text))
             .collect();
         loop {
-            let searching = all
-                .iter()
-                .filter(|it| !it.tried(1).is_empty())
-                .count()
-                .max(1);
-            let each = (LAYERS / searching).clamp(1, TRIED);
-            let tried = all.iter().map(|it| it.tried(each)).enumerate();
-            let tried = tried.flat_map(|(place, all)| all.into_iter().map(move |it| (place, it)));
-            let tried: Vec<_> = tried.take(LAYERS).collect();
-            if tried.is_empty() {
+            let searching = all.iter().filter(|it| !it.tried(1).is_empty()).count();
+            let each = (LAYERS / searching.max(1)).clamp(1, TRIED);
+            let tried = all.iter().enumerate().flat_map(|(place, search)| {
+                let tried = search.tried(each).into_iter();
+                tried.map(move |permits| (place, permits, search.change(text, permits)))
+            });
+            let stages = tried.take(LAYERS).map(|(place, permits, text)| {
+                let rules = self.assumptions.parse(self.code, &text)?;
+                Ok((place, permits, Stage::new(rules)?))
+            });
+            let mut stages = stages.collect::<Result<Vec<_>, Stop>>()?;
+            if stages.is_empty() {
                 return Ok(all);
             }
-            let stages = tried.iter().map(|(place, permits)| {
-                let changed = all.get(*place).map(|it| it.change(text, *permits));
-                let rules = self
-                    .assumptions
-                    .parse(self.code, &changed.unwrap_or_default());
-                Stage::new(rules?)
-            });
-            let mut stages: Vec<_> = stages.collect::<Result<_, _>>()?;
             self.settings.read(self.log, None, |time, request, _| {
-                for stage in &mut stages {
+                for (.., stage) in &mut stages {
                     stage.send(time, request.clone());
                 }
             })?;
-            for ((place, permits), stage) in tried.into_iter().zip(stages) {
-                if let Some(search) = all.get_mut(place) {
-                    search.found(permits, &stage.end().rules, self.share);
-                }
+            for (place, permits, stage) in stages {
+                all[place].found(permits, &stage.end().rules, self.share);
             }
         }
     }
@@ -146,33 +139,16 @@ impl Search {
         }
     }
 
-    /// Returns it as a sentence.
-    pub(crate) fn sentence(&self) -> String {
-        let Self {
-            name,
-            interval,
-            callers,
-            ..
-        } = self;
-        let ((_, less), (permits, touched)) = (self.below, self.permits);
-        match touched {
-            Some(touched) => format!(
-                "Smallest limit of {name:?}: {permits}/{interval} touches {touched} of its \
-                 {callers} callers, one less {less} (by runs of both)."
-            ),
-            None => format!("Smallest limit of {name:?}: none below {permits}/{interval}."),
-        }
-    }
-
-    /// Returns it as `--json` prints it.
-    pub(crate) fn object(&self) -> Value {
-        let limit = format!("{}/{}", self.permits.0, self.interval);
-        json!({
-            "rule": self.name,
-            "limit": self.permits.1.map(|_| limit),
-            "callers": self.callers,
-            "touched": self.permits.1,
-            "touched_by_one_less": self.below.1,
-        })
+    /// Returns what is shown of it.
+    pub(crate) fn fields(&self) -> Vec<Field> {
+        let (permits, touched) = self.permits;
+        let limit = format!("{permits}/{}", self.interval);
+        vec![
+            ("rule", json!(self.name)),
+            ("limit", json!(touched.map(|_| limit))),
+            ("callers", json!(self.callers)),
+            ("touched", json!(touched)),
+            ("touched_by_one_less", json!(self.below.1)),
+        ]
     }
 }

@@ -24,10 +24,10 @@ use tower_ratelimit::{
 };
 use tower_service::Service;
 
-use crate::{Answer, replay, rules, rules::Found, say};
+use crate::{replay, rules, rules::Found, say};
 
 /// The share of lines that may be unreadable or late.
-pub(crate) const LOST: f64 = 0.01;
+const LOST: f64 = 0.01;
 
 /// The bits of an IPv6 address that distinguish callers, as in `PeerIp`.
 const IPV6_PREFIX: u8 = 56;
@@ -69,10 +69,29 @@ pub(crate) struct Read {
     pub(crate) invalid: u64,
 }
 
-/// The columns of each request, in the order in which they are read.
-const USUAL: [&str; 5] = ["ip", "method", "path", "host", "status"];
+/// The columns of each request, in the order in which they are read, and what it means that a log
+/// lacks one; nothing where that is usual.
+const USUAL: [(&str, &str); 5] = [
+    ("ip", "addresses, so rules by `peer` miss their key"),
+    ("method", "methods: each request counts as GET"),
+    ("path", "paths: each request counts as one to /"),
+    ("host", ""),
+    ("status", "status: each response counts as 200"),
+];
 
 impl Columns {
+    /// Returns rows that are read so.
+    pub(crate) fn rows(&self, rows: Rows) -> Rows {
+        let mut rows = rows.reorder(self.reorder);
+        if let Some(column) = &self.time_field {
+            rows = rows.time_column(column);
+        }
+        match &self.duration_field {
+            Some((column, unit)) => rows.duration_column(column, *unit),
+            None => rows,
+        }
+    }
+
     /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
     /// a column.
     pub(crate) fn read(
@@ -85,18 +104,11 @@ impl Columns {
             Some(by) => Rows::of([by]),
             None => Rows::of([]).optional("ip"),
         };
-        let mut rows = USUAL
-            .into_iter()
-            .fold(rows.reorder(self.reorder), Rows::optional);
+        let usual = USUAL.into_iter().map(|(column, _)| column);
+        let rows = usual.fold(self.rows(rows), Rows::optional);
         // They follow the usual ones, and a log must have them: a typing error would be silent.
         let columns = self.field.iter().map(|(_, column)| column);
-        rows = columns.fold(rows, |rows, column| rows.column(column));
-        if let Some(column) = &self.time_field {
-            rows = rows.time_column(column);
-        }
-        if let Some((column, unit)) = &self.duration_field {
-            rows = rows.duration_column(column, *unit);
-        }
+        let rows = columns.fold(rows, |rows, column| rows.column(column));
         let in_log = |error: &dyn std::fmt::Display| format!("{}: {error}", log.display());
         let file = replay::open(log).map_err(|error| in_log(&error))?;
         let mut invalid = 0;
@@ -117,8 +129,7 @@ impl Columns {
                 Some(request) => each(time, request, caller),
             }
         });
-        let mut rows = read.map_err(|error| in_log(&error))?;
-        rows.missing.dedup();
+        let rows = read.map_err(|error| in_log(&error))?;
         Ok(Read { rows, invalid })
     }
 }
@@ -180,8 +191,8 @@ pub(crate) fn request<'a>(
 }
 
 impl Read {
-    /// Says what was assumed, left out, and is not exact. The answer is no if too much is left out.
-    pub(crate) fn report<'r>(&self, rules: impl IntoIterator<Item = &'r Row>) -> Answer {
+    /// Says what was assumed, left out, and is not exact. Returns whether enough is left.
+    pub(crate) fn report<'r>(&self, rules: impl IntoIterator<Item = &'r Row>) -> bool {
         let coarse = rules.into_iter().filter(|rule| rule.is_coarse(self));
         // Two files may have the same rule.
         for name in coarse.map(|rule| &rule.name).collect::<BTreeSet<_>>() {
@@ -190,17 +201,10 @@ impl Read {
                 "times are {resolution:?} apart, so the figures of {name:?} are approximate"
             ));
         }
-        for column in &self.rows.missing {
-            match column.as_str() {
-                "ip" => say("the log has no addresses, so rules by `peer` miss their key"),
-                "method" => say("the log has no methods: each request counts as GET"),
-                "path" => say("the log has no paths: each request counts as one to /"),
-                "status" => say("the log has no status: each response counts as 200"),
-                _ => {}
+        for (column, meaning) in USUAL.iter().filter(|(_, meaning)| !meaning.is_empty()) {
+            if self.rows.missing.iter().any(|missing| missing == column) {
+                say(format!("the log has no {meaning}"));
             }
-        }
-        for (line, text) in &self.rows.samples {
-            say(format!("line {line} is unreadable: {text}"));
         }
         for (lines, what) in [
             (self.rows.late, "too late"),
@@ -213,16 +217,11 @@ impl Read {
                 ));
             }
         }
-        if self.rows.lost() > LOST {
-            say("more than 1 % of the lines were left out, so the figures may be too low");
-            return Answer::No;
-        }
-        Answer::Yes
+        is_enough(&self.rows)
     }
 
     pub(crate) fn object(&self) -> Value {
         json!({
-            "schema": replay::SCHEMA,
             "lines": self.rows.lines,
             "unreadable": self.rows.unreadable,
             "late": self.rows.late,
@@ -235,6 +234,18 @@ impl Read {
     pub(crate) fn requests(&self) -> u64 {
         self.rows.requests - self.invalid
     }
+}
+
+/// Says which lines are unreadable. Returns whether no more than a hundredth was left out.
+pub(crate) fn is_enough(read: &RowsRead) -> bool {
+    for (line, text) in &read.samples {
+        say(format!("line {line} is unreadable: {text}"));
+    }
+    let is_enough = read.lost() <= LOST;
+    if !is_enough {
+        say("more than 1 % of the lines were left out, so the figures may be too low");
+    }
+    is_enough
 }
 
 /// The effect of the rules of a file.
@@ -316,16 +327,13 @@ impl Observer for Recorder {
             let name = met.rule.unwrap_or_default();
             let known = effect.rules.iter().position(|row| row.name == name);
             let at = known.unwrap_or_else(|| {
-                let name = name.to_owned();
                 effect.rules.push(Row {
-                    name,
+                    name: name.to_owned(),
                     ..Row::default()
                 });
                 effect.rules.len() - 1
             });
-            let Some(row) = effect.rules.get_mut(at) else {
-                continue;
-            };
+            let row = &mut effect.rules[at];
             row.limit = met.limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;

@@ -140,14 +140,14 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
 impl Look<'_> {
     /// Reads the limiter, again if it moved between two pages.
     async fn settled(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
-        let mut attempt = 1;
-        loop {
-            let read = self.limiter(name, own).await?;
-            if read.0.settled || attempt == ATTEMPTS {
-                return Ok(read);
+        let mut read = self.limiter(name, own).await?;
+        for _ in 1..ATTEMPTS {
+            if read.0.settled {
+                break;
             }
-            attempt += 1;
+            read = self.limiter(name, own).await?;
         }
+        Ok(read)
     }
 
     /// Reads the limiter, and the server's clock.
@@ -280,14 +280,11 @@ impl Look<'_> {
 
 /// Returns the text as a pattern that matches nothing else.
 fn escaped(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for character in text.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern
+    let escape = |character| match character {
+        '*' | '?' | '[' | ']' | '\\' => format!("\\{character}"),
+        _ => character.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// A reply of `diagnose.lua`: the server's clock, the stored fields of the limit, the times to live

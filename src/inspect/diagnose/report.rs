@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use super::RedissonReleases;
 use crate::{
-    inspect::finding::{Finding, finding, write_findings},
+    inspect::finding::{Finding, add, write_findings},
     limit::{Algorithm, Limit},
     store::{TimeToLive, redis::wire},
 };
@@ -155,153 +155,127 @@ impl Diagnosis {
     /// Returns the findings, the worst first. Empty if there are none.
     pub fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
-        if self.algorithm == Algorithm::Calendar {
-            // Its limit is in the code, and any number of permits may be used.
-            return found;
+        // By the calendar the limit is in the code, and any number of permits may be used.
+        if self.algorithm != Algorithm::Calendar {
+            self.look_at_the_limit(&mut found);
+            self.look_at_the_counts(&mut found);
+            self.look_at_the_log(&mut found);
+            self.look_at_lives(&mut found);
+            self.look_at_the_neighbours(&mut found);
         }
-        found.extend(self.look_at_the_limit());
-        found.extend(self.look_at_the_counts());
-        self.look_at_the_log(&mut found);
-        self.look_at_lives(&mut found);
-        self.look_at_the_neighbours(&mut found);
         found.sort_by_key(|finding| Reverse(finding.severity()));
         found
     }
 
-    fn look_at_the_limit(&self) -> Option<Finding> {
+    fn look_at_the_limit(&self, found: &mut Vec<Finding>) {
         let is_missing = |field: &&str| self.field(field).is_none();
         let is_invalid = |field: &&str| self.number(field).is_none_or(|number| number < 1);
         if ["rate", "interval", "type"].iter().any(is_missing) {
-            let is_counted = self.value.is_some() || self.entries > 0;
-            return Some(if is_counted {
-                finding!(Error LimitMissing: "no limit is set, but permits are counted, as after \
-                    Redisson's rename and unlink: call `try_set_rate`, or `delete` if it is not \
-                    needed")
+            if self.value.is_some() || self.entries > 0 {
+                add!(found, Error LimitMissing: "no limit is set, but permits are counted, as \
+                    after Redisson's rename and unlink: call `try_set_rate`, or `delete` if it \
+                    is not needed");
             } else {
-                finding!(Note NotInitialized: "no limit is set: call `try_set_rate`")
-            });
+                add!(found, Note NotInitialized: "no limit is set: call `try_set_rate`");
+            }
+        } else if ["rate", "interval"].iter().any(is_invalid)
+            || !matches!(self.field("type"), Some("0" | "1"))
+        {
+            add!(found, Error LimitUnreadable: "the stored limit is invalid: call `set_rate`, and \
+                find out who wrote it");
         }
-        let is_unreadable = ["rate", "interval"].iter().any(is_invalid)
-            || !matches!(self.field("type"), Some("0" | "1"));
-        is_unreadable.then(|| {
-            finding!(Error LimitUnreadable: "the stored limit is invalid: call `set_rate`, and \
-                find out who wrote it")
-        })
     }
 
-    fn look_at_the_counts(&self) -> Option<Finding> {
+    fn look_at_the_counts(&self, found: &mut Vec<Finding>) {
         match self.drift {
-            None if self.entries > 0 && self.permits_left().is_none() => Some(
-                finding!(Warning ValueMissing: "the number of permits left is missing: call \
-                    `repair` before a Java peer grants a whole new quota"),
-            ),
-            None | Some(0) => None,
-            Some(lost @ 1..) if self.entries == 0 => Some(
-                finding!(Warning LogMissing: "{lost} permits are in use, but their grants \
-                    are missing, and a Java peer throws when it has to refuse: call `repair` to \
-                    free them now; otherwise the next call from here frees them after an interval"),
-            ),
-            Some(lost @ 1..) => Some(finding!(Warning Drift: "{lost} permits are lost, as by \
-                Redisson's resent calls or a manual change of the keys: call `repair`")),
-            Some(twice) => Some(
-                finding!(Warning Drift: "{} permits are counted twice, as by \
-                Redisson's `release`: call `repair`", twice.unsigned_abs()),
-            ),
+            None if self.entries > 0 && self.permits_left().is_none() => {
+                add!(found, Warning ValueMissing: "the number of permits left is missing: call \
+                    `repair` before a Java peer grants a whole new quota");
+            }
+            None | Some(0) => {}
+            Some(lost @ 1..) if self.entries == 0 => {
+                add!(found, Warning LogMissing: "{lost} permits are in use, but their grants are \
+                    missing, and a Java peer throws when it has to refuse: call `repair` to free \
+                    them now; otherwise the next call from here frees them after an interval");
+            }
+            Some(lost @ 1..) => {
+                add!(found, Warning Drift: "{lost} permits are lost, as by Redisson's resent \
+                    calls or a manual change of the keys: call `repair`");
+            }
+            Some(twice) => {
+                add!(found, Warning Drift: "{} permits are counted twice, as by Redisson's \
+                    `release`: call `repair`", twice.unsigned_abs());
+            }
         }
     }
 
     fn look_at_the_log(&self, found: &mut Vec<Finding>) {
         let foreign = self.foreign_entries();
         if foreign > 0 {
-            found.push(
-                finding!(Error ForeignEntries: "{foreign} entries of the log were written \
-                by no Redisson, so calls fail: find out who writes them, and remove them with \
-                ZREM"),
-            );
+            add!(found, Error ForeignEntries: "{foreign} entries of the log were written by no \
+                Redisson, so calls fail: find out who writes them, and remove them with ZREM");
         }
         let old = self.entries_of(|size| matches!(size, 8 | 20));
         if old > 0 {
-            found.push(
-                finding!(Warning OldEntries: "{old} entries were written by Redisson \
-                before 3.17.0: stop those processes, because they cannot read newer entries, nor \
-                newer Redisson theirs"),
-            );
+            add!(found, Warning OldEntries: "{old} entries were written by Redisson before 3.17.0: \
+                stop those processes, because they cannot read newer entries, nor newer Redisson \
+                theirs");
         }
         if self.entries_ahead > 0 {
-            found.push(
-                finding!(Warning ScoresAhead: "{} entries are ahead of the server's clock, \
-                up to {:?}: run NTP on the machines where Java or a `client_clock` counts",
-                self.entries_ahead, self.furthest_ahead),
-            );
+            add!(found, Warning ScoresAhead: "{} entries are ahead of the server's clock, up to \
+                {:?}: run NTP on the machines where Java or a `client_clock` counts",
+                self.entries_ahead, self.furthest_ahead);
         }
         if !self.settled {
-            found.push(
-                finding!(Note Moved: "it moved while it was read, so drift is unknown: try \
-                again, or when it is quiet"),
-            );
+            add!(found, Note Moved: "it moved while it was read, so drift is unknown: try again, \
+                or when it is quiet");
         }
     }
 
     fn look_at_lives(&self, found: &mut Vec<Finding>) {
         let [limit, value, client_value, log, client_log] = self.time_to_live;
-        let (counted, others) = if self.per_client {
-            ([client_value, client_log], [value, log])
-        } else {
-            ([value, log], [client_value, client_log])
-        };
+        let (mut counted, mut others) = ([value, log], [client_value, client_log]);
+        if self.per_client {
+            (counted, others) = (others, counted);
+        }
         if let TimeToLive::Left(left) = limit {
             if self.number("keepAliveTime").unwrap_or(0) == 0 {
-                found.push(
-                    finding!(Warning LimitVanishes: "the limit expires in {left:?} and has \
-                    no keep-alive time: call `clear_expire` unless this is intended; Redisson's \
-                    `setRate` leaves an old time to live in place"),
-                );
+                add!(found, Warning LimitVanishes: "the limit expires in {left:?} and has no \
+                    keep-alive time: call `clear_expire` unless this is intended; Redisson's \
+                    `setRate` leaves an old time to live in place");
             }
             if counted.contains(&TimeToLive::Lasting) {
-                found.push(
-                    finding!(Note CountOutlives: "the limit expires but its counts do not, \
-                    as after Redisson's `availablePermits`: the next acquire corrects it, or call \
-                    `clear_expire`"),
-                );
+                add!(found, Note CountOutlives: "the limit expires but its counts do not, as after \
+                    Redisson's `availablePermits`: the next acquire corrects it, or call \
+                    `clear_expire`");
             }
         }
         if limit != TimeToLive::Missing && others != [TimeToLive::Missing; 2] {
-            found.push(
-                finding!(Note OtherRateType: "there are unused keys of the other rate \
-                type: the limit was changed, or deleted by another client; remove them with \
-                UNLINK"),
-            );
+            add!(found, Note OtherRateType: "there are unused keys of the other rate type: the \
+                limit was changed, or deleted by another client; remove them with UNLINK");
         }
     }
 
     fn look_at_the_neighbours(&self, found: &mut Vec<Finding>) {
         let mut releases = self.redisson.iter().flatten();
         if releases.any(|releases| !releases.reads_our_entries) {
-            found.push(
-                finding!(Warning OldRedisson: "a Redisson before 3.17.0 has used this \
-                server: stop it if it shares limits, because it cannot read newer entries"),
-            );
+            add!(found, Warning OldRedisson: "a Redisson before 3.17.0 has used this server: stop \
+                it if it shares limits, because it cannot read newer entries");
         }
         let clients = self.other_clients.iter().flatten();
         let left_behind = clients.filter(|client| client.is_left_behind()).count();
         if left_behind > 0 {
-            found.push(
-                finding!(Note LeftBehind: "{left_behind} other clients have keys without a \
-                time to live and nothing in use: remove the keys of those that have ended with \
-                UNLINK, and give the limit a keep-alive time"),
-            );
+            add!(found, Note LeftBehind: "{left_behind} other clients have keys without a time to \
+                live and nothing in use: remove the keys of those that have ended with UNLINK, \
+                and give the limit a keep-alive time");
         }
         if self.other_clients.is_some() && !self.scanned_all {
-            found.push(
-                finding!(Note ScanIncomplete: "not all keys were searched for other \
-                clients: there may be more of them"),
-            );
+            add!(found, Note ScanIncomplete: "not all keys were searched for other clients: there \
+                may be more of them");
         }
         if self.other_clients.is_none() || self.redisson.is_none() {
-            found.push(
-                finding!(Note NotPermitted: "other clients or Redisson's releases are \
-                unknown: the user may not call SCAN, ZCOUNT or SCRIPT EXISTS"),
-            );
+            add!(found, Note NotPermitted: "other clients or Redisson's releases are unknown: the \
+                user may not call SCAN, ZCOUNT or SCRIPT EXISTS");
         }
     }
 
@@ -341,31 +315,23 @@ impl Diagnosis {
     }
 
     fn write_neighbours(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.other_clients.as_deref() {
-            None => f.write_str("\n  other clients: unknown")?,
-            Some([]) => f.write_str("\n  other clients: none")?,
-            Some(clients) => {
-                write!(f, "\n  other clients: {}", clients.len())?;
-                for client in clients.iter().take(SHOWN) {
-                    let (id, live) = (client.id.escape_debug(), client.live_entries);
-                    write!(f, "\n    {id}: {live} live entries")?;
-                }
-                if clients.len() > SHOWN {
-                    f.write_str("\n    and so on")?;
-                }
-            }
+        let clients = self.other_clients.as_deref();
+        write!(f, "\n  other clients: {}", count_of(clients))?;
+        for client in clients.unwrap_or_default().iter().take(SHOWN) {
+            let (id, live) = (client.id.escape_debug(), client.live_entries);
+            write!(f, "\n    {id}: {live} live entries")?;
         }
-        f.write_str("\n  Redisson on this server, since it last lost its scripts:")?;
-        match self.redisson.as_deref() {
-            None => f.write_str(" unknown")?,
-            Some([]) => f.write_str(" none")?,
-            Some(loaded) => {
-                for releases in loaded {
-                    write!(f, "\n    {releases}")?;
-                }
-            }
+        if clients.unwrap_or_default().len() > SHOWN {
+            f.write_str("\n    and so on")?;
         }
-        Ok(())
+        let loaded = self.redisson.as_deref();
+        let count = count_of(loaded);
+        write!(
+            f,
+            "\n  Redisson on this server, since it last lost its scripts: {count}"
+        )?;
+        let mut loaded = loaded.unwrap_or_default().iter();
+        loaded.try_for_each(|releases| write!(f, "\n    {releases}"))
     }
 
     fn entries_of(&self, sizes: impl Fn(usize) -> bool) -> u64 {
@@ -398,10 +364,8 @@ impl fmt::Display for Diagnosis {
                 }
             }
         }
-        match &self.value {
-            Some(value) => writeln!(f, "  value: {}", value.escape_debug())?,
-            None => writeln!(f, "  value: none")?,
-        }
+        let value = self.value.as_deref().unwrap_or("none");
+        writeln!(f, "  value: {}", value.escape_debug())?;
         match self.algorithm {
             Algorithm::SlidingLog => self.write_log(f)?,
             Algorithm::FixedWindow => {
@@ -434,3 +398,12 @@ impl fmt::Display for Diagnosis {
 
 /// The maximum number of other clients on the page.
 const SHOWN: usize = 20;
+
+/// Returns how many there are, in words where there is no number.
+fn count_of<T>(all: Option<&[T]>) -> String {
+    match all {
+        None => "unknown".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(all) => all.len().to_string(),
+    }
+}

@@ -22,7 +22,7 @@ use crate::{
     store::redis::{
         RedisStore,
         classify::{self, Class},
-        node::slot,
+        node::{SLOTS, slot},
         wire::{self, random_id, script::Script},
     },
 };
@@ -31,8 +31,6 @@ use crate::{
 pub(crate) static VERIFY: LazyLock<Script> =
     LazyLock::new(|| Script::new("verify", include_str!("../../../lua/verify.lua")));
 
-/// The number of hash slots of a Cluster.
-const SLOTS: usize = 16_384;
 /// The tolerated error of a clock of this process that limits count by: the score offset of a limit
 /// per second.
 const CLIENT_CLOCK_SLACK: Duration = Duration::from_millis(100);
@@ -99,8 +97,8 @@ impl RedisStore {
         } else {
             let masters = look.masters().await?;
             let covered: usize = masters.iter().map(Master::slots).sum();
-            if covered < SLOTS {
-                let missing = SLOTS - covered;
+            let missing = usize::from(SLOTS).saturating_sub(covered);
+            if missing > 0 {
                 let unserved = finding!(Error SlotsWithoutMaster: "{missing} hash slots of the \
                     Cluster have no master: see `CLUSTER INFO`, and assign one");
                 verification.findings.push(unserved);
@@ -306,7 +304,7 @@ impl Look<'_> {
         let mut id = String::new();
         push_hex(&mut id, &random_id()?.0);
         // A master has at least one of 16384 hash slots; this many random names find it.
-        for number in 0..100 * SLOTS {
+        for number in 0..100 * u32::from(SLOTS) {
             let tag = format!("verify.{id}.{number}");
             if master.is_none_or(|master| master.has(slot(&tag))) {
                 return exact(&format!("{}:{{{tag}}}:verify", self.store.settings.prefix));

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, fmt, time::Duration};
 
 use crate::{
     error::Error,
-    inspect::finding::{Finding, FindingKind, Severity, finding, write_findings},
+    inspect::finding::{Finding, FindingKind, Severity, add, finding, write_findings},
 };
 
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
@@ -166,16 +166,13 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<Finding> {
     };
     let version: [u32; 3] = [major, minor, patch];
     let full = full.escape_debug();
-    let by_age = if version < [6, 2, 0] {
-        Some(finding!(Error TooOld: "{full} is too old: use Redis 6.2 or newer, or Valkey"))
+    let mut found = Vec::new();
+    if version < [6, 2, 0] {
+        add!(found, Error TooOld: "{full} is too old: use Redis 6.2 or newer, or Valkey");
     } else if version < [7, 0, 0] {
-        Some(
-            finding!(Note Old: "{full} works, but Redis 7 or newer reports the errors of scripts \
-            in more detail"),
-        )
-    } else {
-        None
-    };
+        add!(found, Note Old: "{full} works, but Redis 7 or newer reports the errors of scripts in \
+            more detail");
+    }
     let lines = FIXED.iter().filter(|(of, _)| *of == product);
     let fixed = lines.map(|(_, fixed)| *fixed).collect::<Vec<_>>();
     let own_line = fixed.iter().find(|fixed| fixed[..2] == version[..2]);
@@ -184,13 +181,13 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<Finding> {
         // A later line started with the fix; one between two others never had it.
         None => fixed.iter().all(|fixed| version > *fixed),
     };
-    let holes = (!is_fixed).then(|| {
-        finding!(Warning Holes: "{full} by its number has security holes in Lua, CVE-2025-49844 \
+    if !is_fixed {
+        add!(found, Warning Holes: "{full} by its number has security holes in Lua, CVE-2025-49844 \
             among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
             8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a \
-            distribution has fixed it under the old number")
-    });
-    by_age.into_iter().chain(holes).collect()
+            distribution has fixed it under the old number");
+    }
+    found
 }
 
 impl fmt::Display for VerifiedServer {

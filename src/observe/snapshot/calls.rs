@@ -1,6 +1,9 @@
 //! The calls to the store in the last seconds: [`RecentCalls`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -78,23 +81,17 @@ impl RecentCalls {
             return Value::Null;
         }
         let mut sum = Calls::default();
-        let recent = self
-            .seconds
-            .iter()
-            .filter(|it| it.second + SECONDS > second);
+        let is_recent = |it: &&Calls| it.second + SECONDS > second;
+        let recent = self.seconds.iter().filter(is_recent);
         recent.for_each(|calls| sum.add(calls));
-        let millis = |of_hundred| {
-            sum.durations
-                .percentile(of_hundred)
-                .map(|it| it.as_secs_f64() * 1e3)
-        };
+        let millis = |time: Option<Duration>| time.map(|it| it.as_secs_f64() * 1e3);
         json!({
             "seconds": SECONDS,
             "unanswered_since": self.unanswered_since,
             "calls": sum.calls,
             "failed": sum.failed,
-            "p50_ms": millis(50),
-            "p99_ms": millis(99),
+            "p50_ms": millis(sum.durations.percentile(50)),
+            "p99_ms": millis(sum.durations.percentile(99)),
             "callers": (sum.shared > 0).then(|| sum.callers as f64 / sum.shared as f64),
         })
     }

@@ -17,16 +17,6 @@ use crate::{
     observe::{DecidedRule, RuleResult},
 };
 
-const SOURCES: [Source; Source::None as usize + 1] = [
-    Source::Store,
-    Source::Estimate,
-    Source::Cache,
-    Source::Lease,
-    Source::Local,
-    Source::FailurePolicy,
-    Source::None,
-];
-
 /// The first refusals for each reason are all looked at, so that a handful shows its callers.
 const ALL_UP_TO: u64 = 256;
 /// Later refusals are looked at one in so many.
@@ -37,7 +27,7 @@ pub(super) type Shown = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
 
 /// Counts by source, and by one of `R` results.
 #[derive(Debug)]
-pub(super) struct Counts<const R: usize>([[AtomicU64; SOURCES.len()]; R]);
+pub(super) struct Counts<const R: usize>([[AtomicU64; Source::ALL.len()]; R]);
 
 impl<const R: usize> Default for Counts<R> {
     fn default() -> Self {
@@ -52,16 +42,14 @@ impl<const R: usize> Counts<R> {
         count.map_or(0, |count| count.fetch_add(1, Relaxed))
     }
 
-    pub(super) fn shown(&self, names: [&'static str; R]) -> Shown {
+    /// Returns those above zero, by these results.
+    pub(super) fn shown<T>(&self, results: [(T, &'static str); R]) -> Shown {
         let mut shown = Shown::new();
-        for (by_source, name) in self.0.iter().zip(names) {
-            for (count, source) in by_source.iter().zip(SOURCES) {
+        for (by_source, (_, result)) in self.0.iter().zip(results) {
+            for (count, (_, source)) in by_source.iter().zip(Source::ALL) {
                 let count = count.load(Relaxed);
                 if count > 0 {
-                    shown
-                        .entry(name)
-                        .or_default()
-                        .insert(source.as_str(), count);
+                    shown.entry(result).or_default().insert(source, count);
                 }
             }
         }
@@ -81,27 +69,13 @@ pub(super) fn sampled(before: u64) -> Option<u64> {
     (mixed < u64::MAX / ONE_IN).then_some(ONE_IN)
 }
 
-pub(super) const RULE_RESULTS: [RuleResult; RuleResult::ShadowBanned as usize + 1] = [
-    RuleResult::Taken,
-    RuleResult::Deny,
-    RuleResult::AboveRate,
-    RuleResult::MissingKey,
-    RuleResult::QueueFull,
-    RuleResult::Unavailable,
-    RuleResult::Cancelled,
-    RuleResult::NotTaken,
-    RuleResult::ShadowDeny,
-    RuleResult::Banned,
-    RuleResult::ShadowBanned,
-];
-
 /// The counts of one rule, or of all that have none.
 #[derive(Debug)]
 pub(in crate::observe) struct RuleCounts {
     /// The observer that this is of.
     pub(super) of: Arc<()>,
     pub(super) name: Option<Arc<str>>,
-    pub(super) counts: Counts<{ RULE_RESULTS.len() }>,
+    pub(super) counts: Counts<{ RuleResult::ALL.len() }>,
     /// Permits and milliseconds of the limit that was last seen; zero if none was.
     limit: [AtomicU64; 2],
     shadow: AtomicBool,
@@ -142,7 +116,7 @@ impl RuleCounts {
             "limit": (permits > 0).then(|| json!({ "permits": permits, "interval_ms": interval })),
             "shadow": self.shadow.load(Relaxed),
             "met": is_met,
-            "results": self.counts.shown(RULE_RESULTS.map(RuleResult::as_str)),
+            "results": self.counts.shown(RuleResult::ALL),
         })
     }
 }

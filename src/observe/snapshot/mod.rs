@@ -38,21 +38,6 @@ const MOST_RELOADS: usize = 8;
 const LONGEST_ERROR: usize = 2_000;
 const TOP_CALLERS: usize = 10;
 
-const REQUEST_RESULTS: [RequestResult; RequestResult::Banned as usize + 1] = [
-    RequestResult::Allow,
-    RequestResult::Deny,
-    RequestResult::AboveRate,
-    RequestResult::MissingKey,
-    RequestResult::DeniedByList,
-    RequestResult::AllowedByList,
-    RequestResult::Preflight,
-    RequestResult::QueueFull,
-    RequestResult::Unavailable,
-    RequestResult::Cancelled,
-    RequestResult::NoRule,
-    RequestResult::Banned,
-];
-
 /// Keeps what [`page`](crate::page) shows of this process: what each rule allowed and refused, the
 /// callers that were refused most, the state of Redis, and the newest reloads.
 ///
@@ -91,7 +76,7 @@ pub struct Activity {
     began: Instant,
     /// In milliseconds since 1970.
     since: u64,
-    requests: Counts<{ REQUEST_RESULTS.len() }>,
+    requests: Counts<{ RequestResult::ALL.len() }>,
     rules: Mutex<Vec<Arc<RuleCounts>>>,
     /// For a `RateLimiter`, which has no rule.
     limiters: RuleCounts,
@@ -232,7 +217,7 @@ impl Activity {
             "host": host(),
             "process": format!("{} ({})", program(), process::id()),
             "version": env!("CARGO_PKG_VERSION"),
-            "requests": self.requests.shown(REQUEST_RESULTS.map(RequestResult::as_str)),
+            "requests": self.requests.shown(RequestResult::ALL),
             "rules": rows.collect::<Vec<_>>(),
             "callers": lock(&self.callers).top(TOP_CALLERS),
             "calls": lock(&self.calls).shown(self.began.elapsed().as_secs()),

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{counts::RULE_RESULTS, *};
+use super::*;
 use crate::observe::Origin;
 use crate::{
     error::{ConfigError, ErrorKind},
@@ -73,7 +73,7 @@ proptest! {
         let kept: [ObservedRule; 3] = Default::default();
         let (mut by_rule, mut by_request) = (HashMap::new(), HashMap::new());
         for (at, result, request, source) in events {
-            let (result, request) = (RULE_RESULTS[result], REQUEST_RESULTS[request]);
+            let (result, request) = (RuleResult::ALL[result].0, RequestResult::ALL[request].0);
             let source = SOURCES[source];
             decide(&activity, request, source, &[rule(names[at], result, at as u64, &kept[at])]);
             *by_rule.entry((names[at], result.as_str(), source)).or_insert(0) += 1;
@@ -83,7 +83,7 @@ proptest! {
         for name in names {
             let rows = shown["rules"].as_array().unwrap();
             let row = rows.iter().find(|row| row["name"] == name);
-            for result in RULE_RESULTS.map(RuleResult::as_str) {
+            for (_, result) in RuleResult::ALL {
                 for source in SOURCES {
                     let counted = row.map_or(0, |row| number(&row["results"], result, source));
                     let expected = by_rule.get(&(name, result, source)).copied();
@@ -91,7 +91,7 @@ proptest! {
                 }
             }
         }
-        for result in REQUEST_RESULTS.map(RequestResult::as_str) {
+        for (_, result) in RequestResult::ALL {
             for source in SOURCES {
                 let counted = number(&shown["requests"], result, source);
                 let expected = by_request.get(&(result, source)).copied().unwrap_or_default();

@@ -26,7 +26,7 @@ use crate::{
     limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
     name::{Limiter, Name},
-    receipt::{PermitId, Receipt},
+    receipt::Receipt,
     sync::lock,
 };
 
@@ -336,11 +336,11 @@ impl Counter for Estimate {
         answer.reset = until_free(&self.parts, used(&self.parts));
     }
 
-    fn available(&mut self, limit: &StoredLimit, _: Now, _: PermitId) -> Result<i64, ErrorKind> {
-        Ok(limit.rate - used(&self.parts))
+    fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
+        Ok(call.limit.rate - used(&self.parts))
     }
 
-    fn charge(&mut self, _: &StoredLimit, _: u32, _: PermitId, _: Now) -> i64 {
+    fn charge(&mut self, _: &CallContext, _: u32) -> i64 {
         0
     }
 

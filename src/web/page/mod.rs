@@ -112,18 +112,16 @@ impl Page {
     /// Returns the newest snapshot, taken anew if it is a second old.
     fn event(&self, now: Instant) -> Bytes {
         let mut newest = lock(&self.newest);
-        if newest
-            .as_ref()
-            .is_none_or(|(taken, _)| *taken + FRESH <= now)
+        if let Some((taken, event)) = &*newest
+            && now < *taken + FRESH
         {
-            // JSON has no line end, so it is one line of data.
-            let event = format!("retry: 500\ndata: {}\n\n", self.activity.snapshot());
-            *newest = Some((now, event.into()));
+            return event.clone();
         }
-        newest
-            .as_ref()
-            .map(|(_, event)| event.clone())
-            .unwrap_or_default()
+        // JSON has no line end, so it is one line of data.
+        let event = format!("retry: 500\ndata: {}\n\n", self.activity.snapshot());
+        let event = Bytes::from(event);
+        *newest = Some((now, event.clone()));
+        event
     }
 }
 

@@ -55,11 +55,8 @@ pub(super) fn read(
     let mut rules = Rules::new();
     for entry in on {
         let fields = &entry.get_ref().0;
-        let of_lists = [
-            span(&fields.by),
-            span(&fields.networks),
-            span(&fields.values),
-        ];
+        let of_lists = span(&fields.by).or(span(&fields.networks));
+        let of_lists = of_lists.or(span(&fields.values));
         only_with(false, "`[[deny]]` and `[[allow]]`", of_lists)?;
         let pattern = pattern(code, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
@@ -134,11 +131,8 @@ pub(super) fn listed(
     if let Some(rules) = &fields.rules {
         return Err(rules.fail("it belongs to `[[on]]`: a list decides before any rule"));
     }
-    match (
-        &fields.networks,
-        &fields.values,
-        fields.conditions().iter().all(Option::is_none),
-    ) {
+    let is_of_list = fields.conditions().iter().all(Option::is_none);
+    match (&fields.networks, &fields.values, is_of_list) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
             let networks = one_or_more(networks)?;

@@ -196,20 +196,13 @@ impl Keys {
 impl Definition {
     /// Checks that each field belongs to the source of the key.
     fn check_owners(&self, source: &str) -> Result<(), Mistake> {
-        let proxies = [
-            span(&self.trusted),
-            span(&self.hops),
-            span(&self.header),
-            span(&self.ipv6_prefix),
-        ];
+        let proxies = span(&self.trusted).or(span(&self.hops));
+        let proxies = proxies.or(span(&self.header)).or(span(&self.ipv6_prefix));
         only_with(source == "client-ip", "`from = \"client-ip\"`", proxies)?;
-        only_with(
-            source == "route",
-            "`from = \"route\"`",
-            [span(&self.services)],
-        )?;
+        let services = span(&self.services);
+        only_with(source == "route", "`from = \"route\"`", services)?;
         let is_header = source.starts_with("header:");
-        only_with(is_header, "`from = \"header:NAME\"`", [span(&self.plain)])
+        only_with(is_header, "`from = \"header:NAME\"`", span(&self.plain))
     }
 }
 

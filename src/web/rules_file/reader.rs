@@ -76,13 +76,13 @@ pub(super) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
     field.as_ref().map(Spanned::span)
 }
 
-/// Refuses fields of an `owner` that is not there.
-pub(super) fn only_with<const N: usize>(
+/// Refuses a field of an `owner` that is not there.
+pub(super) fn only_with(
     is_there: bool,
     owner: &str,
-    fields: [Option<Range<usize>>; N],
+    field: Option<Range<usize>>,
 ) -> Result<(), Mistake> {
-    match fields.into_iter().flatten().next() {
+    match field {
         Some(field) if !is_there => Err(field.fail(format!("it belongs to {owner}"))),
         _ => Ok(()),
     }

@@ -213,11 +213,8 @@ fn ban(rule: &str, terms: &Spanned<Table<Terms>>) -> Result<Ban, Mistake> {
 
 fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
     let key = keys.key(by)?;
-    match key
-        .check()
-        .ok()
-        .and_then(|traits| traits.exposed_credential)
-    {
+    let traits = key.check().ok();
+    match traits.and_then(|traits| traits.exposed_credential) {
         Some(header) => Err(by.fail(format!(
             "the header {header:?} holds a credential, which would be visible in Redis: define a \
              key with `from = \"credential:{header}\"` and the `digest` of a secret that the code \
@@ -232,28 +229,17 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
 fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
-    let is_missing = |owner: &str| format!("`{owner}`, which is missing");
-    only_with(
-        tiers.is_some(),
-        &is_missing("tiers"),
-        [span(&fields.tier_by)],
-    )?;
-    only_with(
-        shared.is_some(),
-        &is_missing("shared"),
-        [span(&fields.init)],
-    )?;
-    only_with(
-        shared.is_none() || fields.init.is_some(),
-        &is_missing("init"),
-        [span(&fields.keep_alive), span(&fields.per_client)],
-    )?;
+    let has_limit = shared.is_none() || fields.init.is_some();
+    let settings = span(&fields.keep_alive).or(span(&fields.per_client));
     #[cfg(feature = "calendar")]
-    only_with(
-        shared.is_none() || fields.init.is_some(),
-        &is_missing("init"),
-        [span(&fields.zone), span(&fields.starting_on)],
-    )?;
+    let settings = settings.or(span(&fields.zone).or(span(&fields.starting_on)));
+    for (owner, is_there, field) in [
+        ("tiers", tiers.is_some(), span(&fields.tier_by)),
+        ("shared", shared.is_some(), span(&fields.init)),
+        ("init", has_limit, settings),
+    ] {
+        only_with(is_there, &format!("`{owner}`, which is missing"), field)?;
+    }
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
@@ -265,8 +251,8 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
                 limits.push((Cow::Owned(name.into_inner()), limit_of_rate(fields, &rate)?));
             }
             if limits.is_empty() {
-                return Err(tiers
-                    .fail("there are no tiers, as in `{ free = \"10/1m\", paid = \"100/1m\" }`"));
+                let example = "`{ free = \"10/1m\", paid = \"100/1m\" }`";
+                return Err(tiers.fail(format!("there are no tiers, as in {example}")));
             }
             Ok(LimitOf::Tiers(Tiers {
                 tiers: limits,
@@ -284,11 +270,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
 fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
     let mut limit = *rate.get_ref();
-    if fields
-        .per_client
-        .as_ref()
-        .is_some_and(|flag| *flag.get_ref())
-    {
+    if matches!(&fields.per_client, Some(flag) if *flag.get_ref()) {
         limit = limit.per_client();
     }
     #[cfg(feature = "calendar")]
@@ -323,12 +305,10 @@ fn cost_of(
     let check =
         |permits: u32, at: Range<usize>| rule.check_cost(permits).map_err(|error| at.fail(error));
     match cost.get_ref() {
-        Value::Text(name) => Ok(CostOf::Parts(Arc::clone(given(
-            cost,
-            "cost",
-            name,
-            &code.costs,
-        )?))),
+        Value::Text(name) => {
+            let by_code = given(cost, "cost", name, &code.costs)?;
+            Ok(CostOf::Parts(Arc::clone(by_code)))
+        }
         Value::Scalar(permits) => {
             check(*permits, cost.span())?;
             Ok(CostOf::Fixed(*permits))

@@ -36,8 +36,8 @@ pub(super) struct Tier {
 /// Permits, an interval and, where there is one, a keep-alive time.
 pub(super) type Numbers = Vec<u64>;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Step {
     pub(super) at: Option<u64>,
     #[serde(default = "first")]
@@ -52,7 +52,6 @@ pub(super) struct Step {
     pub(super) within: Option<u64>,
     pub(super) by: Option<Numbers>,
     pub(super) tier: Option<String>,
-    #[serde(default)]
     pub(super) shared: bool,
     pub(super) acquire: Option<u32>,
     pub(super) available: Option<u64>,
@@ -67,34 +66,27 @@ pub(super) struct Step {
     pub(super) reset: Option<Numbers>,
     pub(super) expire: Option<u64>,
     pub(super) expire_sooner: Option<u64>,
-    #[serde(default)]
     pub(super) clear_expire: bool,
-    #[serde(default)]
     pub(super) delete: bool,
     pub(super) redis: Option<Vec<String>>,
-    #[serde(default)]
     pub(super) plant: Vec<(i64, u32)>,
 
     pub(super) allow: Option<Allow>,
     pub(super) deny: Option<Deny>,
     pub(super) wait: Option<u64>,
-    #[serde(default)]
     pub(super) refused: bool,
-    #[serde(default)]
     pub(super) never: bool,
     pub(super) error: Option<String>,
     pub(super) status: Option<u16>,
     pub(super) released: Option<u64>,
     pub(super) done: Option<bool>,
     pub(super) stored: Option<Numbers>,
-    #[serde(default)]
     pub(super) not_stored: bool,
     pub(super) exists: Option<bool>,
     pub(super) life: Option<String>,
     pub(super) fields: Option<String>,
     pub(super) value: Option<i64>,
     pub(super) log: Option<Vec<(i64, u32)>>,
-    #[serde(default)]
     pub(super) unused: bool,
     pub(super) lives: Option<[i64; 3]>,
 }

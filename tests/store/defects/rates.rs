@@ -3,12 +3,11 @@
 use super::world::{Answer, World, books};
 use crate::scene::*;
 
-fn limit(rate: u64) -> Limit {
-    Limit::new(rate, secs(10))
-}
-
-/// One permit a second from the start, ten in all.
-async fn ten_in_use() -> World {
+// Section 4.4: updateRate(keepState) from 10 to 4 with 10 in use: Redisson forgets the excess,
+// grants every expired permit again, and under steady load admits 10 in every window for as long as
+// it lasts.
+#[tokio::test]
+async fn a_lowered_rate_holds_under_steady_load() {
     let world = World::limited(10, 10_000).await;
     for second in 0..10 {
         world.at(1000 * second);
@@ -16,33 +15,18 @@ async fn ten_in_use() -> World {
     }
     let log: Vec<_> = (0..10).map(|second| (1000 * second, 1)).collect();
     assert_eq!(world.books(), books(0, &log));
-    world
-}
-
-/// Grants of callers that come every 100 ms, in ms.
-async fn under_load(world: &World, from: u64, to: u64) -> Vec<u64> {
+    world.at(9500);
+    let lowered = Limit::new(4, secs(10));
+    assert!(world.limiter.update_rate(lowered).await.unwrap());
+    assert_eq!(world.books(), books(-6, &log));
+    // Six have to expire before the first of the four, the rest follow as theirs do.
     let mut granted = Vec::new();
-    for now in (from..to).step_by(100) {
+    for now in (9500..60_000).step_by(100) {
         world.at(now);
         if world.take(1).await == Answer::Granted {
             granted.push(now);
         }
     }
-    granted
-}
-
-// Section 4.4: updateRate(keepState) from 10 to 4 with 10 in use: Redisson forgets the excess,
-// grants every expired permit again, and under steady load admits 10 in every window for as long as
-// it lasts.
-#[tokio::test]
-async fn a_lowered_rate_holds_under_steady_load() {
-    let world = ten_in_use().await;
-    world.at(9500);
-    assert!(world.limiter.update_rate(limit(4)).await.unwrap());
-    let log: Vec<_> = (0..10).map(|second| (1000 * second, 1)).collect();
-    assert_eq!(world.books(), books(-6, &log));
-    // Six have to expire before the first of the four, the rest follow as theirs do.
-    let granted = under_load(&world, 9500, 60_000).await;
     assert_eq!(granted[..4], [16_000, 17_000, 18_000, 19_000]);
     for from in (9500..50_000).step_by(100) {
         let window = from..from + 10_000;

@@ -4,7 +4,7 @@ use super::{
     monitor::Monitor,
     world::{Answer, World},
 };
-use crate::scene::*;
+use crate::{limiter::pending, scene::*};
 
 // Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one
 // for each entry.
@@ -17,11 +17,11 @@ async fn a_waiter_for_many_permits_calls_twice() {
     }
     let mut monitor = Monitor::start();
     let mut waiting = pin!(world.limiter.acquire_many(100));
-    asleep(&mut waiting, &world.clock).await;
+    pending(&mut waiting, &world.clock).await;
     // Every entry's expiry passes by.
     for now in (5000..14_950).step_by(50) {
         world.at(now);
-        asleep(&mut waiting, &world.clock).await;
+        pending(&mut waiting, &world.clock).await;
     }
     assert_eq!(monitor.calls(world.limiter.name()), 1);
     world.at(14_950);
@@ -49,16 +49,6 @@ async fn many_waiters_ask_once_an_interval() {
     assert!(calls[0] <= 2, "{calls:?}");
     assert!(calls[1..].iter().all(|calls| *calls <= 2), "{calls:?}");
     assert!(calls.iter().sum::<usize>() <= 8, "{calls:?}");
-}
-
-/// Polls a waiter until its queue sleeps.
-async fn asleep<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
-    clock.advance(Duration::ZERO);
-    until("it sleeps", async || {
-        assert!(poll(future).is_pending(), "it should wait");
-        clock.sleepers() > 0
-    })
-    .await;
 }
 
 /// Polls all waiters until they make no progress, and removes those that are granted.

@@ -30,12 +30,8 @@ async fn a_flood_on_a_spent_key_costs_two_calls_in_each_cap() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let cap = secs(60);
-    let store = patient(server.url())
-        .client_clock(clock.clone())
-        .deny_cache(cap)
-        .build()
-        .unwrap();
-    let layer = layer(&store);
+    let store = by_clock(&server, &clock).deny_cache(cap);
+    let layer = layer(&store.build().unwrap());
     assert!(!crowd(&layer).await, "the first is let pass");
     assert!(crowd(&layer).await);
     let before = server.scripts_called();

@@ -25,10 +25,9 @@ async fn flood(layer: &RateLimitLayer) {
     for number in 0..FLOOD as u64 {
         let id = format!("made-up-{number}");
         let answer = send(layer, request("192.0.2.1", "x-id", id.as_bytes())).await;
-        let expected = if number < PERMITS {
-            StatusCode::OK
-        } else {
-            StatusCode::TOO_MANY_REQUESTS
+        let expected = match number < PERMITS {
+            true => StatusCode::OK,
+            false => StatusCode::TOO_MANY_REQUESTS,
         };
         assert_eq!(answer.status(), expected, "{number}");
     }
@@ -48,10 +47,6 @@ fn known<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> usize {
     known.sort();
     known.dedup();
     known.len()
-}
-
-fn list(store: &RedisStore, rules: [Rule; 2]) -> RateLimitLayer {
-    layer_of(store, rules)
 }
 
 /// Of two layers only the outer one refuses: the inner one is not called.
@@ -104,7 +99,7 @@ async fn of_several_calls_the_addresss_is_the_first() {
         [by_identity(), digested().algorithm(Algorithm::Gcra)],
     ] {
         let server = RedisServer::start();
-        flood(&list(&patient(&server), rules)).await;
+        flood(&layer_of(&patient(&server), rules)).await;
         assert_eq!(known([&server]), PERMITS as usize);
     }
 }
@@ -116,7 +111,7 @@ async fn of_several_slots_the_addresss_is_the_first() {
     let long = secs(20);
     let store = RedisStore::cluster(cluster.urls()).response_timeout(long);
     let store = store.deadline(long).build().unwrap();
-    flood(&list(&store, [by_identity(), by_address()])).await;
+    flood(&layer_of(&store, [by_identity(), by_address()])).await;
     assert_eq!(known(&cluster.nodes), PERMITS as usize);
 }
 
@@ -126,20 +121,17 @@ async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
     for slots in [false, true] {
         let server = RedisServer::start();
         let store = patient(&server);
-        let identity = || {
-            if slots {
-                by_identity().slots(10)
-            } else {
-                by_identity()
-            }
+        let identity = || match slots {
+            true => by_identity().slots(10),
+            false => by_identity(),
         };
-        flood(&list(&store, [identity(), by_address()])).await;
+        flood(&layer_of(&store, [identity(), by_address()])).await;
         assert_eq!(known([&server]), PERMITS as usize);
         // The last of them has its whole limit yet, from another address.
         let last = format!("made-up-{}", FLOOD - 1);
         let request = || request("192.0.2.2", "x-id", last.as_bytes());
         for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
-            let answer = send(&list(&store, [identity(), by_address()]), request()).await;
+            let answer = send(&layer_of(&store, [identity(), by_address()]), request()).await;
             assert_eq!(answer.status(), expected);
         }
     }
@@ -149,7 +141,7 @@ async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
 #[tokio::test]
 async fn keys_of_others_are_not_removed() {
     let server = RedisServer::start();
-    let layer = list(&patient(&server), [by_identity(), by_address()]);
+    let layer = layer_of(&patient(&server), [by_identity(), by_address()]);
     flood(&layer).await;
     let of = |id: &str| format!("ratelimit:{{{id}}}:identity");
     server.cli(&["HSET", &of("part"), "rate", "1"]);

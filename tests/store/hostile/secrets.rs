@@ -217,18 +217,9 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
 #[tokio::test]
 async fn no_debug_output_shows_a_secret() {
     let server = RedisServer::start();
-    let user = [
-        format!(">{MARKER}"),
-        "~*".to_owned(),
-        "+@all".to_owned(),
-        "on".to_owned(),
-    ];
-    let words_of = |user: &[String]| -> Vec<String> {
-        let mut words: Vec<_> = ["ACL", "SETUSER", "shop"].map(str::to_owned).into();
-        words.extend_from_slice(user);
-        words
-    };
-    server.command(&words_of(&user));
+    let password = format!(">{MARKER}");
+    let user = ["ACL", "SETUSER", "shop", &password, "~*", "+@all", "on"];
+    assert_eq!(server.cli(&user), "OK");
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
     let long = secs(20);
     let builder = RedisStore::builder(url.clone())

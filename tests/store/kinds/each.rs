@@ -1,6 +1,7 @@
 //! Properties of each algorithm, on both stores.
 
 use super::*;
+use crate::support::permissions;
 
 /// Makes two tests of each law for each kind, one in memory and one in Redis.
 macro_rules! of_every_kind {
@@ -42,16 +43,20 @@ of_every_kind!(
 );
 
 async fn a_layer_counts(way: Way, store: impl Settles) {
-    let rule = Rule::new(&unique("rule"), Limit::new(2, HOUR), Constant("all"));
-    let layer = RateLimitLayer::new(&store, way.rule(rule));
+    let name = unique("rule");
+    let rule = || way.rule(Rule::new(&name, Limit::new(2, HOUR), Constant("all")));
+    // What no answer charges is given back.
+    let layer = RateLimitLayer::new(&store, rule().charge_if(|_| false));
+    for _ in 0..5 {
+        assert_eq!(send(&layer, "a").await.status(), StatusCode::OK);
+        store.settled().await;
+    }
+    let layer = RateLimitLayer::new(&store, rule());
     for left in [Some(1), Some(0), None] {
         let answer = send(&layer, "a").await;
         let decision = decision_of(&answer);
         assert_eq!(decision.is_allowed(), left.is_some(), "{decision:?}");
-        assert_eq!(
-            decision.limits().next().unwrap().remaining(),
-            Some(left.unwrap_or(0))
-        );
+        decision.assert_remaining(left.unwrap_or(0));
         let retry_after = answer.headers().get(header::RETRY_AFTER);
         let Some(_) = left else {
             assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -90,17 +95,24 @@ async fn a_receipt_gives_back_once(way: Way, store: impl Settles) {
     assert_eq!((free(&other).await, free(&limiter).await), (20, 10));
 }
 
-/// Together with a log, which may be another call in Redis: all of them or none.
+/// Together with a log or a window, which may be another call in Redis: all of them or none,
+/// whichever of the calls comes first, which is the one for more permits.
 async fn lists_take_of_all_or_of_none(way: Way, store: impl Settles) {
-    let limiter = way.hourly(&store, 5).await;
-    let log = Way::Log.hourly(&store, 3).await;
-    let all = RateLimiter::all([&limiter, &log]).unwrap();
-    for _ in 0..3 {
+    for other in [Way::Log, Way::Window] {
+        let (limiter, other) = (way.hourly(&store, 20).await, other.hourly(&store, 3).await);
+        let all = RateLimiter::all([&limiter, &other]).unwrap();
+        for _ in 0..2 {
+            assert!(all.try_acquire().await.unwrap().is_allowed());
+        }
+        for costs in [[6, 2], [1, 2]] {
+            let refusal = refused(all.try_acquire_each(&costs).await.unwrap());
+            assert_eq!(refusal.limits().next().unwrap().name(), other.name());
+            store.settled().await;
+            assert_eq!((free(&limiter).await, free(&other).await), (18, 1));
+        }
         assert!(all.try_acquire().await.unwrap().is_allowed());
+        assert_eq!((free(&limiter).await, free(&other).await), (17, 0));
     }
-    assert!(!all.try_acquire().await.unwrap().is_allowed());
-    store.settled().await;
-    assert_eq!((free(&limiter).await, free(&log).await), (2, 0));
 }
 
 /// Those who wait are served in order, as room comes.
@@ -313,17 +325,12 @@ async fn limits_per_client_have_a_value_each(way: Way) {
 
 /// Guide: the smallest set of permissions.
 async fn the_permissions_of_the_readme_suffice(way: Way, server: &RedisServer) {
-    let guide = include_str!("../../../src/docs/guide.md");
-    let (_, rules) = guide.split_once("ACL SETUSER limiter ").unwrap();
-    let (rules, _) = rules.split_once("```").unwrap();
-    let rules = rules.replace(">secret", "nopass");
     let names = ["~orders", "~{orders}:*", "~all:*"];
     server.command(&["FLUSHALL"]);
-    server.command(&["ACL", "SETUSER", "limiter", "reset"]);
-    for rules in [rules.split_whitespace().collect(), names.to_vec()] {
-        server.command(&[&["ACL", "SETUSER", "limiter"], &rules[..]].concat());
-    }
-    let url = server.url().replace("redis://", "redis://limiter:any@");
+    let user = ["ACL", "SETUSER", "limiter", "reset"];
+    let rules = [&user[..], &permissions(), &names].concat();
+    assert_eq!(server.cli(&rules), "OK");
+    let url = server.url().replace("redis://", "redis://limiter:secret@");
     let store = patient(url).prefix("all").build().unwrap();
     let limiter = way.named(&store, "orders");
     assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());

@@ -1,8 +1,4 @@
-//! Limiters with slots: errors when they are built, the state in Redis, receipts, lists, HTTP.
-
-mod built;
-mod memory;
-mod receipts;
+//! Limiters with slots: their entries in Redis, receipts, lists and queues.
 
 use super::*;
 use crate::scene::on_both_by_a_clock;
@@ -19,14 +15,6 @@ fn by_a_clock() -> (RedisStore, ManualClock) {
     let clock = ManualClock::new();
     let store = redis_store().client_clock(clock.clone()).build();
     (store.unwrap(), clock)
-}
-
-/// Returns the time until there is room; zero if there is.
-async fn wait(limiter: &RateLimiter, permits: u32) -> u128 {
-    match limiter.try_acquire_many(permits).await.unwrap() {
-        Decision::Allow(_) => 0,
-        Decision::Deny(refusal) => refusal.retry_after().unwrap().as_millis(),
-    }
 }
 
 /// The entries of its log in Redis.
@@ -55,25 +43,6 @@ async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     for (limiter, left) in [(&a, 10), (&b, 5), (&c, 20)] {
         assert_eq!(free(limiter).await, left);
     }
-}
-
-/// With a limiter that takes a call of its own nothing is lost either: permits taken in a slot are
-/// given back.
-#[tokio::test]
-async fn a_list_with_a_window_gives_back_what_was_taken_in_a_slot() {
-    let store = redis_store().build().unwrap();
-    let hour = Limit::new(10, 3600 * SECOND);
-    let slotted = slotted(&store, hour, 10).await;
-    let window = limited(&store, Limit::new(3, 3600 * SECOND)).await;
-    let window = window.algorithm(Algorithm::FixedWindow);
-    let all = RateLimiter::all([&slotted, &window]).unwrap();
-    assert!(all.try_acquire_many(2).await.unwrap().is_allowed());
-    // Six of ten come before two of three.
-    let decision = all.try_acquire_each(&[6, 2]).await.unwrap();
-    assert!(!decision.is_allowed());
-    assert_eq!(decision.limits().next().unwrap().name(), window.name());
-    store.close().await;
-    assert_eq!((free(&slotted).await, free(&window).await), (8, 1));
 }
 
 /// A waiter gets its permits when the slot is old enough, and all that wait together are one entry.
@@ -119,7 +88,7 @@ async fn a_waiter_with_other_slots_has_its_own_queue() {
     }
     // Two of their own, and one of a slot.
     assert_eq!(entries(&plain), "3");
-    assert_eq!(wait(&plain, 4).await, 1099);
+    assert_eq!(wait(&plain, 4).await, Some(millis(1099)));
     receipts
         .iter()
         .for_each(|receipt| slotted.give_back(receipt));
@@ -136,10 +105,78 @@ async fn a_limiter_that_is_renamed_keeps_its_slots() {
     let renamed = slotted.rename(&unique("slots")).await.unwrap();
     take(&renamed, 2).await;
     assert_eq!(entries(&renamed), "1");
-    assert_eq!(wait(&renamed, 4).await, 1099);
+    assert_eq!(wait(&renamed, 4).await, Some(millis(1099)));
     // Another way to count has none.
     let windowed = renamed.algorithm(Algorithm::FixedWindow);
     windowed.set_rate(Limit::per_second(4)).await.unwrap();
     take(&windowed, 1).await;
     assert_eq!(entries(&windowed), "0");
+}
+
+/// By the server's clock, too: the slot is the one that the script noted it in.
+#[tokio::test]
+async fn a_receipt_knows_its_slot_by_the_servers_clock() {
+    let store = redis_store().build().unwrap();
+    let slotted = limited(&store, Limit::new(50, HOUR / 10)).await;
+    let slotted = slotted.slots(10_000).unwrap();
+    let slot = || RedisServer::shared().micros() / 36_000;
+    let mut grants = Vec::new();
+    for _ in 0..10 {
+        let in_slots = slot();
+        grants.push(take(&slotted, 5).await);
+        until("the slot is over", async || slot() > in_slots).await;
+    }
+    assert_eq!(free(&slotted).await, 0);
+    for grant in grants {
+        slotted.give_back(&grant.receipts()[0]);
+    }
+    store.close().await;
+    assert_eq!(free(&slotted).await, 50);
+}
+
+/// Bytes of the limiter's keys.
+fn memory(limiter: &RateLimiter) -> u64 {
+    let name = limiter.name();
+    let keys = [
+        name.to_owned(),
+        format!("{{{name}}}:value"),
+        format!("{{{name}}}:permits"),
+    ];
+    let bytes = keys.map(|key| {
+        let said = RedisServer::shared().cli(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
+        said.parse::<u64>().expect("a size")
+    });
+    bytes.iter().sum()
+}
+
+/// A hundred thousand permits in use are what a thousand entries hold, and no more than that ever.
+#[tokio::test]
+async fn a_large_limit_takes_the_memory_of_its_slots() {
+    let (store, clock) = by_a_clock();
+    // Never exhausted, so that no call must remove expired entries.
+    let limit = Limit::per_minute(10_000_000);
+    let slotted = slotted(&store, limit, 1000).await;
+    let mut most = 0;
+    for step in 0..2500 {
+        clock.advance(millis(60));
+        take(&slotted, 60).await;
+        take(&slotted, 40).await;
+        if step % 100 == 99 {
+            most = most.max(memory(&slotted));
+        }
+    }
+    assert_eq!(free(&slotted).await, 10_000_000 - 100_000);
+    most = most.max(memory(&slotted));
+    println!("{most} bytes for 100000 permits in use, 1000 slots");
+    assert!(most <= 150_000, "{most}");
+
+    // For comparison: an entry for each of a thousand grants is as much.
+    let plain = limited(&store, limit).await;
+    for _ in 0..1000 {
+        take(&plain, 1).await;
+    }
+    let each = memory(&plain);
+    println!("{each} bytes for 1000 grants without slots");
+    // How much that is, is the server's affair.
+    assert!(most <= 2 * each, "{most} and {each}");
 }

@@ -1,19 +1,72 @@
-//! Fixed-window limiters: names of rules, and the state in Redis.
-
-mod state;
+//! Fixed windows: the state in Redis, where it is shared with Redisson 3.7.1 to 3.13.2 or with a
+//! log. See also `keys.toml`.
 
 use super::*;
+use tower_ratelimit::{Finding, FindingKind};
 
-#[test]
-fn rules_of_one_name_count_in_one_way() {
-    let store = MemoryStore::new();
-    let rule = || Limit::per_second(1).by(Constant("all")).named("one");
-    let layer = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
-    let first = layer(rule()).unwrap();
-    let second = layer(rule().algorithm(Algorithm::FixedWindow));
-    let error = second.unwrap_err();
-    assert_eq!(error.kind(), ConfigErrorKind::Duplicate);
-    assert!(error.to_string().contains("named \"one\""), "{error}");
-    drop(first);
-    assert!(layer(rule().algorithm(Algorithm::FixedWindow)).is_ok());
+impl State {
+    fn has_window_of(&self, life: Duration) {
+        let life = i64::try_from(life.as_millis()).unwrap();
+        let left = self.left("value");
+        assert!((life - 60_000..=life).contains(&left), "{left} of {life}");
+        assert!(!self.exists("permits"));
+    }
+}
+
+/// Acts like an old Redisson: SET value rate PX interval, then DECRBY, and a refusal if value is
+/// below.
+#[tokio::test]
+async fn an_old_redisson_shares_the_window() {
+    let state = State::new(Way::Window, 5).await;
+    state.ask("SET", "value", &["5", "PX", "3600000"]);
+    state.ask("DECRBY", "value", &["3"]);
+    assert_eq!(free(&state.limiter).await, 2);
+    take(&state.limiter, 1).await;
+    assert_eq!(state.ask("DECRBY", "value", &["1"]), "0");
+    let refusal = refused(state.limiter.try_acquire().await.unwrap());
+    let wait = i64::try_from(refusal.retry_after().unwrap().as_millis()).unwrap();
+    assert!((0..=2000).contains(&(wait - 1 - state.left("value"))));
+}
+
+#[tokio::test]
+async fn a_window_without_an_end_gets_one() {
+    for verb in ["take", "count", "release", "repair", "update"] {
+        let state = State::new(Way::Window, 5).await;
+        // A sliding log, whose value outlives its entries.
+        let logged = RateLimiter::new(&state.store, state.limiter.name()).unwrap();
+        take(&logged, 2).await;
+        assert_eq!((state.left("value"), state.left("permits")), (-1, -1));
+        let limiter = &state.limiter;
+        match verb {
+            "take" => drop(take(limiter, 1).await),
+            "count" => assert_eq!(free(limiter).await, 3),
+            "release" => assert_eq!(limiter.release(1).await.unwrap(), 1),
+            "repair" => assert_eq!(limiter.repair().await.unwrap(), 0),
+            _ => assert!(limiter.update_rate(Limit::new(6, HOUR)).await.unwrap()),
+        }
+        state.has_window_of(HOUR);
+    }
+}
+
+#[cfg(feature = "inspect")]
+#[tokio::test]
+async fn a_look_at_a_window_misses_no_log() {
+    let state = State::new(Way::Window, 5).await;
+    take(&state.limiter, 2).await;
+    let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
+    assert_eq!(diagnosis.algorithm, Algorithm::FixedWindow);
+    let findings = diagnosis.findings();
+    let about_the_log = |finding: &Finding| {
+        matches!(
+            finding.kind(),
+            FindingKind::Drift | FindingKind::LogMissing | FindingKind::ValueMissing
+        )
+    };
+    assert!(!findings.iter().any(about_the_log), "{findings:?}");
+    assert!(diagnosis.to_string().contains("counted by a fixed window"));
+    // A lost log looks different: such a value has no end.
+    state.ask("PERSIST", "value", &[]);
+    let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
+    assert_eq!(diagnosis.algorithm, Algorithm::SlidingLog);
+    assert!(diagnosis.findings().iter().any(about_the_log));
 }

@@ -16,11 +16,8 @@ async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
 #[tokio::test]
 async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not() {
     for headers in [true, false] {
-        let clock = ManualClock::new();
-        let store = shared_by_clock(&clock)
-            .prefix(&unique("lease"))
-            .build()
-            .unwrap();
+        let store = shared_by_clock(&ManualClock::new()).prefix(&unique("lease"));
+        let store = store.build().unwrap();
         let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
         let mut builder = RateLimitLayer::builder(&store).otherwise([rule]);
         if !headers {
@@ -31,10 +28,7 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
         for request in 1..100 {
             let decision = ask(&layer, StatusCode::OK).await;
             out_of_lease += u32::from(decision.source() == Source::Lease);
-            assert_eq!(
-                decision.limits().next().unwrap().remaining(),
-                Some(1000 - request)
-            );
+            decision.assert_remaining(1000 - request);
         }
         assert!(out_of_lease > 80, "{out_of_lease}");
     }
@@ -77,10 +71,7 @@ async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
 async fn a_share_of_the_limit_knows_what_leases_granted() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
-    let store = patient(server.url())
-        .client_clock(clock.clone())
-        .build()
-        .unwrap();
+    let store = by_clock(&server, &clock).build().unwrap();
     let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
     // Fifty: more than Redis was asked for, and less than was granted.
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(0.05)));
@@ -111,14 +102,10 @@ async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
         .lease(LEASE)
         .charge_if(|outcome| !outcome.is_success());
     let layer = RateLimitLayer::new(&store, rule);
-    for request in 0..90 {
-        let failed = request % 3 == 0;
-        let status = if failed {
-            StatusCode::FORBIDDEN
-        } else {
-            StatusCode::OK
-        };
-        assert!(ask(&layer, status).await.is_allowed());
+    for _ in 0..30 {
+        for status in [StatusCode::FORBIDDEN, StatusCode::OK, StatusCode::OK] {
+            assert!(ask(&layer, status).await.is_allowed());
+        }
     }
     store.close().await;
     let limiter = RateLimiter::new(&store, &name).unwrap();

@@ -5,7 +5,7 @@ use std::{io::BufReader, io::Write, net::TcpStream};
 
 use super::{
     fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
-    support::random::seed, world::ask, world::left, world::refused_by, world::service,
+    support::random::seed, world::ask, world::left, world::refused_by,
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {
@@ -39,28 +39,21 @@ fn scripts(cluster: &Cluster) -> u64 {
 async fn limits_of_one_identity_are_one_call() {
     let cluster = Cluster::start();
     let store = patient(&cluster).build().unwrap();
-    let one = service(
-        &store,
-        ["second", "minute", "hour"].map(|name| seconds(5).by(FromHeader::new("user")).named(name)),
-    );
-    let two = service(
-        &store,
-        [
-            seconds(5).by(FromHeader::new("user")).named("user"),
-            seconds(50).by(Constant("all")).named("all"),
-        ],
-    );
+    let by_user = |name| seconds(5).by(FromHeader::new("user")).named(name);
+    let one = layer_of(&store, ["second", "minute", "hour"].map(by_user));
+    let all = seconds(50).by(Constant("all")).named("all");
+    let two = layer_of(&store, [by_user("user"), all]);
     // Loads both scripts everywhere.
     for number in 0..40 {
         let user = format!("first-{number}");
         assert_eq!(ask(&one, &[("user", &user)]).await.0, StatusCode::OK);
         assert_eq!(ask(&two, &[("user", &user)]).await.0, StatusCode::OK);
     }
-    for (service, calls) in [(&one, 1), (&two, 2)] {
+    for (layer, calls) in [(&one, 1), (&two, 2)] {
         let before = scripts(&cluster);
         for number in 0..5 {
             let user = format!("user-{number}");
-            let granted = granted(ask(service, &[("user", &user)]).await.1);
+            let granted = granted(ask(layer, &[("user", &user)]).await.1);
             assert!(granted.receipts().len() > 1);
         }
         assert_eq!(scripts(&cluster) - before, 5 * calls);
@@ -117,7 +110,7 @@ async fn a_waiter_keeps_what_it_is_granted() {
     });
     // Behind it, and with less to ask for: it does not overtake.
     until("the first has been refused", async || {
-        scripts_of(&cluster, &first) > 2
+        cluster.node_of(first.name()).scripts_called() > 2
     })
     .await;
     let behind = tokio::spawn({
@@ -142,11 +135,6 @@ async fn a_waiter_keeps_what_it_is_granted() {
     behind.await.unwrap();
     store.close().await;
     assert_eq!(left(&[first, second]).await, [0, 4]);
-}
-
-/// Returns how many scripts the master of a limiter has run.
-fn scripts_of(cluster: &Cluster, limiter: &RateLimiter) -> u64 {
-    cluster.nodes[cluster.master_of(limiter.name())].scripts_called()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

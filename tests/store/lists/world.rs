@@ -1,16 +1,11 @@
-//! Both stores, a clock that is moved, and services behind rules.
+//! Both stores, a clock that is moved, and layers of rules.
 
 use crate::scene::*;
-use tower::{BoxError, util::BoxCloneSyncService};
 use tower_ratelimit::IntoRules;
-
-pub type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
 
 pub struct World<S> {
     pub store: S,
     pub clock: ManualClock,
-    /// The prefix of limiters that rules make.
-    prefix: String,
 }
 
 impl World<MemoryStore> {
@@ -19,41 +14,26 @@ impl World<MemoryStore> {
         Self {
             store: MemoryStore::new().clock(clock.clone()),
             clock,
-            prefix: "memory".to_owned(),
         }
     }
 }
 
 impl World<RedisStore> {
     pub fn redis() -> Self {
-        let (clock, prefix) = (ManualClock::new(), unique("lists"));
-        let store = shared_by_clock(&clock).prefix(&prefix).build().unwrap();
-        Self {
-            store,
-            clock,
-            prefix,
-        }
+        let clock = ManualClock::new();
+        let store = shared_by_clock(&clock).prefix(&unique("lists"));
+        let store = store.build().unwrap();
+        Self { store, clock }
     }
 }
 
 impl<S: Store> World<S> {
-    pub fn service(&self, rules: impl IntoRules) -> Service {
-        service(&self.store, rules)
+    pub fn layer(&self, rules: impl IntoRules) -> RateLimitLayer {
+        layer_of(&self.store, rules)
     }
 
     pub fn limiter(&self, name: &str) -> RateLimiter {
         RateLimiter::new(&self.store, name).unwrap()
-    }
-
-    /// The permits left of a limiter that a rule has made.
-    pub async fn left(&self, identity: &str, rule: &str) -> u64 {
-        let limiter = self.limiter(&self.name(identity, rule));
-        free(&limiter).await
-    }
-
-    /// Returns a rule's name for the limiter of an identity.
-    pub fn name(&self, identity: &str, rule: &str) -> String {
-        format!("{}:{{{identity}}}:{rule}", self.prefix)
     }
 
     pub fn advance(&self, time: u64) {
@@ -61,25 +41,19 @@ impl<S: Store> World<S> {
     }
 }
 
-pub fn service(store: &impl Store, rules: impl IntoRules) -> Service {
-    let service = layer_of(store, rules).layer(service_fn(serve));
-    BoxCloneSyncService::new(
-        service
-            .map_response(|answer| answer.map(drop))
-            .map_err(BoxError::from),
-    )
-}
-
 /// Sends a request with these headers.
-pub async fn ask(service: &Service, headers: &[(&str, &str)]) -> (StatusCode, Decision) {
+pub async fn ask(layer: &RateLimitLayer, headers: &[(&str, &str)]) -> (StatusCode, Decision) {
     let mut request = Request::builder().uri("/");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(()).unwrap();
-    let answer = service.clone().oneshot(request).await.unwrap();
-    let decision = answer.extensions().get::<Decision>().unwrap();
-    (answer.status(), decision.clone())
+    let answer = send(layer, request.body(()).unwrap()).await;
+    (answer.status(), decision_of(&answer).clone())
+}
+
+/// Returns the permits left of the limiter that a rule has made for a key.
+pub async fn left_of(layer: &RateLimitLayer, rule: &str, key: &str) -> u64 {
+    free(&layer.limiter(rule, [key]).unwrap()).await
 }
 
 /// Returns the permits left of each limiter.

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::{by_key, request_of};
 use crate::{log::Log, scene::*};
-use tower_ratelimit::{
-    FailurePolicy,
-    key::FromHeader,
-    observe::{Decided, Observer, StateChange, StoreCall},
-};
+use tower_ratelimit::observe::{Decided, Observer, StateChange, StoreCall};
 use tracing_subscriber::filter::LevelFilter;
 
 /// The events of a store, as text.
@@ -72,8 +69,11 @@ async fn each_call_is_told_with_those_that_share_it() {
     let store = shared_redis().observe(heard.clone()).build().unwrap();
     let limiter = limited(&store, Limit::per_hour(100)).await;
     let grant = take(&limiter, 3).await;
-    let together = (0..20).map(|_| limiter.try_acquire());
-    futures_all(together).await;
+    let together = (0..20).map(|_| {
+        let limiter = limiter.clone();
+        async move { limiter.try_acquire().await }
+    });
+    together.collect::<JoinSet<_>>().join_all().await;
     limiter.settle(&grant.receipts()[0], 1);
     store.close().await;
     let _ = limiter.limit().await.unwrap();
@@ -97,22 +97,6 @@ async fn each_call_is_told_with_those_that_share_it() {
     assert_eq!(of_calls, 21, "{all:#?}");
 }
 
-/// Awaits all at once.
-async fn futures_all(
-    all: impl Iterator<Item = impl Future<Output = Result<Decision, tower_ratelimit::Error>>>,
-) {
-    let mut all: Vec<_> = all.map(Box::pin).collect();
-    std::future::poll_fn(|cx| {
-        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
-        if all.is_empty() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn an_outage_is_told_with_what_decided_instead() {
     let mut server = RedisServer::start();
@@ -121,19 +105,13 @@ async fn an_outage_is_told_with_what_decided_instead() {
         .breaker(2)
         .observe(heard.clone());
     let store = store.build().unwrap();
-    let key = || FromHeader::new("x-key");
-    let layer = |name: &str, policy| {
-        layer_of(
-            &store,
-            Limit::per_hour(2).by(key()).named(name).on_failure(policy),
-        )
-    };
+    let layer = |name: &str, policy| layer_of(&store, by_key(2).named(name).on_failure(policy));
     let layers = [
         layer("open", FailurePolicy::Allow),
         layer("shut", FailurePolicy::Deny),
         layer("half", FailurePolicy::local(1.0)),
     ];
-    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
+    let request = || request_of("a");
     for layer in &layers {
         assert!(decide(layer, request()).await.is_allowed());
     }
@@ -201,8 +179,8 @@ impl Observer for Panics {
     }
 }
 
-/// Whichever method panics, no other is called after that, by the store and the layers on it; and
-/// one warning says so.
+/// Whichever method panics, no other is called after that, by the store and the layers on it; one
+/// warning says so, and other observers go on.
 #[tokio::test]
 async fn an_observer_that_panics_is_off_and_logged_once() {
     for at in 0..3 {
@@ -212,22 +190,28 @@ async fn an_observer_that_panics_is_off_and_logged_once() {
             at,
             ..Panics::default()
         });
-        let store = shared_redis().observe(panics.clone()).build().unwrap();
-        let layers = ["one", "other"].map(|name| {
-            let rule = Limit::per_hour(9).by(FromHeader::new("x-key"));
-            layer_of(&store, rule.named(name))
-        });
+        let heard = Arc::new(Heard::default());
+        let store = shared_redis().observe(panics.clone());
+        let store = store.observe(heard.clone()).build().unwrap();
+        let layers = ["one", "other"].map(|name| layer_of(&store, by_key(9).named(name)));
         let mut told = Vec::new();
         for _ in 0..2 {
             for layer in &layers {
-                let request = Request::builder().header("x-key", "a").body(()).unwrap();
-                assert!(decide(layer, request).await.is_allowed());
+                assert!(decide(layer, request_of("a")).await.is_allowed());
             }
             let limiter = layers[0].limiter("one", ["a"]).unwrap();
             assert!(limiter.delete().await.unwrap());
             told.push(panics.told.load(Ordering::SeqCst));
         }
         assert_eq!(told[0], told[1], "{at}");
+        let decided = heard
+            .0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|it| *it == "allow store -")
+            .count();
+        assert_eq!(decided, 4, "{at}");
         let said = log.text();
         let warnings = said.matches("an observer has panicked").count();
         assert_eq!((warnings, said.matches(" WARN ").count()), (1, 1), "{said}");
@@ -248,8 +232,6 @@ impl Observer for Order {
 async fn observers_are_told_in_the_order_in_which_they_were_added() {
     let told = Arc::default();
     let order = |name| Arc::new(Order(name, Arc::clone(&told)));
-    let rule = || Limit::per_hour(9).by(FromHeader::new("x-key"));
-    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
     let redis = shared_redis()
         .observe(order("store"))
         .observe(order("its second"));
@@ -262,12 +244,12 @@ async fn observers_are_told_in_the_order_in_which_they_were_added() {
         RateLimitLayer::builder(&memory),
     ] {
         let layer = builder
-            .otherwise(rule())
+            .otherwise(by_key(9))
             .observe(order("layer"))
             .observe(order("layer's second"))
             .build()
             .unwrap();
-        let _ = decide(&layer, request()).await;
+        let _ = decide(&layer, request_of("a")).await;
         let told = std::mem::take(&mut *told.lock().unwrap());
         assert_eq!(told, ["layer", "layer's second", "store", "its second"]);
     }
@@ -304,15 +286,10 @@ impl Observer for Shown {
 async fn events_show_no_key_and_a_hash_tells_callers_apart() {
     let shown = Arc::new(Shown::default());
     let store = shared_redis().observe(shown.clone()).build().unwrap();
-    let rule = Limit::per_hour(2).by(FromHeader::new("x-key"));
-    let layer = layer_of(&store, rule.named("login").wait(millis(1)));
+    let layer = layer_of(&store, by_key(2).named("login").wait(millis(1)));
     let (ann, bob) = (unique("ann"), unique("bob"));
     for key in [Some(&ann), Some(&bob), Some(&ann), Some(&ann), None] {
-        let mut request = Request::new(());
-        if let Some(key) = key {
-            let value = header::HeaderValue::from_str(key).unwrap();
-            request.headers_mut().insert("x-key", value);
-        }
+        let request = key.map_or_else(|| Request::new(()), |key| request_of(key));
         let _ = decide(&layer, request).await;
     }
     let limiter = layer.limiter("login", [&bob]).unwrap();
@@ -333,21 +310,6 @@ async fn events_show_no_key_and_a_hash_tells_callers_apart() {
 }
 
 #[tokio::test]
-async fn an_observer_that_panics_is_not_called_again() {
-    let (panics, heard) = (Arc::new(Panics::default()), Arc::new(Heard::default()));
-    let store = MemoryStore::new()
-        .observe(panics.clone())
-        .observe(heard.clone());
-    let layer = layer_of(&store, Limit::per_hour(1).by(FromHeader::new("x-key")));
-    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
-    assert!(decide(&layer, request()).await.is_allowed());
-    assert!(!decide(&layer, request()).await.is_allowed());
-    // Of the limiter that was made, and of the first decision.
-    assert_eq!(panics.told.load(Ordering::SeqCst), 2);
-    assert_eq!(heard.0.lock().unwrap().len(), 2);
-}
-
-#[tokio::test]
 async fn a_limiter_is_observed_under_its_new_name() {
     let heard = Arc::new(Heard::default());
     let store = MemoryStore::new().observe(heard.clone());
@@ -364,21 +326,15 @@ async fn one_observer_of_both_is_told_once() {
     let of_layer = Arc::new(Heard::default());
     let store = MemoryStore::new().observe(heard.clone());
     let layer = RateLimitLayer::builder(&store)
-        .otherwise(Limit::per_hour(1).by(FromHeader::new("x-key")))
+        .otherwise(by_key(1))
         .observe(of_layer.clone())
         .observe(heard.clone())
         .build()
         .unwrap();
-    let request = || Request::builder().header("x-key", "a").body(()).unwrap();
-    assert!(decide(&layer, request()).await.is_allowed());
+    assert!(decide(&layer, request_of("a")).await.is_allowed());
     // Another layer's requests are the store's as well.
-    let other = layer_of(
-        &store,
-        Limit::per_hour(1)
-            .by(FromHeader::new("x-key"))
-            .named("other"),
-    );
-    assert!(decide(&other, request()).await.is_allowed());
+    let other = layer_of(&store, by_key(1).named("other"));
+    assert!(decide(&other, request_of("a")).await.is_allowed());
     assert_eq!(heard.0.lock().unwrap().len(), 2);
     assert_eq!(of_layer.0.lock().unwrap().len(), 1);
 }
@@ -387,7 +343,7 @@ async fn one_observer_of_both_is_told_once() {
 fn rules_that_are_applied_or_refused_are_told() {
     let heard = Arc::new(Heard::default());
     let layer = RateLimitLayer::builder(&MemoryStore::new())
-        .otherwise(Limit::per_hour(1).by(FromHeader::new("x-key")))
+        .otherwise(by_key(1))
         .observe(heard.clone())
         .build()
         .unwrap();
@@ -401,13 +357,8 @@ fn rules_that_are_applied_or_refused_are_told() {
 
 async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
     let name = unique("ann");
-    let layer = layer_of(
-        &store,
-        Limit::per_hour(1)
-            .by(FromHeader::new("x-key"))
-            .named("login"),
-    );
-    let request = || Request::builder().header("x-key", &name).body(()).unwrap();
+    let layer = layer_of(&store, by_key(1).named("login"));
+    let request = || request_of(&name);
     assert!(decide(&layer, request()).await.is_allowed());
     let limiter = layer.limiter("login", [&name]).unwrap();
     limiter.available_permits().await.unwrap();
@@ -437,16 +388,12 @@ async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
 }
 
 #[tokio::test]
-async fn changes_of_a_limiter_in_memory_are_told_without_keys() {
-    let heard = Arc::new(Heard::default());
-    changes_are_told_without_keys(MemoryStore::new().observe(heard.clone()), &heard).await;
-}
-
-#[tokio::test]
-async fn changes_of_a_limiter_in_redis_are_told_without_keys() {
-    let heard = Arc::new(Heard::default());
-    let store = shared_redis().observe(heard.clone()).build().unwrap();
-    changes_are_told_without_keys(store, &heard).await;
+async fn changes_of_a_limiter_are_told_without_keys() {
+    let heard = [(); 2].map(|()| Arc::new(Heard::default()));
+    let store = MemoryStore::new().observe(heard[0].clone());
+    changes_are_told_without_keys(store, &heard[0]).await;
+    let store = shared_redis().observe(heard[1].clone());
+    changes_are_told_without_keys(store.build().unwrap(), &heard[1]).await;
 }
 
 #[tokio::test]
@@ -484,16 +431,11 @@ async fn a_line_in_the_log_says_what_was_refused() {
     let store = shared_redis().summary(millis(20)).build().unwrap();
     let silent = shared_redis().summary(millis(20)).summary(None);
     let silent = silent.build().unwrap();
-    let rule = |name| {
-        let rule = Limit::per_hour(1).by(FromHeader::new("x-key"));
-        rule.named(name)
-    };
-    let layer = layer_of(&store, rule("login"));
-    let silent = layer_of(&silent, rule("silent"));
-    let ask = || Request::builder().header("x-key", "a").body(()).unwrap();
+    let layer = layer_of(&store, by_key(1).named("login"));
+    let silent = layer_of(&silent, by_key(1).named("silent"));
     until("two lines are there", async || {
-        let _ = decide(&layer, ask()).await;
-        let _ = decide(&silent, ask()).await;
+        let _ = decide(&layer, request_of("a")).await;
+        let _ = decide(&silent, request_of("a")).await;
         let said = log.lines();
         let lines = said.iter().filter(|line| {
             line.contains("rate limits, last 0 s: login")

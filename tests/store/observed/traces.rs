@@ -1,17 +1,9 @@
 //! Spans: that of each call to Redis, and the fields that a decision adds to its caller's own.
 
+use super::{by_key, request_of};
 use crate::{log::Log, scene::*};
-use tower_ratelimit::{FailurePolicy, Requests, Rules, key::FromHeader};
+use tower_ratelimit::{Requests, Rules};
 use tracing::{Instrument, Span, field::Empty, info_span};
-
-fn request(key: &str) -> Request<()> {
-    let request = Request::builder().header("x-key", key);
-    request.body(()).unwrap()
-}
-
-fn by_key(limit: Limit) -> Rule {
-    limit.by(FromHeader::new("x-key"))
-}
 
 /// The spans of calls, as the log has them when they end.
 fn calls(log: &Log) -> Vec<String> {
@@ -27,10 +19,10 @@ async fn a_call_is_a_span_without_a_key() {
     let _capturing = log.capture_spans();
     let url = format!("{}/3", server.url().trim_end_matches('/'));
     let store = hasty(&url, millis(500)).build().unwrap();
-    let layer = layer_of(&store, by_key(Limit::per_hour(9)));
-    let _ = decide(&layer, request("a-secret")).await;
+    let layer = layer_of(&store, by_key(9));
+    let _ = decide(&layer, request_of("a-secret")).await;
     server.stop_process();
-    let _ = decide(&layer, request("a-secret")).await;
+    let _ = decide(&layer, request_of("a-secret")).await;
     server.resume();
     let spans = calls(&log);
     let (host, port) = (server.address().ip(), server.address().port());
@@ -76,7 +68,7 @@ async fn a_call_that_redis_refuses_has_its_code() {
 /// Decides in a span that declares the fields, or in one that does not, and returns that span.
 async fn span_of(log: &Log, span: Span, layer: &RateLimitLayer, key: &str) -> String {
     drop(log.take());
-    let mut request = request(key);
+    let mut request = request_of(key);
     if key.is_empty() {
         request.headers_mut().clear();
     }
@@ -111,30 +103,21 @@ async fn a_decision_is_in_the_fields_that_its_caller_has_declared() {
     let log = Log::default();
     let _capturing = log.capture_spans();
     let store = hasty(server.url(), millis(500)).build().unwrap();
-    let layer = layer_of(&store, by_key(Limit::per_hour(2)).named("login"));
+    let layer = layer_of(&store, by_key(2).named("login"));
     let login = " ratelimit.rule=\"login\"";
-    for (key, expected) in [
-        (
-            "a",
-            fields("allow", "store", &format!("{login} ratelimit.remaining=1")),
-        ),
-        (
-            "a",
-            fields("allow", "store", &format!("{login} ratelimit.remaining=0")),
-        ),
-        (
-            "a",
-            fields("deny", "store", &format!("{login} ratelimit.remaining=0")),
-        ),
-        (
-            "a",
-            fields("deny", "cache", &format!("{login} ratelimit.remaining=0")),
-        ),
-        ("", fields("missing_key", "none", login)),
+    for (key, result, source, left) in [
+        ("a", "allow", "store", Some(1)),
+        ("a", "allow", "store", Some(0)),
+        ("a", "deny", "store", Some(0)),
+        ("a", "deny", "cache", Some(0)),
+        ("", "missing_key", "none", None),
     ] {
-        assert_eq!(span_of(&log, declaring(), &layer, key).await, expected);
+        let left = left.map(|left| format!(" ratelimit.remaining={left}"));
+        let rest = format!("{login}{}", left.unwrap_or_default());
+        let said = span_of(&log, declaring(), &layer, key).await;
+        assert_eq!(said, fields(result, source, &rest));
         let undeclared = info_span!("request", method = "GET");
-        let other = layer_of(&store, by_key(Limit::per_hour(2)).named("other"));
+        let other = layer_of(&store, by_key(2).named("other"));
         assert_eq!(
             span_of(&log, undeclared, &other, key).await,
             "method=\"GET\""
@@ -149,7 +132,7 @@ async fn a_decision_is_in_the_fields_that_its_caller_has_declared() {
         (FailurePolicy::Allow, "allow"),
         (FailurePolicy::Deny, "unavailable"),
     ] {
-        let rule = by_key(Limit::per_hour(2)).named("down").on_failure(policy);
+        let rule = by_key(2).named("down").on_failure(policy);
         let said = span_of(&log, declaring(), &layer_of(&store, rule), "a").await;
         assert_eq!(said, fields(result, "policy", " ratelimit.rule=\"down\""));
     }
@@ -160,9 +143,9 @@ async fn of_several_rules_the_one_that_decides_is_named() {
     let log = Log::default();
     let _capturing = log.capture_spans();
     let rules = Rules::new().deny(Requests::on("/blocked")).otherwise([
-        by_key(Limit::per_hour(9)).named("wide"),
-        by_key(Limit::per_hour(2)).named("narrow"),
-        by_key(Limit::per_hour(1)).named("shadow").shadow(),
+        by_key(9).named("wide"),
+        by_key(2).named("narrow"),
+        by_key(1).named("shadow").shadow(),
     ]);
     let builder = RateLimitLayer::builder(&MemoryStore::new());
     let layer = builder.rules(rules).build().unwrap();
@@ -171,7 +154,7 @@ async fn of_several_rules_the_one_that_decides_is_named() {
         let said = span_of(&log, declaring(), &layer, "a").await;
         assert_eq!(said, fields(result, "store", &rest));
     }
-    let mut listed = request("a");
+    let mut listed = request_of("a");
     *listed.uri_mut() = "/blocked".parse().unwrap();
     drop(log.take());
     let _ = decide(&layer, listed).instrument(declaring()).await;
@@ -188,9 +171,9 @@ async fn a_caller_that_leaves_is_cancelled_in_its_own_span() {
     let log = Log::default();
     let _capturing = log.capture_spans();
     let store = hasty(server.url(), Duration::from_secs(5)).build().unwrap();
-    let layer = layer_of(&store, by_key(Limit::per_hour(2)).named("login"));
+    let layer = layer_of(&store, by_key(2).named("login"));
     let own = declaring();
-    let mut deciding = Box::pin(decide(&layer, request("a")).instrument(own.clone()));
+    let mut deciding = Box::pin(decide(&layer, request_of("a")).instrument(own.clone()));
     assert!(poll(&mut deciding).is_pending());
     // Not dropped where its span is current.
     let elsewhere = info_span!("elsewhere", ratelimit.result = Empty);
@@ -209,13 +192,14 @@ async fn a_batch_is_one_span() {
     let log = Log::default();
     let _capturing = log.capture_spans();
     let store = patient(server.url()).build().unwrap();
-    let layer = layer_of(&store, by_key(Limit::per_hour(9)));
-    let _ = decide(&layer, request("first")).await;
+    let layer = layer_of(&store, by_key(9));
+    let _ = decide(&layer, request_of("first")).await;
     drop(log.take());
     let mut callers = JoinSet::new();
     for caller in 0..60 {
         let layer = layer.clone();
-        callers.spawn(async move { decide(&layer, request(&format!("key-{}", caller / 6))).await });
+        callers
+            .spawn(async move { decide(&layer, request_of(&format!("key-{}", caller / 6))).await });
     }
     assert!(callers.join_all().await.iter().all(Decision::is_allowed));
     let spans = calls(&log);

@@ -4,6 +4,7 @@
 use tower_ratelimit::redis::{Arg, Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 use super::*;
+use crate::support::wait_until;
 
 const RATE: u64 = 80;
 
@@ -69,18 +70,11 @@ impl World {
     /// Has the server carry out the one script that was sent, and stand still again.
     fn answer_one(&mut self, before: u64) {
         self.server.resume();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.server.scripts_called() == before {
-            assert!(Instant::now() < deadline);
-        }
+        wait_until("it is carried out", || {
+            self.server.scripts_called() > before
+        });
         self.server.stop_process();
     }
-}
-
-fn poll(asking: &mut Asking) -> Poll<bool> {
-    asking
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[tokio::test]
@@ -147,36 +141,6 @@ async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
     assert!(request.await && limiter.await);
     // All but the limiter that was dropped.
     assert_eq!(world.in_use().await, 4);
-}
-
-#[tokio::test]
-async fn all_of_a_call_may_leave_it() {
-    let mut world = World::new().await;
-    let before = world.server.scripts_called();
-    world.server.stop_process();
-    let mut first = world.asking(Kind::Limiter);
-    begin(first.as_mut()).await;
-    let mut gone = [Kind::Request, Kind::Limiter].map(|kind| world.asking(kind));
-    for gone in &mut gone {
-        begin(gone.as_mut()).await;
-    }
-    world.answer_one(before);
-    until("the first is answered", async || {
-        poll(&mut first).is_ready()
-    })
-    .await;
-    let [gone_request, mut gone_limiter] = gone;
-    assert!(poll(&mut gone_limiter).is_pending());
-    settle().await;
-    let mut behind = world.asking(Kind::Request);
-    begin(behind.as_mut()).await;
-    drop(gone_request);
-    drop(gone_limiter);
-    begin(behind.as_mut()).await;
-    world.server.resume();
-    assert!(behind.await);
-    // The first, the request that hung up, and the one behind it.
-    assert_eq!(world.in_use().await, 3);
 }
 
 /// Wherever it is dropped: released permits are free, the remaining callers are served, and none is

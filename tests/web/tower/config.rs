@@ -249,6 +249,10 @@ fn one_name_is_one_rule_on_all_layers_of_a_store() {
     let other_key = Limit::per_hour(1).by(FromHeader::new("x-other"));
     // Another key.
     assert_duplicate(build(other_key.clone()), "default");
+    // Another way to count; slots are those of who counts, and not of the limiter.
+    let window = by_key(1).algorithm(Algorithm::FixedWindow);
+    assert_duplicate(build(window), "default");
+    assert!(build(by_key(1).slots(100)).is_ok());
     assert!(build(by_key(2).named("second")).is_ok());
     assert!(otherwise(by_key(2)).is_ok(), "another store");
     let clone = RateLimitLayer::builder(&store.clone()).otherwise(by_key(2));
@@ -356,6 +360,7 @@ fn rules_of_one_limiter_agree() {
         [one(), other().charge_if(|_| false)],
         [one(), other().algorithm(Algorithm::FixedWindow)],
         [one(), other().algorithm(Algorithm::Gcra)],
+        [one().slots(10), other().slots(20)],
     ] {
         mistake(otherwise(rules), ConfigErrorKind::Rule, said);
     }

@@ -343,6 +343,10 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         },
         all(&[&base.first]),
         all(&[&other_name]),
+        Acquire {
+            first: other_name.clone(),
+            ..all(&[&base.first])
+        },
         all(&[&other_name, &base.first]),
     ];
     let keys: std::collections::BTreeSet<_> = questions.iter().map(key).collect();

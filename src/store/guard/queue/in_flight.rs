@@ -21,7 +21,7 @@ use crate::{clock::Clock, error::Error, name::Name, sync::lock};
 
 /// The most calls in flight to a node, and the least bound.
 const MOST: usize = 256;
-const LEAST: usize = 4;
+const LEAST: usize = 1;
 
 /// The calls in flight to the nodes of a store.
 pub(crate) struct InFlight {
