@@ -3,8 +3,20 @@
 // A value keeps the parts that only a store or a file uses: marking each of them would cost more
 // than they do. With all features everything has its user.
 #![cfg_attr(
-    not(all(feature = "redis", feature = "config", feature = "unstable-store")),
-    allow(dead_code, unreachable_pub, unused_imports, unused_macros)
+    not(all(
+        feature = "cluster",
+        feature = "config",
+        feature = "inspect",
+        feature = "tls",
+        feature = "unstable-store"
+    )),
+    allow(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        unused_macros,
+        unused_variables
+    )
 )]
 
 mod algorithm;

@@ -51,9 +51,5 @@ impl Calls for Failing {
         Err(self.0.into())
     }
 
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
-    }
-
     fn settle(&self, _: Receipt, _: u32) {}
 }

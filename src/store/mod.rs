@@ -87,11 +87,9 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
-#[cfg(feature = "_guards")]
-use crate::demand::LimiterCharge;
 use crate::{
     decision::{Decision, Refusal},
-    demand::Acquire,
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     limit::StoredLimit,
     list::List,
@@ -255,7 +253,9 @@ pub(crate) trait Calls: Send + Sync + 'static {
     }
 
     /// Returns whether one call decides for several callers of these limiters.
-    fn decides_together(&self, acquire: &Acquire) -> bool;
+    fn decides_together(&self, _: &Acquire) -> bool {
+        true
+    }
 
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
@@ -321,7 +321,6 @@ impl Listeners {
     }
 
     /// Returns the list of a store that stands alone.
-    #[cfg(feature = "_guards")]
     pub(crate) fn none() -> Self {
         Self::new([])
     }
@@ -338,7 +337,6 @@ impl Listeners {
 }
 
 /// A store that decides in the place of one that fails.
-#[cfg(feature = "_guards")]
 pub(crate) trait StandIn: Decide {
     /// Has a limiter begin with what the other store granted, each with its millisecond, the
     /// earliest first. One that has permits in use is charged with it now. What exceeds its limit

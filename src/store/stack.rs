@@ -17,7 +17,7 @@ use super::{
     About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op,
     guard::{
         policy,
-        queue::{InFlight, Queued, Queues, Unsent},
+        queue::{InFlight, Queued, Queues},
     },
     report::{self, Undecided},
 };
@@ -28,6 +28,7 @@ use super::{
         deadline::Deadline,
         deny_cache::{Refusals, bans::Bans},
         fallback::Fallback,
+        late::Late,
         lease::Leasing,
         local::Locals,
     },
@@ -308,12 +309,9 @@ impl<S: Decide> AnyStore for Remote<S> {
                     let refusals = |before, now| StateChange::Remembered { before, now };
                     self.exit.holds(self.refusals.count(), refusals);
                 }
-                Err(error) if Unsent::is_why(error) => {
-                    acquire
-                        .first
-                        .labels
-                        .observers
-                        .changed(&StateChange::Overload);
+                Err(error) if Late::of(error) == Some(Late::Unsent) => {
+                    let observers = &acquire.first.labels.observers;
+                    observers.changed(&StateChange::Overload);
                 }
                 Err(_) => {}
             }

@@ -1,13 +1,13 @@
 //! Gives up after a time, so that a slow store costs a request no more than its owner allows.
 
-use std::{error, fmt, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use super::breaker::NodeTraffic;
+use super::{breaker::NodeTraffic, late::Late};
 use crate::{
     clock,
     decision::Decision,
     demand::{Acquire, MaxWait},
-    error::{Error, ErrorKind},
+    error::Error,
 };
 
 /// Limits the time that callers wait.
@@ -19,34 +19,6 @@ pub(crate) struct Deadline {
     traffic: Arc<NodeTraffic>,
 }
 
-/// The source of the error of a call that was given up at its deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GivenUp {
-    /// Nothing came in from the server meanwhile
-    Silence,
-    /// The server answered others
-    Overload,
-}
-
-impl GivenUp {
-    /// Returns how the call was given up that ended with this error, if it was.
-    pub(crate) fn of(error: &Error) -> Option<Self> {
-        let source = error::Error::source(error)?;
-        source.downcast_ref().copied()
-    }
-}
-
-impl fmt::Display for GivenUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Silence => "nothing came in from the server",
-            Self::Overload => "the server answers other calls, but not all of them in time",
-        })
-    }
-}
-
-impl error::Error for GivenUp {}
-
 impl Deadline {
     pub(crate) fn new(longest: Duration, traffic: Arc<NodeTraffic>) -> Self {
         Self { longest, traffic }
@@ -57,7 +29,7 @@ impl Deadline {
     ///
     /// # Errors
     ///
-    /// Those of the call, [`GivenUp`] at the deadline, and that there is no timer.
+    /// Those of the call, [`Late`] at the deadline, and that there is no timer.
     ///
     /// # Cancel safety
     ///
@@ -87,12 +59,11 @@ impl Deadline {
             Err(_) => {
                 // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
-                let given_up = if self.traffic.any_was_silent(acquire, asked, self.longest) {
-                    GivenUp::Silence
-                } else {
-                    GivenUp::Overload
+                let late = match self.traffic.any_was_silent(acquire, asked, self.longest) {
+                    true => Late::Silence,
+                    false => Late::Overload,
                 };
-                Err(Error::new(ErrorKind::Timeout).caused_by(given_up))
+                Err(late.error())
             }
         }
     }

@@ -155,7 +155,7 @@ impl Refusals {
 
     /// Returns the same for a caller that limits may ban, and counts it.
     fn refusal_or_ban(&self, acquire: &Acquire) -> Option<Refusal> {
-        match self.bans.find(acquire) {
+        match self.bans.find(acquire, true) {
             Knowledge::Banned(refusal) => return Some(refusal),
             Knowledge::Asks => return None,
             Knowledge::Nothing => {}
@@ -187,15 +187,7 @@ impl Refusals {
             // The call has reported it to `bans`.
             (RefusalKind::Banned, _) => return self.any.store(true, Ordering::Relaxed),
             // Not of the store, or not of the limits alone.
-            (
-                RefusalKind::OverLimit
-                | RefusalKind::MissingKey
-                | RefusalKind::KeyTooLong
-                | RefusalKind::Blocked
-                | RefusalKind::QueueFull
-                | RefusalKind::Unavailable,
-                _,
-            ) => return,
+            _ => return,
         };
         // What is over already must not replace what others know: the wait of one that has waited
         // counts from now, and not from when it asked.
@@ -224,15 +216,12 @@ impl Refusals {
     /// it only if there can be no room before its timeout: waiters ahead of it can only delay it.
     #[inline]
     fn known(&self, acquire: &Acquire) -> Option<(Arc<KnownRefusal>, Duration)> {
-        let Found {
-            known,
-            elapsed,
-            steady,
-            over,
-        } = self.find(acquire)?;
-        let wait = known.retry_after.map(|_| over.saturating_sub(elapsed));
+        let found = self.find(acquire)?;
+        let (known, elapsed) = (found.known, found.elapsed);
+        let wait = known.retry_after;
+        let wait = wait.map(|_| found.over.saturating_sub(elapsed));
         // A clock that is set may show the same time once more.
-        let fresh = elapsed.max(steady) < self.cap;
+        let fresh = elapsed.max(found.steady) < self.cap;
         if elapsed >= known.until || !fresh || !gives_up_within(acquire.max_wait, wait) {
             return None;
         }
@@ -248,15 +237,14 @@ impl Refusals {
     /// Returns the last refusal, if no event known to this process could have freed permits since:
     /// for when the store cannot be asked.
     pub(crate) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        if let Some(banned) = self.bans.last_known(acquire) {
+        if let Knowledge::Banned(banned) = self.bans.find(acquire, false) {
             return Some(banned);
         }
         if acquire.max_wait.is_some() {
             return None;
         }
-        let found = self.find(acquire)?;
-        let mut refusal =
-            (found.elapsed < found.over).then(|| found.known.refusal(found.elapsed))?;
+        let found = self.find(acquire).filter(|it| it.elapsed < it.over)?;
+        let mut refusal = found.known.refusal(found.elapsed);
         self.bans.count(acquire, &mut refusal);
         Some(refusal)
     }

@@ -9,11 +9,10 @@ use std::{
 };
 
 use super::{
-    deadline::GivenUp,
     deny_cache::Refusals,
+    late::Late,
     local::Locals,
     policy::{answer_by, refuses_anyway},
-    queue::Unsent,
 };
 use crate::{
     clock::{Clock, millis},
@@ -89,13 +88,14 @@ impl<L: StandIn> Fallback<L> {
             }
             Err(error) => error,
         };
-        let given_up = GivenUp::of(&error);
+        let late = Late::of(&error);
         // The server works: it was sent more than it can answer in time, or would have been.
-        let is_overload = given_up == Some(GivenUp::Overload) || Unsent::is_why(&error);
+        let is_overload = matches!(late, Some(Late::Overload | Late::Unsent));
         if !is_overload && is_of_store(&error) {
             self.record_failure(&error);
         }
-        if given_up.is_some() && acquire.unsent.get().is_none() {
+        let is_given_up = matches!(late, Some(Late::Silence | Late::Overload));
+        if is_given_up && acquire.unsent.get().is_none() {
             return self.after_giving_up(acquire, error, give_back);
         }
         self.instead(acquire, error)
@@ -141,25 +141,20 @@ impl<L: StandIn> Fallback<L> {
         error: Error,
         give_back: impl Fn(Receipt),
     ) -> Result<Decision, Error> {
-        let decision = self.instead(acquire, error);
-        let kept = match &decision {
-            Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.receipts(),
-            _ => &[],
+        let mut decision = self.instead(acquire, error);
+        let kept = match &mut decision {
+            Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.receipts_mut(),
+            _ => &mut [],
         };
+        for receipt in &mut *kept {
+            receipt.taken_from = TakenFrom::LocalAndStore(acquire.asked_at);
+        }
         for charge in acquire.charges() {
             if kept.iter().all(|receipt| receipt.name() != charge.name()) {
                 give_back(charge.receipt_made(acquire.asked_at));
             }
         }
-        match decision {
-            Ok(Decision::Allow(mut grant)) if acquire.max_wait.is_none() => {
-                for receipt in grant.receipts_mut() {
-                    receipt.taken_from = TakenFrom::LocalAndStore(acquire.asked_at);
-                }
-                Ok(Decision::Allow(grant))
-            }
-            decision => decision,
-        }
+        decision
     }
 
     fn record_answer(&self) {

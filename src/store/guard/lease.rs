@@ -92,7 +92,7 @@ impl<S: Calls> Leasing<S> {
         let unanswered = OnDrop::new(|| self.inner.settle(receipt.clone(), 0));
         let mut all = run.to_vec();
         all.push(ahead);
-        let sent = self.table.clock().now();
+        let sent = self.table.clock.now();
         let decisions = self.inner.acquire_run(&all).await;
         // What a call may have taken that failed, the store has given back.
         unanswered.disarm();
@@ -106,7 +106,7 @@ impl<S: Calls> Leasing<S> {
                 let Some(state) = grant.states().first() else {
                     return Ok(decisions);
                 };
-                let received = self.table.clock().elapsed(&sent);
+                let received = self.table.clock.elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
                 let receipt = receipt.granted(state.interval);
@@ -126,7 +126,7 @@ impl<S: Calls> Leasing<S> {
                 let put = Arc::downgrade(&lease.balance);
                 if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
                     // Its task may have come before it.
-                    if self.table.clock().elapsed(&sent) >= lasts {
+                    if self.table.clock.elapsed(&sent) >= lasts {
                         plan.entry.end(&put);
                     }
                     decisions
@@ -147,10 +147,8 @@ impl<S: Calls> Leasing<S> {
     ) -> Option<JoinSet<()>> {
         let runtime = Handle::try_current().ok();
         let runtime = runtime.filter(|_| self.clock.can_sleep())?;
-        let (clock, end) = (
-            Arc::clone(&self.clock),
-            self.clock.now().saturating_add(left),
-        );
+        let clock = Arc::clone(&self.clock);
+        let end = clock.now().saturating_add(left);
         let (entry, balance) = (Arc::downgrade(&plan.entry), Arc::downgrade(balance));
         let mut task = JoinSet::new();
         let expires = async move {
@@ -230,10 +228,8 @@ impl<S: Calls> Calls for Leasing<S> {
         };
         // A lease came while they were in the queue. Those that it does not serve are asked for
         // next.
-        let served: List<_> = run
-            .iter()
-            .map_while(|acquire| self.table.take(acquire))
-            .collect();
+        let served = run.iter().map_while(|acquire| self.table.take(acquire));
+        let served: List<_> = served.collect();
         if !served.is_empty() {
             return Ok(served);
         }

@@ -16,7 +16,7 @@ use std::{
 use self::recent::Recent;
 use crate::{
     clock::{Clock, millis},
-    decision::{Decision, Grant, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     failure_policy::part,
@@ -55,15 +55,12 @@ impl<L: StandIn> Locals<L> {
     pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         let (recent, now) = (self.recent.get_or_init(Recent::new), self.now());
         for charge in acquire.charges() {
-            // A limit that no code gives is known from answers alone.
-            let state = decision
-                .states()
-                .iter()
-                .find(|state| Arc::ptr_eq(&state.labels, &charge.labels));
-            let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
-            let Some(state) = state else {
+            let is_same = |state: &&LimitState| Arc::ptr_eq(&state.labels, &charge.labels);
+            let Some(state) = decision.states().iter().find(is_same) else {
                 continue;
             };
+            let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
+            // A limit that no code gives is known from answers alone.
             if charge.limit() == LimitSource::Store
                 && let Ok(limit) = Limit::try_new(state.permits, state.interval)
             {
@@ -119,18 +116,14 @@ impl<L: StandIn> Locals<L> {
             }
         }
         let decided = self.store.decide_at_once(&mut shared);
-        match decided {
-            Some(Ok(Decision::Allow(grant))) => Ok(Decision::Allow(taken_here(&grant))),
+        match decided.ok_or(ErrorKind::Unavailable)?? {
+            Decision::Allow(grant) => Ok(Decision::Allow(taken_here(&grant))),
             // Above the share, not above the limit: only for as long as the store fails.
-            Some(Ok(Decision::Deny(refusal))) if refusal.kind == RefusalKind::AboveRate => {
-                Err(error)
-            }
-            Some(Ok(Decision::Deny(refusal))) => Ok(Decision::Deny(Refusal {
+            Decision::Deny(refusal) if refusal.kind == RefusalKind::AboveRate => Err(error),
+            Decision::Deny(refusal) => Ok(Decision::Deny(Refusal {
                 source: Source::Local,
                 ..refusal
             })),
-            Some(Err(error)) => Err(error),
-            None => Err(ErrorKind::Unavailable.into()),
         }
     }
 

@@ -33,6 +33,7 @@ pub(crate) mod deadline;
 pub(crate) mod deny_cache;
 #[cfg(feature = "_guards")]
 pub(crate) mod fallback;
+pub(crate) mod late;
 #[cfg(feature = "_guards")]
 pub(crate) mod lease;
 #[cfg(feature = "_guards")]

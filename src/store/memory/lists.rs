@@ -122,26 +122,17 @@ impl Shared {
         now: Now,
     ) -> Result<List<Answer>, Error> {
         // Lent while they count, because a shard lends one reference at a time.
-        let (mut lent, mut failed) = (Vec::new(), None);
-        for charge in first.charges() {
+        let mut lent = Vec::new();
+        let all_lent = first.charges().try_for_each(|charge| {
             let text = charge.name().text();
             if (first.charges().take(lent.len())).any(|other| other.name().text() == text) {
                 let detail = "two limits of a list are one limiter by different algorithms";
-                failed = Some(Error::new(ErrorKind::Limit).detail(detail));
-                break;
+                return Err(Error::new(ErrorKind::Limit).detail(detail));
             }
-            match self.lend(self.shard_in(locked, charge.name()), charge, now) {
-                Ok(kept) => lent.push(kept),
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        let answers = match failed {
-            Some(error) => Err(error),
-            None => self.count(first, &mut lent, run, now),
-        };
+            lent.push(self.lend(self.shard_in(locked, charge.name()), charge, now)?);
+            Ok(())
+        });
+        let answers = all_lent.and_then(|()| self.count(first, &mut lent, run, now));
         for (charge, kept) in first.charges().zip(lent) {
             if let Some(kept) = kept {
                 self.shard_in(locked, charge.name()).take_back(kept);

@@ -7,7 +7,7 @@ use std::sync::{
 
 use super::{
     shard::{Shard, StoredLimiter},
-    untracked::Untracked,
+    untracked::{self, Untracked},
 };
 use crate::{
     algorithm::answer::Answer,
@@ -19,7 +19,7 @@ use crate::{
     list::List,
     name::{Limiter, Name},
     receipt::{PermitId, Receipt},
-    store::{Calls, Decide, Listeners, Op, OpResult, guard::policy},
+    store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
 };
 
@@ -96,10 +96,6 @@ impl Decide for Shared {
 impl Calls for Shared {
     async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         self.acquire_all(run).map(List::from_vec)
-    }
-
-    fn decides_together(&self, _: &Acquire) -> bool {
-        true
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -236,11 +232,10 @@ impl Shared {
     }
 }
 
-#[cfg(feature = "_guards")]
-impl crate::store::StandIn for Shared {
+impl StandIn for Shared {
     fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
-        let past = super::untracked::latest(past, most);
+        let past = untracked::latest(past, most);
         if past.is_empty() {
             return Ok(());
         }
@@ -262,7 +257,6 @@ impl crate::store::StandIn for Shared {
 }
 
 /// Returns a store with no queue, for one that fails.
-#[cfg(feature = "_guards")]
 pub(crate) fn stand_in(clock: Arc<dyn Clock>) -> Arc<Shared> {
     Arc::new(Shared::new(MOST_LIMITERS, clock, Listeners::none()))
 }

@@ -86,10 +86,9 @@ impl Untracked {
     pub(super) fn lock(&self, now: impl FnOnce() -> Now) -> Locked<'_> {
         let mut known = lock(&self.known);
         let now = now();
-        known
-            .sketches
-            .iter_mut()
-            .for_each(|sketch| sketch.move_to(now.tick));
+        for sketch in &mut known.sketches {
+            sketch.move_to(now.tick);
+        }
         known.sketches.retain(|sketch| !sketch.is_over());
         if known.sketches.is_empty() {
             known.kinds.clear();
@@ -174,15 +173,11 @@ impl Locked<'_> {
             return Vec::new();
         };
         let parts = sketch.parts(name.text().seeded_hash()).into_iter();
-        parts
-            .filter(|part| part.permits > 0)
-            .map(|part| {
-                (
-                    (now.tick - interval + part.counts_for).min(now.score()),
-                    part.permits.into(),
-                )
-            })
-            .collect()
+        let taken = parts.filter(|part| part.permits > 0).map(|part| {
+            let last = now.tick - interval + part.counts_for;
+            (last.min(now.score()), part.permits.into())
+        });
+        taken.collect()
     }
 
     /// Returns the limit and the permits left of a name that took something while it was untracked.

@@ -51,7 +51,7 @@ use crate::{
     name::Limiter,
     store::guard::{
         breaker::{Breakers, Signal},
-        queue::while_wanted,
+        queue::{take_out, while_wanted},
     },
     sync::{OnDrop, lock},
 };
@@ -253,7 +253,7 @@ impl Batches {
     }
 
     /// Lets a call go alone if none is in flight.
-    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
+    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<OnDrop<impl FnOnce() + use<>>> {
         let mut queues = lock(&self.queues);
         let queue = queues.entry(of.key()).or_default();
         if queue.in_flight > 0 || queue.is_sending {
@@ -298,20 +298,69 @@ impl Batches {
         }
     }
 
-    /// Has a task send those that stand in a queue.
+    /// Has a task send those that stand in a queue. If its runtime ends before, they go alone.
     fn spawn(self: &Arc<Self>, of: &QueueOf) {
-        let task = Task {
-            batches: Arc::clone(self),
-            queue: of.clone(),
-            has_begun: false,
-        };
-        of.runtime.spawn(task.send());
+        let (batches, key) = (Arc::clone(self), of.key());
+        let unbegun = OnDrop::new(move || {
+            let left = batches.with(key, |queue| {
+                queue.is_sending = false;
+                mem::take(&mut queue.members)
+            });
+            // Not while the queues are locked: it wakes them.
+            drop(left);
+        });
+        let task = Arc::clone(self).send_batch(of.clone(), unbegun);
+        of.runtime.spawn(task);
     }
 
-    fn in_flight(self: &Arc<Self>, queue: QueueOf) -> CallInFlight {
-        CallInFlight {
-            batches: Arc::clone(self),
-            queue,
+    /// Returns what ends a call in flight when it is dropped: those that came meanwhile go.
+    fn in_flight(self: &Arc<Self>, of: QueueOf) -> OnDrop<impl FnOnce() + use<>> {
+        let batches = Arc::clone(self);
+        OnDrop::new(move || {
+            let begins = batches.with(of.key(), |queue| {
+                queue.in_flight = queue.in_flight.saturating_sub(1);
+                queue.begins()
+            });
+            if begins == Some(true) {
+                batches.spawn(&of);
+            }
+        })
+    }
+
+    /// Sends the first that stand in a queue.
+    async fn send_batch(self: Arc<Self>, of: QueueOf, unbegun: OnDrop<impl FnOnce()>) {
+        // Those that come in the same turn of the runtime go with it.
+        tokio::task::yield_now().await;
+        self.connection.ready().await;
+        // Until the first poll that sends the calls is over.
+        self.departing.fetch_add(1, SeqCst);
+        let departing = OnDrop::new(|| {
+            self.departing.fetch_sub(1, SeqCst);
+        });
+        let taken = self.with(of.key(), |queue| (queue.take(), queue.begins()));
+        unbegun.disarm();
+        let _in_flight = self.in_flight(of.clone());
+        let Some(((mut members, calls), begins)) = taken else {
+            return;
+        };
+        if begins {
+            self.spawn(&of);
+        }
+        let limiter = members.front().map(|member| Arc::clone(&member.limiter));
+        let (Some(call), Some(limiter)) = (together(calls), limiter) else {
+            return;
+        };
+        let asked_at = members.iter().filter_map(|member| member.asked_at).min();
+        let mut exchange = pin!(self.exchange(&call, &limiter, asked_at));
+        let mut departing = Some(departing);
+        let sending = poll_fn(|cx| {
+            let outcome = exchange.as_mut().poll(cx);
+            departing = None;
+            outcome
+        });
+        let outcome = while_wanted(sending, &mut members, |member| &mut member.reply).await;
+        if let Some(outcome) = outcome {
+            self.answer(members, outcome);
         }
     }
 
@@ -390,24 +439,6 @@ fn together(mut calls: Vec<ScriptCall>) -> Option<ScriptCall> {
     }
 }
 
-/// A call in flight. Dropping it lets those that came meanwhile go.
-struct CallInFlight {
-    batches: Arc<Batches>,
-    queue: QueueOf,
-}
-
-impl Drop for CallInFlight {
-    fn drop(&mut self) {
-        let begins = self.batches.with(self.queue.key(), |queue| {
-            queue.in_flight = queue.in_flight.saturating_sub(1);
-            queue.begins()
-        });
-        if begins == Some(true) {
-            self.batches.spawn(&self.queue);
-        }
-    }
-}
-
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
 struct BatchPlace<'a> {
     batches: &'a Batches,
@@ -423,73 +454,12 @@ impl Drop for BatchPlace<'_> {
             return;
         }
         let left = self.batches.with(self.queue, |queue| {
-            let members = &mut queue.members;
-            let at = members.binary_search_by_key(&self.number, |(member, _)| member.number);
-            members.remove(at.ok()?)
+            take_out(&mut queue.members, self.number, |(it, _)| it.number)
         });
         if left.flatten().is_some() {
             for acquire in self.run {
                 let _ = acquire.unsent.set(());
             }
-        }
-    }
-}
-
-/// A task that sends a batch. If its runtime ends before, those in the queue go alone.
-struct Task {
-    batches: Arc<Batches>,
-    queue: QueueOf,
-    has_begun: bool,
-}
-
-impl Task {
-    async fn send(mut self) {
-        // Those that come in the same turn of the runtime go with it.
-        tokio::task::yield_now().await;
-        let batches = Arc::clone(&self.batches);
-        batches.connection.ready().await;
-        // Until the first poll that sends the calls is over.
-        batches.departing.fetch_add(1, SeqCst);
-        let departing = OnDrop::new(|| {
-            batches.departing.fetch_sub(1, SeqCst);
-        });
-        let taken = batches.with(self.queue.key(), |queue| (queue.take(), queue.begins()));
-        self.has_begun = true;
-        let _in_flight = batches.in_flight(self.queue.clone());
-        let Some(((mut members, calls), begins)) = taken else {
-            return;
-        };
-        if begins {
-            batches.spawn(&self.queue);
-        }
-        let limiter = members.front().map(|member| Arc::clone(&member.limiter));
-        let (Some(call), Some(limiter)) = (together(calls), limiter) else {
-            return;
-        };
-        let asked_at = members.iter().filter_map(|member| member.asked_at).min();
-        let mut exchange = pin!(batches.exchange(&call, &limiter, asked_at));
-        let mut departing = Some(departing);
-        let sending = poll_fn(|cx| {
-            let outcome = exchange.as_mut().poll(cx);
-            departing = None;
-            outcome
-        });
-        let outcome = while_wanted(sending, &mut members, |member| &mut member.reply).await;
-        if let Some(outcome) = outcome {
-            batches.answer(members, outcome);
-        }
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        if !self.has_begun {
-            let left = self.batches.with(self.queue.key(), |queue| {
-                queue.is_sending = false;
-                mem::take(&mut queue.members)
-            });
-            // Not while the queues are locked: it wakes them.
-            drop(left);
         }
     }
 }

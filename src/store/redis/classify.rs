@@ -119,7 +119,6 @@ pub(crate) fn code(error: &RedisError) -> Option<&str> {
 }
 
 /// Returns the row of an error that a script passes on as text, which lacks the code on Redis 6.
-#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
     // A code has three letters at least: in `DB index is out of range` there is none.
     let is_code =
@@ -139,10 +138,8 @@ pub(crate) fn meaning_of_text(text: &str) -> Meaning {
 fn by_message(code: &str, detail: &str) -> Meaning {
     let code = wrapped(code, detail).unwrap_or(code);
     let matches = |(of, part, _): &&(&str, &str, Meaning)| *of == code && detail.contains(part);
-    MESSAGES
-        .iter()
-        .find(matches)
-        .map_or(UNKNOWN, |(_, _, meaning)| *meaning)
+    let found = MESSAGES.iter().find(matches);
+    found.map_or(UNKNOWN, |(_, _, meaning)| *meaning)
 }
 
 /// Returns the code that Redis before 7 wraps in its own message when a script meets an error, also

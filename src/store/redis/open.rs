@@ -188,7 +188,6 @@ fn read_address(address: impl AsRef<str>) -> Result<ConnectionInfo, ConfigError>
     Ok(info.set_tcp_settings(tcp_settings()))
 }
 
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
 fn read_addresses(
     addresses: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Result<Vec<ConnectionInfo>, ConfigError> {

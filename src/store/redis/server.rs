@@ -182,20 +182,14 @@ impl Server {
                 Err(now) => (ask.now, knows_time) = (now, true),
             }
         }
-        let charges: List<_> = first
-            .charges()
-            .map(|charge| (charge, self.rewrites(charge)))
-            .collect();
+        let charges = self.with_rewrites(first);
         let callers = run
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
         let limiters = charges.iter().copied();
-        let call = ScriptCall {
-            script: scripts.acquire,
-            command: wire::acquire(scripts.acquire, limiters, callers, false, ask),
-            once: !scripts.is_idempotent,
-            callers: run.len(),
-        };
+        let command = wire::acquire(scripts.acquire, limiters, callers, false, ask);
+        let once = wire::is_sent_once(first);
+        let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.batches.send(call, first, run, may_have_taken).await?;
         let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
@@ -212,15 +206,10 @@ impl Server {
         let ask = ask.at(first.first.name());
         let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
         let asked = self.bans.ask(first);
-        let limiters: List<_> = first
-            .charges()
-            .map(|charge| (charge, self.rewrites(charge)))
-            .collect();
-        let call = || ScriptCall {
-            script: banning,
-            command: wire::ban::acquire(banning, &limiters, &asked.carried, run, ask),
-            once: !scripts.is_idempotent,
-            callers: run.len(),
+        let limiters = self.with_rewrites(first);
+        let call = || {
+            let command = wire::ban::acquire(banning, &limiters, &asked.carried, run, ask);
+            ScriptCall::new(banning, command, run.len(), wire::is_sent_once(first))
         };
         let mut reply = self.batches.send(call(), first, run, false).await?;
         if reply == redis::Value::Nil {
@@ -275,6 +264,14 @@ impl Server {
             }
         }
         Ok(stored)
+    }
+
+    /// Returns the charges, each with a flag that has a differing limit rewritten.
+    fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a LimiterCharge, bool)> {
+        let charges = acquire.charges();
+        charges
+            .map(|charge| (charge, self.rewrites(charge)))
+            .collect()
     }
 
     /// Returns whether a stored limit that differs from this one is rewritten.

@@ -26,8 +26,8 @@ use crate::{
         guard::deny_cache::bans::{Carried, Found},
         redis::wire::{
             self,
-            ban::{SLIDING_LOG, VERBS, keys, read, verb},
-            sliding_log::SCRIPTS,
+            ban::{VERBS, keys, read, verb},
+            sliding_log::{BANNING, SCRIPTS},
         },
     },
 };
@@ -246,8 +246,8 @@ impl Stage {
             client_id: CLIENT,
             ..self.pairs[0].asks(false)
         };
-        let command = wire::ban::acquire(&SLIDING_LOG, &limiters, &carried, &run, ask);
-        let reply = self.pairs[0].call(&SLIDING_LOG, &command).unwrap();
+        let command = wire::ban::acquire(&BANNING, &limiters, &carried, &run, ask);
+        let reply = self.pairs[0].call(&BANNING, &command).unwrap();
         let (answers, found) = read(&reply, &run, &SCRIPTS).unwrap();
         let expected = self.decide(list, &run, &carried, now);
         let of_now = |answers: List<Answer>| -> Vec<_> {

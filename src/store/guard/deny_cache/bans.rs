@@ -116,17 +116,16 @@ impl Bans {
     pub(crate) fn ask(&self, first: &Acquire) -> AskedOfBans {
         let names = || first.charges().map(LimiterCharge::name);
         let carried = first.charges().map(|charge| {
-            let carry = |known: &mut Known| {
-                let clock = self.clock_of(charge.name());
-                known.forget_old(clock, charge.labels.ban?);
-                let (number, since) = known.carried;
-                known.carried.0 = 0;
-                let age = clock.steady_elapsed(&since).as_millis();
-                let age = u64::try_from(age).unwrap_or(u64::MAX);
-                Some(Carried { number, age })
+            let Some((known, ban)) = self.get(charge).zip(charge.labels.ban) else {
+                return Carried::default();
             };
-            let carried = self.get(charge).and_then(|known| carry(&mut lock(&known)));
-            carried.unwrap_or_default()
+            let (mut known, clock) = (lock(&known), self.clock_of(charge.name()));
+            known.forget_old(clock, ban);
+            let (number, since) = known.carried;
+            known.carried.0 = 0;
+            let age = clock.steady_elapsed(&since).as_millis();
+            let age = u64::try_from(age).unwrap_or(u64::MAX);
+            Carried { number, age }
         });
         AskedOfBans {
             carried: carried.collect(),
@@ -143,11 +142,8 @@ impl Bans {
         found: &[Found],
         states: &[LimitState],
     ) {
-        if !asked
-            .seen
-            .as_ref()
-            .is_some_and(|seen| self.generations.is_current(seen))
-        {
+        let is_current = |seen: &Seen| self.generations.is_current(seen);
+        if !asked.seen.as_ref().is_some_and(is_current) {
             return;
         }
         let each = first.charges().zip(asked.at.iter().zip(found));
@@ -180,20 +176,9 @@ impl Bans {
         }
     }
 
-    /// Returns the knowledge of a demand whose limits may ban the caller.
-    pub(super) fn find(&self, acquire: &Acquire) -> Knowledge {
-        self.banned(acquire, true)
-    }
-
-    /// Returns the refusal of a banned caller while the store cannot be asked.
-    pub(super) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        match self.banned(acquire, false) {
-            Knowledge::Banned(refusal) => Some(refusal),
-            Knowledge::Nothing | Knowledge::Asks => None,
-        }
-    }
-
-    fn banned(&self, acquire: &Acquire, asks_again: bool) -> Knowledge {
+    /// Returns the knowledge of a demand whose limits may ban the caller. `asks_again` is false
+    /// while the store cannot be asked.
+    pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> Knowledge {
         let (mut limits, mut longest) = (List::new(), Duration::ZERO);
         for charge in acquire.charges().filter(|charge| !charge.shadow) {
             let Some(known) = self.get(charge) else {
@@ -233,12 +218,8 @@ impl Bans {
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut Known, charge: &LimiterCharge, ban: Ban| {
             known.forget_old(self.clock_of(charge.name()), ban);
-            known
-                .counted
-                .0
-                .saturating_add(known.carried.0)
-                .saturating_add(1)
-                >= ban.after
+            let before = known.counted.0.saturating_add(known.carried.0);
+            before.saturating_add(1) >= ban.after
         };
         let mut each = self.each_without_room(acquire, refusal).into_iter();
         if each.any(|(charge, ban)| is_last(&mut lock(&self.get_or_make(charge)), charge, ban)) {

@@ -201,12 +201,11 @@ mod logs {
     /// The server answers others: that some calls are late is no outage.
     #[test]
     fn a_burst_is_no_outage() {
-        for (given_up, lines) in [(GivenUp::Overload, 0), (GivenUp::Silence, 1)] {
+        for (late, lines) in [(Late::Overload, 0), (Late::Unsent, 0), (Late::Silence, 1)] {
             let (guard, _) = guard();
-            let error = Error::new(ErrorKind::Timeout).caused_by(given_up);
             let ask = asks([one("ann")]);
-            let logged = levels(|| drop(guard.answer(&ask, Err(error), |_| ())));
-            assert_eq!(logged, vec!["WARN"; lines], "{given_up:?}");
+            let logged = levels(|| drop(guard.answer(&ask, Err(late.error()), |_| ())));
+            assert_eq!(logged, vec!["WARN"; lines], "{late:?}");
             assert_eq!(guard.failing.load(Ordering::Relaxed), lines > 0);
         }
     }

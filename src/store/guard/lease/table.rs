@@ -14,7 +14,7 @@ use crate::{
     limit::LimitSource,
     list::List,
     name::{Name, Text},
-    receipt::{PermitId, Receipt},
+    receipt::PermitId,
     store::guard::{
         Cache, cache,
         clock::{StoreClock, StoreInstant},
@@ -28,7 +28,7 @@ const MOST_LIMITERS: usize = 1 << 16;
 
 pub(crate) struct LeaseTable {
     entries: Cache<Text, Arc<Entry>>,
-    clock: StoreClock,
+    pub(crate) clock: StoreClock,
 }
 
 /// One limiter.
@@ -57,7 +57,7 @@ pub(crate) struct Lease {
     pub(crate) lasts: Duration,
     /// How long the answer took.
     pub(crate) received: Duration,
-    /// The limit when it was taken, with what was left beside it.
+    /// The limit by the grant that took it, with what was left beside it.
     pub(crate) state: LimitState,
     /// The task that ends it in time, also if its limiter is not asked for any more. None without a
     /// runtime: the entry in the store expires by itself.
@@ -82,10 +82,6 @@ impl LeaseTable {
     pub(crate) fn knowing(most: usize, clock: StoreClock) -> Self {
         let entries = cache(most, most);
         Self { entries, clock }
-    }
-
-    pub(crate) fn clock(&self) -> &StoreClock {
-        &self.clock
     }
 
     /// Grants out of the lease, if it has enough.
@@ -148,11 +144,8 @@ impl LeaseTable {
     /// Gives back what this many leases hold and no grant has.
     pub(crate) fn end_first(&self, most: usize) {
         let ended = |(_, entry): (Text, Arc<Entry>)| lock(&entry.0).lease.take();
-        self.entries
-            .iter()
-            .filter_map(ended)
-            .take(most)
-            .for_each(drop);
+        let ended = self.entries.iter().filter_map(ended);
+        ended.take(most).for_each(drop);
     }
 }
 
@@ -301,35 +294,23 @@ impl Lease {
     fn grant(&self, acquire: &Acquire, id: PermitId, left: u32, elapsed: Duration) -> Decision {
         let charge = &acquire.first;
         let answered = elapsed.saturating_sub(self.received);
-        let remaining = acquire
-            .wants_remaining
-            .then_some(self.state.remaining)
-            .flatten();
+        let remaining = self.state.remaining.filter(|_| acquire.wants_remaining);
         let state = LimitState {
             labels: Arc::clone(&charge.labels),
-            permits: self.state.permits,
-            interval: self.state.interval,
             remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
             // What this process holds, and gives back, is not in the store's count.
             next_after: None,
             reset_after: self.state.reset_after.saturating_sub(answered),
-            refused: false,
-            retry_after: None,
-            shadow: false,
-            banned: false,
+            ..self.state
         };
         // The limiter is the lease's, so that a grant allocates none. No call is made for it.
         let limiter = match self.balance.limiter() {
             limiter if limiter.limit == charge.limit() => Arc::clone(limiter),
             _ => charge.limiter.share(),
         };
-        let receipt = Receipt {
-            id,
-            ..charge
-                .receipt_of(limiter, None)
-                .granted(self.state.interval)
-        };
-        let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
+        let receipt = charge.receipt_of(limiter, None);
+        let mut receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
+        (receipt.id, receipt.interval) = (id, self.state.interval);
         let (limits, receipts) = (List::from([state]), List::from([receipt]));
         Decision::Allow(Grant::new(limits, receipts, Source::Lease))
     }

@@ -112,10 +112,7 @@ impl Granted {
     fn move_to(&mut self, interval: i64, now: i64) {
         if interval != self.interval {
             // Parts of another length: their permits count from now on.
-            let all = self
-                .parts
-                .iter()
-                .fold(0, |all: u32, part| all.saturating_add(*part));
+            let all = self.parts.into_iter().fold(0, u32::saturating_add);
             *self = Self::new(self.permits, interval, now);
             self.add(all);
             return;
@@ -129,10 +126,8 @@ impl Granted {
         let count = self.parts.len();
         let passed = usize::try_from(passed).unwrap_or(count).min(count);
         self.parts.rotate_right(passed % count);
-        self.parts
-            .iter_mut()
-            .take(passed)
-            .for_each(|part| *part = 0);
+        let over = self.parts.iter_mut().take(passed);
+        over.for_each(|part| *part = 0);
         self.newest = newest;
         self.ends = end_of(newest, interval);
     }

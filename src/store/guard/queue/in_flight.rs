@@ -8,7 +8,7 @@
 
 use std::{
     collections::VecDeque,
-    error, fmt, future,
+    future,
     pin::Pin,
     sync::{Arc, Mutex},
     time::Duration,
@@ -16,12 +16,8 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{
-    clock::Clock,
-    error::{Error, ErrorKind},
-    name::Name,
-    sync::lock,
-};
+use super::{super::late::Late, reply::take_out};
+use crate::{clock::Clock, error::Error, name::Name, sync::lock};
 
 /// The most calls in flight to a node, and the least bound.
 const MOST: usize = 256;
@@ -130,9 +126,9 @@ impl InFlight {
         loop {
             match self.with(node, |node, now| node.enter(now, waits)) {
                 Entered::Sent(call) => return Ok(self.place(node, call, has_waited)),
-                Entered::Overload => return Err(overload()),
+                Entered::Overload => return Err(Late::Unsent.error()),
                 Entered::Waits(place) => {
-                    let mut place = place.await.map_err(|_| overload())?;
+                    let mut place = place.await.map_err(|_| Late::Unsent.error())?;
                     // It counts from now on, unless it has counted for a deadline: this task may
                     // not have been polled for as long.
                     if let Some(call) = self.with(node, |node, now| node.renew(place.call, now)) {
@@ -221,8 +217,7 @@ impl Node {
 
     /// Takes a call out, and returns when it was sent.
     fn remove(&mut self, call: u64) -> Option<Duration> {
-        let at = self.sent.binary_search_by_key(&call, |(call, _)| *call);
-        self.sent.remove(at.ok()?).map(|(_, sent)| sent)
+        take_out(&mut self.sent, call, |(call, _)| *call).map(|(_, sent)| sent)
     }
 
     /// Restarts the age of a call in flight, under a new number. Returns that number.
@@ -281,26 +276,4 @@ impl Drop for InFlightPlace {
         self.in_flight
             .with(self.node, |node, now| node.leave(call, now));
     }
-}
-
-/// The source of the error of a caller whose call was not sent, so that it took nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unsent;
-
-impl Unsent {
-    pub(crate) fn is_why(error: &Error) -> bool {
-        error::Error::source(error).is_some_and(|source| source.is::<Self>())
-    }
-}
-
-impl fmt::Display for Unsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("more calls are asked for than the server answers in time")
-    }
-}
-
-impl error::Error for Unsent {}
-
-fn overload() -> Error {
-    Error::new(ErrorKind::Timeout).caused_by(Unsent)
 }

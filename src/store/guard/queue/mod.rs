@@ -31,8 +31,8 @@ use std::{
 };
 
 pub(crate) use self::{
-    in_flight::{InFlight, Unsent},
-    reply::while_wanted,
+    in_flight::InFlight,
+    reply::{take_out, while_wanted},
 };
 use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
@@ -156,14 +156,13 @@ impl<S: Calls> Queued<S> {
         acquire: &Acquire,
         was_sent: bool,
     ) -> Result<in_flight::InFlightPlace, Error> {
-        let leaves = || {
-            let _ = acquire.unsent.set(());
-        };
-        let leaving = (!was_sent).then(|| OnDrop::new(leaves));
+        let leaving = OnDrop::new(|| {
+            if !was_sent {
+                let _ = acquire.unsent.set(());
+            }
+        });
         let place = self.in_flight.enter(acquire.first.name(), was_sent).await;
-        if let Some(leaving) = leaving {
-            leaving.disarm();
-        }
+        leaving.disarm();
         place
     }
 
@@ -196,7 +195,7 @@ impl<S: Calls> Queued<S> {
     ///
     /// # Errors
     ///
-    /// Those of the store, and [`Unsent`].
+    /// Those of the store, and [`Late::Unsent`](super::late::Late).
     ///
     /// # Cancel safety
     ///

@@ -19,7 +19,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     Key, Queued, key,
-    reply::{Reply, of_each, while_wanted},
+    reply::{Reply, of_each, take_out, while_wanted},
     wait_queue::LONGEST_RUN,
 };
 use crate::{decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock};
@@ -142,12 +142,8 @@ impl<S: Calls> Drop for RunPlace<'_, S> {
             self.queue.give_back(reply.unread());
         }
         let mut runs = lock(&self.queue.queues.runs);
-        let left = runs.get_mut(self.key).and_then(|run| {
-            let at = run
-                .behind
-                .binary_search_by_key(&self.number, |member| member.number);
-            run.behind.remove(at.ok()?)
-        });
+        let run = runs.get_mut(self.key);
+        let left = run.and_then(|run| take_out(&mut run.behind, self.number, |it| it.number));
         // Not while the table is locked: a runtime may end with its last handle.
         drop(runs);
         if left.is_some() {
@@ -231,7 +227,7 @@ impl<S: Calls> RunCall<S> {
                 };
                 outcome
             }
-            Err(overload) => Err(overload),
+            Err(unsent) => Err(unsent),
         };
         for outcome in of_each(outcome, callers.len()) {
             let Some(member) = self.members.pop_front() else {

@@ -174,10 +174,8 @@ impl WaitQueue {
         } else {
             at..at + 1
         };
-        let doubtful = self
-            .waiters
-            .range(seen)
-            .filter(|waiter| waiter.may_time_out());
+        let seen = self.waiters.range(seen);
+        let doubtful = seen.filter(|waiter| waiter.may_time_out());
         let give_up = doubtful.filter_map(|waiter| waiter.deadline);
         let due = self.due.map(|due| due.saturating_add(later));
         Until::Due(give_up.chain(due).min().unwrap_or(times.now))
@@ -434,13 +432,10 @@ impl Waiter {
 
     /// Returns what the calls in flight may take for it.
     fn owed(&self) -> List<Receipt> {
-        let earlier = self
-            .earlier
-            .iter()
-            .flat_map(|(_, receipts)| receipts)
-            .cloned();
+        let earlier = self.earlier.iter().flat_map(|(_, receipts)| receipts);
         let last = self.call.map(|_| self.acquire.receipts());
-        earlier.chain(last.into_iter().flatten()).collect()
+        let last = last.into_iter().flatten();
+        earlier.cloned().chain(last).collect()
     }
 
     fn take_new_id(&mut self) {

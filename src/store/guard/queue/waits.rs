@@ -185,10 +185,8 @@ impl<S: Calls> Asking<S> {
             return;
         };
         let place = queue.in_flight.enter(&limiter.name, true).await;
-        let until = queue
-            .in_flight
-            .now()
-            .saturating_add(queue.in_flight.bounds.deadline);
+        let in_flight = &queue.in_flight;
+        let until = in_flight.now().saturating_add(in_flight.bounds.deadline);
         let (numbers, callers) = queue.with(&self.key, |waits| waits.ask(self.call, until));
         if callers.is_empty() {
             return;
@@ -196,7 +194,7 @@ impl<S: Calls> Asking<S> {
         self.callers = callers;
         let outcome = match place {
             Ok(_place) => queue.store.acquire_run(&self.callers).await,
-            Err(overload) => Err(overload),
+            Err(unsent) => Err(unsent),
         };
         let mut outcomes = of_each(outcome, numbers.len());
         // What the first is refused for holds for anybody; the others are behind it.

@@ -64,23 +64,26 @@ pub(crate) fn refused(error: &RedisError) -> ConfigError {
     unusable(error.category())
 }
 
+/// Returns whether an address is one over TLS.
+pub(super) fn wants_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
 /// Formats an address without user and password.
 pub(crate) fn shown(info: &ConnectionInfo) -> String {
-    let (scheme, place) = match info.addr() {
-        ConnectionAddr::Tcp(host, port) => ("redis", (host, port)),
-        ConnectionAddr::TcpTls { host, port, .. } => ("rediss", (host, port)),
+    let (scheme, host, port) = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => ("redis", host, port),
+        ConnectionAddr::TcpTls { host, port, .. } => ("rediss", host, port),
         ConnectionAddr::Unix(path) => return format!("redis+unix://{}", path.display()),
         _ => return "an address".to_owned(),
     };
-    let (host, port) = place;
-    let database = match info.redis_settings().db() {
-        0 => String::new(),
-        db => format!("/{db}"),
+    let host = match host.contains(':') {
+        true => &format!("[{host}]"),
+        false => host,
     };
-    if host.contains(':') {
-        format!("{scheme}://[{host}]:{port}{database}")
-    } else {
-        format!("{scheme}://{host}:{port}{database}")
+    match info.redis_settings().db() {
+        0 => format!("{scheme}://{host}:{port}"),
+        db => format!("{scheme}://{host}:{port}/{db}"),
     }
 }
 
@@ -114,7 +117,6 @@ impl ServerAddress {
     }
 
     /// Returns the address of nodes that are `shown` so: which of them a call reaches is not known.
-    #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn several(shown: &Arc<str>, database: i64) -> Self {
         Self {
             address: Some(Arc::clone(shown)),

@@ -150,19 +150,12 @@ impl Connection {
     /// Dropping the future may leave the command executed or not.
     pub(crate) async fn send(&self, command: &Cmd, once: bool) -> Result<Value, Failed> {
         let this = self.once.as_deref().filter(|_| once).unwrap_or(self);
-        let mut earlier = None;
-        loop {
-            let failed = match this.attempt(command).await {
-                Err(failed) => failed,
-                reply => return reply,
-            };
-            match earlier {
-                None if this.may_send_again(&failed.error, once) => {
-                    earlier = Some(failed.unacknowledged && !once);
-                }
-                earlier => return Err(failed.after(earlier == Some(true))),
-            }
-        }
+        let first = match this.attempt(command).await {
+            Err(failed) if this.may_send_again(&failed.error, once) => failed,
+            reply => return reply,
+        };
+        let again = this.attempt(command).await;
+        again.map_err(|last| last.after(first.unacknowledged && !once))
     }
 
     /// Returns whether a command that failed is to be sent again.
@@ -177,10 +170,6 @@ impl Connection {
     }
 
     /// Sends one command, safe to repeat, to a master.
-    #[cfg_attr(
-        not(feature = "cluster"),
-        allow(unused_variables, reason = "only a Cluster has several masters")
-    )]
     pub(crate) async fn send_to(&self, to: To<'_>, command: &Cmd) -> RedisResult<Value> {
         #[cfg(feature = "cluster")]
         if to != To::Any {
@@ -202,7 +191,7 @@ impl Connection {
             Link::Multiplexed(connection, _) => connection.send_packed_command(command).await,
             #[cfg(feature = "cluster")]
             Link::Cluster(connection) => self.in_time(connection.req_packed_command(command)).await,
-            Link::Own(connection) => self.in_time(connection.send(command)).await,
+            Link::Own(send) => self.in_time(send(command)).await,
         };
         // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
@@ -299,11 +288,10 @@ impl Connection {
                 }
             }
         };
-        let outcome = match attempt.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone(),
-            Err(_) => None,
-        };
-        outcome.unwrap_or_else(|| Err(io_error("the attempt to connect was dropped")))
+        match attempt.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(outcome)) => outcome.clone(),
+            _ => Err(io_error("the attempt to connect was dropped")),
+        }
     }
 
     /// Returns whether an attempt will end: its runtime may have been shut down, or may not be
@@ -325,10 +313,8 @@ impl Connection {
         let (slot, number) = (Arc::clone(&self.slot), slot.attempts);
         drop(runtime.spawn(async move {
             let longest = dial.connect_timeout;
-            let outcome = match tokio::time::timeout(longest, source.connect(dial)).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(silent()),
-            };
+            let outcome = tokio::time::timeout(longest, source.connect(dial)).await;
+            let outcome = outcome.unwrap_or_else(|_| Err(silent()));
             let outcome = outcome.map(|link| (link, moment()));
             lock(&slot).settle(number, &outcome);
             report(outcome.is_ok());

@@ -6,8 +6,7 @@ use deadpool_redis::PoolError;
 #[cfg(feature = "cluster")]
 use redis::cluster_async::ClusterConnection;
 use redis::{
-    Cmd, ErrorKind, RedisError, RedisFuture, RedisResult, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
+    Cmd, ErrorKind, RedisError, RedisFuture, RedisResult, Value, aio::MultiplexedConnection,
     io::tcp::TcpSettings,
 };
 use tokio::task::JoinSet;
@@ -30,30 +29,14 @@ pub(super) enum Link {
     ),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
-    Own(Arc<dyn OwnConnection>),
+    Own(Arc<SendOwn>),
 }
 
-/// A connection of the user's, whatever its type.
-pub(crate) trait OwnConnection: Send + Sync {
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> OwnConnection for C {
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_command(command).await })
-    }
-}
+/// Sends a command on a connection of the user's, whatever its type.
+pub(super) type SendOwn = dyn for<'a> Fn(&'a Cmd) -> RedisFuture<'a, Value> + Send + Sync;
 
 /// The master that a command is for. A single server gets all commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(feature = "cluster", feature = "inspect")),
-    allow(
-        dead_code,
-        reason = "only a Cluster has several masters, and only `verify` names slots"
-    )
-)]
 pub(crate) enum To<'a> {
     Any,
     /// The master of a hash slot
@@ -65,6 +48,29 @@ pub(crate) enum To<'a> {
 /// Returns the error for an answer that did not come in time.
 pub(crate) fn silent() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// Waits for the first of several attempts that succeeds; the others are dropped.
+///
+/// # Errors
+///
+/// The last failure, or `failed` where there is none.
+///
+/// # Cancel safety
+///
+/// Dropping it drops all attempts.
+pub(super) async fn first_of<T: 'static, E: 'static>(
+    mut attempts: JoinSet<Result<T, E>>,
+    mut failed: E,
+) -> Result<T, E> {
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(error)) => failed = error,
+            Err(_) => {}
+        }
+    }
+    Err(failed)
 }
 
 /// Returns what a pool has checked out, or the error of redis-rs.

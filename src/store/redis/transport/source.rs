@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use deadpool_redis::Pool;
 #[cfg(feature = "tls")]
 use redis::TlsCertificates;
-use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult};
+use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult, aio::ConnectionLike};
 
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{
     address::{self, ServerAddress},
-    link::{Link, OwnConnection, checked_out},
+    link::{Link, SendOwn, checked_out},
     stream,
 };
 #[cfg(feature = "tls")]
@@ -57,7 +57,6 @@ pub(crate) struct ConnectionSource {
     /// The same nodes, over connections that send nothing twice.
     pub(crate) once: Option<Arc<Self>>,
     /// Set if TLS is used. It is unknown for a pool.
-    #[cfg(feature = "tls")]
     pub(super) wants_tls: bool,
 }
 
@@ -75,7 +74,6 @@ impl ConnectionSource {
             renews: true,
             repeats: false,
             once: None,
-            #[cfg(feature = "tls")]
             wants_tls: true,
         }
     }
@@ -89,8 +87,7 @@ impl ConnectionSource {
         Ok(Self {
             shown: Some(address::shown(&info).into()),
             server: ServerAddress::of(&info),
-            #[cfg(feature = "tls")]
-            wants_tls: tls::is_wanted(&info),
+            wants_tls: address::wants_tls(&info),
             ..{
                 let client = redis::Client::open(info)?;
                 Self::new(move |dial| {
@@ -145,11 +142,16 @@ impl ConnectionSource {
     }
 
     /// Returns the only connection there is as a source.
-    pub(crate) fn own(connection: impl OwnConnection + 'static) -> Self {
-        let own: Arc<dyn OwnConnection> = Arc::new(connection);
+    pub(crate) fn own<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        let own: Arc<SendOwn> = Arc::new(move |command| {
+            let mut connection = connection.clone();
+            Box::pin(async move { connection.req_packed_command(command).await })
+        });
         Self {
             renews: false,
-            #[cfg(feature = "tls")]
             wants_tls: false,
             ..Self::new(move |_| std::future::ready(Ok(Link::Own(Arc::clone(&own)))))
         }

@@ -25,7 +25,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::link::Link;
+use super::link::{Link, first_of};
 use crate::store::guard::breaker::{NodeTraffic, WatchedConnection};
 
 /// Connects to the server at a client's address.
@@ -72,15 +72,7 @@ async fn connect_to_any(host: &str, port: u16, settings: &TcpSettings) -> io::Re
     for address in lookup_host((host, port)).await? {
         attempts.spawn(connect_to(address, settings.clone()));
     }
-    let mut failed = io::Error::other("no address found for host");
-    while let Some(attempt) = attempts.join_next().await {
-        match attempt {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failed = error,
-            Err(_) => {}
-        }
-    }
-    Err(failed)
+    first_of(attempts, io::Error::other("no address found for host")).await
 }
 
 async fn connect_to(address: SocketAddr, settings: TcpSettings) -> io::Result<TcpStream> {

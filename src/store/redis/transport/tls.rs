@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, ConnectionInfo, ErrorKind as RedisKind, RedisError, TlsCertificates};
+use redis::{ErrorKind as RedisKind, RedisError, TlsCertificates};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::{CryptoProvider, ring},
@@ -18,10 +18,6 @@ pub(super) fn choose_provider() {
         // Fails only if another provider was installed meanwhile.
         let _ = ring::default_provider().install_default();
     }
-}
-
-pub(super) fn is_wanted(info: &ConnectionInfo) -> bool {
-    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 /// Returns at once what would fail each connection: an invalid certificate, or a key of another

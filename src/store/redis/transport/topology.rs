@@ -23,7 +23,7 @@ mod cluster {
 
     use super::{
         super::{
-            address::ServerAddress,
+            address::{ServerAddress, wants_tls},
             link::{Link, To, tcp_settings},
             source::{ConnectionSource, Dial},
         },
@@ -64,8 +64,7 @@ mod cluster {
                 server: ServerAddress::several(&shown, 0),
                 is_cluster: true,
                 repeats: retries > 0,
-                #[cfg(feature = "tls")]
-                wants_tls: nodes.iter().any(super::super::tls::is_wanted),
+                wants_tls: nodes.iter().any(wants_tls),
                 ..ConnectionSource::new(move |dial| {
                     let client = client(&nodes, retries, &dial);
                     async move { client?.get_async_connection().await.map(Link::Cluster) }
@@ -131,12 +130,10 @@ mod sentinel {
     };
     use tokio::task::JoinSet;
 
-    #[cfg(feature = "tls")]
-    use super::super::tls;
     use super::{
         super::{
-            address::ServerAddress,
-            link::{Link, checked_out, io_error, tcp_settings},
+            address::{ServerAddress, wants_tls},
+            link::{Link, checked_out, first_of, io_error, tcp_settings},
             source::{ConnectionSource, Dial},
             stream,
         },
@@ -169,8 +166,7 @@ mod sentinel {
         Ok(ConnectionSource {
             server: ServerAddress::several(&shown, sentinels.settings.db()),
             shown: Some(shown),
-            #[cfg(feature = "tls")]
-            wants_tls: sentinels.tls.is_some() || sentinels.addresses.iter().any(tls::is_wanted),
+            wants_tls: sentinels.tls.is_some() || sentinels.addresses.iter().any(wants_tls),
             ..ConnectionSource::new(move |dial| {
                 let sentinels = Arc::clone(&sentinels);
                 async move {
@@ -223,21 +219,9 @@ mod sentinel {
                 let mut sentinel = self.client(address, dial)?;
                 lookups.spawn(async move { sentinel.async_get_client().await });
             }
-            let mut failed = io_error("no sentinel answers");
-            while let Some(lookup) = lookups.join_next().await {
-                match lookup {
-                    Ok(Ok(master)) => return Ok(master),
-                    Ok(Err(error)) => failed = error,
-                    Err(_) => {}
-                }
-            }
-            Err(failed)
+            first_of(lookups, io_error("no sentinel answers")).await
         }
 
-        #[cfg_attr(
-            not(feature = "tls"),
-            allow(unused_variables, reason = "the certificates are in it")
-        )]
         fn client(&self, address: &ConnectionInfo, dial: &Dial) -> RedisResult<SentinelClient> {
             let mut builder =
                 SentinelClientBuilder::new([address.addr().clone()], &self.master_name, MASTER)?
@@ -263,7 +247,7 @@ mod sentinel {
             }
             #[cfg(feature = "tls")]
             if let Some(certificates) = &dial.certificates {
-                if tls::is_wanted(address) {
+                if wants_tls(address) {
                     builder = builder.set_client_to_sentinel_certificates(certificates.clone());
                 }
                 if self.tls.is_some() {

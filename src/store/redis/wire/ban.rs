@@ -21,52 +21,6 @@ use crate::{
     },
 };
 
-pub(crate) static SLIDING_LOG: Loaded = lua!(
-    "ban/sliding_log":
-    "lib/decide.lua",
-    "lib/state.lua",
-    "sliding_log/entries.lua",
-    "sliding_log/acquire_list.lua",
-    "ban/acquire.lua"
-);
-/// Carries out several calls of `SLIDING_LOG`, each by itself.
-pub(crate) static BATCH: Loaded = lua!(
-    "ban/sliding_log_batch":
-    "lib/decide.lua",
-    "lib/decide.lua",
-    "lib/state.lua",
-    "sliding_log/entries.lua",
-    "sliding_log/acquire_list.lua",
-    "ban/acquire.lua",
-    "ban/acquire_batch.lua"
-);
-pub(crate) static SLOTS: Loaded = lua!(
-    "ban/slots":
-    "lib/decide.lua",
-    "lib/state.lua",
-    "sliding_log/entries.lua",
-    "slots/entries.lua",
-    "sliding_log/acquire_list.lua",
-    "ban/acquire.lua"
-);
-pub(crate) static FIXED_WINDOW: Loaded = lua!(
-    "ban/fixed_window":
-    "lib/decide.lua",
-    "lib/state.lua",
-    "lib/callers.lua",
-    "fixed_window/state.lua",
-    "fixed_window/acquire.lua",
-    "ban/acquire.lua"
-);
-pub(crate) static GCRA: Loaded = lua!(
-    "ban/gcra":
-    "lib/decide.lua",
-    "lib/state.lua",
-    "lib/callers.lua",
-    "gcra/state.lua",
-    "gcra/acquire_run.lua",
-    "ban/acquire.lua"
-);
 pub(crate) static VERBS: Loaded = lua!("ban/verbs": "ban/verbs.lua");
 
 /// Returns the keys of a limiter's strikes and its ban.
@@ -111,9 +65,9 @@ pub(crate) fn acquire(
     command
 }
 
-/// Returns the command that carries out these of `SLIDING_LOG`: see `lua/ban/acquire_batch.lua`.
-/// `None` for one of another shape.
-pub(super) fn batch<'a>(commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
+/// Returns the command that carries out these: see `lua/ban/acquire_batch.lua`. `None` for one of
+/// another shape.
+pub(super) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
     let calls: Option<Vec<_>> = commands.map(format::pieces).collect();
     let calls = calls?;
     let each = calls.iter().map(|pieces| {
@@ -122,7 +76,7 @@ pub(super) fn batch<'a>(commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> 
     });
     let (keys, arguments): (Vec<_>, Vec<_>) = each.collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let count = |parts: &[&[&[u8]]]| parts.iter().map(|part| part.len()).sum::<usize>();
-    let mut command = BATCH.start(count(&keys), 2 * calls.len() + count(&arguments));
+    let mut command = script.start(count(&keys), 2 * calls.len() + count(&arguments));
     command.arg(&keys);
     for (keys, arguments) in keys.into_iter().zip(arguments) {
         command.arg((keys.len(), arguments.len())).arg(arguments);
@@ -193,7 +147,6 @@ fn refused(charge: &LimiterCharge, &[.., rate, interval]: &[i64; 6]) -> Answer {
 }
 
 /// Returns when a stored ban ends, in milliseconds since the epoch.
-#[cfg(feature = "inspect")]
 pub(crate) fn until(ban: &[u8]) -> Option<i64> {
     str::from_utf8(ban).ok()?.split(' ').next()?.parse().ok()
 }
@@ -211,10 +164,5 @@ pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<ScriptCall> {
     optional(&mut command, ask.at(name).now);
     command.arg(verb);
     optional(&mut command, millis);
-    Some(ScriptCall {
-        script: &VERBS,
-        command,
-        once: false,
-        callers: 0,
-    })
+    Some(ScriptCall::new(&VERBS, command, 0, false))
 }

@@ -35,8 +35,6 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
     banning: None,
     verbs: &VERBS,
-    is_idempotent: false,
-    takes_lists: false,
     taken: Some(TAKEN),
     brief,
     settle,
@@ -55,12 +53,8 @@ fn brief(
     let calendar = run.first()?.first.name().counting().calendar?;
     let now = ask.now.unwrap_or_else(|| millis(&SystemClock));
     let windows = calendar.windows(i64::try_from(now).unwrap_or(i64::MAX));
-    let call = ScriptCall {
-        script: &ACQUIRE,
-        command: acquire(run, windows, ask)?,
-        once: true,
-        callers: run.len(),
-    };
+    let command = acquire(run, windows, ask)?;
+    let call = ScriptCall::new(&ACQUIRE, command, run.len(), true);
     Some((call, |reply, run, _| read(reply, run)))
 }
 

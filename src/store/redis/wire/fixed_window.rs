@@ -1,7 +1,6 @@
 //! A fixed window in Redis: `lua/fixed_window/`. Pure.
 
 use super::{
-    ban,
     format::given,
     script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
     verbs,
@@ -15,6 +14,8 @@ pub(crate) static ACQUIRE: Loaded = lua!(
     "fixed_window/state.lua",
     "fixed_window/acquire.lua"
 );
+pub(crate) static BANNING: Loaded =
+    lua!("ban/fixed_window": "lib/decide.lua", [ACQUIRE], "ban/acquire.lua");
 pub(crate) static VERBS: Loaded = lua!(
     "fixed_window/verbs":
     "lib/state.lua",
@@ -25,10 +26,8 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
-    banning: Some(&ban::FIXED_WINDOW),
+    banning: Some(&BANNING),
     verbs: &VERBS,
-    is_idempotent: false,
-    takes_lists: false,
     taken: None,
     brief: |_, _, _| None,
     settle,

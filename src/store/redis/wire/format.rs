@@ -84,13 +84,11 @@ pub(crate) fn member(id: PermitId, permits: u32) -> [u8; 21] {
 
 /// Returns whether a Redisson has written members of this size: 8 bytes (3.13.3 to 3.16.3), 20
 /// (3.16.4 to 3.16.8), 13 (3.17.0 to 3.20.x) and 21 (since 3.21.0).
-#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn is_member_size(size: usize) -> bool {
     matches!(size, 8 | 13 | 20 | 21)
 }
 
 /// Returns the permits that a member holds; `None` for one that no Redisson wrote.
-#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn permits(member: &[u8]) -> Option<u32> {
     let (_, permits) = member.split_last_chunk()?;
     is_member_size(member.len()).then(|| u32::from_le_bytes(*permits))
@@ -179,58 +177,42 @@ pub(super) fn acquire_alike(
 /// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for
 /// one of another shape.
 pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
-    let mut calls = Vec::with_capacity(commands.size_hint().0);
+    let mut all = Vec::with_capacity(commands.size_hint().0);
     for command in commands {
-        calls.push(Pieces::of(command)?);
+        all.push(pieces(command)?);
     }
-    let mut rows: Vec<&Pieces<'_>> = Vec::new();
+    // EVALSHA, the hash and the number of keys; the keys; seven arguments that calls may share, and
+    // two that they do not.
+    let mut calls = Vec::with_capacity(all.len());
+    for pieces in &all {
+        let (rest, own) = pieces.split_last_chunk::<2>()?;
+        let (rest, row) = rest.split_last_chunk::<7>()?;
+        let keys = rest.get(3..).filter(|keys| !keys.is_empty())?;
+        calls.push((keys, row.as_slice(), own.as_slice()));
+    }
+    let mut rows = Vec::new();
     let numbers: Vec<_> = calls
         .iter()
-        .map(|call| {
-            let known = rows.iter().position(|row| row.has_row_of(call));
+        .map(|(keys, row, _)| {
+            let row = (keys.len(), *row);
+            let known = rows.iter().position(|known| *known == row);
             known.unwrap_or_else(|| {
-                rows.push(call);
+                rows.push(row);
                 rows.len() - 1
             })
         })
         .collect();
-    let keys = calls.iter().map(|call| call.keys().len()).sum();
+    let keys = calls.iter().map(|(keys, ..)| keys.len()).sum();
     let mut command = script.start(keys, 1 + 8 * rows.len() + 3 * calls.len());
-    command.arg(calls.iter().map(Pieces::keys).collect::<Vec<_>>());
+    command.arg(calls.iter().map(|(keys, ..)| *keys).collect::<Vec<_>>());
     command.arg(rows.len());
-    for row in rows {
-        command.arg(row.keys().len()).arg(row.row());
+    for (keys, row) in rows {
+        command.arg(keys).arg(row);
     }
-    for (call, number) in calls.iter().zip(numbers) {
-        command.arg(number).arg(call.own());
+    for ((.., own), number) in calls.into_iter().zip(numbers) {
+        command.arg(number).arg(own);
     }
     Some(command)
-}
-
-/// The pieces of a command of `sliding_log/acquire.lua`: EVALSHA, the hash and the number of keys;
-/// the keys; seven arguments that calls may share, and two that they do not.
-struct Pieces<'a>(SmallVec<[&'a [u8]; 17]>);
-
-impl<'a> Pieces<'a> {
-    fn of(command: &'a Cmd) -> Option<Self> {
-        pieces(command).filter(|pieces| pieces.len() > 12).map(Self)
-    }
-
-    fn keys(&self) -> &[&'a [u8]] {
-        &self.0[3..self.0.len() - 9]
-    }
-
-    fn row(&self) -> &[&'a [u8]] {
-        &self.0[self.0.len() - 9..self.0.len() - 2]
-    }
-
-    fn own(&self) -> &[&'a [u8]] {
-        &self.0[self.0.len() - 2..]
-    }
-
-    fn has_row_of(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len() && self.row() == other.row()
-    }
 }
 
 /// Returns the pieces of any command.

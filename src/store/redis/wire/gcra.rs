@@ -3,7 +3,6 @@
 use redis::{Cmd, Value};
 
 use super::{
-    ban,
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
     script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
@@ -32,6 +31,8 @@ pub(crate) static ACQUIRE_RUN: Loaded = lua!(
     "gcra/state.lua",
     "gcra/acquire_run.lua"
 );
+pub(crate) static BANNING: Loaded =
+    lua!("ban/gcra": "lib/decide.lua", [ACQUIRE_RUN], "ban/acquire.lua");
 pub(crate) static VERBS: Loaded = lua!(
     "gcra/verbs":
     "lib/state.lua",
@@ -42,10 +43,8 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_RUN,
-    banning: Some(&ban::GCRA),
+    banning: Some(&BANNING),
     verbs: &VERBS,
-    is_idempotent: false,
-    takes_lists: false,
     taken: Some(|at, given| Taken::Tat(Tat { at, given })),
     brief,
     settle,
@@ -62,12 +61,8 @@ fn brief(
     };
     // A differing limit that is to be left for now is not found by this script.
     let lone = Lone::new(&caller.first).filter(|_| rewrites(&caller.first))?;
-    let call = ScriptCall {
-        script: &ACQUIRE,
-        command: lone.command(caller.first.name(), ask.client_id, ask.now),
-        once: true,
-        callers: 1,
-    };
+    let command = lone.command(caller.first.name(), ask.client_id, ask.now);
+    let call = ScriptCall::new(&ACQUIRE, command, 1, true);
     Some((call, |reply, run, _| {
         let lone = run.first().and_then(|caller| Lone::new(&caller.first));
         let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
@@ -149,8 +144,8 @@ impl Lone {
         let mut command = ACQUIRE.start(1, 3);
         command.arg(key);
         optional(&mut command, now);
-        command.arg(&packed([self.limit.interval, self.limit.rate]));
-        command.arg(&packed([cost, self.pace.whole() - cost]));
+        command.arg(packed([self.limit.interval, self.limit.rate]).as_flattened());
+        command.arg(packed([cost, self.pace.whole() - cost]).as_flattened());
         command
     }
 
@@ -187,12 +182,8 @@ impl Lone {
 }
 
 /// Packs numbers as the scripts keep them: doubles, little-endian. All are whole and below 2^53.
-fn packed(numbers: [i64; 2]) -> [u8; 16] {
-    let [first, second] = numbers.map(|number| (number as f64).to_le_bytes());
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first);
-    bytes[8..].copy_from_slice(&second);
-    bytes
+fn packed(numbers: [i64; 2]) -> [[u8; 8]; 2] {
+    numbers.map(|number| (number as f64).to_le_bytes())
 }
 
 /// Reads whole numbers; `None` if one is not whole.
@@ -200,16 +191,12 @@ fn doubles(text: &[u8]) -> Option<List<i64>> {
     let (doubles, []) = text.as_chunks::<8>() else {
         return None;
     };
-    let mut numbers = List::new();
-    for double in doubles {
+    let numbers = doubles.iter().map(|double| {
         let number = f64::from_le_bytes(*double);
-        let whole = number.fract() == 0.0 && number.abs() <= MOST;
-        if !whole {
-            return None;
-        }
-        numbers.push(number as i64);
-    }
-    Some(numbers)
+        let is_whole = number.fract() == 0.0 && number.abs() <= MOST;
+        is_whole.then_some(number as i64)
+    });
+    numbers.collect()
 }
 
 /// 2^53: doubles below it are exact.

@@ -17,11 +17,9 @@ use std::ptr;
 
 use redis::{RedisError, ServerErrorKind};
 
-#[cfg(any(test, feature = "inspect"))]
-pub(crate) use self::format::{is_member_size, permits};
 use self::script::{Script, ScriptCall, Scripts};
 pub(crate) use self::{
-    format::{acquire, keys, own_keys, tag, values},
+    format::{acquire, is_member_size, keys, own_keys, permits, tag, values},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::Ask,
 };
@@ -48,11 +46,18 @@ pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
     scripts(slotted.unwrap_or(&acquire.first).name())
 }
 
+/// Returns whether a call for these must not be sent twice: one of the grants has no entry of its
+/// own.
+pub(crate) fn is_sent_once(acquire: &Acquire) -> bool {
+    let mut charges = acquire.charges();
+    charges.any(|charge| !charge.name().tells_grants_apart())
+}
+
 /// Returns the script that carries out several calls of this one, if there is one.
 pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
     let batches: [[&'static Script; 2]; 2] = [
         [&sliding_log::ACQUIRE, &sliding_log::ACQUIRE_BATCH],
-        [&ban::SLIDING_LOG, &ban::BATCH],
+        [&sliding_log::BANNING, &sliding_log::BANNING_BATCH],
     ];
     let mut batches = batches.into_iter();
     batches.find_map(|[one, several]| ptr::eq(script, one).then_some(several))
@@ -62,42 +67,37 @@ pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
 pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> Option<ScriptCall> {
     let script = batch_of(calls.clone().next()?.script)?;
     let commands = calls.clone().map(|call| &call.command);
-    let command = match ptr::eq(script, &*ban::BATCH) {
-        true => ban::batch(commands)?,
+    let command = match ptr::eq(script, &*sliding_log::BANNING_BATCH) {
+        true => ban::batch(script, commands)?,
         false => format::batch(script, commands)?,
     };
-    Some(ScriptCall {
-        script,
-        command,
-        // A caller may have left and given back: if it is lost, those that still wait go alone.
-        once: true,
-        callers: calls.map(|call| call.callers).sum(),
-    })
+    let callers = calls.map(|call| call.callers).sum();
+    // Once: a caller may have left and given back. If it is lost, those that still wait go alone.
+    Some(ScriptCall::new(script, command, callers, true))
 }
 
 /// Returns every script that a limiter can need.
-#[cfg(any(test, feature = "inspect"))]
 pub(crate) fn all() -> [&'static Script; 20] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
         &sliding_log::ACQUIRE_LIST,
         &sliding_log::ACQUIRE_SEVERAL,
+        &sliding_log::BANNING,
+        &sliding_log::BANNING_BATCH,
         &sliding_log::VERBS,
         &slots::ACQUIRE_LIST,
+        &slots::BANNING,
         &slots::VERBS,
         &fixed_window::ACQUIRE,
+        &fixed_window::BANNING,
         &fixed_window::VERBS,
         &gcra::ACQUIRE,
         &gcra::ACQUIRE_RUN,
+        &gcra::BANNING,
         &gcra::VERBS,
         &calendar::ACQUIRE,
         &calendar::VERBS,
-        &ban::SLIDING_LOG,
-        &ban::BATCH,
-        &ban::SLOTS,
-        &ban::FIXED_WINDOW,
-        &ban::GCRA,
         &ban::VERBS,
     ]
 }
@@ -134,6 +134,6 @@ fn unquoted(error: RedisError) -> RedisError {
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
 pub(crate) fn go_together(a: &Name, b: &Name, is_cluster: bool) -> bool {
-    let lists = [a, b].iter().all(|name| scripts(name).takes_lists);
+    let lists = [a, b].iter().all(|name| name.algorithm().has_log());
     lists && (!is_cluster || tag(a) == tag(b))
 }

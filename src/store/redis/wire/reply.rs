@@ -23,21 +23,13 @@ pub(super) fn answer_by(
     now: Now,
     [remaining, wait, next, reset]: [i64; 4],
 ) -> Answer {
-    Answer {
-        verdict,
+    let answer = Answer {
         remaining,
-        wait,
         next,
         reset,
-        now,
-        rate: limit.rate,
-        interval: limit.interval,
-        changed: Changed::Nothing,
-        repaired: 0,
-        taken: None,
-        estimated: false,
-        banned: false,
-    }
+        ..Answer::new(limit, Changed::Nothing, now)
+    };
+    answer.for_caller(verdict, wait)
 }
 
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter,
@@ -69,23 +61,20 @@ pub(crate) fn read_answers(
     for (&[status, wait], &[remaining, reset, rate, interval, changed, repaired, next]) in
         outcomes.iter().zip(states)
     {
-        let verdict = verdict(status)?;
-        answers.push(Answer {
-            verdict,
-            remaining,
-            wait,
-            // For a refused caller the wait says it.
-            next: if verdict == Verdict::Granted { next } else { 0 },
-            reset,
-            now: Now::millis(now),
+        let limit = StoredLimit {
             rate,
             interval,
-            changed: change(changed),
+            ..StoredLimit::default()
+        };
+        let answer = Answer {
+            remaining,
+            next,
+            reset,
             repaired,
             taken,
-            estimated: false,
-            banned: false,
-        });
+            ..Answer::new(&limit, change(changed), Now::millis(now))
+        };
+        answers.push(answer.for_caller(verdict(status)?, wait));
     }
     Ok(answers)
 }

@@ -32,10 +32,6 @@ pub(crate) struct Scripts {
     pub(crate) banning: Option<&'static Loaded>,
     /// Carries out the verbs: see `lua/lib/verbs.lua`.
     pub(crate) verbs: &'static Loaded,
-    /// Set if an acquire may be sent twice, because each grant is an entry of its own.
-    pub(crate) is_idempotent: bool,
-    /// Set if one call decides for limiters of several names.
-    pub(super) takes_lists: bool,
     /// Reads what receipts keep, if a reply ends with two numbers for that.
     pub(crate) taken: Option<ReadTaken>,
     /// Makes the call of a cheaper script for these callers, if one can decide.
@@ -82,14 +78,13 @@ impl Ask<'_> {
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;
 
-/// Names a script, and joins its files of `lua/` at compile time. Which, the last of them says: see
-/// `lua/README.md`.
+/// Names a script, and joins its text, of files of `lua/` and of the `[SCRIPT]` that it contains.
+/// Which, the last file says: see `lua/README.md`.
 macro_rules! lua {
-    ($name:literal: $($file:literal),+) => {
-        Loaded::new(|| {
-            let text = concat!($(include_str!(concat!("../../../../lua/", $file))),+);
-            Script::new($name, text)
-        })
+    (@ [$script:expr]) => { $script.text() };
+    (@ $file:literal) => { include_str!(concat!("../../../../lua/", $file)) };
+    ($name:literal: $($part:tt),+) => {
+        Loaded::new(|| Script::new($name, [$(lua!(@ $part)),+].concat()))
     };
 }
 pub(crate) use lua;
@@ -107,6 +102,16 @@ pub(crate) struct ScriptCall {
 }
 
 impl ScriptCall {
+    /// Returns a call for so many callers, which is sent `once` or may be sent again.
+    pub(crate) fn new(script: &'static Script, command: Cmd, callers: usize, once: bool) -> Self {
+        Self {
+            script,
+            command,
+            once,
+            callers,
+        }
+    }
+
     /// Sends it by its hash: one command. A server that lacks the script gets it by SCRIPT LOAD,
     /// and the hash again; where that is refused, the text itself is run.
     ///
@@ -183,29 +188,29 @@ const MOST_WORDS: usize = 20;
 pub(crate) struct Script {
     /// The name that observers receive.
     name: &'static str,
-    text: &'static str,
+    text: String,
     sha1: String,
 }
 
 impl Script {
-    pub(crate) fn new(name: &'static str, text: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str, text: impl Into<String>) -> Self {
+        let text = text.into();
         Self {
             name,
+            sha1: redis::Script::new(&text).get_hash().to_owned(),
             text,
-            sha1: redis::Script::new(text).get_hash().to_owned(),
         }
     }
 
     /// Returns the command that loads it into a server without running it.
     pub(crate) fn load(&self) -> Cmd {
         let mut command = redis::cmd("SCRIPT");
-        command.arg("LOAD").arg(self.text);
+        command.arg("LOAD").arg(&self.text);
         command
     }
 
-    #[cfg(any(test, feature = "inspect"))]
-    pub(crate) fn text(&self) -> &'static str {
-        self.text
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Returns whether a call names it, by hash or text.
@@ -233,7 +238,7 @@ impl Script {
 
     /// Returns the same command with the script's text.
     pub(crate) fn whole(&self, command: &Cmd) -> Cmd {
-        calling("EVAL", self.text, command)
+        calling("EVAL", &self.text, command)
     }
 
     /// Returns the same command for this script, by its hash.

@@ -3,7 +3,6 @@
 use redis::Value;
 
 use super::{
-    ban,
     format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
     script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
@@ -21,37 +20,29 @@ use crate::{
 
 /// Decides the usual case of callers that are alike with few commands, and contains `ACQUIRE_LIST`
 /// for all others.
-pub(crate) static ACQUIRE: Loaded = lua!(
-    "sliding_log/acquire":
-    "sliding_log/acquire.lua",
-    "lib/state.lua",
-    "sliding_log/entries.lua",
-    "sliding_log/acquire_list.lua"
-);
+pub(crate) static ACQUIRE: Loaded =
+    lua!("sliding_log/acquire": "sliding_log/acquire.lua", [ACQUIRE_LIST]);
 /// Carries out several calls of `ACQUIRE`, each by itself.
 pub(crate) static ACQUIRE_BATCH: Loaded = lua!(
     "sliding_log/acquire_batch":
     "lib/decide.lua",
-    "sliding_log/acquire.lua",
-    "lib/state.lua",
-    "sliding_log/entries.lua",
-    "sliding_log/acquire_list.lua",
+    [ACQUIRE],
     "sliding_log/acquire_batch.lua"
 );
 /// Decides the usual case of one caller of several limiters, and contains `ACQUIRE_LIST`, too.
-pub(crate) static ACQUIRE_SEVERAL: Loaded = lua!(
-    "sliding_log/acquire_several":
-    "sliding_log/acquire_several.lua",
-    "lib/state.lua",
-    "sliding_log/entries.lua",
-    "sliding_log/acquire_list.lua"
-);
+pub(crate) static ACQUIRE_SEVERAL: Loaded =
+    lua!("sliding_log/acquire_several": "sliding_log/acquire_several.lua", [ACQUIRE_LIST]);
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "sliding_log/acquire_list":
     "lib/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
+pub(crate) static BANNING: Loaded =
+    lua!("ban/sliding_log": "lib/decide.lua", [ACQUIRE_LIST], "ban/acquire.lua");
+/// Carries out several calls of `BANNING`, each by itself.
+pub(crate) static BANNING_BATCH: Loaded =
+    lua!("ban/sliding_log_batch": "lib/decide.lua", [BANNING], "ban/acquire_batch.lua");
 pub(crate) static VERBS: Loaded = lua!(
     "sliding_log/verbs":
     "lib/state.lua",
@@ -62,10 +53,8 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
-    banning: Some(&ban::SLIDING_LOG),
+    banning: Some(&BANNING),
     verbs: &VERBS,
-    is_idempotent: true,
-    takes_lists: true,
     taken: None,
     brief,
     settle: |receipt, keep, ask| Some(settle(&VERBS, receipt, keep, ask)),
@@ -77,12 +66,7 @@ fn brief(
     rewrites: &dyn Fn(&LimiterCharge) -> bool,
     ask: Ask<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
-    let call = |script: &'static Script, command| ScriptCall {
-        script,
-        command,
-        once: false,
-        callers: run.len(),
-    };
+    let call = |script, command| ScriptCall::new(script, command, run.len(), false);
     match run {
         [caller] if takes_several(caller) => {
             let limiters: List<_> = caller.charges().map(|it| (it, rewrites(it))).collect();

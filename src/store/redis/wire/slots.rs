@@ -1,7 +1,6 @@
 //! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
 
 use super::{
-    ban,
     script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
     sliding_log,
 };
@@ -14,6 +13,8 @@ pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "slots/entries.lua",
     "sliding_log/acquire_list.lua"
 );
+pub(crate) static BANNING: Loaded =
+    lua!("ban/slots": "lib/decide.lua", [ACQUIRE_LIST], "ban/acquire.lua");
 /// For `settle` alone: the other verbs write no grants.
 pub(crate) static VERBS: Loaded = lua!(
     "slots/verbs":
@@ -26,10 +27,8 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
-    banning: Some(&ban::SLOTS),
+    banning: Some(&BANNING),
     verbs: &sliding_log::VERBS,
-    is_idempotent: false,
-    takes_lists: true,
     taken: None,
     brief: |_, _, _| None,
     settle,

@@ -113,10 +113,5 @@ pub(crate) fn start(
 ) -> ScriptCall {
     let mut command = script.start(keys.len(), 8);
     command.arg(keys).arg(verb);
-    ScriptCall {
-        script,
-        command,
-        once,
-        callers: 0,
-    }
+    ScriptCall::new(script, command, 0, once)
 }

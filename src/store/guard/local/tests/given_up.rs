@@ -3,13 +3,12 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::{macros::logged::levels, receipt::TakenFrom, store::guard::deadline::GivenUp};
+use crate::{macros::logged::levels, receipt::TakenFrom, store::guard::late::Late};
 
 /// Returns one whose server is silent, so that every call is given up.
 fn silent(policy: Option<FailurePolicy>) -> World {
     let world = World::new(FailurePolicy::local(0.5));
-    let error = Error::new(ErrorKind::Timeout).caused_by(GivenUp::Silence);
-    world.guard.inner.fail(Some(error));
+    world.guard.inner.fail(Some(Late::Silence.error()));
     World { policy, ..world }
 }
 

@@ -6,7 +6,7 @@ use super::{
     server::DEADLINE,
     world::{BOUNDS, Caller, World},
 };
-use crate::{clock::Clock, error::ErrorKind, store::guard::queue::Unsent};
+use crate::{clock::Clock, store::guard::late::Late};
 
 /// What became of the callers of a burst.
 #[derive(Default)]
@@ -32,9 +32,7 @@ fn burst(world: &mut World, mut callers: Vec<Caller>, a_millisecond: usize) -> F
             match outcome {
                 Some(Ok(_)) => fates.decided += 1,
                 Some(Err(error)) => {
-                    assert_eq!(error.kind(), ErrorKind::Timeout);
-                    let source = std::error::Error::source(&error);
-                    assert!(source.is_some_and(|source| source.is::<Unsent>()));
+                    assert_eq!(Late::of(&error), Some(Late::Unsent));
                     fates.overloaded += 1;
                 }
                 None if caller.is_late(now) => {

@@ -1,0 +1,41 @@
+//! Why a call has no answer in time.
+
+use std::{error, fmt};
+
+use crate::error::{Error, ErrorKind};
+
+/// The source of the error of a caller that has no answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// It was given up at its deadline, and nothing came in from the server meanwhile
+    Silence,
+    /// It was given up at its deadline, and the server answered others
+    Overload,
+    /// Its call was not sent, so that it took nothing
+    Unsent,
+}
+
+impl Late {
+    /// Returns why the caller that got this error has no answer in time, if that is so.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        let source = error::Error::source(error)?;
+        source.downcast_ref().copied()
+    }
+
+    /// Returns the error that it is the source of.
+    pub(crate) fn error(self) -> Error {
+        Error::new(ErrorKind::Timeout).caused_by(self)
+    }
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silence => "nothing came in from the server",
+            Self::Overload => "the server answers other calls, but not all of them in time",
+            Self::Unsent => "more calls are asked for than the server answers in time",
+        })
+    }
+}
+
+impl error::Error for Late {}
