@@ -183,9 +183,13 @@ for caller = 1, reply and not banned and reply[1] == 1 and callers or 0 do
     if not ban.after or ban.first > 0 then
       -- It has no ban, or has banned this caller.
     elseif status == 1 and ban.count > 0 then
-      -- Refused, and granted when it came again.
-      ban.count = ban.count
-        - call('ZREM', ban.strikes, id .. struct.pack('<I4', 1))
+      -- Refused, and granted when it came again. One that is too old has not been counted.
+      local member = id .. struct.pack('<I4', 1)
+      local score = call('ZSCORE', ban.strikes, member)
+      if score then
+        call('ZREM', ban.strikes, member)
+        ban.count = ban.count - (score + 0 > now - ban.within and 1 or 0)
+      end
     elseif status == 0 and not above_rate and is_last and strike(ban, id, 1, 0, wait) then
       ban.first = caller
     end

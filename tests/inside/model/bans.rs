@@ -350,14 +350,12 @@ impl Stage {
                 .filter(|(limiter, _)| which(limiter))
                 .map(|(_, pair)| (&mut pair.model as &mut LimiterState, each));
             let mut answers = List::from(decide_all(limiters, &asked, now).unwrap());
-            // While a ban is in force, what was granted before changes no record.
-            let mut untouched = records.clone();
-            let judged = if is_banned {
-                &mut untouched
-            } else {
-                &mut records
+            // While a ban refuses the list, no refusal counts: the bans in force alone are seen.
+            let in_force = |(ban, record): (&Option<Ban>, &Record)| {
+                ban.filter(|_| !is_banned || record.in_force(now).is_some())
             };
-            ban::judge(&asked, &terms, judged, &mut answers, now);
+            let terms: List<_> = terms.iter().zip(&records).map(in_force).collect();
+            ban::judge(&asked, &terms, &mut records, &mut answers, now);
             answers
         };
         for (limiter, record) in list.which.iter().zip(records) {
@@ -402,4 +400,26 @@ proptest! {
             stage.take(step);
         }
     }
+}
+
+/// A call comes again when its refusal counts no more, and is granted: another refusal still counts.
+#[test]
+fn a_refusal_that_is_too_old_is_forgiven_for_nothing() {
+    let ban = Ban::after(4).within(Duration::from_millis(700));
+    let mut stage = Stage::new([None, Some(ban)]);
+    let take = |permits: u32| Step::Acquire {
+        which: [false, true],
+        shadow: [false; 2],
+        callers: vec![(false, [1, permits])],
+        carried: [(0, 0); 2],
+    };
+    stage.take(take(3));
+    stage.take(take(1));
+    stage.take(Step::Advance(50));
+    stage.take(take(1));
+    stage.take(Step::Advance(695));
+    stage.take(take(1));
+    stage.take(Step::Advance(255));
+    let list = stage.sent[2].clone();
+    stage.send(&list, [(0, 0); LIMITERS]);
 }
