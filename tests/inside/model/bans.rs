@@ -402,7 +402,7 @@ proptest! {
     }
 }
 
-/// A call comes again when its refusal counts no more, and is granted: another refusal still counts.
+/// Its call comes again when it counts no more, and is granted: another refusal still counts.
 #[test]
 fn a_refusal_that_is_too_old_is_forgiven_for_nothing() {
     let ban = Ban::after(4).within(Duration::from_millis(700));
