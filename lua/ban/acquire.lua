@@ -20,8 +20,9 @@
 --          how many refusals count
 --          rate and interval as stored, where 1 is nil; else 0
 --
--- Redisson has no bans. A banned caller takes nothing, unless it was granted before: a call may come
--- twice, and each refusal counts once. Callers that wait ask again, and have not been refused yet.
+-- Redisson has no bans. A banned caller takes nothing, unless it was granted before: a call may
+-- come twice, and each refusal counts once. Callers that wait ask again, and have not been refused
+-- yet.
 --
 --- @include lib/decide.lua
 --- @include sliding_log/acquire_list.lua, or another algorithm's

@@ -235,8 +235,8 @@ async fn a_server_that_hangs_is_left_alone_though_many_ask() {
             until(
                 &format!("{keys} keys: the burst is found out"),
                 async || {
-                    // Callers of one key share calls: on a busy machine they all leave in the midst of
-                    // a few, which are fewer failures than open a breaker.
+                    // Callers of one key share calls: on a busy machine they all leave in the
+                    // midst of a few, which are fewer failures than open a breaker.
                     let fails = keys == 1 && node().failures > failures;
                     fails || node().breaker != BreakerState::Closed
                 },

@@ -60,7 +60,7 @@ fn ratelimit(arguments: &[&str], input: &[u8]) -> Ran {
     }
 }
 
-/// Splits a line into arguments, as a shell does: at blanks, but for those in single quotes.
+/// Splits a line into arguments, as a shell does: at blanks outside single quotes.
 fn words(line: &str) -> Vec<&str> {
     let parts = line.split('\'').zip([false, true].into_iter().cycle());
     let words = parts.flat_map(|(part, quoted)| match quoted {

@@ -190,8 +190,8 @@ impl Batches {
     }
 
     /// Returns the queue that a call may stand in. Callers that wait for permits may give back
-    /// while their call stands there, and it would take after that. A list is asked again without its
-    /// shadow rules if one of them fails: nothing that is given back may be under way then.
+    /// while their call stands there, and it would take after that. A list is asked again without
+    /// its shadow rules if one of them fails: nothing that is given back may be under way then.
     fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
         let is_short = |acquire: &Acquire| {

@@ -128,8 +128,8 @@ impl Server {
         }
     }
 
-    /// Decides for callers of limiters that one script reaches, and gives back the grants of callers
-    /// that will not receive them.
+    /// Decides for callers of limiters that one script reaches, and gives back the grants of
+    /// callers that will not receive them.
     pub(super) async fn acquire_part(
         &self,
         first: &Acquire,
@@ -157,6 +157,7 @@ impl Server {
         Err(failure.error)
     }
 
+    /// Asks for such callers, and gives nothing back.
     async fn ask_for(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Decision>, Failure> {
         first.check()?;
         let scripts = wire::scripts_for(first);

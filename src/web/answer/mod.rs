@@ -60,9 +60,9 @@ impl Answers {
             answer = hook(refusal, request, answer);
         }
         if request.method == Method::HEAD {
-            // RFC 9110, section 9.3.2: an answer to HEAD has no content, and its length, if present,
-            // is that of the answer to GET. Both are done here: a server would set the length of an
-            // empty body, and hyper sends whatever body there is over HTTP/2.
+            // RFC 9110, section 9.3.2: an answer to HEAD has no content, and its length, if
+            // present, is that of the answer to GET. Both are done here: a server would set the
+            // length of an empty body, and hyper sends whatever body there is over HTTP/2.
             let length = HeaderValue::from(answer.body().len());
             answer.headers_mut().insert(header::CONTENT_LENGTH, length);
             *answer.body_mut() = Bytes::new();

@@ -86,8 +86,8 @@ impl Row {
         }
     }
 
-    /// `5` in a second; `5 kept` as a rule has it, so that its limiter vanishes; `5 long` in 1000 s,
-    /// and vanishing as soon as it may.
+    /// `5` in a second; `5 kept` as a rule has it, so that its limiter vanishes; `5 long` in
+    /// 1000 s, and vanishing as soon as it may.
     fn limit(&self, words: &[&str]) -> Limit {
         let rate = words[0].parse().unwrap();
         let limit = self.pair.limit(rate, 1000);

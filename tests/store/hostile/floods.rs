@@ -1,5 +1,5 @@
-//! Floods of new keys in Redis. `tests/pure/memory/untracked.rs` has those of a store in memory, and
-//! `tests/faults/burst.rs` says what they cost others.
+//! Floods of new keys in Redis. `tests/pure/memory/untracked.rs` has those of a store in memory,
+//! and `tests/faults/burst.rs` says what they cost others.
 
 use super::{keys, patient, request};
 use crate::scene::*;

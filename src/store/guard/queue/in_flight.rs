@@ -16,8 +16,8 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{super::late::Late, reply::take_out};
-use crate::{clock::Clock, error::Error, name::Name, sync::lock};
+use super::reply::take_out;
+use crate::{clock::Clock, error::Error, name::Name, store::guard::late::Late, sync::lock};
 
 /// The most calls in flight to a node, and the least bound.
 const MOST: usize = 256;
