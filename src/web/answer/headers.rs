@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request, response::Parts};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -156,8 +156,8 @@ impl Fields {
     /// Returns the fields that the response to an admitted request has, as of now.
     ///
     /// gRPC has none: its clients read trailers.
-    pub(crate) fn of_response_to<B>(self, request: &Request<B>) -> Option<Self> {
-        let is_grpc = is_grpc(request.method(), request.headers());
+    pub(crate) fn of_response_to(self, request: &request::Parts) -> Option<Self> {
+        let is_grpc = is_grpc(&request.method, &request.headers);
         (!is_grpc).then(|| self.as_of_now())
     }
 
