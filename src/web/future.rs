@@ -72,7 +72,8 @@ pin_project! {
         },
         // The first poll builds the response.
         Refusing {
-            refused: Option<(Refusal, Parts)>,
+            refusal: Option<Refusal>,
+            request: Parts,
             shared: Arc<LayerState>,
             fields: Fields,
         },
@@ -103,10 +104,10 @@ impl LayerState {
     }
 
     /// Returns the response to a refused request.
-    fn refuse(&self, refusal: Refusal, request: Parts, fields: Fields) -> Response<Bytes> {
-        let mut response = self.answers.refuse(&refusal, &request, fields);
+    fn refuse(&self, refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
+        let mut response = self.answers.refuse(&refusal, request, fields);
         // In the request's map, whose memory is at hand.
-        let mut extensions = request.extensions;
+        let mut extensions = mem::take(&mut request.extensions);
         extensions.clear();
         extensions.extend(mem::take(response.extensions_mut()));
         if self.extensions {
@@ -183,11 +184,12 @@ where
                     }));
                 }
                 StateProj::Refusing {
-                    refused,
+                    refusal,
+                    request,
                     shared,
                     fields,
                 } => {
-                    let Some((refusal, request)) = refused.take() else {
+                    let Some(refusal) = refusal.take() else {
                         return Poll::Pending;
                     };
                     let response = shared.refuse(refusal, request, *fields);
@@ -214,7 +216,8 @@ fn decided<S, B, F>(
             State::Readying { call, settling }
         }
         Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
-            refused: Some((refusal, parts)),
+            refusal: Some(refusal),
+            request: parts,
             shared: Arc::clone(shared),
             fields,
         },

@@ -121,7 +121,8 @@ where
         // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
         let state = State::Refusing {
-            refused: Some((refusal, parts)),
+            refusal: Some(refusal),
+            request: parts,
             shared: Arc::clone(&self.shared),
             fields,
         };

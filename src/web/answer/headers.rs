@@ -89,7 +89,7 @@ pub(crate) struct Fields {
     /// The style with an `X-RateLimit-Reset`.
     legacy: Option<HeaderStyle>,
     /// The time of the decision, since 1970; zero where no field needs it.
-    at: Duration,
+    at: u64,
 }
 
 /// The kind of a decision, which the fields report with its limits.
@@ -125,7 +125,7 @@ struct Report<'a> {
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
-    at: Duration,
+    at: u64,
     /// True if it is closer to exhaustion than all decisions of inner layers of this crate.
     is_tighter: bool,
 }
@@ -166,14 +166,14 @@ impl Fields {
         if let Some(HeaderStyle::Legacy { reset }) = self.legacy
             && reset == ResetUnit::EpochSeconds
         {
-            self.at = SystemClock.now();
+            self.at = ceil(SystemClock.now());
         }
         self
     }
 
     /// Returns whether they depend on the time of the decision.
     pub(super) fn have_a_time(&self) -> bool {
-        !self.at.is_zero()
+        self.at > 0
     }
 
     /// Writes the fields of a decision. The extensions have the decisions and numbers of inner
@@ -307,7 +307,7 @@ impl Report<'_> {
         let reset = match unit {
             ResetUnit::DeltaSeconds => reset,
             // From the moment of the decision, and rounded up a second time.
-            ResetUnit::EpochSeconds => ceil(self.at).saturating_add(reset),
+            ResetUnit::EpochSeconds => self.at.saturating_add(reset),
         };
         insert(reset_name, reset);
     }
