@@ -249,8 +249,8 @@ impl Report<'_> {
 
     /// Writes `"api";q=10;w=60`.
     fn policies(&self, text: &mut Short) -> Option<HeaderValue> {
-        let mut limits = shown(self.limits);
-        if let (Some((_, only)), None) = (limits.next(), limits.next()) {
+        // It is the one that is shown.
+        if let [only] = self.limits {
             let policy = &only.labels.draft11_policy;
             return policy.of(only.permits, only.interval, || {
                 push_policy(text, only);
@@ -339,8 +339,7 @@ fn is_tighter(limits: &[LimitState], kind: DecisionKind, extensions: &Extensions
         (Some(all), _) => all.iter().filter_map(of).min(),
         (None, one) => one.and_then(of),
     };
-    let both = earlier.zip(left(limits, kind));
-    both.is_some_and(|(earlier, left)| left < earlier)
+    earlier.is_some_and(|earlier| left(limits, kind).is_some_and(|left| left < earlier))
 }
 
 /// Adds a line to a field that is a list, before or after what is there.
