@@ -307,7 +307,7 @@ struct Found {
 struct KnownRefusal {
     charges: List<Held>,
     wants_remaining: bool,
-    limits: List<LimitState>,
+    limits: Vec<LimitState>,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
     seen: Seen,

@@ -22,7 +22,7 @@ pub use self::{
 };
 use self::{pattern::Pattern, share::Share};
 use super::{
-    charge::{ChargeIf, ChargeIfs, Outcome},
+    charge::{ChargeIf, Outcome},
     key::{Constant, KeyExtractor},
 };
 use crate::{
@@ -86,8 +86,8 @@ pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 pub(crate) enum Plan {
     /// No rule applies
     Pass,
-    /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, ChargeIfs),
+    /// Call the store
+    Acquire(Acquire),
     Refuse(Refusal),
 }
 
