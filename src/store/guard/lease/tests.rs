@@ -184,6 +184,33 @@ async fn what_is_given_back_is_handed_out_however_often() {
     assert_eq!(world.available(), 1_000_000 - taken - 3);
 }
 
+/// The record for an outage has what the store counts of a lease, until it has ended and after.
+#[tokio::test]
+async fn a_lease_is_recorded_as_the_store_counts_it() {
+    for (used, before, after) in [(0, 0, 0), (3, 0, 0), (3, 1, 0), (3, 0, 2), (3, 1, 1)] {
+        let world = World::of_one();
+        // The calls of the other grants are recorded by the stack.
+        let by_calls = world.warm(0) - 1;
+        let is_as_in_store = |when: &str| {
+            let recorded = i64::from(world.processes[0].recent.count(&world.name));
+            let in_store = 1000 - world.available() - by_calls;
+            assert_eq!(recorded, in_store, "{when}: {used}, {before}, {after}");
+        };
+        is_as_in_store("at the beginning");
+        let taken = std::iter::from_fn(|| world.leased()).take(used);
+        let mut taken: Vec<_> = taken.map(|decision| receipt(&decision)).collect();
+        assert_eq!(taken.len(), used);
+        let rest = taken.split_off(before);
+        let give_back = |receipt| world.processes[0].settle(receipt, 0);
+        taken.into_iter().for_each(give_back);
+        is_as_in_store("in hand");
+        world.end(0);
+        is_as_in_store("at the end");
+        rest.into_iter().take(after).for_each(give_back);
+        is_as_in_store("after it");
+    }
+}
+
 /// So many names that each takes the place of another, whose lease is still out.
 #[tokio::test]
 async fn a_limiter_that_is_evicted_gives_its_lease_back() {

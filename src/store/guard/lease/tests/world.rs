@@ -32,6 +32,7 @@ use crate::{
         About, Calls, Decide, Listener, Listeners, Op, OpResult,
         guard::{
             lease::Leasing,
+            local::recent::Recent,
             scripted::{asks, pause, receipts},
         },
         stack::Exit,
@@ -140,7 +141,9 @@ impl World {
             let own: Arc<dyn Clock> = Arc::new(clock.clone());
             let connection = Arc::new(Connection(Arc::clone(&server)));
             let own_clock = Some(Arc::clone(&own));
-            Arc::new(Leasing::new(connection, own_clock, own, Arc::default()))
+            let recent = Arc::new(Recent::new(Arc::clone(&own)));
+            let queues = Arc::default();
+            Arc::new(Leasing::new(connection, own_clock, own, queues, recent))
         };
         Self {
             processes: std::iter::repeat_with(process).take(processes).collect(),
