@@ -273,7 +273,7 @@ impl<S: Decide> Remote<S> {
             return Some(Ok(Decision::Deny(refusal)));
         }
         if let Some(granted) = self.leasing.table.take(acquire) {
-            return Some(Ok(granted));
+            return Some(Ok(Decision::Allow(granted)));
         }
         let decision = self.server.decide_at_once(acquire)?;
         let decision = decision.or_else(|error| self.fallback.unsent(acquire, error));

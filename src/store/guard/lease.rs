@@ -122,7 +122,6 @@ impl<S: Calls> Leasing<S> {
                 let lease = Lease {
                     _expiry: self.expiry(plan, &balance, left),
                     balance,
-                    limit: first.first.limit(),
                     sent,
                     lasts,
                     received,
@@ -237,7 +236,7 @@ impl<S: Calls> Calls for Leasing<S> {
         // A lease came while they were in the queue. Those that it does not serve are asked for
         // next.
         let served = run.iter().map_while(|acquire| self.table.take(acquire));
-        let served: List<_> = served.collect();
+        let served: List<_> = served.map(Decision::Allow).collect();
         if !served.is_empty() {
             return Ok(served);
         }

@@ -88,7 +88,8 @@ async fn callers_without_an_id_are_charged_more_each() {
     world.warm(0);
     let mut acquire = world.acquire(1);
     acquire.identify(crate::receipt::PermitId::NONE);
-    let granted = [(); 2].map(|()| receipt(&world.processes[0].table.take(&acquire).unwrap()));
+    let taken = || world.processes[0].table.take(&acquire).unwrap();
+    let granted = [(); 2].map(|()| receipt(&Decision::Allow(taken())));
     let before = world.available();
     for receipt in granted {
         world.processes[0].settle(receipt.clone(), 6);
@@ -126,7 +127,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let lease = &world.processes[0];
     // Out of the lease as anybody, at once or in the line.
     let decisions = [
-        lease.table.take(&waits(1)).unwrap(),
+        Decision::Allow(lease.table.take(&waits(1)).unwrap()),
         done(lease.acquire(&waits(1))),
     ];
     let sources = decisions.iter().map(Decision::source);

@@ -184,8 +184,8 @@ impl World {
         let mut acquire = self.acquire(permits);
         let id = acquire.first.id;
         acquire.identify(PermitId::NONE);
-        if let Some(decision) = leasing.table.take(&acquire) {
-            return Some(decision);
+        if let Some(granted) = leasing.table.take(&acquire) {
+            return Some(Decision::Allow(granted));
         }
         acquire.identify(id);
         let decision = poll(leasing.acquire(&acquire), polls);
@@ -226,7 +226,8 @@ impl World {
 
     /// Takes one out of a lease of the first process, if there is one.
     pub(crate) fn leased(&self) -> Option<Decision> {
-        self.processes[0].table.take(&self.acquire(1))
+        let leased = self.processes[0].table.take(&self.acquire(1));
+        leased.map(Decision::Allow)
     }
 
     /// Has the first process decide for callers.
