@@ -58,14 +58,10 @@ impl PermitId {
 
     /// Returns the id of a grant from the lease with this id, numbered from 1.
     pub(crate) fn for_grant(self, number: u64) -> Self {
-        let mut id = self.0;
-        let number = number.to_be_bytes();
         // Not the byte by which the ids above differ; a lease is over long before the others have
         // counted up.
-        for (byte, counted) in id.iter_mut().skip(9).zip(number.iter().skip(1)) {
-            *byte ^= counted;
-        }
-        Self(id)
+        let counted = u128::from(number & u64::MAX >> 8);
+        Self((u128::from_be_bytes(self.0) ^ counted).to_be_bytes())
     }
 }
 
