@@ -14,8 +14,6 @@ use super::{
         one_of, only_with, span,
     },
 };
-#[cfg(feature = "calendar")]
-use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit, time},
@@ -50,10 +48,6 @@ pub(super) struct Definition {
     lease: Option<Spanned<Time>>,
     keep_alive: Option<Spanned<Time>>,
     per_client: Option<Spanned<bool>>,
-    #[cfg(feature = "calendar")]
-    zone: Option<Spanned<String>>,
-    #[cfg(feature = "calendar")]
-    starting_on: Option<Spanned<Value<u8, u8>>>,
     on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
     charge_if: Option<Spanned<String>>,
     ban: Option<Spanned<Table<Terms>>>,
@@ -245,8 +239,6 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
     let (tiers, shared) = (&fields.tiers, &fields.shared);
     let has_limit = shared.is_none() || fields.init.is_some();
     let settings = span(&fields.keep_alive).or(span(&fields.per_client));
-    #[cfg(feature = "calendar")]
-    let settings = settings.or(span(&fields.zone).or(span(&fields.starting_on)));
     for (owner, is_there, field) in [
         ("tiers", tiers.is_some(), span(&fields.tier_by)),
         ("shared", shared.is_some(), span(&fields.init)),
@@ -284,20 +276,6 @@ fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mi
     let mut limit = *rate.get_ref();
     if matches!(&fields.per_client, Some(flag) if *flag.get_ref()) {
         limit = limit.per_client();
-    }
-    #[cfg(feature = "calendar")]
-    if let Some(zone) = &fields.zone {
-        limit = zone.place(limit.in_zone(zone.get_ref()))?;
-    }
-    #[cfg(feature = "calendar")]
-    if let Some(day) = &fields.starting_on {
-        let starting = match day.get_ref() {
-            Value::Scalar(day) | Value::Many(day) => limit.starting_on(*day),
-            Value::Text(name) => name
-                .parse()
-                .and_then(|day: StartingOn| limit.starting_on(day)),
-        };
-        limit = day.place(starting)?;
     }
     match &fields.keep_alive {
         Some(time) => time.place(limit.keep_alive(time.get_ref().0)),
