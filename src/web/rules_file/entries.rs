@@ -18,7 +18,7 @@ use super::{
     rules::NamedRule,
 };
 use crate::web::rule::{
-    Entry, Requests, Rule, Rules,
+    Requests, Rule, Rules,
     index::Index,
     pattern::{self, Condition, Pattern},
 };
@@ -61,9 +61,9 @@ pub(super) fn read(
         let pattern = pattern(code, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
         let place = format!("on[{}]", rules.entries.len());
-        rules.entries.push((place, Ok(pattern), chosen));
+        rules = rules.add(&place, Ok(pattern), chosen);
     }
-    check_reached(text, &rules.entries, on)?;
+    check_reached(text, &rules, on)?;
     if let Some(table) = otherwise {
         rules.otherwise = chosen(&mut named, table, table.get_ref().0.rules.as_ref())?;
     }
@@ -80,7 +80,7 @@ pub(super) fn read(
 /// Checks that requests reach every entry. The first entry that matches counts.
 fn check_reached(
     text: &str,
-    entries: &[Entry],
+    rules: &Rules,
     on: &[Spanned<Table<Definition>>],
 ) -> Result<(), Mistake> {
     // Entries with several conditions are compared only for equality.
@@ -89,9 +89,8 @@ fn check_reached(
         let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
         Some((entry, earlier))
     });
-    let patterns = entries.iter().flat_map(|(_, pattern, _)| pattern.clone());
     let behind = || {
-        let (late, early) = Index::new(patterns.collect()).err()?;
+        let (late, early) = Index::new(rules.patterns().ok()?).err()?;
         on.get(late).zip(on.get(early))
     };
     match twice.or_else(behind) {

@@ -63,8 +63,16 @@ fn mistakes_are_named_with_their_line() {
             "32",
             "line 2, rules.quota.rate: 3/month Europe/Berlin cannot start on",
         ),
-        ("15", "300", "line 2, rules.quota.rate: \"300\" is not a day"),
-        ("15", "noon", "line 2, rules.quota.rate: \"noon\" is not a day"),
+        (
+            "15",
+            "300",
+            "line 2, rules.quota.rate: \"300\" is not a day",
+        ),
+        (
+            "15",
+            "noon",
+            "line 2, rules.quota.rate: \"noon\" is not a day",
+        ),
         (
             "month Europe/Berlin from 15",
             "year",
