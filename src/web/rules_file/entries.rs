@@ -105,13 +105,16 @@ fn check_reached(
 
 impl Definition {
     /// Returns all conditions, for comparison: the order in which they stand is ignored.
-    fn conditions(&self) -> [Option<Vec<Spanned<String>>>; 5] {
-        let one = |field: &Option<Spanned<String>>| Some(vec![field.clone()?]);
-        let many = |field: &Option<Spanned<Texts>>| {
-            let mut texts = one_or_more(field.as_ref()?).ok()?;
-            texts.sort();
+    fn conditions(&self) -> [Option<Vec<&str>>; 5] {
+        fn one(field: &Option<Spanned<String>>) -> Option<Vec<&str>> {
+            Some(vec![field.as_ref()?.get_ref()])
+        }
+        fn many(field: &Option<Spanned<Texts>>) -> Option<Vec<&str>> {
+            let texts = one_or_more(field.as_ref()?).ok()?.iter();
+            let mut texts: Vec<_> = texts.map(String::as_str).collect();
+            texts.sort_unstable();
             Some(texts)
-        };
+        }
         let [route, grpc, when] = [&self.route, &self.grpc, &self.when].map(one);
         let [method, host] = [&self.method, &self.host].map(many);
         [route, grpc, when, method, host]
@@ -134,19 +137,13 @@ pub(super) fn listed(
     match (&fields.networks, &fields.values, is_of_list) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
-            let networks = one_or_more(networks)?;
-            for network in &networks {
-                // Checks each network alone, so that the error is placed at the network.
-                let alone = Requests::from_networks(address.clone(), [network.get_ref()]);
-                network.place(alone.check(allows))?;
-            }
-            let networks = networks.iter().map(Spanned::get_ref);
-            Ok(Requests::from_networks(address, networks))
+            let requests = Requests::from_networks(address, one_or_more(networks)?);
+            networks.place(requests.check(allows))?;
+            Ok(requests)
         }
         (None, Some(values), true) => {
             let key = keys.key(need(by, entry, "by", "\"header:x-tenant\"")?)?;
-            let values = one_or_more(values)?;
-            Ok(Requests::with_key(key, values.iter().map(Spanned::get_ref)))
+            Ok(Requests::with_key(key, one_or_more(values)?))
         }
         (None, None, _) => {
             if let Some(by) = by {
@@ -219,8 +216,8 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Definition>>) -> Result<Patte
 fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut methods: Vec<Method> = Vec::new();
     for text in one_or_more(texts)? {
-        let method = pattern::method_of(text.get_ref());
-        let refuse = |reason| text.fail(format!("{:?}: {reason}", text.get_ref()));
+        let method = pattern::method_of(text);
+        let refuse = |reason| texts.fail(format!("{text:?}: {reason}"));
         methods.push(method.map_err(refuse)?);
     }
     Ok(Arc::new(move |parts| {
@@ -232,7 +229,7 @@ fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
 fn hosts(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut hosts = Vec::new();
     for text in one_or_more(texts)? {
-        hosts.push(text.place(Host::new(text.get_ref()))?);
+        hosts.push(texts.place(Host::new(text))?);
     }
     Ok(Arc::new(move |parts| {
         let asked = host_of(parts);
