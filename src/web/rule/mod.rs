@@ -79,8 +79,14 @@ pub(crate) enum CostOf {
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
 }
 
-/// The text of an entry, the pattern read from it, and its rules.
-pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
+/// An entry of the table: the rules of the requests that match a pattern.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// The pattern as it was written, or its place in a file.
+    text: String,
+    pattern: Result<Pattern, ConfigError>,
+    rules: Vec<Rule>,
+}
 
 /// The layer's plan for a request.
 pub(crate) enum Plan {

@@ -100,7 +100,7 @@ impl CompiledRules {
             index,
             unmatched,
             entries: entries
-                .map(|(_, _, rules)| compile(rules))
+                .map(|entry| compile(entry.rules))
                 .collect::<Result<_, _>>()?,
             otherwise: compile(rules.otherwise)?,
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
