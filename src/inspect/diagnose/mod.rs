@@ -140,14 +140,14 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
 impl Look<'_> {
     /// Reads the limiter, again if it moved between two pages.
     async fn settled(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
-        let mut read = self.limiter(name, own).await?;
-        for _ in 1..ATTEMPTS {
-            if read.0.settled {
-                break;
+        let mut attempts = 1;
+        loop {
+            let read = self.limiter(name, own).await?;
+            if read.0.settled || attempts == ATTEMPTS {
+                return Ok(read);
             }
-            read = self.limiter(name, own).await?;
+            attempts += 1;
         }
-        Ok(read)
     }
 
     /// Reads the limiter, and the server's clock.
@@ -393,29 +393,24 @@ impl Diagnosis {
                 ("type", u8::from(self.per_client).to_string()),
             ];
         }
-        let mut limiter = gcra_limiter(state, self.number("rate"), self.number("interval"));
+        let mut limiter = LimiterState {
+            limit: Some(StoredLimit {
+                rate: self.number("rate").unwrap_or(state.rate),
+                interval: self.number("interval").unwrap_or(state.interval),
+                rate_type: RateType::Overall,
+                keep_alive: 0,
+            }),
+            state: Gcra {
+                stored: Some(*state),
+                ends: state.tat.at,
+                since: 0,
+            },
+        };
         // The last microsecond of the millisecond in which it was read, so no grant that was read
         // is later.
         let now = Now::at(now.saturating_mul(1000).saturating_add(999));
         let left = limiter.available(now, PermitId::NONE);
         self.value = left.ok().map(|left| left.to_string());
-    }
-}
-
-/// Returns the limiter with this value, by the stored limit if there is one.
-fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> LimiterState<Gcra> {
-    LimiterState {
-        limit: Some(StoredLimit {
-            rate: rate.unwrap_or(state.rate),
-            interval: interval.unwrap_or(state.interval),
-            rate_type: RateType::Overall,
-            keep_alive: 0,
-        }),
-        state: Gcra {
-            stored: Some(*state),
-            ends: state.tat.at,
-            since: 0,
-        },
     }
 }
 
