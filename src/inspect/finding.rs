@@ -26,7 +26,7 @@ impl Finding {
 /// parentheses, `finding!((severity) Evicts: "it evicts keys")`.
 macro_rules! finding {
     ($severity:ident $kind:ident: $($text:tt)*) => {
-        finding!(($crate::inspect::Severity::$severity) $kind: $($text)*)
+        $crate::inspect::finding::finding!(($crate::inspect::Severity::$severity) $kind: $($text)*)
     };
     (($severity:expr) $kind:ident: $($text:tt)*) => {
         $crate::inspect::Finding {

@@ -61,10 +61,10 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
     }
     write!(page, "<p class=\"soft\">")?;
     for (place, it) in report.candidates.iter().enumerate() {
-        let (colour, name) = (colour(place), name(it));
+        let (colour, limit, algorithm) = (colour(place), it.limit, it.algorithm);
         write!(
             page,
-            "<span style=\"color:{colour}\">&#9632;</span> {name} "
+            "<span style=\"color:{colour}\">&#9632;</span> {limit} {algorithm} "
         )?;
     }
     let step = (RIGHT - LEFT) / report.moments.len() as f64;
@@ -185,10 +185,6 @@ fn write_table(page: &mut String, rows: &[Vec<Field>]) -> fmt::Result {
 /// Returns the colour of a candidate.
 fn colour(place: usize) -> String {
     format!("var(--c{})", place % 6)
-}
-
-fn name(it: &Candidate) -> String {
-    format!("{} {}", it.limit, it.algorithm)
 }
 
 fn time(millis: i64) -> String {

@@ -29,6 +29,10 @@ use crate::{replay, rules, rules::Found, say};
 /// The share of lines that may be unreadable or late.
 const LOST: f64 = 0.01;
 
+/// The requests after which idle limiters are dropped: a pass over all limiters costs little more
+/// than as many requests.
+const FORGET_EVERY: u64 = 1 << 16;
+
 /// The bits of an IPv6 address that distinguish callers, as in `PeerIp`.
 const IPV6_PREFIX: u8 = 56;
 
@@ -317,7 +321,6 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn decided(&self, event: &Decided<'_>) {
-        use RuleResult as Of;
         let mut effect = self.lock();
         effect.last = Some(event.result);
         effect.refused += u64::from(is_refused(event.result));
@@ -337,15 +340,15 @@ impl Observer for Recorder {
             row.limit = limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
-            if met.result == Of::MissingKey {
+            if met.result == RuleResult::MissingKey {
                 row.without_key += 1;
                 continue;
             }
-            let refused = matches!(
+            let refused = met.result.is_refusal();
+            let in_shadow = matches!(
                 met.result,
-                Of::Deny | Of::Banned | Of::AboveRate | Of::QueueFull
+                RuleResult::ShadowDeny | RuleResult::ShadowBanned
             );
-            let in_shadow = matches!(met.result, Of::ShadowDeny | Of::ShadowBanned);
             row.refused += u64::from(refused);
             row.in_shadow += u64::from(in_shadow);
             *row.callers.entry(met.key_hash()).or_default() |= refused || in_shadow;
@@ -378,8 +381,6 @@ pub(crate) struct Stage {
     pub(crate) layer: RateLimitLayer,
     service: RateLimit<Logged>,
     store: MemoryStore,
-    /// The number of limiters from which on idle ones are dropped.
-    many: usize,
     sent: u64,
     clock: ManualClock,
     recorder: Arc<Recorder>,
@@ -404,7 +405,6 @@ impl Stage {
             service: layer.layer(Logged),
             layer,
             store,
-            many: 4096,
             sent: 0,
             clock,
             recorder,
@@ -416,9 +416,8 @@ impl Stage {
     pub(crate) fn send(&mut self, time: Duration, request: Request<()>) -> RequestResult {
         self.clock.set(time);
         self.sent += 1;
-        if self.sent.is_multiple_of(1024) && self.store.len() >= self.many {
+        if self.sent.is_multiple_of(FORGET_EVERY) {
             self.store.forget_idle();
-            self.many = (self.store.len() * 2).max(4096);
         }
         {
             let answer = pin!(self.service.call(request));
