@@ -32,7 +32,7 @@ fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
     let log = format!("{{{name}}}:permits");
     let entries = RedisServer::shared().entries(&log).into_iter();
     let entry = |(at, member): (i64, Vec<u8>)| {
-        let permits = u32::from_le_bytes(*member.last_chunk().expect("packed permits"));
+        let permits = crate::support::permits_of(&member);
         let at = millis(at.cast_unsigned());
         (member, Grant { at, permits })
     };

@@ -30,7 +30,7 @@ mod feed;
 mod guards;
 #[path = "../matrix/lanes.rs"]
 mod lanes;
-#[path = "../matrix/ledger.rs"]
+#[path = "../monitor/ledger.rs"]
 mod ledger;
 #[path = "../matrix/load.rs"]
 mod load;
@@ -50,7 +50,7 @@ mod stage;
 mod support;
 #[path = "../matrix/told.rs"]
 mod told;
-#[path = "../matrix/watch.rs"]
+#[path = "../monitor/watch.rs"]
 mod watch;
 
 use std::{

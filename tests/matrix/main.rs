@@ -29,6 +29,7 @@ mod feed;
 mod guards;
 mod lanes;
 mod leaving;
+#[path = "../monitor/ledger.rs"]
 mod ledger;
 #[allow(dead_code, reason = "the long run has its answers in a file")]
 mod load;
@@ -46,6 +47,7 @@ mod stage;
 #[path = "../support/mod.rs"]
 mod support;
 mod told;
+#[path = "../monitor/watch.rs"]
 mod watch;
 
 use support::random;

@@ -5,8 +5,7 @@
 use crate::scene::*;
 use std::{env, process::Child, process::Command, process::Stdio};
 
-use crate::feed::Feed;
-use crate::record::Record;
+use crate::{record::Record, watch::Watch};
 
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
@@ -68,7 +67,9 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     let server = RedisServer::start();
     let name = unique("orders");
     set_rate(&server, &name, limit);
-    let mut feed = Feed::open(&server);
+    let record = Arc::<Mutex<Record>>::default();
+    let reading = Arc::clone(&record);
+    let watch = Watch::open_into(&server, move |_, seen| reading.lock().unwrap().read(seen));
     let workers: Vec<Child> = (0..PROCESSES)
         .map(|_| {
             Command::new(env::current_exe().unwrap())
@@ -79,25 +80,9 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
                 .unwrap()
         })
         .collect();
-    let (record, received) = thread::scope(|scope| {
-        // Read while it goes on, so that the server need not keep it.
-        let (done, ended) = std::sync::mpsc::channel::<()>();
-        let reader = scope.spawn(|| {
-            let mut record = Record::default();
-            let ended = ended;
-            loop {
-                let last = ended.try_recv().is_ok();
-                record.read(&feed.until_now(&server));
-                if last {
-                    return record;
-                }
-                thread::sleep(millis(50));
-            }
-        });
-        let received: i64 = workers.into_iter().map(granted).sum();
-        done.send(()).unwrap();
-        (reader.join().unwrap(), received)
-    });
+    let received: i64 = workers.into_iter().map(granted).sum();
+    watch.catch_up();
+    let record = record.lock().unwrap();
 
     let (rate, interval) = (rate as i64, interval as i64);
     let asked: i64 = record.calls().map(|call| call.permits).sum();
@@ -122,9 +107,9 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     let sorted = grants.is_sorted_by_key(|grant| grant.at);
     assert!(sorted, "scores in the order in which permits were taken");
     let mut logged = 0;
-    for log in record.logs() {
+    for log in record.grants.logs() {
         record.check_never_over(log, rate, interval);
-        logged += record.kept(log);
+        logged += record.grants.kept(log);
     }
     // In the log, and by the server.
     assert_eq!(logged, granted);

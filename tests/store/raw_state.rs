@@ -11,8 +11,8 @@
 
 mod limits;
 
-use crate::defects::world::{Keys, START, permits_of, unused};
-use crate::scene::*;
+use crate::defects::world::{Keys, START, unused};
+use crate::{scene::*, support::permits_of};
 
 use proptest::prelude::*;
 

@@ -61,6 +61,11 @@ pub fn permissions() -> Vec<&'static str> {
     rules.split_whitespace().collect()
 }
 
+/// Returns the permits of a log's member: its last four bytes, whichever Redisson packed it.
+pub fn permits_of(member: &[u8]) -> u32 {
+    u32::from_le_bytes(*member.last_chunk().expect("packed permits"))
+}
+
 /// Returns the permits of each window of this length that begins with a grant: grants are instants
 /// and permits, in order.
 pub fn windows<T>(grants: impl Iterator<Item = (T, i64)>, length: T) -> Vec<i64>
