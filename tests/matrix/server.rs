@@ -12,6 +12,9 @@ async fn row_01_a_server_that_is_killed() {
     let mut scene = Scene::begin("row 1").await;
     aside(|| scene.server.kill());
     scene.load.met_policy(50).await;
+    // Long enough for the pauses between attempts to connect to have grown.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    scene.load.met_policy(1).await;
     scene.restart(false);
     scene.healed().await;
     scene.judge(ANEW).await;

@@ -20,11 +20,13 @@ pub mod redis_server;
 pub mod resp;
 pub mod scripted;
 pub mod sentinel;
+pub mod worker;
 
 pub use cluster::Cluster;
 pub use redis_server::RedisServer;
 pub use resp::Reply;
 pub use sentinel::Sentinel;
+pub use worker::Worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

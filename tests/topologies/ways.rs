@@ -14,6 +14,7 @@ use crate::{
     topologies::{self, Topology, connected},
     traffic::{Traffic, kill_connections},
 };
+use tower_ratelimit::redis;
 
 const LIMIT: Limit = Limit::per_hour(10);
 
@@ -73,10 +74,44 @@ async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilde
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_and_a_connection_manager_survive_killed_connections() {
+    let server = RedisServer::start();
+    let pool = topologies::pool(&server);
+    // Others use the pool as well: what it has in stock is dead after the kill.
+    drop(pool.get().await.unwrap());
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::aio::ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(LONG))
+        .set_response_timeout(Some(LONG));
+    let manager = client.get_connection_manager_with_config(config).await;
+    for store in [
+        RedisStore::pool(pool),
+        RedisStore::connection(manager.unwrap()),
+    ] {
+        let kill = || assert!(kill_connections(&server) > 0);
+        Traffic::undisturbed(store, 5, kill).await;
+    }
+}
+
+/// The connection itself would wait for ever, and its caller for permits.
+#[tokio::test]
+async fn a_connection_without_a_timeout_keeps_no_caller() {
+    let mut server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    let store = RedisStore::connection(connection.await.unwrap());
+    let limiter = limited(&store.build().unwrap(), Limit::per_hour(1)).await;
+    server.stop_process();
+    let acquired = tokio::time::timeout(LONG, limiter.acquire()).await;
+    let error = acquired.expect("it ends").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_pool_finds_new_connections() {
     let cluster = Cluster::start();
     let pool = topologies::cluster_pool(&cluster);
-    // Others use the pool as well: what it has in stock is dead after the kill.
     drop(pool.get().await.unwrap());
     let nodes: Vec<_> = cluster.nodes.iter().collect();
     finds_new_connections(&nodes, RedisStore::cluster_pool(pool)).await;
