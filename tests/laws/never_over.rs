@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use super::{
     kinds::{BY_A_CLOCK, WAYS, fullest},
     world::{
-        MILLISECOND, NANOSECOND, Request, World, check, check_in_redis, histories, limit, take,
-        wait_of,
+        MILLISECOND, NANOSECOND, Request, World, check_in_redis, histories, limit, take, wait_of,
     },
 };
 
