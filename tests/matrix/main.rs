@@ -16,7 +16,6 @@
 mod answer;
 mod bans;
 mod batches;
-#[allow(dead_code, reason = "the long run has its answers in a file")]
 mod book;
 mod caller;
 mod callers;
@@ -31,8 +30,8 @@ mod lanes;
 mod leaving;
 #[path = "../monitor/ledger.rs"]
 mod ledger;
-#[allow(dead_code, reason = "the long run has its answers in a file")]
 mod load;
+mod long;
 mod network;
 mod oracles;
 #[path = "../support/proxy.rs"]

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{
+use crate::{
     answer::Answer,
     feed::Seen,
     lanes::Limiter,
