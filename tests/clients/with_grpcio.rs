@@ -132,7 +132,7 @@ async fn serve(store: impl Store) -> (SocketAddr, Attempts) {
         )
         .on_grpc(
             "a.Limit/Unknown",
-            Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Deny),
+            Rule::shared("never-set").on_failure(FailurePolicy::Deny),
         )
         .build()
         .unwrap();
@@ -182,11 +182,11 @@ async fn it_waits_as_long_as_it_is_told(store: impl Store) {
         panic!("{attempts:?}");
     };
     assert_eq!(retried.before.as_deref(), Some("1"), "its own retry");
-    let told = u64::try_from(refused.pushback.unwrap()).unwrap();
+    let announced = u64::try_from(refused.pushback.unwrap()).unwrap();
     let waited = retried.came - refused.left;
     assert!(
-        waited >= Duration::from_millis(told),
-        "{waited:?}, not {told} ms"
+        waited >= Duration::from_millis(announced),
+        "{waited:?}, not {announced} ms"
     );
 }
 

@@ -33,6 +33,7 @@ mod ledger;
 mod load;
 mod long;
 mod network;
+mod observed;
 mod oracles;
 #[path = "../support/proxy.rs"]
 mod proxy;
@@ -45,7 +46,6 @@ mod sizes;
 mod stage;
 #[path = "../support/mod.rs"]
 mod support;
-mod told;
 #[path = "../monitor/watch.rs"]
 mod watch;
 

@@ -49,8 +49,8 @@ impl State {
             credited -= keep;
         }
         let Some(limit) = limit else {
-            // Nobody knows the rate: whoever sets it finds value and log in agreement, or counts
-            // the log.
+            // The rate is unknown: the call that sets it finds value and log in agreement, or
+            // counts the log.
             pair.value = pair.value.map(|value| value + credited);
             self.tidy();
             return;

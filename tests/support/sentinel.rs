@@ -17,7 +17,7 @@ pub const MASTER_NAME: &str = "orders-master";
 pub struct Watch<'a> {
     /// Over TLS, to servers that were started with it
     pub tls: Option<&'a Tls>,
-    /// What it wants to hear from its own clients
+    /// What its own clients must send
     pub password: Option<&'static str>,
     /// For how many milliseconds a master may be silent before it is taken for dead
     pub silence: u32,
@@ -103,9 +103,9 @@ impl Sentinel {
     fn start(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
         // Removed with the replica.
         let config = replica.dir().join("sentinel.conf");
-        // Between the choice of a port and its use, somebody else may take it.
+        // Between the choice of a port and its use, another process may take it.
         let sentinel = (0..5).find_map(|_| Self::launch(&config, watch.port_of(master), watch));
-        let sentinel = sentinel.expect("a port that nobody else takes");
+        let sentinel = sentinel.expect("a port that no other process takes");
         let replica = watch.port_of(replica).to_string();
         wait_until("the sentinel knows the replica", || {
             let reply = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);

@@ -158,7 +158,7 @@ fn lone() -> &'static RedisServer {
     })
 }
 
-/// Makes the user whom the guide describes, for any name.
+/// Makes the user that the guide describes, for any name.
 pub fn admit(server: &RedisServer, more: &str) {
     let readme = permissions();
     let more: Vec<_> = more.split_whitespace().collect();

@@ -52,7 +52,7 @@ pub(crate) fn settle(
         return Ok(0);
     }
     if pair.name.slots().is_none() {
-        // Whoever has such a receipt notes in slots.
+        // Callers with such a receipt count in slots.
         Limiter::note_in(pair, Some(10));
     }
     let id = pair.new_id();
@@ -86,7 +86,7 @@ fn callers_of_one_call_are_one_entry() {
     let run = [(1, false), (9, true), (3, false), (4, true)];
     let run = run.map(|(permits, waits)| (pair.unsent(permits), waits));
     let answers = pair.send_run(&run, How::STORED).unwrap();
-    // Nobody finds room behind them before the slot has expired.
+    // There is no room behind them before the slot has expired.
     let waits: Vec<_> = answers.iter().map(|answer| answer.wait).collect();
     assert_eq!(waits, [0, 0, 1007, 1007]);
     let granted = answers
