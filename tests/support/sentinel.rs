@@ -182,14 +182,6 @@ impl Sentinel {
         self.tls_port.expect("the sentinel was started with TLS")
     }
 
-    /// The port of the master as the sentinel sees it
-    pub fn master_port(&self) -> String {
-        match self.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME]) {
-            Some(Reply::Array(address)) => address[1].to_string(),
-            other => panic!("{other:?}"),
-        }
-    }
-
     /// Makes the replica the master, and the master a replica
     pub fn fail_over(&self) {
         let reply = self.ask(&["SENTINEL", "FAILOVER", MASTER_NAME]);

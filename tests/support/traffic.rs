@@ -269,15 +269,7 @@ impl Traffic {
         }
     }
 
-    /// Begins to count anew.
-    pub fn forget(&self) {
-        for lane in &self.lanes {
-            lane.by_policy.store(0, Ordering::SeqCst);
-        }
-    }
-
-    /// Nothing was decided by policy since traffic began or was last forgotten, and nothing ever
-    /// came out wrong.
+    /// Nothing was decided by policy since traffic began, and nothing ever came out wrong.
     pub fn all_by_store(&self, when: &str) {
         for lane in &self.lanes {
             let by_policy = lane.by_policy.load(Ordering::SeqCst);
