@@ -102,7 +102,7 @@ async fn servers_on_one_redis_share_their_limits() {
 }
 
 #[tokio::test]
-async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
+async fn the_server_listens_at_its_address_and_ends_when_it_is_interrupted() {
     // Reserved and given back: if another process takes it meanwhile, this fails.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -232,7 +232,7 @@ fn outage() {
         };
         assert!(line(" requests sent, ").ends_with(" answered, 0 lost"));
         line("decisions came from Redis again ");
-        // Not longer than its budget, and what this machine keeps anybody waiting.
+        // Not longer than its budget, and the delays of this machine.
         let late = row(&page, "a timer of this machine late by, ms");
         for (longest, late) in row(&page, "longest in the service, ms").iter().zip(late) {
             assert!(*longest < 50.0 + 2.0 * late + 500.0, "{how}: {page:#?}");
@@ -241,7 +241,7 @@ fn outage() {
 }
 
 #[test]
-fn a_redis_that_is_not_there_is_told_at_once() {
+fn a_redis_that_is_not_there_is_reported_at_once() {
     for name in ["server", "redisson", "connect"] {
         let output = command(name)
             .env("REDIS_URL", "redis://127.0.0.1:1/")

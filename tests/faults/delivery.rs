@@ -140,7 +140,7 @@ async fn a_lost_reply_and_a_broken_shadow_rule_free_nothing() {
 /// The second and the third share a call. Each of them is asked for alone after it, and that is not
 /// sent: what the call of both has taken is given back all the same.
 #[tokio::test]
-async fn a_shared_call_whose_reply_was_lost_costs_nobody_who_hears_an_error() {
+async fn a_shared_call_whose_reply_was_lost_costs_no_caller_with_an_error() {
     let scene = Scene::new();
     let limiters = [
         scene.limiter().await,

@@ -109,7 +109,7 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
     let rule = Rule::new(
         &unique("rule"),
         limit_by(|parts| *parts.extensions.get().expect("a limit")),
-        FromExtension::by(|_: &Limit| String::from("somebody")),
+        FromExtension::by(|_: &Limit| String::from("a user")),
     )
     .cost_by(|parts| *parts.extensions.get().expect("a cost"));
     let layer = RateLimitLayer::new(&world.store, rule);

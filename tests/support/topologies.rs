@@ -20,7 +20,7 @@ use super::support::redis_server::{Tls, binary};
 use super::support::sentinel::{MASTER_NAME, PATIENT, Watch, Watched};
 use super::support::{Cluster, RedisServer, Sentinel, permissions};
 
-/// What the user of the secured ones has for a password, and what their sentinel wants to hear
+/// The password of the user of the secured ones, and that of their sentinel
 const PASSWORD: &str = "secret";
 const WATCHWORD: &str = "seen";
 

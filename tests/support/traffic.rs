@@ -53,7 +53,7 @@ pub async fn ask(service: &Http) -> Answer {
     (response.status(), decision_of(&response).source())
 }
 
-/// The answer to somebody, where limits are by `x-user`.
+/// The answer to a user, where limits are by `x-user`.
 pub async fn ask_as(service: &Http, user: impl ToString) -> (StatusCode, Decision) {
     let request = Request::builder().header("x-user", user.to_string());
     let Ok(response) = service.clone().oneshot(request.body(()).unwrap()).await;

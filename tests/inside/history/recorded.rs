@@ -137,7 +137,7 @@ impl History {
         };
         let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);
         let (mut began, end) = (event.begun.order, end_of(event));
-        // The line is there while anybody waits in it.
+        // The queue is there while a caller waits in it.
         loop {
             let overlapping =
                 |other: &&Event| waits(other) && other.begun.order < began && began < end_of(other);

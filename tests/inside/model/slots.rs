@@ -107,7 +107,7 @@ fn a_limiter_that_is_never_exhausted_keeps_as_many_entries_as_slots() {
     assert!(log(&pair).len() > 50);
 }
 
-/// A slot's entry that somebody set back to another score.
+/// A slot's entry that was set back to another score.
 pub(crate) fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     let mut id = *b"slot:\0\0\0\0\0\0\0\0\0\0\0";
     id[8..].copy_from_slice(&end.to_be_bytes());

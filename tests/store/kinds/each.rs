@@ -227,7 +227,7 @@ async fn a_keep_alive_time_is_put_off_by_use(way: Way, store: impl Settles) {
     lives(&limiter, 3 * HOUR).await;
 }
 
-/// A waiter that is served and dropped before it hears of it has taken nothing.
+/// A waiter that is served and dropped before it returns has taken nothing.
 async fn a_waiter_that_leaves_before_its_grant_gives_back(way: Way) {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
