@@ -138,6 +138,7 @@ impl Answer {
 
 impl Acquire {
     /// Returns what the answer to its only charge comes to. A grant is of the `limiter`.
+    #[inline]
     pub(crate) fn decision_alone(
         &self,
         answer: &Answer,
@@ -149,9 +150,10 @@ impl Acquire {
         let limit = answer.state(charge, counted && !above_rate);
         let source = Source::of_store(answer.estimated);
         if answer.verdict == Verdict::Granted || charge.shadow {
-            let receipts = limiter.map_or(List::new(), |limiter| {
-                List::from([answer.receipt(charge, limiter)])
-            });
+            let receipts = match limiter {
+                Some(limiter) => List::from([answer.receipt(charge, limiter)]),
+                None => List::new(),
+            };
             return Decision::Allow(Grant::new(List::from([limit]), receipts, source));
         }
         let wait = (!above_rate).then(|| answer.now.until(answer.wait));
