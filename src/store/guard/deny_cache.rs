@@ -350,10 +350,7 @@ impl KnownRefusal {
                 ..limit.clone()
             }
         };
-        let limits = match &self.limits[..] {
-            [limit] => List::from([later(limit)]),
-            limits => limits.iter().map(later).collect(),
-        };
+        let limits = self.limits.iter().map(later).collect();
         Refusal::by_limits(limits, self.retry_after.map(left), Source::Cache)
     }
 }
