@@ -194,13 +194,11 @@ impl Now {
     /// Returns the present by a clock that all scores are by.
     pub(crate) fn by(clock: &dyn Clock) -> Self {
         let time = clock.now();
-        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        let tick = seconds
-            .saturating_mul(1000 * TICKS)
-            .saturating_add(time.subsec_micros().into());
+        // Beyond the latest tick.
+        let seconds = time.as_secs().min(1 << 43).cast_signed();
         Self {
             past: time.subsec_nanos() % 1000,
-            ..Self::at(tick)
+            ..Self::at(seconds * 1000 * TICKS + i64::from(time.subsec_micros()))
         }
     }
 

@@ -79,7 +79,7 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
     Scene { name, begin }
 }
 
-pub(crate) const SCENES: [Scene; 33] = [
+pub(crate) const SCENES: [Scene; 34] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extensions and fields", |_, _| by_hand()),
     scene("by hand, admitted, GCRA", |_, _| {
@@ -110,6 +110,9 @@ pub(crate) const SCENES: [Scene; 33] = [
     }),
     scene("by hand, refused", |_, _| {
         floor::<Gcra>(HOURLY, 1, Left::ALL)
+    }),
+    scene("by hand, refused, 100,000 keys", |_, _| {
+        floor::<Gcra>(HOURLY, MANY, Left::ALL)
     }),
     scene("by hand, admitted, lease", |_, _| {
         floor::<Lease>(LEASED, 1, Left::ALL)

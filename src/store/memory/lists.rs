@@ -149,8 +149,12 @@ impl Shared {
         charge: &LimiterCharge,
         now: Now,
     ) -> Result<Option<StoredLimiter>, Error> {
-        match self.find_or_add(shard, &charge.limiter, now) {
-            Ok(_) => Ok(shard.lend(charge.name())),
+        let found = match shard.get_mut(charge.name(), now) {
+            Some(_) => Ok(()),
+            None => self.add(shard, &charge.limiter, now).map(drop),
+        };
+        match found {
+            Ok(()) => Ok(shard.lend(charge.name())),
             Err(full)
                 if full.kind() == ErrorKind::Full
                     && Untracked::can_count(charge.limit().given()) =>

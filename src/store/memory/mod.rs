@@ -32,7 +32,7 @@ use crate::{
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default, some 700 bytes each and 32 more for each grant of
+/// It holds up to 100 000 limiters by default, some 600 bytes each and 32 more for each grant of
 /// the last interval, and for older ones until later grants take their places. At the bound, a new
 /// key takes the place of a limiter that a rule made and whose permits are all free again, so that
 /// no key regains a quota by being forgotten. If none is found, the newcomer is counted by an

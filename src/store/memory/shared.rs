@@ -198,7 +198,7 @@ impl Shared {
 
     /// Makes a limiter, unless the caller gives no limit. It starts with what the estimate counted
     /// for it.
-    fn add<'s>(
+    pub(super) fn add<'s>(
         &self,
         shard: &'s mut Shard,
         limiter: &Target,

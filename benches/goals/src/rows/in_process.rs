@@ -36,7 +36,7 @@ type Case = (&'static str, Peer, Option<f64>, Option<f64>);
 
 /// A scene beside a peer, with the goals: nanoseconds, and how many times the peer's. Both peers
 /// count by GCRA, and write no fields.
-const CASES: [Case; 29] = [
+const CASES: [Case; 30] = [
     ("by hand, extensions and fields", Governor, None, None),
     ("by hand, admitted, GCRA", Governor, None, None),
     (
@@ -68,6 +68,7 @@ const CASES: [Case; 29] = [
     ("by hand, refused, decided alone", Governor, None, None),
     ("by hand, refused, without fields", Governor, None, None),
     ("by hand, refused", Governor, None, None),
+    ("by hand, refused, 100,000 keys", TowerGovernor, None, None),
     ("admitted, GCRA", Governor, Some(300.0), Some(4.8)),
     (
         "admitted, GCRA, without extensions",
