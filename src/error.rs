@@ -67,20 +67,31 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Returns the name that metrics and logs have for it.
     pub fn as_str(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// Returns its name in metrics and logs, and the beginning of its errors' messages.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::NotInitialized => "not_initialized",
-            Self::RateTypeDiffers => "rate_type_differs",
-            Self::ForeignState => "foreign_state",
-            Self::Permits => "permits",
-            Self::AboveRate => "above_rate",
-            Self::Name => "name",
-            Self::OtherSlot => "other_slot",
-            Self::Timeout => "timeout",
-            Self::Unavailable => "unavailable",
-            Self::Rejected => "rejected",
-            Self::Tls => "tls",
-            Self::Full => "full",
-            Self::Limit => "limit",
+            Self::NotInitialized => ("not_initialized", "no limit is set for this limiter"),
+            Self::RateTypeDiffers => (
+                "rate_type_differs",
+                "the stored limit has another rate type",
+            ),
+            Self::ForeignState => (
+                "foreign_state",
+                "something other than a rate limiter is stored here",
+            ),
+            Self::Permits => ("permits", "permits must be between 1 and 4294967295"),
+            Self::AboveRate => ("above_rate", "more permits than the limit were asked for"),
+            Self::Name => ("name", "the name cannot name a limiter"),
+            Self::OtherSlot => ("other_slot", "the names are in different hash slots"),
+            Self::Timeout => ("timeout", "the store did not answer in time"),
+            Self::Unavailable => ("unavailable", "the store is unavailable"),
+            Self::Rejected => ("rejected", "the store refused the request"),
+            Self::Tls => ("tls", "the TLS connection to the store failed"),
+            Self::Full => ("full", "the memory store is full: raise `max_limiters`"),
+            Self::Limit => ("limit", "the algorithm cannot count by this limit"),
         }
     }
 }
@@ -148,21 +159,7 @@ impl From<ErrorKind> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
-            ErrorKind::NotInitialized => "no limit is set for this limiter",
-            ErrorKind::RateTypeDiffers => "the stored limit has another rate type",
-            ErrorKind::ForeignState => "something other than a rate limiter is stored here",
-            ErrorKind::Permits => "permits must be between 1 and 4294967295",
-            ErrorKind::AboveRate => "more permits than the limit were asked for",
-            ErrorKind::Name => "the name cannot name a limiter",
-            ErrorKind::OtherSlot => "the names are in different hash slots",
-            ErrorKind::Timeout => "the store did not answer in time",
-            ErrorKind::Unavailable => "the store is unavailable",
-            ErrorKind::Rejected => "the store refused the request",
-            ErrorKind::Tls => "the TLS connection to the store failed",
-            ErrorKind::Full => "the memory store is full: raise `max_limiters`",
-            ErrorKind::Limit => "the algorithm cannot count by this limit",
-        })?;
+        f.write_str(self.kind.texts().1)?;
         let Some(about) = &self.about else {
             return Ok(());
         };

@@ -12,7 +12,6 @@ use std::{
 use crate::{
     labels::Labels,
     limit::LimitSource,
-    list::List,
     name::{Limiter, Name},
     observe::StateChange,
     sync::lock,
@@ -270,7 +269,7 @@ impl fmt::Debug for PermitId {
 /// The charges of a grant's receipts, open for corrections from when a request passes until its
 /// response is over. It has no entries before the first correction, as most requests see none.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
+pub(crate) struct Ledger(Mutex<Option<Vec<Correction>>>);
 
 /// The permits to charge for one receipt, and the party that decided it.
 pub(crate) type Correction = (CorrectedBy, u32);
@@ -298,12 +297,12 @@ impl Clone for Ledger {
 
 impl Ledger {
     pub(crate) fn open(&self) {
-        *lock(&self.0) = Some(List::new());
+        *lock(&self.0) = Some(Vec::new());
     }
 
     /// Closes it, and returns one entry per receipt, or none if none was corrected; `None` if it is
     /// not open.
-    pub(crate) fn close(&self) -> Option<List<Correction>> {
+    pub(crate) fn close(&self) -> Option<Vec<Correction>> {
         lock(&self.0).take()
     }
 

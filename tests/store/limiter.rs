@@ -1,4 +1,4 @@
-//! `RateLimiter` without HTTP: every verb, and waiting in line, on both stores.
+//! `RateLimiter` without HTTP: every verb, and waiting in the queue, on both stores.
 
 use crate::scene::*;
 use tower_ratelimit::Error;
@@ -9,6 +9,7 @@ on_both_by_a_clock!(
     those_ahead_count,
     waiters_are_served_in_order,
     a_dropped_waiter_gives_up_its_place,
+    a_waiter_that_leaves_wakes_the_next,
     a_waiter_that_leaves_before_it_takes_over_stops_no_other,
     room_just_made_is_found_by_a_newcomer,
     whatever_makes_room_wakes_waiters,
@@ -104,6 +105,24 @@ async fn a_dropped_waiter_gives_up_its_place(store: impl Store, clock: ManualClo
     until("it is so", async || free(&limiter).await == 1).await;
 }
 
+/// The clock stands still, so the next one is not woken by its timer.
+async fn a_waiter_that_leaves_wakes_the_next(store: impl Store, clock: ManualClock) {
+    let limiter = limited(&store, Limit::per_hour(2)).await;
+    take(&limiter, 1).await;
+    let mut first = Box::pin(limiter.acquire_many(2));
+    pending(&mut first, &clock).await;
+    // There is a permit for it, and a waiter before it.
+    let next = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire().await }
+    });
+    until("the next one sleeps", async || clock.sleepers() > 1).await;
+    drop(first);
+    until("the next one is served", async || next.is_finished()).await;
+    next.await.unwrap().unwrap();
+    assert_eq!(free(&limiter).await, 0);
+}
+
 async fn a_waiter_that_leaves_before_it_takes_over_stops_no_other(
     store: impl Store,
     clock: ManualClock,
@@ -138,7 +157,7 @@ async fn room_just_made_is_found_by_a_newcomer(store: impl Store, clock: ManualC
     let mut waiting = pin!(limiter.acquire());
     pending(&mut waiting, &clock).await;
     limiter.set_rate(Limit::per_second(100)).await.unwrap();
-    // Before the one in line has been polled again.
+    // Before the waiter has been polled again.
     let mut newcomer = pin!(limiter.try_acquire_for(1, Duration::from_secs(1)));
     let early = poll(&mut newcomer);
     if let Poll::Ready(decision) = early {
@@ -228,7 +247,7 @@ pub(crate) async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClo
     .await;
 }
 
-/// Waits until somebody sleeps by the clock.
+/// Waits until a waiter sleeps by the clock.
 async fn asleep(clock: &ManualClock) {
     until("it is so", async || clock.sleepers() > 0).await;
 }

@@ -58,7 +58,7 @@ fn every_toml_file_is_one_of_rules_or_has_a_reason() {
 #[test]
 fn days_weeks_and_months_are_checked() {
     let rules = |rate: &str, zone: &str| {
-        let rule = format!("[rules.api]\nrate = \"{rate}\"\nzone = \"{zone}\"\nby = \"peer\"\n");
+        let rule = format!("[rules.api]\nrate = \"{rate} {zone}\"\nby = \"peer\"\n");
         let text = rule + "[otherwise]\nrules = [\"api\"]";
         let path = file("calendar.toml", text.as_bytes());
         ratelimit(&["check", path.to_str().unwrap()], b"")
@@ -66,7 +66,7 @@ fn days_weeks_and_months_are_checked() {
     assert_eq!(rules("10000/month", "Europe/Berlin").status, 0);
     let wrong = rules("10000/month", "Berlin");
     assert_eq!(wrong.status, 1);
-    contains(&wrong.output, "line 3, rules.api.zone: \"Berlin\" is not");
+    contains(&wrong.output, "line 2, rules.api.rate: \"Berlin\" is not");
 }
 
 #[test]

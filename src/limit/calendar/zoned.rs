@@ -22,17 +22,18 @@ static UTC: TimeZone = TimeZone::UTC;
 /// Which windows a limit goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Calendar {
-    period: Period,
-    first: StartingOn,
+    windows: Windows,
     /// The place in [`ZONES`] and one more; 0 for UTC.
     zone: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Period {
-    Day,
-    Week,
-    Month,
+enum Windows {
+    Days,
+    /// From this day of the week
+    Weeks(StartingOn),
+    /// From this day of the month
+    Months(u8),
 }
 
 /// The day on which a window begins: see [`Limit::starting_on`].
@@ -100,7 +101,7 @@ impl Limit {
     /// If `permits` is zero or above 2^53 - 1.
     #[track_caller]
     pub const fn daily(permits: u64) -> Self {
-        Self::by_calendar(permits, Period::Day, 1, Day(1))
+        Self::by_calendar(permits, Windows::Days, 1)
     }
 
     /// Limits to `permits` in each week from Monday on, or from [another day](Self::starting_on),
@@ -111,7 +112,7 @@ impl Limit {
     /// If `permits` is zero or above 2^53 - 1.
     #[track_caller]
     pub const fn weekly(permits: u64) -> Self {
-        Self::by_calendar(permits, Period::Week, 7, Monday)
+        Self::by_calendar(permits, Windows::Weeks(Monday), 7)
     }
 
     /// Limits to `permits` in each month, or from [another day](Self::starting_on) to the same day
@@ -133,20 +134,15 @@ impl Limit {
     /// ```
     #[track_caller]
     pub const fn monthly(permits: u64) -> Self {
-        Self::by_calendar(permits, Period::Month, 31, Day(1))
+        Self::by_calendar(permits, Windows::Months(1), 31)
     }
 
     #[track_caller]
-    const fn by_calendar(permits: u64, period: Period, days: u64, first: StartingOn) -> Self {
-        let zone = 0;
+    const fn by_calendar(permits: u64, windows: Windows, days: u64) -> Self {
         let mut limit = Self::new(permits, Duration::from_secs(days * 86_400));
         // As long as its window, which is longer.
         limit.keep_alive = Some(1);
-        limit.calendar = Some(Calendar {
-            period,
-            first,
-            zone,
-        });
+        limit.calendar = Some(Calendar { windows, zone: 0 });
         limit
     }
 
@@ -191,12 +187,14 @@ impl Limit {
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is no such day, or
     /// the limit is neither weekly nor monthly.
     pub fn starting_on(mut self, day: impl Into<StartingOn>) -> Result<Self, ConfigError> {
-        let day = day.into();
-        match (self.calendar.as_mut(), day) {
-            (Some(it), Day(1..=31)) if it.period == Period::Month => it.first = day,
-            (Some(it), Day(_)) if it.period == Period::Week => return refused(self, day),
-            (Some(it), _) if it.period == Period::Week => it.first = day,
-            _ => return refused(self, day),
+        let windows = self.calendar.as_mut().map(|calendar| &mut calendar.windows);
+        match (windows, day.into()) {
+            (Some(Windows::Months(first)), Day(day @ 1..=31)) => *first = day,
+            (Some(Windows::Weeks(first)), day) if !matches!(day, Day(_)) => *first = day,
+            (_, day) => {
+                bail!(Limit: "{self} cannot start on {day}: a week starts on a day such as \
+                `sunday`, a month on one from 1 to 31, and all others have no such day")
+            }
         }
         Ok(self)
     }
@@ -225,11 +223,6 @@ impl Limit {
     }
 }
 
-fn refused(limit: Limit, day: StartingOn) -> Result<Limit, ConfigError> {
-    bail!(Limit: "{limit} cannot start on {day}: a week starts on a day such as `sunday`, a month \
-        on one from 1 to 31, and all others have no such day")
-}
-
 impl Calendar {
     /// Returns the window of an instant, and the one after it; empty ones by a clock that is
     /// thousands of years off.
@@ -254,19 +247,18 @@ impl Calendar {
 
     /// Returns the last date up to `today` on which a window begins.
     fn first_up_to(self, today: Date) -> Result<Date, Error> {
-        if let (Period::Month, Day(day)) = (self.period, self.first) {
-            let first = in_month(today, day)?;
-            return match first > today {
-                true => in_month(today.first_of_month().yesterday()?, day),
-                false => Ok(first),
-            };
-        }
-        let weekday = WEEK.iter().position(|day| *day == self.first);
-        let since = weekday.map_or(0, |first| 7 - first as i64);
-        let since = since + i64::from(today.weekday().to_monday_zero_offset());
-        match self.period {
-            Period::Week => today.checked_sub((since % 7).days()),
-            _ => Ok(today),
+        match self.windows {
+            Windows::Days => Ok(today),
+            Windows::Weeks(first) => {
+                let weekday = WEEK.iter().position(|day| *day == first);
+                let since = weekday.map_or(0, |first| 7 - first as i64);
+                let since = since + i64::from(today.weekday().to_monday_zero_offset());
+                today.checked_sub((since % 7).days())
+            }
+            Windows::Months(day) => match in_month(today, day)? {
+                first if first <= today => Ok(first),
+                _ => in_month(today.first_of_month().yesterday()?, day),
+            },
         }
     }
 
@@ -276,10 +268,10 @@ impl Calendar {
     /// zone skipped has none.
     fn window(self, mut first: Date, at: i64) -> Result<Window, Error> {
         loop {
-            let after = match (self.period, self.first) {
-                (Period::Month, Day(day)) => in_month(first.last_of_month().tomorrow()?, day)?,
-                (Period::Week, _) => first.checked_add(7.days())?,
-                _ => first.tomorrow()?,
+            let after = match self.windows {
+                Windows::Days => first.tomorrow()?,
+                Windows::Weeks(_) => first.checked_add(7.days())?,
+                Windows::Months(day) => in_month(first.last_of_month().tomorrow()?, day)?,
             };
             let end = self.first_instant(after)?;
             if end > at {
@@ -319,11 +311,16 @@ fn in_month(date: Date, day: u8) -> Result<Date, Error> {
 /// Europe/Berlin from 15`.
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&format!("{:?}", self.period).to_lowercase())?;
+        let (period, first) = match self.windows {
+            Windows::Days => ("day", Day(1)),
+            Windows::Weeks(first) => ("week", first),
+            Windows::Months(first) => ("month", Day(first)),
+        };
+        f.write_str(period)?;
         if let Some(name) = self.zone().iana_name().filter(|_| self.zone > 0) {
             write!(f, " {name}")?;
         }
-        match self.first {
+        match first {
             Day(1) | Monday => Ok(()),
             day => write!(f, " from {day}"),
         }

@@ -31,7 +31,7 @@ use crate::{
     clock::Clock,
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
-    macros::{detail, notice, warning},
+    macros::{notice, warning},
     name::Name,
     sync::{
         Mutex, MutexGuard,
@@ -295,27 +295,21 @@ impl Breakers {
         if turns {
             (node.since, node.row) = (now, 0);
         }
-        let warns = turns.then(|| state.turned(is_open, now)).flatten();
+        let warns = turns && state.is_to_report(is_open, now);
         let troubled = state.nodes.iter().any(Node::has_failures);
         self.has_failures.store(troubled, Ordering::Release);
         drop(state);
         if turns {
             (self.turned)(index, is_open);
         }
-        match (warns, is_open) {
-            (Some(true), true) => warning!(
+        if warns && is_open {
+            warning!(
                 failures = self.failures,
                 "circuit breaker open: one probe per pause until the rate limit store answers in \
                  time"
-            ),
-            (Some(true), false) => {
-                notice!("circuit breaker closed: the rate limit store answers in time");
-            }
-            (Some(false), true) => {
-                detail!(failures = self.failures, "circuit breaker open once more");
-            }
-            (Some(false), false) => detail!("circuit breaker closed once more"),
-            (None, _) => {}
+            );
+        } else if warns {
+            notice!("circuit breaker closed: the rate limit store answers in time");
         }
         Some(changed)
     }
@@ -336,22 +330,22 @@ impl Breakers {
 }
 
 impl State {
-    /// Returns whether to log for everybody that a node opened or closed. None unless it is the
-    /// first of the nodes that opens, or the last that closes.
-    fn turned(&mut self, opened: bool, now: Duration) -> Option<bool> {
+    /// Returns whether to log that a node opened or closed: the first of the nodes that opens, once
+    /// in a while, and the last that closes after that.
+    fn is_to_report(&mut self, opened: bool, now: Duration) -> bool {
         let open = self.nodes.iter().filter(|node| node.open.is_some()).count();
         if open != usize::from(opened) {
-            return None;
+            return false;
         }
         if !opened {
-            return Some(std::mem::take(&mut self.has_warned));
+            return std::mem::take(&mut self.has_warned);
         }
         let lately = |warned| now < WARNED_AGAIN_AFTER.saturating_add(warned);
         let warns = !self.warned.is_some_and(lately);
         if warns {
             (self.warned, self.has_warned) = (Some(now), true);
         }
-        Some(warns)
+        warns
     }
 }
 

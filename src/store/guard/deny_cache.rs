@@ -307,7 +307,7 @@ struct Found {
 struct KnownRefusal {
     charges: List<Held>,
     wants_remaining: bool,
-    limits: List<LimitState>,
+    limits: Vec<LimitState>,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
     seen: Seen,
@@ -346,10 +346,7 @@ impl KnownRefusal {
                 ..limit.clone()
             }
         };
-        let limits = match &self.limits[..] {
-            [limit] => List::from([later(limit)]),
-            limits => limits.iter().map(later).collect(),
-        };
+        let limits = self.limits.iter().map(later).collect();
         Refusal::by_limits(limits, self.retry_after.map(left), Source::Cache)
     }
 }

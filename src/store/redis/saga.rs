@@ -30,13 +30,13 @@ impl Server {
             server: self,
             limits: List::new(),
             receipts: List::new(),
-            asking: List::new(),
         };
         for part in parts(acquire, self.connection.is_cluster()) {
-            taken.asking = part.receipts();
+            let before = taken.receipts.len();
+            taken.receipts.extend(part.receipts());
             let decision = self.acquire_part(&part, std::slice::from_ref(&part)).await;
-            // The call failed or was refused, and what it may have taken was given back.
-            taken.asking = List::new();
+            // A call that failed or was refused has given back what it may have taken.
+            taken.receipts.truncate(before);
             let decision = match decision {
                 // Shadow rules come last, and are no reason to refuse.
                 Err(_) if part.is_all_shadow() => continue,
@@ -98,9 +98,8 @@ fn likelier_to_refuse(a: &LimiterCharge, b: &LimiterCharge) -> Ordering {
 struct TakenSoFar<'a> {
     server: &'a Server,
     limits: List<LimitState>,
+    /// Also those of the call that is under way.
     receipts: List<Receipt>,
-    /// Those of the call that is under way.
-    asking: List<Receipt>,
 }
 
 impl TakenSoFar<'_> {
@@ -119,7 +118,7 @@ impl TakenSoFar<'_> {
 
 impl Drop for TakenSoFar<'_> {
     fn drop(&mut self) {
-        for receipt in self.receipts.iter().chain(self.asking.iter()) {
+        for receipt in &self.receipts {
             self.server.settle(receipt, 0, true);
         }
     }

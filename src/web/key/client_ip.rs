@@ -72,14 +72,13 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Clone, Debug)]
 #[must_use = "an extractor does nothing until a rule has it"]
 pub struct ClientIp {
-    trust: Trust,
+    /// An error if it is invalid, returned when a layer is built.
+    trust: Result<Trust, ConfigError>,
     header: ForwardedHeader,
     /// `None` if HTTP does not allow the name.
     name: Option<HeaderName>,
     ipv6_prefix: u8,
     peer: Option<PeerBy>,
-    /// The first mistake in `trust`, returned when a layer is built.
-    mistake: Option<ConfigError>,
 }
 
 /// The proxies whose header is believed.
@@ -196,8 +195,7 @@ impl ClientIp {
 
     fn new(trust: Result<Trust, ConfigError>) -> Self {
         Self {
-            mistake: trust.as_ref().err().cloned(),
-            trust: trust.unwrap_or(Trust::Networks([].into())),
+            trust,
             header: ForwardedHeader::XForwardedFor,
             name: Some(X_FORWARDED_FOR),
             ipv6_prefix: IPV6_PREFIX,
@@ -206,14 +204,17 @@ impl ClientIp {
     }
 
     fn trusts(&self, peer: Option<IpAddr>) -> bool {
-        let Trust::Networks(networks) = &self.trust else {
-            return true;
-        };
-        peer.is_some_and(|peer| networks.iter().any(|network| network.contains(&peer)))
+        match &self.trust {
+            Ok(Trust::Networks(networks)) => {
+                peer.is_some_and(|peer| networks.iter().any(|network| network.contains(&peer)))
+            }
+            Ok(Trust::Hops(_)) => true,
+            Err(_) => false,
+        }
     }
 
     fn expects_proxies(&self) -> bool {
-        !matches!(&self.trust, Trust::Networks(networks) if networks.is_empty())
+        !matches!(&self.trust, Ok(Trust::Networks(networks)) if networks.is_empty())
     }
 
     /// Walks from the peer to the left, while the current address is trusted.
@@ -228,8 +229,8 @@ impl ClientIp {
             };
             client = Some(address);
             let trusted = match self.trust {
-                Trust::Hops(proxies) => index + 1 < proxies,
-                Trust::Networks(_) => self.trusts(client),
+                Ok(Trust::Hops(proxies)) => index + 1 < proxies,
+                _ => self.trusts(client),
             };
             if !trusted {
                 break;
@@ -281,9 +282,7 @@ impl KeyExtractor for ClientIp {
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
-        if let Some(mistake) = &self.mistake {
-            return Err(mistake.clone());
-        }
+        self.trust.as_ref().map_err(Clone::clone)?;
         if let (None, ForwardedHeader::Single(name)) = (&self.name, self.header) {
             return Err(no_header_name(name));
         }

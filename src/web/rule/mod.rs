@@ -22,7 +22,7 @@ pub use self::{
 };
 use self::{pattern::Pattern, share::Share};
 use super::{
-    charge::{ChargeIf, ChargeIfs, Outcome},
+    charge::{ChargeIf, Outcome},
     key::{Constant, KeyExtractor},
 };
 use crate::{
@@ -79,15 +79,25 @@ pub(crate) enum CostOf {
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
 }
 
-/// The text of an entry, the pattern read from it, and its rules.
-pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
+/// An entry of the table: the rules of the requests that match a pattern.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// The pattern as it was written, or its place in a file.
+    text: String,
+    pattern: Result<Pattern, ConfigError>,
+    rules: Vec<Rule>,
+}
 
 /// The layer's plan for a request.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is the usual one, and a box would cost each request an allocation"
+)]
 pub(crate) enum Plan {
     /// No rule applies
     Pass,
-    /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, ChargeIfs),
+    /// Call the store
+    Acquire(Acquire),
     Refuse(Refusal),
 }
 

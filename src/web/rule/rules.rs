@@ -80,31 +80,40 @@ impl Rules {
     /// the remainder. It matches the route that serves the request, if the router provides it, or
     /// the requested path. `GET` includes `HEAD`. A CORS preflight is an OPTIONS request, whatever
     /// method it asks for: `POST /login` does not match it.
-    pub fn on(mut self, pattern: &str, rules: impl IntoRules) -> Self {
-        let rules = rules.into_rules();
-        self.entries
-            .push((pattern.to_owned(), Pattern::route(pattern), rules));
-        self
+    pub fn on(self, pattern: &str, rules: impl IntoRules) -> Self {
+        self.add(pattern, Pattern::route(pattern), rules)
     }
 
     /// Adds rules for calls of a gRPC method, `package.Service/Method`, or of all methods of a
     /// service, `package.Service`.
-    pub fn on_grpc(mut self, method: &str, rules: impl IntoRules) -> Self {
-        self.entries
-            .push((method.to_owned(), Pattern::grpc(method), rules.into_rules()));
-        self
+    pub fn on_grpc(self, method: &str, rules: impl IntoRules) -> Self {
+        self.add(method, Pattern::grpc(method), rules)
     }
 
     /// Adds rules for requests for which a closure returns true: for example with methods that are
     /// not standard.
     pub fn on_request(
-        mut self,
+        self,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
         rules: impl IntoRules,
     ) -> Self {
         let pattern = Pattern::default().and(Arc::new(matches));
-        self.entries
-            .push(("on_request".to_owned(), Ok(pattern), rules.into_rules()));
+        self.add("on_request", Ok(pattern), rules)
+    }
+
+    /// Adds an entry, with the text by which errors and warnings name it.
+    pub(crate) fn add(
+        mut self,
+        text: &str,
+        pattern: Result<Pattern, ConfigError>,
+        rules: impl IntoRules,
+    ) -> Self {
+        let (text, rules) = (text.to_owned(), rules.into_rules());
+        self.entries.push(Entry {
+            text,
+            pattern,
+            rules,
+        });
         self
     }
 
@@ -123,7 +132,7 @@ impl Rules {
         if let Some(replaced) = &self.replaced {
             return Err(replaced.clone());
         }
-        let entries = self.entries.iter().map(|(_, _, rules)| rules);
+        let entries = self.entries.iter().map(|entry| &entry.rules);
         if entries.chain([&self.otherwise]).all(Vec::is_empty) {
             bail!(LimitsNothing: "there is no rule, so nothing would be limited: add \
                 `.otherwise(rule)`, or `.on(pattern, rule)`");
@@ -131,11 +140,16 @@ impl Rules {
         Ok(())
     }
 
+    /// Returns the patterns of the entries.
+    pub(crate) fn patterns(&self) -> Result<Vec<Pattern>, ConfigError> {
+        let patterns = self.entries.iter().map(|entry| entry.pattern.clone());
+        patterns.collect()
+    }
+
     /// Returns the index of the entries, after a check that requests reach each of them.
     pub(super) fn index(&self) -> Result<Index, ConfigError> {
-        let patterns = self.entries.iter().map(|(_, pattern, _)| pattern.clone());
-        Index::new(patterns.collect::<Result<_, _>>()?)
-            .map_err(|(late, early)| unreached(&self.entries[late].0, &self.entries[early].0))
+        Index::new(self.patterns()?)
+            .map_err(|(late, early)| unreached(&self.entries[late].text, &self.entries[early].text))
     }
 
     /// Sets the rules for all other requests. Several rules go into one list: a second call, which
@@ -209,8 +223,8 @@ fn unreached(entry: &str, behind: &str) -> ConfigError {
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
-        for (pattern, _, rules) in &self.entries {
-            map.entry(pattern, rules);
+        for entry in &self.entries {
+            map.entry(&entry.text, &entry.rules);
         }
         map.entry(&"otherwise", &self.otherwise)
             .entry(&"deny", &self.deny)

@@ -22,7 +22,7 @@ impl Unmatched {
     /// Creates the record. Entries without rules count as matched, because they limit nothing
     /// anyway.
     pub(super) fn new(entries: &[Entry]) -> Self {
-        let entry = |(text, _, rules): &Entry| (text.clone(), AtomicBool::new(rules.is_empty()));
+        let entry = |it: &Entry| (it.text.clone(), AtomicBool::new(it.rules.is_empty()));
         let entries: Box<[_]> = entries.iter().map(entry).collect();
         Self {
             requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),

@@ -18,7 +18,7 @@ use super::{
     rules::NamedRule,
 };
 use crate::web::rule::{
-    Entry, Requests, Rule, Rules,
+    Requests, Rule, Rules,
     index::Index,
     pattern::{self, Condition, Pattern},
 };
@@ -61,9 +61,9 @@ pub(super) fn read(
         let pattern = pattern(code, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
         let place = format!("on[{}]", rules.entries.len());
-        rules.entries.push((place, Ok(pattern), chosen));
+        rules = rules.add(&place, Ok(pattern), chosen);
     }
-    check_reached(text, &rules.entries, on)?;
+    check_reached(text, &rules, on)?;
     if let Some(table) = otherwise {
         rules.otherwise = chosen(&mut named, table, table.get_ref().0.rules.as_ref())?;
     }
@@ -80,7 +80,7 @@ pub(super) fn read(
 /// Checks that requests reach every entry. The first entry that matches counts.
 fn check_reached(
     text: &str,
-    entries: &[Entry],
+    rules: &Rules,
     on: &[Spanned<Table<Definition>>],
 ) -> Result<(), Mistake> {
     // Entries with several conditions are compared only for equality.
@@ -89,9 +89,8 @@ fn check_reached(
         let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
         Some((entry, earlier))
     });
-    let patterns = entries.iter().flat_map(|(_, pattern, _)| pattern.clone());
     let behind = || {
-        let (late, early) = Index::new(patterns.collect()).err()?;
+        let (late, early) = Index::new(rules.patterns().ok()?).err()?;
         on.get(late).zip(on.get(early))
     };
     match twice.or_else(behind) {
@@ -106,13 +105,16 @@ fn check_reached(
 
 impl Definition {
     /// Returns all conditions, for comparison: the order in which they stand is ignored.
-    fn conditions(&self) -> [Option<Vec<Spanned<String>>>; 5] {
-        let one = |field: &Option<Spanned<String>>| Some(vec![field.clone()?]);
-        let many = |field: &Option<Spanned<Texts>>| {
-            let mut texts = one_or_more(field.as_ref()?).ok()?;
-            texts.sort();
+    fn conditions(&self) -> [Option<Vec<&str>>; 5] {
+        fn one(field: &Option<Spanned<String>>) -> Option<Vec<&str>> {
+            Some(vec![field.as_ref()?.get_ref()])
+        }
+        fn many(field: &Option<Spanned<Texts>>) -> Option<Vec<&str>> {
+            let texts = one_or_more(field.as_ref()?).ok()?.iter();
+            let mut texts: Vec<_> = texts.map(String::as_str).collect();
+            texts.sort_unstable();
             Some(texts)
-        };
+        }
         let [route, grpc, when] = [&self.route, &self.grpc, &self.when].map(one);
         let [method, host] = [&self.method, &self.host].map(many);
         [route, grpc, when, method, host]
@@ -135,19 +137,13 @@ pub(super) fn listed(
     match (&fields.networks, &fields.values, is_of_list) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
-            let networks = one_or_more(networks)?;
-            for network in &networks {
-                // Checks each network alone, so that the error is placed at the network.
-                let alone = Requests::from_networks(address.clone(), [network.get_ref()]);
-                network.place(alone.check(allows))?;
-            }
-            let networks = networks.iter().map(Spanned::get_ref);
-            Ok(Requests::from_networks(address, networks))
+            let requests = Requests::from_networks(address, one_or_more(networks)?);
+            networks.place(requests.check(allows))?;
+            Ok(requests)
         }
         (None, Some(values), true) => {
             let key = keys.key(need(by, entry, "by", "\"header:x-tenant\"")?)?;
-            let values = one_or_more(values)?;
-            Ok(Requests::with_key(key, values.iter().map(Spanned::get_ref)))
+            Ok(Requests::with_key(key, one_or_more(values)?))
         }
         (None, None, _) => {
             if let Some(by) = by {
@@ -220,8 +216,8 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<Definition>>) -> Result<Patte
 fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut methods: Vec<Method> = Vec::new();
     for text in one_or_more(texts)? {
-        let method = pattern::method_of(text.get_ref());
-        let refuse = |reason| text.fail(format!("{:?}: {reason}", text.get_ref()));
+        let method = pattern::method_of(text);
+        let refuse = |reason| texts.fail(format!("{text:?}: {reason}"));
         methods.push(method.map_err(refuse)?);
     }
     Ok(Arc::new(move |parts| {
@@ -233,7 +229,7 @@ fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
 fn hosts(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut hosts = Vec::new();
     for text in one_or_more(texts)? {
-        hosts.push(text.place(Host::new(text.get_ref()))?);
+        hosts.push(texts.place(Host::new(text))?);
     }
     Ok(Arc::new(move |parts| {
         let asked = host_of(parts);

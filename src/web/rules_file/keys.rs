@@ -71,7 +71,7 @@ impl Keys {
     /// Returns an address: `peer`, or a key of this file that is `client-ip`.
     pub(super) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
         let name = match by.get_ref() {
-            Texts::Scalar(name) | Texts::Text(name) => name.as_str(),
+            Texts::One(name) => name.as_str(),
             Texts::Many(_) => "a list",
         };
         if name == "peer" {
@@ -87,12 +87,11 @@ impl Keys {
 
     /// Returns the key of one expression, or of several, which count together.
     pub(super) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
-        if let Texts::Text(text) = by.get_ref() {
+        if let Texts::One(text) = by.get_ref() {
             return self.expression(by, text);
         }
-        let texts = one_or_more(by)?;
-        let parts = texts.iter();
-        let parts = parts.map(|text| self.expression(text, text.get_ref()));
+        let parts = one_or_more(by)?.iter();
+        let parts = parts.map(|text| self.expression(by, text));
         Ok(Any::new(parts.collect::<Result<Vec<_>, _>>()?))
     }
 
@@ -153,8 +152,8 @@ impl Keys {
         let fields = &table.get_ref().0;
         let from = need(fields.from.as_ref(), table, "from", "\"peer\"")?;
         let source = match from.get_ref() {
-            Texts::Text(text) => text,
-            _ => "",
+            Texts::One(text) => text,
+            Texts::Many(_) => "",
         };
         fields.check_owners(source)?;
         let key = match (source, source.split_once(':'), &fields.plain) {
@@ -166,8 +165,8 @@ impl Keys {
             ("route", ..) => Any::new(match &fields.services {
                 None => Route::new(),
                 Some(services) => {
-                    let names = one_or_more(services)?;
-                    Route::services(names.iter().map(|name| intern(name.get_ref())))
+                    let names = one_or_more(services)?.iter();
+                    Route::services(names.map(|name| intern(name)))
                 }
             }),
             (_, Some(("header", header)), Some(plain)) => {
@@ -202,12 +201,9 @@ fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
     let fields = &table.get_ref().0;
     let mut client = match (&fields.trusted, &fields.hops) {
         (Some(trusted), None) => {
-            let networks = one_or_more(trusted)?;
-            for network in &networks {
-                // Checks each network alone, so that the error is placed at the network.
-                network.place(ClientIp::behind([network.get_ref()]).check())?;
-            }
-            ClientIp::behind(networks.iter().map(Spanned::get_ref))
+            let client = ClientIp::behind(one_or_more(trusted)?);
+            trusted.place(client.check())?;
+            client
         }
         (None, Some(hops)) => {
             let client = ClientIp::hops(*hops.get_ref());

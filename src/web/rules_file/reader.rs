@@ -5,14 +5,12 @@ use std::{
     fmt::{self, Display},
     marker::PhantomData,
     ops::Range,
+    slice,
 };
 
 use serde::{
     Deserialize, Deserializer,
-    de::{
-        Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
-        value::{MapAccessDeserializer, SeqAccessDeserializer},
-    },
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use strsim::levenshtein;
 use toml::{
@@ -171,56 +169,22 @@ pub(super) fn in_order<T>(values: ByName<T>) -> Vec<(Spanned<String>, Spanned<T>
     values
 }
 
-/// A value with several forms: a number or flag, a text, a list or table.
-pub(super) enum Value<Scalar, Many> {
-    Scalar(Scalar),
-    Text(String),
-    Many(Many),
-}
-
 /// A text, or a list of texts.
-pub(super) type Texts = Value<String, Vec<Spanned<String>>>;
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "it is neither a text nor a list of texts")]
+pub(super) enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
 
 /// Returns the texts of a list, or a single text.
-pub(super) fn one_or_more(texts: &Spanned<Texts>) -> Result<Vec<Spanned<String>>, Mistake> {
+pub(super) fn one_or_more(texts: &Spanned<Texts>) -> Result<&[String], Mistake> {
     match texts.get_ref() {
-        Value::Scalar(one) | Value::Text(one) => Ok(vec![Spanned::new(texts.span(), one.clone())]),
-        Value::Many(many) if many.is_empty() => {
+        Texts::One(one) => Ok(slice::from_ref(one)),
+        Texts::Many(many) if many.is_empty() => {
             Err(texts.fail("the list is empty: leave the field out, or name something"))
         }
-        Value::Many(many) => Ok(many.clone()),
-    }
-}
-
-struct ValueVisitor<Scalar, Many>(PhantomData<(Scalar, Many)>);
-
-impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Deserialize<'de> for Value<S, M> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor(PhantomData))
-    }
-}
-
-impl<'de, S: Deserialize<'de>, M: Deserialize<'de>> Visitor<'de> for ValueVisitor<S, M> {
-    type Value = Value<S, M>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a whole number, a list or a table")
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-        S::deserialize(number.into_deserializer()).map(Value::Scalar)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Value::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
-        M::deserialize(SeqAccessDeserializer::new(items)).map(Value::Many)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-        M::deserialize(MapAccessDeserializer::new(fields)).map(Value::Many)
+        Texts::Many(many) => Ok(many),
     }
 }
 

@@ -10,12 +10,10 @@ use super::{
     RulesFile,
     keys::Keys,
     reader::{
-        ByName, Fail, Mistake, Table, Texts, Value, given, in_order, line_at, need, no_such,
-        one_of, only_with, span,
+        ByName, Fail, Mistake, Table, Texts, given, in_order, line_at, need, no_such, one_of,
+        only_with, span,
     },
 };
-#[cfg(feature = "calendar")]
-use crate::limit::StartingOn;
 use crate::{
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit, time},
@@ -44,17 +42,13 @@ pub(super) struct Definition {
     shared: Option<Spanned<String>>,
     init: Option<Spanned<Limit>>,
     by: Option<Spanned<Texts>>,
-    cost: Option<Spanned<Value<u32, ByName<u32>>>>,
+    cost: Option<Spanned<Cost>>,
     algorithm: Option<Spanned<String>>,
     slots: Option<u32>,
     lease: Option<Spanned<Time>>,
     keep_alive: Option<Spanned<Time>>,
     per_client: Option<Spanned<bool>>,
-    #[cfg(feature = "calendar")]
-    zone: Option<Spanned<String>>,
-    #[cfg(feature = "calendar")]
-    starting_on: Option<Spanned<Value<u8, u8>>>,
-    on_failure: Option<Spanned<Value<String, Table<OnFailure>>>>,
+    on_failure: Option<Spanned<OnFailure>>,
     charge_if: Option<Spanned<String>>,
     ban: Option<Spanned<Table<Terms>>>,
     #[serde(default)]
@@ -68,11 +62,36 @@ pub(super) struct Definition {
     queue: Option<usize>,
 }
 
-/// The table `{ local = 0.25 }`.
+/// A cost: a number, a name that code registers, or numbers by method.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OnFailure {
-    local: Option<Spanned<f64>>,
+#[serde(
+    untagged,
+    expecting = "it is neither a number of permits, such as `10`, nor a name of the code's, nor \
+                 numbers by method, as in `{ GET = 1, otherwise = 2 }`"
+)]
+enum Cost {
+    Fixed(u32),
+    Named(String),
+    ByMethod(BTreeMap<String, u32>),
+}
+
+/// A failure policy: a word, or a share of the limit.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "it is neither `\"allow\"` nor `\"deny\"` nor a share, as in `{ local = 0.25 }`"
+)]
+enum OnFailure {
+    Word(PolicyWord),
+    Share { local: f64 },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PolicyWord {
+    Allow,
+    Deny,
 }
 
 /// The table `{ after = 10, within = "1m", for = "15m" }`.
@@ -169,7 +188,13 @@ fn rule(
         rule.lease = time;
     }
     if let Some(policy) = &fields.on_failure {
-        rule = rule.on_failure(failure_policy(name, policy)?);
+        let of_file = match policy.get_ref() {
+            OnFailure::Word(PolicyWord::Allow) => FailurePolicy::Allow,
+            OnFailure::Word(PolicyWord::Deny) => FailurePolicy::Deny,
+            OnFailure::Share { local } => FailurePolicy::local(*local),
+        };
+        policy.place(of_file.check(name))?;
+        rule = rule.on_failure(of_file);
     }
     if let Some(outcome) = &fields.charge_if {
         rule.charge_if = Some(charge_if(code, outcome)?);
@@ -189,27 +214,6 @@ fn rule(
         None if fields.shadow => Ok(rule.shadow()),
         None => Ok(rule),
     }
-}
-
-/// Reads `"allow"`, `"deny"` or `{ local = 0.25 }`.
-fn failure_policy(
-    rule: &str,
-    policy: &Spanned<Value<String, Table<OnFailure>>>,
-) -> Result<FailurePolicy, Mistake> {
-    let fields = match policy.get_ref() {
-        Value::Many(fields) => &fields.0,
-        Value::Scalar(word) | Value::Text(word) => {
-            let words = [
-                ("allow", FailurePolicy::Allow),
-                ("deny", FailurePolicy::Deny),
-            ];
-            return one_of(policy, word, &words);
-        }
-    };
-    let share = need(fields.local.as_ref(), policy, "local", "0.25")?;
-    let policy = FailurePolicy::local(*share.get_ref());
-    share.place(policy.check(rule))?;
-    Ok(policy)
 }
 
 /// Reads `{ after = 10, within = "1m", for = "15m", doubling-to = "1d" }`.
@@ -245,8 +249,6 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
     let (tiers, shared) = (&fields.tiers, &fields.shared);
     let has_limit = shared.is_none() || fields.init.is_some();
     let settings = span(&fields.keep_alive).or(span(&fields.per_client));
-    #[cfg(feature = "calendar")]
-    let settings = settings.or(span(&fields.zone).or(span(&fields.starting_on)));
     for (owner, is_there, field) in [
         ("tiers", tiers.is_some(), span(&fields.tier_by)),
         ("shared", shared.is_some(), span(&fields.init)),
@@ -285,67 +287,40 @@ fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mi
     if matches!(&fields.per_client, Some(flag) if *flag.get_ref()) {
         limit = limit.per_client();
     }
-    #[cfg(feature = "calendar")]
-    if let Some(zone) = &fields.zone {
-        limit = zone.place(limit.in_zone(zone.get_ref()))?;
-    }
-    #[cfg(feature = "calendar")]
-    if let Some(day) = &fields.starting_on {
-        let starting = match day.get_ref() {
-            Value::Scalar(day) | Value::Many(day) => limit.starting_on(*day),
-            Value::Text(name) => name
-                .parse()
-                .and_then(|day: StartingOn| limit.starting_on(day)),
-        };
-        limit = day.place(starting)?;
-    }
     match &fields.keep_alive {
         Some(time) => time.place(limit.keep_alive(time.get_ref().0)),
         None => Ok(limit),
     }
 }
 
-/// Reads a cost: a number, a name registered by code, or numbers by method.
-fn cost_of(
-    code: &RulesFile,
-    rule: &Rule,
-    cost: &Spanned<Value<u32, ByName<u32>>>,
-) -> Result<CostOf, Mistake> {
-    match cost.get_ref() {
-        Value::Text(name) => {
-            let by_code = given(cost, "cost", name, &code.costs)?;
-            Ok(CostOf::Parts(Arc::clone(by_code)))
-        }
-        Value::Scalar(permits) => {
+fn cost_of(code: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf, Mistake> {
+    let methods = match cost.get_ref() {
+        Cost::Fixed(permits) => {
             cost.place(rule.check_cost(*permits))?;
-            Ok(CostOf::Fixed(*permits))
+            return Ok(CostOf::Fixed(*permits));
         }
-        Value::Many(methods) => {
-            let methods = in_order(methods.clone());
-            // A cost of zero makes sense only for single methods.
-            for (_, permits) in methods.iter().filter(|(_, permits)| *permits.get_ref() > 0) {
-                permits.place(rule.check_cost(*permits.get_ref()))?;
-            }
-            cost_by_method(cost, methods)
+        Cost::Named(name) => {
+            let by_code = given(cost, "cost", name, &code.costs)?;
+            return Ok(CostOf::Parts(Arc::clone(by_code)));
         }
-    }
-}
-
-fn cost_by_method(
-    cost: &impl Fail,
-    methods: Vec<(Spanned<String>, Spanned<u32>)>,
-) -> Result<CostOf, Mistake> {
+        Cost::ByMethod(methods) => methods,
+    };
     let mut by_method: Vec<(Method, u32)> = Vec::new();
     let mut otherwise = 1;
     for (name, permits) in methods {
-        let permits = permits.into_inner();
-        if name.get_ref() == "otherwise" {
-            otherwise = permits;
+        // A cost of zero makes sense only for single methods.
+        if *permits > 0 {
+            cost.place(rule.check_cost(*permits))?;
+        }
+        if name == "otherwise" {
+            otherwise = *permits;
         } else {
-            let method = pattern::method_of(name.get_ref()).map_err(|reason| {
-                name.fail(format!("{reason}; all other methods are `otherwise`"))
+            let method = pattern::method_of(name).map_err(|reason| {
+                cost.fail(format!(
+                    "{name:?}: {reason}; all other methods are `otherwise`"
+                ))
             })?;
-            by_method.push((method, permits));
+            by_method.push((method, *permits));
         }
     }
     if otherwise == 0 && by_method.iter().all(|(_, permits)| *permits == 0) {

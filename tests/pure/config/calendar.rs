@@ -6,9 +6,7 @@ use tower_ratelimit::RulesFile;
 use super::{met, one, request};
 
 const QUOTA: &str = r#"[rules.quota]
-rate = "3/month"
-zone = "Europe/Berlin"
-starting-on = 15
+rate = "3/month Europe/Berlin from 15"
 by = "peer"
 
 [otherwise]
@@ -44,7 +42,7 @@ async fn a_reload_counts_what_was_used() {
         ("", "", 3, 2),
         ("3/month", "9/month", 9, 7),
         ("3/month", "2/month", 2, 0),
-        ("3/month", "5/month UTC from 2", 5, 2),
+        ("3/month Europe/Berlin from 15", "5/month UTC from 2", 5, 2),
     ] {
         let layer = layer(&store, &QUOTA.replace(from, to));
         let answer = met(&layer, request("GET", "/", &[])).await;
@@ -58,59 +56,49 @@ fn mistakes_are_named_with_their_line() {
         (
             "Europe/Berlin",
             "Mars",
-            "line 3, rules.quota.zone: \"Mars\" is not a time zone",
+            "line 2, rules.quota.rate: \"Mars\" is not a time zone",
         ),
         (
-            "3/month",
-            "3/m",
-            "line 3, rules.quota.zone: 3/1m has no zone: only days, weeks",
+            "15",
+            "32",
+            "line 2, rules.quota.rate: 3/month Europe/Berlin cannot start on",
         ),
         (
-            "= 15",
-            "= 32",
-            "line 4, rules.quota.starting-on: 3/month Europe/Berlin cannot start on",
+            "15",
+            "300",
+            "line 2, rules.quota.rate: \"300\" is not a day",
         ),
         (
-            "= 15",
-            "= 300",
-            "line 4, rules.quota.starting-on: invalid value: integer `300`",
+            "15",
+            "noon",
+            "line 2, rules.quota.rate: \"noon\" is not a day",
         ),
         (
-            "= 15",
-            "= \"noon\"",
-            "line 4, rules.quota.starting-on: \"noon\" is not a day",
-        ),
-        (
-            "= 15",
-            "= [15]",
-            "line 4, rules.quota.starting-on: invalid type: sequence",
-        ),
-        (
-            "3/month",
-            "3/year",
+            "month Europe/Berlin from 15",
+            "year",
             "line 2, rules.quota.rate: \"3/year\" is not a rate: write permits",
+        ),
+        (
+            "month",
+            "m",
+            "line 2, rules.quota.rate: \"3/m Europe/Berlin from 15\" is not a rate",
         ),
         (
             "by = \"peer\"",
             "by = \"peer\"\nkeep-alive = \"9d\"",
-            "line 6, rules.quota.keep-alive: 3/month",
-        ),
-        (
-            "rate = \"3/month\"",
-            "shared = \"a\"",
-            "line 3, rules.quota.zone: it belongs to `init`",
+            "line 4, rules.quota.keep-alive: 3/month",
         ),
         (
             "by = \"peer\"",
             "by = \"peer\"\nlease = \"1s\"",
-            "line 6, rules.quota.lease: \"quota\" cannot",
+            "line 4, rules.quota.lease: \"quota\" cannot",
         ),
     ] {
         let text = QUOTA.replace(from, to);
         let error = RulesFile::new().parse(&text).expect_err(to);
         assert!(error.to_string().starts_with(says), "{error}");
     }
-    let text = QUOTA.replace("rate = \"3/month\"", "shared = \"a\"\ninit = \"3/month\"");
+    let text = QUOTA.replace("rate =", "shared = \"a\"\ninit =");
     let text = text.replace("by = \"peer\"\n", "");
     let error = RulesFile::new().parse(&text).unwrap_err().to_string();
     let said = "cannot share a limit by the calendar";
