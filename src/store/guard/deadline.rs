@@ -3,12 +3,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{breaker::NodeTraffic, late::Late};
-use crate::{
-    clock,
-    decision::Decision,
-    demand::{Acquire, MaxWait},
-    error::Error,
-};
+use crate::{clock, decision::Decision, demand::Acquire, error::Error};
 
 /// Limits the time that callers wait.
 ///
@@ -43,13 +38,9 @@ impl Deadline {
         F: Future<Output = Result<Decision, Error>>,
     {
         clock::check_timer()?;
-        let wait = match acquire.max_wait {
-            None => Duration::ZERO,
-            Some(MaxWait {
-                longest: Some(time),
-                ..
-            }) => time,
-            Some(MaxWait { longest: None, .. }) => return call().await,
+        let wait = acquire.max_wait.map(|wait| wait.longest);
+        let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
+            return call().await;
         };
         let asked = self.traffic.now();
         let longest = self.longest.saturating_add(wait);

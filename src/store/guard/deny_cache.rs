@@ -324,13 +324,9 @@ struct KnownRefusal {
 impl KnownRefusal {
     /// Returns whether it is the answer to this demand. Ids differ with each caller.
     fn answers(&self, acquire: &Acquire) -> bool {
-        let Some((first, rest)) = self.charges.split_first() else {
-            return false;
-        };
         self.wants_remaining == acquire.wants_remaining
-            && first.answers(&acquire.first)
-            && rest.len() == acquire.rest.len()
-            && (rest.iter().zip(&acquire.rest)).all(|(held, asked)| held.answers(asked))
+            && self.charges.len() == 1 + acquire.rest.len()
+            && (self.charges.iter().zip(acquire.charges())).all(|(held, asked)| held.answers(asked))
     }
 
     /// Returns the refusal as it is at another time.

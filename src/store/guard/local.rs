@@ -1,10 +1,10 @@
 //! Decides in this process, by a share of each limit, for as long as the store cannot.
 //!
-//! While the store decides, this process records what it grants, for rules that may need it: a few
-//! counts of the last interval for each key. When the store fails, the first request for a limiter
-//! makes one of these counts in memory, which counts from then on as any other there. It stays when
-//! the store is back, so that a store that fails now and then does not grant a share each time;
-//! what the store granted meanwhile is charged then.
+//! While the store decides, this process records what it grants, to rules that may need it and to
+//! leases: a few counts of the last interval for each key. When the store fails, the first request
+//! for a limiter makes one of these counts in memory, which counts from then on as any other there.
+//! It stays when the store is back, so that a store that fails now and then does not grant a share
+//! each time; what the store granted meanwhile is charged then.
 
 pub(crate) mod recent;
 
@@ -57,12 +57,11 @@ impl<L: StandIn> Locals<L> {
             };
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             // A limit that no code gives is known from answers alone.
-            if charge.limit() == LimitSource::Store
-                && let Ok(limit) = Limit::try_new(state.permits, state.interval)
-            {
+            let is_stored = matches!(charge.limiter.limit, LimitSource::Store);
+            if is_stored && let Ok(limit) = Limit::try_new(state.permits, state.interval) {
                 lock(&self.last_seen).insert(Arc::clone(&charge.labels.name), limit);
             }
-            if granted || charge.limit() == LimitSource::Store {
+            if granted || is_stored {
                 let permits = if granted { charge.permits } else { 0 };
                 let left = Duration::ZERO;
                 self.recent.record(charge.name(), state, permits, left);

@@ -14,7 +14,7 @@ use crate::{
     limit::LimitSource,
     list::List,
     name::{Limiter, Name, Text},
-    receipt::{PermitId, Receipt},
+    receipt::Receipt,
     store::guard::{
         Cache, cache,
         clock::{StoreClock, StoreInstant},
@@ -229,15 +229,9 @@ impl Entry {
 
 impl State {
     fn take(&mut self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
-        let lease = self.lease.as_ref()?;
-        let limiter = lease.limiter(&acquire.first)?;
-        let elapsed = clock.elapsed(&lease.sent);
-        if elapsed >= lease.lasts {
-            return None;
-        }
-        let (left, id) = lease.balance.take(acquire.first.permits)?;
+        let grant = self.lease.as_ref()?.grant(acquire, clock)?;
         self.estimate.record(acquire.first.permits);
-        Some(lease.grant(acquire, limiter, id, left, elapsed))
+        Some(grant)
     }
 
     /// Takes out a lease that `ends`, and learns from its use.
@@ -292,16 +286,16 @@ impl Lease {
         both.then(|| charge.limiter.share())
     }
 
-    /// Returns a grant that leaves so many permits in hand. No call is made for it.
-    fn grant(
-        &self,
-        acquire: &Acquire,
-        limiter: Arc<Limiter>,
-        id: PermitId,
-        left: u32,
-        elapsed: Duration,
-    ) -> Grant {
+    /// Grants, if the lease lasts, and has enough by the limit that a caller goes by.
+    #[inline]
+    fn grant(&self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
         let charge = &acquire.first;
+        let limiter = self.limiter(charge)?;
+        let elapsed = clock.elapsed(&self.sent);
+        if elapsed >= self.lasts {
+            return None;
+        }
+        let (left, id) = self.balance.take(charge.permits)?;
         let answered = elapsed.saturating_sub(self.received);
         let remaining = self.state.remaining.filter(|_| acquire.wants_remaining);
         let state = LimitState {
@@ -312,13 +306,14 @@ impl Lease {
             reset_after: self.state.reset_after.saturating_sub(answered),
             ..self.state
         };
+        // No call is made for it.
         let receipt = Receipt {
             id,
-            interval: self.state.interval,
-            ..charge.receipt_of(limiter, None)
+            ..charge.receipt_of(limiter, None).granted(state.interval)
         };
         let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
-        Grant::new(List::from([state]), List::from([receipt]), Source::Lease)
+        let (limits, receipts) = (List::from([state]), List::from([receipt]));
+        Some(Grant::new(limits, receipts, Source::Lease))
     }
 }
 

@@ -197,15 +197,6 @@ fn end_of(part: i64, interval: i64) -> i64 {
 }
 
 #[cfg(test)]
-impl Recent {
-    /// Returns how many permits are recorded.
-    pub(crate) fn count(&self, name: &Name) -> u32 {
-        let found = self.get(name);
-        found.map_or(0, |found| lock(&found).parts.iter().sum())
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use std::{
         sync::{
@@ -219,6 +210,14 @@ mod tests {
 
     use super::*;
     use crate::{clock::ManualClock, labels::Labels, store::guard::scripted::spent};
+
+    impl Recent {
+        /// Returns how many permits are recorded.
+        pub(crate) fn count(&self, name: &Name) -> u32 {
+            let found = self.get(name);
+            found.map_or(0, |found| lock(&found).parts.iter().sum())
+        }
+    }
 
     proptest! {
         /// The grants of the interval are there, at their times or up to a part later; of older
