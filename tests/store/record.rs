@@ -94,19 +94,22 @@ impl Record {
 
     /// Returns how many callers a script is called for.
     fn asked(&mut self, keys: &[&str], argv: &[&str], at: i64) -> usize {
-        let alike = argv.len() == ALIKE;
+        let in_texts = is_in_texts(argv);
         // Two keys for each limiter are of the type that it does not have, unless the type is
         // known.
-        let typed = keys.len().is_multiple_of(3) && (alike || argv.len() == 3 + 8 * keys.len() / 3);
+        let typed = in_texts && keys.len().is_multiple_of(3);
         let (width, log) = if typed { (3, 2) } else { (5, 3) };
         let limiters = keys.len() / width;
         let logs: Vec<_> = keys
             .chunks(width)
             .map(|keys| keys[log].to_owned())
             .collect();
-        // See lua/sliding_log/acquire.lua and acquire_list.lua.
-        let members: Vec<Vec<String>> = if alike {
-            members_in(argv[8]).into_iter().map(|it| vec![it]).collect()
+        // See lua/sliding_log/acquire.lua, acquire_several.lua and acquire_list.lua.
+        let members: Vec<Vec<String>> = if in_texts && limiters == 1 {
+            members_in(argv[1]).into_iter().map(|it| vec![it]).collect()
+        } else if in_texts {
+            let each = argv.chunks_exact(2).take(limiters);
+            vec![each.map(|it| it[1].to_owned()).collect()]
         } else {
             let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
             let members =
@@ -287,7 +290,7 @@ impl Script {
         match (keys.len(), argv) {
             (5, ["settle", ..]) => Self::GiveBack,
             (5, ["set_rate", ..]) => Self::SetRate,
-            (3 | 5, argv) if argv.len() == ALIKE => Self::Acquire,
+            (_, argv) if is_in_texts(argv) => Self::Acquire,
             (5, argv) if argv.len() < 10 => Self::Other,
             (0, _) => Self::Other,
             _ => Self::Acquire,
@@ -295,8 +298,12 @@ impl Script {
     }
 }
 
-/// As many arguments as callers that are alike have, and no verb of this test.
-const ALIKE: usize = 9;
+/// Returns whether each limit is one argument, which no verb of this test begins with.
+fn is_in_texts(argv: &[&str]) -> bool {
+    let mut words = ["redis", "init ", "code ", "keep "].into_iter();
+    argv.first()
+        .is_some_and(|text| words.any(|word| text.starts_with(word)))
+}
 
 /// Members that stand one after the other, each as MONITOR escapes it.
 fn members_in(mut members: &str) -> Vec<String> {
