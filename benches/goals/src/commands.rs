@@ -54,7 +54,12 @@ const END: &str = "
 end
 return replies[2] and replies or replies[1]
 ";
-const GCRA: &str = "redis.call('GET', KEYS[1])\nredis.call('TIME')\nreturn 1";
+const GCRA: &str = "redis.call('GET', KEYS[1])\nredis.call('TIME')\n";
+const REFUSE: &str = "return 1";
+const ADMIT: &str = "
+redis.call('SETRANGE', KEYS[1], '16', '8 bytes.')
+return '8 bytes.8 bytes.8 bytes.'
+";
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -113,7 +118,12 @@ pub(crate) const LIST: Calls = Calls {
 };
 pub(crate) const REFUSED_GCRA: Calls = Calls {
     name: "GCRA, refused",
-    script: &[GCRA],
+    script: &[GCRA, REFUSE],
+    ..LONE_SPARE
+};
+pub(crate) const ADMITTED_GCRA: Calls = Calls {
+    name: "GCRA, admitted",
+    script: &[GCRA, ADMIT],
     ..LONE_SPARE
 };
 pub(crate) const MANY_EXPIRED: Calls = Calls {
@@ -162,7 +172,11 @@ impl Calls {
                 ];
                 pipeline.del(&[&hash, &value, &log]).ignore();
                 pipeline.hset_multiple(&hash, &fields).ignore();
-                pipeline.set(&value, rate - self.entries).ignore();
+                if self.counts_by_gcra() {
+                    pipeline.set(&value, [0; 40].as_slice()).ignore();
+                } else {
+                    pipeline.set(&value, rate - self.entries).ignore();
+                }
                 pipeline.zadd_multiple(&log, &entries).ignore();
                 for key in [hash, value, log] {
                     pipeline.pexpire(key, 3_600_000).ignore();
@@ -181,7 +195,7 @@ impl Calls {
     pub(crate) fn taking(&self, hash: &str, call: usize, first: u64) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(hash);
-        if self.script == [GCRA] {
+        if self.counts_by_gcra() {
             let [_, value, _] = Self::keys(call);
             command.arg(1).arg(value);
             command.arg("five doubles, which are of 40 bytes in all");
@@ -200,6 +214,10 @@ impl Calls {
             .collect();
         command.arg(members);
         command
+    }
+
+    fn counts_by_gcra(&self) -> bool {
+        self.script[0] == GCRA
     }
 
     pub(crate) fn name(limiter: usize) -> String {
