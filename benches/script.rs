@@ -276,15 +276,11 @@ fn evalsha(
         };
         command.arg(1).arg(now.unwrap_or_else(own)).arg(&id);
     } else {
+        let (rate, interval) = (row.rate, row.interval);
+        command.arg(format!("code {rate} {interval} 0 {keep_alive}"));
+        command.arg(member_of(id));
         command.arg(now.map_or_else(String::new, |now| now.to_string()));
-        command
-            .arg(u8::from(row.exact))
-            .arg("code")
-            .arg(row.rate)
-            .arg(row.interval)
-            .arg(0)
-            .arg(keep_alive);
-        command.arg(1).arg(member_of(id));
+        command.arg(u8::from(row.exact));
     }
     command
 }

@@ -3,13 +3,17 @@
 --
 -- KEYS  1-5, see lib/state.lua; three where the caller brings the limit, and so its type is known:
 --       the hash, the value and the log of that type
--- ARGV  1  now   2  '1' if exact   3  whose limit counts   4  rate   5  interval   6  type
---       7  keepAliveTime   8  permits of each caller   9  their members, one after the other
---       The first seven are those of acquire_list.lua.
+-- ARGV  1  in a text with spaces between: whose limit counts, and unless that is 'redis' rate,
+--          interval, type and keepAliveTime, as in acquire_list.lua
+--       2  the members of the callers, one after the other, of as many permits each
+--       and two that may be missing:
+--       3  now in ms since the epoch, or empty for the server's clock
+--       4  '0' unless the permits left are wanted exactly
 -- Reply that of acquire_list.lua; in the usual case as one text with spaces between, or, if the
 --       caller's limit is in force as given, in brief:
---       a number from 0 on    granted; so many permits are left, and all are free in an interval
---       the text 'left next'  the same, wanted exactly; the second is the ms until one more is free
+--       a number from 0 on    granted; so many permits are left, and all are free in an interval;
+--                             wanted exactly, one more is not before that either
+--       the text 'left next'  wanted exactly; the second is the ms until one more is free
 --       and if there is one caller:
 --       a number below 0      refused; none is left, and so many ms pass until there is room
 --       the text '0 wait ms'  refused; none is left; ms until there is room and until all are free
@@ -22,27 +26,36 @@
 --
 -- Numbers cost more than their commands: each number that goes to Redis, or comes as a score, is
 -- printed and parsed. So constants are text, text is passed on as it is, and `+ 0` converts a text
--- in half of tonumber's time.
+-- in half of tonumber's time. An argument costs as much as two numbers: what is mostly the same is
+-- one text, or is left out.
 
-local call = redis.call
+local call, unpack = redis.call, struct.unpack
 local ARGV = ARGV
-local source, exact, members = ARGV[3], ARGV[2] == '1', ARGV[9]
-local each, callers = ARGV[8] + 0, #members / 21
+local given, members, exact = ARGV[1], ARGV[2], ARGV[4] ~= '0'
+local each, callers = unpack('<I4', members, 18), #members / 21
 local permits = each * callers
 local limit = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local usual
-if source == 'code' then
-  usual = limit[1] == ARGV[4] and limit[2] == ARGV[5] and limit[3] == ARGV[6]
-else
-  -- Within no time, of 0 ms or less, everything would be granted.
-  local interval = tonumber(limit[2] or nil) or 0
-  usual = limit[3] and (source ~= 'keep' or limit[3] == ARGV[6])
-    and (tonumber(limit[1]) or math.huge) <= 9007199254740991
-    and interval >= 1 and interval <= 9007199254740991 and interval % 1 == 0
+local as_given = limit[1] and limit[2] and limit[3] and limit[4]
+  and 'code ' .. limit[1] .. ' ' .. limit[2] .. ' ' .. limit[3] .. ' ' .. limit[4] == given
+local usual, source = as_given, 'code'
+if not as_given then
+  local given_rate, given_interval, given_type
+  source, given_rate, given_interval, given_type = string.match(given, '(%l+) ?(%d*) ?(%d*) ?(%d*)')
+  if source == 'code' then
+    usual = limit[1] == given_rate and limit[2] == given_interval and limit[3] == given_type
+  else
+    -- Within no time, of 0 ms or less, everything would be granted.
+    local interval = tonumber(limit[2] or nil) or 0
+    usual = limit[3] and (source ~= 'keep' or limit[3] == given_type)
+      and (tonumber(limit[1]) or math.huge) <= 9007199254740991
+      and interval >= 1 and interval <= 9007199254740991 and interval % 1 == 0
+  end
 end
 
 if usual then
-  local rate, interval = limit[1] + 0, limit[2] + 0
+  -- A batch has read them.
+  local rate = as_given and ARGV.rate or limit[1] + 0
+  local interval = as_given and ARGV.interval or limit[2] + 0
   local ahead = (interval - interval % 10) / 10
   local value_key, log = KEYS[2], KEYS[4] or KEYS[3]
   if KEYS[4] and limit[3] == '1' then
@@ -52,7 +65,8 @@ if usual then
   local missing = value and permits - value
   if value and value <= rate and permits <= rate and missing <= 100 then
     -- As text. A batch has read it.
-    local now, own = ARGV[1], ARGV[1] == ''
+    local now = ARGV[3]
+    local own = not now or now == ''
     if own then
       now = ARGV.now
     end
@@ -78,7 +92,7 @@ if usual then
     end
     if exact and agreed then
       -- The oldest say whether any has, and when the next one does.
-      local last = callers == 1 and permits <= 10 and ARGV[8] or '0'
+      local last = permits == 1 and '1' or callers == 1 and permits <= 10 and permits or '0'
       page = call('ZRANGE', log, '0', last, 'WITHSCORES')
       if page[2] and page[2] + 0 <= expired then
         if callers > 1 or permits > 10 then
@@ -90,7 +104,7 @@ if usual then
         repeat
           local bytes = #page[at]
           agreed = agreed and (bytes == 21 or bytes == 13 or bytes == 20 or bytes == 8)
-            and struct.unpack('<I4', page[at], bytes - 3) == 1
+            and unpack('<I4', page[at], bytes - 3) == 1
           at = at + 2
           following = page[at + 1]
         until not following or following + 0 > expired
@@ -131,7 +145,7 @@ if usual then
               foreign = true
               break
             end
-            freed = freed + struct.unpack('<I4', page[first], bytes - 3)
+            freed = freed + unpack('<I4', page[first], bytes - 3)
             first = first + 2
             newest = tonumber(page[first + 1])
           until not newest or newest > expired
@@ -162,14 +176,14 @@ if usual then
     -- The decision.
 
     local status, wait, wrote, newest, spare = nil, 0, true, false, 0
-    -- The score of the entry that expires next, if it is reported.
-    local oldest = exact and page and page[first + 1]
+    -- The score of the entry that expires next, if it is reported, and whether one was added that
+    -- expires in an interval.
+    local oldest, added = exact and page and page[first + 1], 0
     if not known then
       status = nil
     elseif value >= permits then
       status = 1
       -- NX: a call that was sent twice finds its members and takes nothing more.
-      local added
       if callers == 1 then
         added = call('ZADD', log, 'NX', now, members)
       else
@@ -183,25 +197,21 @@ if usual then
       end
       if added > 0 then
         value = value - added * each
-        if exact then
-          newest = gone == entries or call('ZCOUNT', log, '(' .. now, '+inf') == 0
-          oldest = math.min(oldest or now, now)
-          -- By a clock that is behind.
-          following = following and math.min(following, now)
-        end
+        newest = exact
+          and (gone == entries or call('ZCOUNT', log, '(' .. now, '+inf') == 0)
       end
       if gone > 0 then
-        oldest = gone == entries and newest and now or following
-          or call('ZRANGE', log, gone, gone, 'WITHSCORES')[2]
-        local drop = math.min(gone, permits + 1)
+        oldest = not (gone == entries and newest)
+          and (following or call('ZRANGE', log, gone, gone, 'WITHSCORES')[2])
+        local drop = gone > permits and permits + 1 or gone
         call('ZREMRANGEBYRANK', log, '0', drop == 1 and '0' or drop - 1)
         value, spare = value + drop, gone - drop
       end
       if value ~= stored then
         -- A value that is no whole number is replaced by one that is.
-        local less = callers == 1 and ARGV[8] or permits
+        local less = permits == 1 and '-1' or -permits
         if stored - value ~= permits
-          or type(redis.pcall('INCRBY', value_key, '-' .. less)) ~= 'number' then
+          or type(redis.pcall('INCRBY', value_key, less)) ~= 'number' then
           call('SET', value_key, value, 'KEEPTTL')
         end
       end
@@ -220,7 +230,7 @@ if usual then
         if bytes ~= 21 and bytes ~= 13 and bytes ~= 20 and bytes ~= 8 then
           break
         end
-        freed = freed + struct.unpack('<I4', held, bytes - 3)
+        freed = freed + unpack('<I4', held, bytes - 3)
         at = at + 2
       end
       if freed >= missing then
@@ -235,11 +245,10 @@ if usual then
 
     if status then
       -- See keep_alive in lib/state.lua. A refusal that wrote nothing only puts a lost TTL back.
-      local keep = source == 'code' and limit[4] == ARGV[7] and ARGV[7] + 0
-        or tonumber(limit[4]) or 0
+      local keep = as_given and (ARGV.keep or limit[4] + 0) or tonumber(limit[4] or nil) or 0
       if keep > 0 then
         local life = interval + ahead
-        local enough = wrote and math.max(keep / 2, life) or 0
+        local enough = not wrote and 0 or keep / 2 > life and keep / 2 or life
         if fresh or call('PTTL', value_key) < enough
           or limit[3] == '1' and (call('PTTL', KEYS[1]) < enough or call('PTTL', log) < enough) then
           local ttl = math.max(keep, life)
@@ -266,11 +275,19 @@ if usual then
 
       -- A text of eleven numbers costs a third of a table of them, and one number a tenth of that.
 
-      local until_next = status == 1 and value >= 0 and oldest and oldest - expired or 0
+      local until_next = 0
+      if exact and status == 1 and value >= 0 then
+        until_next = oldest and oldest - expired or 0
+        -- By a clock that is behind, what was just added expires first.
+        if added > 0 and (not oldest or until_next > interval) then
+          until_next = interval
+        end
+      end
       value = value + spare
       if source == 'code' then
         if status == 1 and value >= 0 and reset == interval then
-          return exact and string.format('%d %d', value, until_next) or value
+          return exact and until_next ~= interval and string.format('%d %d', value, until_next)
+            or value
         elseif status == 0 and value == 0 and wait >= 1 then
           return reset == interval and -wait or string.format('0 %d %d', wait, reset)
         end
@@ -286,7 +303,8 @@ end
 if not KEYS[4] then
   KEYS[3], KEYS[4], KEYS[5] = KEYS[2], KEYS[3], KEYS[3]
 end
-ARGV[9] = nil
+ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7] =
+  ARGV[3] or '', exact and '1' or '0', string.match(given, '(%l+) ?(%d*) ?(%d*) ?(%d*) ?(%d*)')
 for at = 0, callers - 1 do
   ARGV[4 * at + 8], ARGV[4 * at + 9] = '0', string.format('%d', each)
   ARGV[4 * at + 10], ARGV[4 * at + 11] = string.sub(members, 21 * at + 1, 21 * at + 21), '0'

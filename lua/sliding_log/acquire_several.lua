@@ -3,37 +3,49 @@
 --
 -- KEYS  three of each limiter: the hash, and the value and the log of the type that its caller
 --       brings
--- ARGV  those of acquire_list.lua for one caller; no use ahead of time
--- Reply that of acquire_list.lua, as one text with spaces between
+-- ARGV  for each limiter two: those of acquire.lua for one caller
+--       and three that may be missing: the last two of acquire.lua; for each limiter a digit, '1' if
+--       its permits are a shadow
+-- Reply that of acquire_list.lua, as one text with spaces between; or in brief, if all limits are in
+--       force as given: the time that was used, and for each limiter permits left, ms until all are
+--       free, ms until one more is
 --
 -- Redisson has no operation on several limiters. As in acquire.lua, each is read and checked
 -- before the first write. All else is left to acquire_list.lua, which follows in the same text.
 
-local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local exact, limiters, now = ARGV[2] == '1', #KEYS / 3, ARGV[1]
+local call, unpack, ARGV, KEYS = redis.call, struct.unpack, ARGV, KEYS
+local limiters = #KEYS / 3
+local now, exact = ARGV[2 * limiters + 1] or '', ARGV[2 * limiters + 2] ~= '0'
 if now == '' then
   local time = call('TIME')
   now = time[1] .. string.sub('00000' .. time[2], -6, -4)
 end
 
-local books, usual = {}, true
+local books, usual, brief = {}, true, true
 for place = 1, limiters do
-  local given, take, log = 5 * place - 2, 5 * limiters + 3 * place + 1, KEYS[3 * place]
-  local permits, member = ARGV[take] + 0, ARGV[take + 1]
+  local given, member, log = ARGV[2 * place - 1], ARGV[2 * place], KEYS[3 * place]
+  local permits = unpack('<I4', member, 18)
   local limit = call('HMGET', KEYS[3 * place - 2], 'rate', 'interval', 'type', 'keepAliveTime')
   local value = tonumber(call('GET', KEYS[3 * place - 1]))
-  if limit[1] ~= ARGV[given + 1] or limit[2] ~= ARGV[given + 2] or limit[3] ~= ARGV[given + 3]
-    or not value or value < permits then
+  local as_given = limit[1] and limit[2] and limit[3] and limit[4]
+    and 'code ' .. limit[1] .. ' ' .. limit[2] .. ' ' .. limit[3] .. ' ' .. limit[4] == given
+  if not as_given then
+    local rate, interval, limit_type = string.match(given, ' (%d+) (%d+) (%d)')
+    usual = limit[1] == rate and limit[2] == interval and limit[3] == limit_type
+    brief = false
+  end
+  if not usual or not value or value < permits then
     usual = false
     break
   end
   local rate, interval, entries = limit[1] + 0, limit[2] + 0, call('ZCARD', log)
   local few, expired = permits <= 10, now - interval
-  local page = exact and call('ZRANGE', log, '0', few and permits or '0', 'WITHSCORES') or {}
+  local last = permits == 1 and '1' or few and permits or '0'
+  local page = exact and call('ZRANGE', log, '0', last, 'WITHSCORES') or {}
   -- Those that are dropped hold one permit each, or value and log agree by chance.
   local oldest, at, single = page[2], 1, true
   while page[at] and page[at + 1] + 0 <= expired do
-    single = single and few and #page[at] == 21 and struct.unpack('<I4', page[at], 18) == 1
+    single = single and few and #page[at] == 21 and unpack('<I4', page[at], 18) == 1
     at = at + 2
   end
   local gone = (at - 1) / 2
@@ -45,7 +57,8 @@ for place = 1, limiters do
     break
   end
   books[place] = { permits = permits, member = member, limit = limit, value = value, log = log,
-    rate = rate, interval = interval, entries = entries, gone = gone, oldest = oldest }
+    rate = rate, interval = interval, expired = expired, entries = entries, gone = gone,
+    oldest = oldest }
 end
 
 -- The same call came before if one has its member: it took all or nothing, and takes nothing more.
@@ -60,30 +73,32 @@ for place = 1, usual and limiters or 0 do
 end
 
 if usual then
-  local reply = '1 ' .. now
+  local reply = brief and now or '1 ' .. now
   for place = 1, limiters do
     local hash, value_key, book = KEYS[3 * place - 2], KEYS[3 * place - 1], books[place]
     local log, limit, interval, gone = book.log, book.limit, book.interval, book.gone
-    local reset, until_next = interval, 0
-    if exact then
-      if gone < book.entries and call('ZCOUNT', log, '(' .. now, '+inf') > 0 then
-        reset = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] + interval - now
+    -- Mostly what was just added is alone, or the newest.
+    local reset, until_next = interval, exact and interval or 0
+    if exact and gone < book.entries then
+      if call('ZCOUNT', log, '(' .. now, '+inf') > 0 then
+        reset = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] - book.expired
       end
       local oldest = gone > 0 and call('ZRANGE', log, gone, gone, 'WITHSCORES')[2] or book.oldest
-      until_next = math.min(oldest or now, now) + interval - now
+      until_next = math.min(oldest - book.expired, interval)
     end
-    local drop = math.min(gone, book.permits + 1)
+    local drop = gone > book.permits and book.permits + 1 or gone
     if drop > 0 then
-      call('ZREMRANGEBYRANK', log, '0', drop - 1)
+      call('ZREMRANGEBYRANK', log, '0', drop == 1 and '0' or drop - 1)
     end
     local less = book.permits - drop
     -- A value that is no whole number is replaced by one that is.
-    if less ~= 0 and type(redis.pcall('INCRBY', value_key, -less)) ~= 'number' then
+    if less ~= 0
+      and type(redis.pcall('INCRBY', value_key, less == 1 and '-1' or -less)) ~= 'number' then
       call('SET', value_key, book.value - less, 'KEEPTTL')
     end
     -- See keep_alive in lib/state.lua.
-    local keep, life, ttl = tonumber(limit[4]) or 0, interval + math.floor(interval / 10), 0
-    local enough = math.max(keep / 2, life)
+    local keep, life, ttl = tonumber(limit[4]) or 0, interval + (interval - interval % 10) / 10, 0
+    local enough = keep / 2 > life and keep / 2 or life
     if keep <= 0 then
       ttl = call('PTTL', hash)
     elseif book.entries == 0 or call('PTTL', value_key) < enough
@@ -95,18 +110,32 @@ if usual then
       call('PEXPIRE', value_key, ttl)
       call('PEXPIRE', log, ttl)
     end
-    reply = reply .. string.format(' %d %d %d %d 0 0 %d', book.value - book.permits + gone, reset,
-      book.rate, interval, until_next)
+    local left = book.value - book.permits + gone
+    if brief then
+      reply = reply .. string.format(' %d %d %d', left, reset, until_next)
+    else
+      reply = reply .. string.format(' %d %d %d %d 0 0 %d', left, reset, book.rate, interval,
+        until_next)
+    end
   end
-  return reply .. string.rep(' 1 0', limiters)
+  return brief and reply or reply .. string.rep(' 1 0', limiters)
 end
 
--- The unusual cases follow, with keys for either type.
+-- The unusual cases follow, with keys for either type, and the arguments of acquire_list.lua.
 
+local list, shadows = { ARGV[2 * limiters + 1] or '', exact and '1' or '0' },
+  ARGV[2 * limiters + 3] or ''
+list[5 * limiters + 3] = '0'
 for place = limiters, 1, -1 do
   local hash, value_key, log = KEYS[3 * place - 2], KEYS[3 * place - 1], KEYS[3 * place]
   KEYS[5 * place - 4], KEYS[5 * place - 3], KEYS[5 * place - 2] = hash, value_key, value_key
   KEYS[5 * place - 1], KEYS[5 * place] = log, log
+  local given, take, member = 5 * place - 2, 5 * limiters + 3 * place + 1, ARGV[2 * place]
+  list[given], list[given + 1], list[given + 2], list[given + 3], list[given + 4] =
+    string.match(ARGV[2 * place - 1], '(%l+) (%d+) (%d+) (%d) (%d+)')
+  list[take], list[take + 1] = string.format('%d', (unpack('<I4', member, 18))), member
+  list[take + 2] = string.sub(shadows, place, place) == '1' and '1' or '0'
 end
+ARGV = list
 
 --- @include sliding_log/acquire_list.lua

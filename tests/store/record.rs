@@ -66,19 +66,21 @@ impl Record {
 
     /// Returns how many callers a script is called for.
     fn asked(&mut self, keys: &[&[u8]], argv: &[&[u8]], at: i64) -> usize {
-        let alike = argv.len() == ALIKE;
+        let in_texts = is_in_texts(argv);
         // Two keys for each limiter are of the type that it does not have, unless the type is
         // known.
-        let typed = keys.len().is_multiple_of(3) && (alike || argv.len() == 3 + 8 * keys.len() / 3);
+        let typed = in_texts && keys.len().is_multiple_of(3);
         let (width, log) = if typed { (3, 2) } else { (5, 3) };
         let limiters = keys.len() / width;
         let logs = keys.chunks(width).map(|keys| keys[log].to_vec());
         let logs: Vec<_> = logs
             .map(|log| String::from_utf8(log).expect("a name of these tests"))
             .collect();
-        // See lua/sliding_log/acquire.lua and acquire_list.lua.
-        let members: Vec<Vec<&[u8]>> = if alike {
-            argv[8].chunks(21).map(|member| vec![member]).collect()
+        // See lua/sliding_log/acquire.lua, acquire_several.lua and acquire_list.lua.
+        let members: Vec<Vec<&[u8]>> = if in_texts && limiters == 1 {
+            argv[1].chunks(21).map(|member| vec![member]).collect()
+        } else if in_texts {
+            vec![argv.chunks_exact(2).take(limiters).map(|it| it[1]).collect()]
         } else {
             let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
             let callers = callers.map(|caller| caller[1..].chunks(3).map(|it| it[1]));
@@ -206,15 +208,19 @@ impl Script {
         match (keys.len(), argv) {
             (5, [b"set_rate", ..]) => Self::SetRate,
             (0, _) | (5, [b"settle", ..]) => Self::Other,
-            (3 | 5, argv) if argv.len() == ALIKE => Self::Acquire,
+            (_, argv) if is_in_texts(argv) => Self::Acquire,
             (5, argv) if argv.len() < 10 => Self::Other,
             _ => Self::Acquire,
         }
     }
 }
 
-/// As many arguments as callers that are alike have, and no verb of this test.
-const ALIKE: usize = 9;
+/// Returns whether each limit is one argument, which no verb of this test begins with.
+fn is_in_texts(argv: &[&[u8]]) -> bool {
+    let mut words = ["redis", "init ", "code ", "keep "].into_iter();
+    argv.first()
+        .is_some_and(|text| words.any(|word| text.starts_with(word.as_bytes())))
+}
 
 fn number(text: &[u8]) -> i64 {
     let text = std::str::from_utf8(text).expect("digits");

@@ -18,20 +18,20 @@ for at = 1, #KEYS, 3 do
   call('ZCARD', log)
 ";
 const TAKE: &str = "
-  call('ZADD', log, 'NX', now, ARGV[9])
+  call('ZADD', log, 'NX', now, ARGV[2])
   call('INCRBY', value, '-1')
 ";
 /// An expired entry is looked at, and goes in place of the one that comes.
 const REPLACE: &str = "
   call('ZRANGE', log, '0', '1', 'WITHSCORES')
-  call('ZADD', log, 'NX', now, ARGV[9])
+  call('ZADD', log, 'NX', now, ARGV[2])
   call('ZREMRANGEBYRANK', log, '0', '0')
 ";
 /// Of many expired entries two go.
 const REPLACE_OF_MANY: &str = "
   call('ZRANGE', log, '0', '1', 'WITHSCORES')
   local gone = call('ZCOUNT', log, '-inf', string.format('%d', now - 60000))
-  call('ZADD', log, 'NX', now, ARGV[9])
+  call('ZADD', log, 'NX', now, ARGV[2])
   call('ZRANGE', log, gone, gone, 'WITHSCORES')
   call('ZREMRANGEBYRANK', log, '0', '1')
   call('INCRBY', value, '1')
@@ -39,7 +39,7 @@ const REPLACE_OF_MANY: &str = "
 /// Many callers of one limiter, whose members come as one argument.
 const TAKE_FOR_ALL: &str = "
   call('ZRANGE', log, '0', '0', 'WITHSCORES')
-  local add, last, members = { 'ZADD', log, 'NX' }, 3, ARGV[9]
+  local add, last, members = { 'ZADD', log, 'NX' }, 3, ARGV[2]
   for start = 1, #members, 21 do
     add[last + 1], add[last + 2] = now, string.sub(members, start, start + 20)
     last = last + 2
@@ -54,7 +54,12 @@ const END: &str = "
 end
 return replies[2] and replies or replies[1]
 ";
-const GCRA: &str = "redis.call('GET', KEYS[1])\nredis.call('TIME')\nreturn 1";
+const GCRA: &str = "redis.call('GET', KEYS[1])\nredis.call('TIME')\n";
+const REFUSE: &str = "return 1";
+const ADMIT: &str = "
+redis.call('SETRANGE', KEYS[1], '16', '8 bytes.')
+return '8 bytes.8 bytes.8 bytes.'
+";
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -113,7 +118,12 @@ pub(crate) const LIST: Calls = Calls {
 };
 pub(crate) const REFUSED_GCRA: Calls = Calls {
     name: "GCRA, refused",
-    script: &[GCRA],
+    script: &[GCRA, REFUSE],
+    ..LONE_SPARE
+};
+pub(crate) const ADMITTED_GCRA: Calls = Calls {
+    name: "GCRA, admitted",
+    script: &[GCRA, ADMIT],
     ..LONE_SPARE
 };
 pub(crate) const MANY_EXPIRED: Calls = Calls {
@@ -162,7 +172,11 @@ impl Calls {
                 ];
                 pipeline.del(&[&hash, &value, &log]).ignore();
                 pipeline.hset_multiple(&hash, &fields).ignore();
-                pipeline.set(&value, rate - self.entries).ignore();
+                if self.counts_by_gcra() {
+                    pipeline.set(&value, [0; 40].as_slice()).ignore();
+                } else {
+                    pipeline.set(&value, rate - self.entries).ignore();
+                }
                 pipeline.zadd_multiple(&log, &entries).ignore();
                 for key in [hash, value, log] {
                     pipeline.pexpire(key, 3_600_000).ignore();
@@ -181,10 +195,10 @@ impl Calls {
     pub(crate) fn taking(&self, hash: &str, call: usize, first: u64) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(hash);
-        if self.script == [GCRA] {
+        if self.counts_by_gcra() {
             let [_, value, _] = Self::keys(call);
-            command.arg(1).arg(value).arg("");
-            command.arg("two doubles, 16.").arg("two more, of 16.");
+            command.arg(1).arg(value);
+            command.arg("five doubles, which are of 40 bytes in all");
             return command;
         }
         command.arg(3 * self.limiters);
@@ -193,24 +207,17 @@ impl Calls {
                 command.arg(key);
             }
         }
-        for settings in [
-            "",
-            "1",
-            "code",
-            "1099511627776",
-            "60000",
-            "0",
-            "3600000",
-            "1",
-        ] {
-            command.arg(settings);
-        }
+        command.arg("code 1099511627776 60000 0 3600000");
         let members = if self.limiters == 1 { self.callers } else { 1 };
         let members: Vec<_> = (0..members as u64)
             .flat_map(|id| member((1 << 32) + first + id))
             .collect();
         command.arg(members);
         command
+    }
+
+    fn counts_by_gcra(&self) -> bool {
+        self.script[0] == GCRA
     }
 
     pub(crate) fn name(limiter: usize) -> String {

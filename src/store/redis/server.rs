@@ -188,7 +188,7 @@ impl Server {
             .iter()
             .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
         let limiters = charges.iter().copied();
-        let command = wire::acquire(scripts.acquire, limiters, callers, false, ask);
+        let command = wire::acquire(scripts.acquire, limiters, callers, ask);
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.batches.send(call, first, run, may_have_taken).await?;

@@ -217,7 +217,7 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let asks = self.pairs[0].asks(list.exact);
         let general = in_slots.unwrap_or(&ACQUIRE_LIST);
-        let command = wire::acquire(general, limiters, callers, false, asks);
+        let command = wire::acquire(general, limiters, callers, asks);
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
@@ -226,16 +226,23 @@ impl Stage {
                     each.any(|(other, how)| other.name() == charge.name() && how.rewrite)
                 };
                 let caller = Acquire::of(charges[0].clone(), false);
-                (SCRIPTS.brief)(&[caller], &rewrites, asks)
+                let cheaper = (SCRIPTS.brief)(std::slice::from_ref(&caller), &rewrites, asks);
+                cheaper.map(|(call, read)| (call, read, caller))
             }
             _ => None,
         };
-        let (script, command) = match cheaper {
-            Some((call, _)) => (call.script, call.command),
-            None => (general, command),
+        let replied = match cheaper {
+            Some((call, read, caller)) => {
+                let reply = self.pairs[0].call(call.script, &call.command).unwrap();
+                let answers = read(&reply, &[caller], asks.now);
+                let answers = answers.map(|answers| answers.unwrap().to_vec());
+                answers.map_err(|error| error.kind())
+            }
+            None => {
+                let reply = self.pairs[0].call(general, &command).unwrap();
+                replied(&SCRIPTS, &reply, list.which.len(), list.callers.len())
+            }
         };
-        let reply = self.pairs[0].call(script, &command).unwrap();
-        let replied = replied(&SCRIPTS, &reply, list.which.len(), list.callers.len());
         let now = match (clock, &replied) {
             (Clock::Given(now), _) => now,
             (Clock::Server, Ok(answers)) => answers[0].now.tick,
@@ -293,7 +300,7 @@ fn a_key_that_is_no_log_changes_nothing() {
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.iter().map(|charge| (charge, true));
     let callers = std::iter::once((charges.iter(), false));
-    let command = wire::acquire(&ACQUIRE_LIST, limiters, callers, false, first.asks(true));
+    let command = wire::acquire(&ACQUIRE_LIST, limiters, callers, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();
     assert_eq!(first.raw(), before);

@@ -187,7 +187,7 @@ impl Pair {
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
         let (run, now) = (self.acquires(run, how), self.asks(how.exact).now);
-        let answers = sliding_log::brief_answers(reply, &run, now);
+        let answers = sliding_log::brief_answers(reply, &run, now, how.exact);
         Ok(answers.map_err(|error| error.kind())?.to_vec())
     }
 

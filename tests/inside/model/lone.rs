@@ -38,7 +38,13 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     let [(script, command), _] = pair.commands(sent, how);
     let reply = pair.call(script, &command).unwrap();
     let now = pair.asks(how.exact).now;
-    let answers = brief_answers(&reply, &pair.acquires(&[(sent, false)], how), now).unwrap();
+    let answers = brief_answers(
+        &reply,
+        &pair.acquires(&[(sent, false)], how),
+        now,
+        how.exact,
+    )
+    .unwrap();
     (reply, answers[0])
 }
 
@@ -149,7 +155,7 @@ fn a_brief_reply_to_a_caller_without_a_limit_is_an_error() {
             Value::Int(-3),
             Value::BulkString(b"0 1 2".to_vec()),
         ] {
-            let error = brief_answers(&reply, &asked, None).unwrap_err();
+            let error = brief_answers(&reply, &asked, None, false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
         }
     }

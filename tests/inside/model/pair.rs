@@ -325,7 +325,7 @@ impl<K: Kind> Pair<K> {
         let callers = charges.iter();
         let callers = callers.map(|(charge, waits)| (std::iter::once(charge), *waits));
         let script = wire::scripts(&self.name).acquire;
-        wire::acquire(script, limiters, callers, false, self.asks(how.exact))
+        wire::acquire(script, limiters, callers, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {

@@ -43,8 +43,10 @@ async fn no_callers_clock_is_sent() {
     let [call] = calls.as_slice() else {
         panic!("not one call: {calls:?}");
     };
-    // The hash of the script, five keys and how many they are, and then the time.
-    assert_eq!(call.words[8], "", "{call:?}");
+    // The hash of the script, five keys and how many they are, whose limit counts, the member; a
+    // time would follow.
+    assert_eq!(call.words[8], "redis", "{call:?}");
+    assert_eq!(call.words.get(10), None, "{call:?}");
     let [(score, _)] = Keys::of(&name).books().log[..] else {
         panic!("not one grant");
     };

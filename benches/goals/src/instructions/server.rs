@@ -18,14 +18,15 @@ use tower_ratelimit::{
 use crate::{
     callgrind,
     commands::{
-        BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_SPARE, REFUSED_GCRA, RUN,
+        ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_SPARE,
+        REFUSED_GCRA, RUN,
     },
     requests::{by_user, passes, users},
     support::redis_server::{command, free_port},
 };
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 16] = [
+pub(crate) const ROWS: [&str; 18] = [
     "redis-server, EVALSHA of `return 1`",
     "redis-server, EVALSHA of `return 1`, GCRA's arguments",
     "redis-server, lone, remaining not read",
@@ -35,6 +36,7 @@ pub(crate) const ROWS: [&str; 16] = [
     "redis-server, 64 keys at once, log expired",
     "redis-server, list of three limits, log expired",
     "redis-server, GCRA, refused",
+    "redis-server, GCRA, admitted",
     "redis-server, commands alone, lone, remaining not read",
     "redis-server, commands alone, lone, log expired",
     "redis-server, commands alone, 64 at once on a key",
@@ -42,6 +44,7 @@ pub(crate) const ROWS: [&str; 16] = [
     "redis-server, commands alone, 64 keys at once, log expired",
     "redis-server, commands alone, list of three limits, log expired",
     "redis-server, commands alone, GCRA, refused",
+    "redis-server, commands alone, GCRA, admitted",
 ];
 
 /// How many users ask one after the other.
@@ -55,6 +58,9 @@ const ROUNDS: usize = 20;
 const AMPLE: Limit = Limit::new(1 << 40, Duration::from_secs(3600));
 /// Never reached; all expires before a row is counted.
 const SHORT: Limit = Limit::new(1 << 40, Duration::from_secs(1));
+
+/// Never reached, and the most that GCRA can tell apart.
+const STEADY: Limit = Limit::new(60_000_000, Duration::from_secs(60));
 
 /// Longer than anything takes here, where every instruction is counted.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -97,8 +103,11 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
         let hot = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("hot"));
         let rules = ["a", "b", "c"].map(|name| short.by(by_user()).named(name));
         let list = RateLimitLayer::builder(&store).otherwise(rules).build();
-        let gcra = Limit::per_day(1).by(by_user()).algorithm(Algorithm::Gcra);
-        let gcra = RateLimitLayer::new(&store, gcra.named("gcra"));
+        let [spent, steady] =
+            [("gcra", Limit::per_day(1)), ("steady", STEADY)].map(|(name, limit)| {
+                let rule = limit.by(by_user()).algorithm(Algorithm::Gcra);
+                RateLimitLayer::new(&store, rule.named(name))
+            });
         let hot_users = vec![users(1)[0].clone(); AT_ONCE];
         let later = SHORT.interval();
         let mut line = counted.line().await;
@@ -111,7 +120,8 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             counted.at_once(&exact, &users(FEW), Some(later)).await,
             counted.at_once(&exact, &users(AT_ONCE), Some(later)).await,
             counted.lone(&list.unwrap(), later, true).await,
-            counted.lone(&gcra, Duration::ZERO, false).await,
+            counted.lone(&spent, Duration::ZERO, false).await,
+            counted.lone(&steady, Duration::ZERO, true).await,
             counted.commands(&mut line, LONE_SPARE, false).await,
             counted.commands(&mut line, LONE_EXPIRED, false).await,
             // The first goes alone.
@@ -122,6 +132,7 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             counted.commands(&mut line, BATCH_OF_64, false).await,
             counted.commands(&mut line, LIST, false).await,
             counted.commands(&mut line, REFUSED_GCRA, false).await,
+            counted.commands(&mut line, ADMITTED_GCRA, false).await,
         ]
     })
 }

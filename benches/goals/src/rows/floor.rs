@@ -9,7 +9,10 @@ use tower_ratelimit::{Algorithm, Limit, RateLimitLayer, redis};
 
 use super::Pace;
 use crate::{
-    commands::{self, BATCH_OF_12, BATCH_OF_64, LIST, LONE_EXPIRED, LONE_SPARE, REFUSED_GCRA, RUN},
+    commands::{
+        self, ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, LIST, LONE_EXPIRED, LONE_SPARE,
+        REFUSED_GCRA, RUN,
+    },
     contenders::Contender,
     database::Database,
     requests::{by_user, in_turns, passes, users},
@@ -83,6 +86,7 @@ pub(super) fn commands(pace: Pace) -> impl Iterator<Item = Row> {
         BATCH_OF_64,
         LIST,
         REFUSED_GCRA,
+        ADMITTED_GCRA,
     ];
     kinds.into_iter().map(move |kind| Row {
         name: format!("floor, commands alone, {}", kind.name),

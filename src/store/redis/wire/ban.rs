@@ -40,7 +40,7 @@ pub(crate) fn acquire(
     let callers = run
         .iter()
         .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-    let counting = format::acquire(script, limiters.iter().copied(), callers, false, ask);
+    let counting = format::acquire(script, limiters.iter().copied(), callers, ask);
     let pieces = format::pieces(&counting).unwrap_or_default();
     let own = pieces.get(3..).unwrap_or_default();
     let (keys_of_limits, arguments) = own.split_at(own.len().min(5 * limiters.len()));
@@ -71,8 +71,8 @@ pub(super) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>
     let calls: Option<Vec<_>> = commands.map(format::pieces).collect();
     let calls = calls?;
     let each = calls.iter().map(|pieces| {
-        let keys: usize = str::from_utf8(pieces.get(2)?).ok()?.parse().ok()?;
-        pieces[3..].split_at_checked(keys)
+        let [keys, arguments] = format::keys_and_arguments(pieces)?;
+        Some((keys, arguments))
     });
     let (keys, arguments): (Vec<_>, Vec<_>) = each.collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let count = |parts: &[&[&[u8]]]| parts.iter().map(|part| part.len()).sum::<usize>();

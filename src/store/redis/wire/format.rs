@@ -108,13 +108,11 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 ///
 /// `limiters` are the charges of the first caller, each with a flag that has a differing limit
 /// rewritten. Each caller is a list of charges on the same limiters, with a flag that is set if it
-/// waits in the queue. With `typed`, each limiter's keys are those of the type that its charge
-/// brings, and no others.
+/// waits in the queue.
 pub(crate) fn acquire<'a, L>(
     script: &Script,
     limiters: impl ExactSizeIterator<Item = (&'a LimiterCharge, bool)> + Clone,
     callers: impl ExactSizeIterator<Item = (L, bool)>,
-    typed: bool,
     ask: Ask<'_>,
 ) -> Cmd
 where
@@ -122,9 +120,9 @@ where
 {
     let (width, height) = (limiters.len(), callers.len());
     let count = 2 + 6 * width + height * (1 + 3 * width);
-    let mut command = script.start(if typed { 3 } else { 5 } * width, count);
+    let mut command = script.start(5 * width, count);
     for (charge, _) in limiters.clone() {
-        add_keys(&mut command, charge, typed, ask.client_id);
+        add_keys(&mut command, charge, false, ask.client_id);
     }
     optional(&mut command, ask.now);
     command.arg(ask.exact);
@@ -160,59 +158,108 @@ pub(super) fn acquire_alike(
     ask: Ask<'_>,
 ) -> Cmd {
     let typed = matches!(first.limit(), LimitSource::Code(_));
-    let mut command = script.start(if typed { 3 } else { 5 }, 12);
+    let mut command = script.start(if typed { 3 } else { 5 }, 4);
     add_keys(&mut command, first, typed, ask.client_id);
-    optional(&mut command, ask.now);
-    command.arg(ask.exact);
-    source(&mut command, first.limit(), rewrite);
-    command.arg(first.permits);
+    in_one(&mut command, first.limit(), rewrite);
     let mut members = command.writer_for_next_arg();
     for caller in run {
         let _ = members.write_all(&member(caller.first.id, first.permits));
     }
     drop(members);
+    unless_usual(&mut command, ask, false);
     command
+}
+
+/// Returns the command of one caller of several limiters, each by a limit of its own, with a flag
+/// that has a differing one rewritten: see `lua/sliding_log/acquire_several.lua`.
+pub(super) fn acquire_several(
+    script: &Script,
+    caller: &Acquire,
+    rewrites: &dyn Fn(&LimiterCharge) -> bool,
+    ask: Ask<'_>,
+) -> Cmd {
+    let limiters = 1 + caller.rest.len();
+    let mut command = script.start(3 * limiters, 2 * limiters + 3);
+    for charge in caller.charges() {
+        add_keys(&mut command, charge, true, ask.client_id);
+    }
+    for charge in caller.charges() {
+        in_one(&mut command, charge.limit(), rewrites(charge));
+        command.arg(&member(charge.id, charge.permits));
+    }
+    let has_shadows = caller.charges().any(|charge| charge.shadow);
+    unless_usual(&mut command, ask, has_shadows);
+    if has_shadows {
+        let mut shadows = command.writer_for_next_arg();
+        for charge in caller.charges() {
+            let _ = shadows.write_all(if charge.shadow { b"1" } else { b"0" });
+        }
+    }
+    command
+}
+
+/// Writes whose limit counts, and the limit, in one argument.
+fn in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
+    let mut text = command.writer_for_next_arg();
+    // Writing to memory cannot fail.
+    let _ = text.write_all(word(source, rewrite).as_bytes());
+    if let Some(limit) = source.given() {
+        let (rate, interval, per_client, keep_alive) = fields(&limit.stored());
+        let _ = write!(
+            text,
+            " {rate} {interval} {} {keep_alive}",
+            u8::from(per_client)
+        );
+    }
+}
+
+/// Writes the time and whether the permits left are wanted exactly, as far as a script cannot do
+/// without, or if `more` follows.
+fn unless_usual(command: &mut Cmd, ask: Ask<'_>, more: bool) {
+    if ask.now.is_some() || !ask.exact || more {
+        optional(command, ask.now);
+    }
+    if !ask.exact || more {
+        command.arg(ask.exact);
+    }
 }
 
 /// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for
 /// one of another shape.
 pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
-    let mut all = Vec::with_capacity(commands.size_hint().0);
-    for command in commands {
-        all.push(pieces(command)?);
-    }
-    // EVALSHA, the hash and the number of keys; the keys; seven arguments that calls may share, and
-    // two that they do not.
-    let mut calls = Vec::with_capacity(all.len());
+    let all: Vec<_> = commands.map(pieces).collect::<Option<_>>()?;
+    let (mut rows, mut numbers) = (Vec::new(), Vec::with_capacity(all.len()));
+    let (mut keys, mut members) = (Vec::new(), Vec::with_capacity(all.len()));
     for pieces in &all {
-        let (rest, own) = pieces.split_last_chunk::<2>()?;
-        let (rest, row) = rest.split_last_chunk::<7>()?;
-        let keys = rest.get(3..).filter(|keys| !keys.is_empty())?;
-        calls.push((keys, row.as_slice(), own.as_slice()));
+        let [own, arguments] = keys_and_arguments(pieces)?;
+        let [limit, its_members, rest @ ..] = arguments else {
+            return None;
+        };
+        let now = rest.first().copied().unwrap_or_default();
+        let row = (
+            own.len(),
+            *limit,
+            now,
+            *rest.get(1).unwrap_or(&b"1".as_slice()),
+        );
+        let place = rows.iter().position(|known| *known == row);
+        let place = place.unwrap_or_else(|| {
+            rows.push(row);
+            rows.len() - 1
+        });
+        numbers.push(u8::try_from(place + 1).ok()?);
+        keys.extend_from_slice(own);
+        members.push(*its_members);
     }
-    let mut rows = Vec::new();
-    let numbers: Vec<_> = calls
-        .iter()
-        .map(|(keys, row, _)| {
-            let row = (keys.len(), *row);
-            let known = rows.iter().position(|known| *known == row);
-            known.unwrap_or_else(|| {
-                rows.push(row);
-                rows.len() - 1
-            })
-        })
-        .collect();
-    let keys = calls.iter().map(|(keys, ..)| keys.len()).sum();
-    let mut command = script.start(keys, 1 + 8 * rows.len() + 3 * calls.len());
-    command.arg(calls.iter().map(|(keys, ..)| *keys).collect::<Vec<_>>());
-    command.arg(rows.len());
-    for (keys, row) in rows {
-        command.arg(keys).arg(row);
-    }
-    for ((.., own), number) in calls.into_iter().zip(numbers) {
-        command.arg(number).arg(own);
-    }
+    let mut command = script.start(keys.len(), 1 + 4 * rows.len() + members.len());
+    command.arg(keys).arg(numbers).arg(rows).arg(members);
     Some(command)
+}
+
+/// Returns the keys of a script's call, and its other arguments.
+pub(super) fn keys_and_arguments<'a, 'b>(pieces: &'a [&'b [u8]]) -> Option<[&'a [&'b [u8]]; 2]> {
+    let keys = str::from_utf8(pieces.get(2)?).ok()?.parse().ok()?;
+    pieces.get(3..)?.split_at_checked(keys).map(<[_; 2]>::from)
 }
 
 /// Returns the pieces of any command.
@@ -245,13 +292,18 @@ fn add_keys(command: &mut Cmd, charge: &LimiterCharge, typed: bool, client_id: &
 
 /// Writes whose limit counts, and the limit, as the scripts take them.
 pub(super) fn source(command: &mut Cmd, source: LimitSource, rewrite: bool) {
-    command.arg(match source {
+    command.arg(word(source, rewrite));
+    given(command, source);
+}
+
+/// Returns the word for whose limit counts.
+fn word(source: LimitSource, rewrite: bool) -> &'static str {
+    match source {
         LimitSource::Store => "redis",
         LimitSource::StoreOrInit(_) => "init",
         LimitSource::Code(_) if rewrite => "code",
         LimitSource::Code(_) => "keep",
-    });
-    given(command, source);
+    }
 }
 
 /// Writes the limit that the caller brings; four empty arguments if it brings none.

@@ -5,7 +5,7 @@ use redis::Value;
 use super::{
     format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    script::{Ask, Brief, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -69,25 +69,35 @@ fn brief(
     let call = |script, command| ScriptCall::new(script, command, run.len(), false);
     match run {
         [caller] if takes_several(caller) => {
-            let limiters: List<_> = caller.charges().map(|it| (it, rewrites(it))).collect();
-            let callers = std::iter::once((caller.charges(), false));
-            let limiters = limiters.iter().copied();
-            let command = format::acquire(&ACQUIRE_SEVERAL, limiters, callers, true, ask);
+            let command = format::acquire_several(&ACQUIRE_SEVERAL, caller, rewrites, ask);
             Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
-                let limiters = run.iter().flat_map(Acquire::charges).count();
-                read_answers(reply, limiters, 1, None).map(Ok)
+                let caller = run.first().ok_or_else(unreadable)?;
+                several_answers(reply, caller).map(Ok)
             }))
         }
         [first, ..] if are_alike(&first.first, run) => {
             let rewrite = rewrites(&first.first);
             let command = format::acquire_alike(&ACQUIRE, &first.first, run, rewrite, ask);
-            Some((call(&ACQUIRE, command), |reply, run, now| match reply {
-                // A batch has not answered it.
-                Value::Nil => Ok(Err(None)),
-                reply => brief_answers(reply, run, now).map(Ok),
-            }))
+            let read: ReadBrief = if ask.exact {
+                read::<true>
+            } else {
+                read::<false>
+            };
+            Some((call(&ACQUIRE, command), read))
         }
         _ => None,
+    }
+}
+
+fn read<const EXACT: bool>(
+    reply: &Value,
+    run: &[Acquire],
+    now: Option<Millis>,
+) -> Result<Brief, Error> {
+    match reply {
+        // A batch has not answered it.
+        Value::Nil => Ok(Err(None)),
+        reply => brief_answers(reply, run, now, EXACT).map(Ok),
     }
 }
 
@@ -109,16 +119,17 @@ fn are_alike(first: &LimiterCharge, run: &[Acquire]) -> bool {
     each.all(|it| it.rest.is_empty() && is_plain(&it.first) && is_now(it))
 }
 
-/// Reads the reply of `acquire.lua`, which is brief in the usual case; `run` and `now` are what
-/// was asked.
+/// Reads the reply of `acquire.lua`, which is brief in the usual case; `run`, `now` and `exact` are
+/// what was asked.
 ///
 /// A brief reply by the server's clock does not contain the time: the answer's is 0.
 pub(crate) fn brief_answers(
     reply: &Value,
     run: &[Acquire],
     now: Option<Millis>,
+    exact: bool,
 ) -> Result<List<Answer>, Error> {
-    let Some((verdict, [remaining, wait, next], reset)) = in_brief(reply) else {
+    let Some((verdict, [remaining, wait], [next, reset])) = in_brief(reply) else {
         return read_answers(reply, 1, run.len(), None);
     };
     // A limit that is not in force as it was given has the whole reply.
@@ -129,19 +140,48 @@ pub(crate) fn brief_answers(
     let limit = limit.stored();
     let now = Now::millis(now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX)));
     let reset = reset.unwrap_or(limit.interval);
+    let next = next.unwrap_or(if exact { limit.interval } else { 0 });
     let answer = answer_by(&limit, verdict, now, [remaining, wait, next, reset]);
     Ok(List::from_elem(answer, run.len()))
 }
 
-/// Returns the verdict; permits left, wait, ms until one more is free; ms until all are, if that is
-/// not the interval. `None` for a reply that is not brief.
-fn in_brief(reply: &Value) -> Option<(Verdict, [i64; 3], Option<i64>)> {
+/// Reads the reply of `acquire_several.lua`, which is brief in the usual case, too.
+fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Error> {
+    let limiters = 1 + caller.rest.len();
+    let in_brief = match reply {
+        Value::BulkString(_) => Some(numbers(reply)?),
+        _ => None,
+    };
+    let in_brief = in_brief.filter(|numbers| numbers.len() == 1 + 3 * limiters);
+    let Some([now, each @ ..]) = in_brief.as_deref() else {
+        return read_answers(reply, limiters, 1, None);
+    };
+    let now = Now::millis(*now);
+    let (each, _) = each.as_chunks::<3>();
+    let each = caller.charges().zip(each);
+    let answers = each.map(|(charge, &[left, reset, next])| match charge.limit() {
+        LimitSource::Code(limit) => {
+            let (limit, numbers) = (limit.stored(), [left, 0, next, reset]);
+            Ok(answer_by(&limit, Verdict::Granted, now, numbers))
+        }
+        _ => Err(unreadable()),
+    });
+    answers.collect()
+}
+
+/// Returns the verdict; permits left and wait; ms until one more is free, and until all are, if
+/// these are told. `None` for a reply that is not brief.
+fn in_brief(reply: &Value) -> Option<(Verdict, [i64; 2], [Option<i64>; 2])> {
     match reply {
-        Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0, 0], None)),
-        Value::Int(wait) => Some((Verdict::Refused, [0, wait.saturating_neg(), 0], None)),
+        Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0], [None, None])),
+        Value::Int(wait) => Some((
+            Verdict::Refused,
+            [0, wait.saturating_neg()],
+            [Some(0), None],
+        )),
         Value::BulkString(_) => match *numbers(reply).ok()? {
-            [left, next] => Some((Verdict::Granted, [left, 0, next], None)),
-            [0, wait, reset] => Some((Verdict::Refused, [0, wait, 0], Some(reset))),
+            [left, next] => Some((Verdict::Granted, [left, 0], [Some(next), None])),
+            [0, wait, reset] => Some((Verdict::Refused, [0, wait], [Some(0), Some(reset)])),
             _ => None,
         },
         _ => None,
