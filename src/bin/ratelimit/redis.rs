@@ -120,11 +120,10 @@ impl Which {
         };
         let layer = RateLimitLayer::builder(store).otherwise(rule).build()?;
         let (request, ()) = Request::new(()).into_parts();
-        let limiters = layer.limiters_of(&request);
-        let limiter = limiters.first();
-        limiter
-            .map(|limiter| limiter.name().to_owned())
-            .ok_or_else(|| Stop::usage("the key is empty"))
+        match &*layer.limiters_of(&request) {
+            [limiter, ..] => Ok(limiter.name().to_owned()),
+            [] => Err(Stop::usage("the key is empty")),
+        }
     }
 }
 

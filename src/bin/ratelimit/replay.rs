@@ -4,29 +4,37 @@ use std::{
     borrow::Cow,
     fs::{self, File},
     io::{self, BufRead, BufReader, Cursor, Read},
+    iter,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use flate2::bufread::MultiGzDecoder;
-use http::{HeaderValue, Request};
 use indicatif::{ProgressBar, ProgressFinish};
 use tower_ratelimit::{
     Algorithm, Limit,
-    key::{ClientIp, KeyExtractor, PeerAddr},
-    replay::{Figure, Replay, Report, Rows, SmallestLimit},
+    key::{ClientIp, KeyExtractor},
+    replay::{Candidate, Figure, Replay, Report, Rows, SmallestLimit},
 };
 
 use crate::{
     Stop, demo, html, impact,
     out::{Field, Format, table},
     rules::Assumptions,
-    traffic::{Columns, address, is_enough},
+    traffic::{Columns, is_enough, request},
 };
 
 /// The assumption that all figures make.
 pub(crate) const ASSUMED: &str =
     "All figures assume that callers would have sent the same requests after a refusal.";
+
+/// The note on figures that are ranges.
+const COARSE: &str = "That is coarse, so figures are ranges. To log milliseconds, write the time \
+                      as [$msec] in nginx, as [%{msec}t] in Apache.";
+
+/// The note on times from which no duration is subtracted.
+const AT_THE_END: &str = "They are when a request was logged, which is mostly its end: name the \
+                          column of its duration to subtract it.";
 
 /// Replay an access log against limits, to choose one of them.
 ///
@@ -165,17 +173,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     if arguments.show_keys {
         replay = replay.show_keys();
     }
-    let day = arguments.demo.then(demo::day);
     let mut readings = 0;
     let open = || {
         readings += 1;
-        match (&arguments.log, &day) {
-            (Some(path), _) if readings > 1 && path.as_os_str() == "-" => Ok(None),
-            (Some(path), _) => open(path).map(Some),
-            (None, day) => {
-                let day = day.clone().unwrap_or_default();
-                Ok(Some(Box::new(Cursor::new(day)) as Box<dyn BufRead>))
-            }
+        match &arguments.log {
+            Some(path) if readings > 1 && path.as_os_str() == "-" => Ok(None),
+            Some(path) => open(path).map(Some),
+            None => Ok(Some(Box::new(Cursor::new(demo::day())) as Box<dyn BufRead>)),
         }
     };
     let report = match &arguments.client_ip_from {
@@ -200,14 +204,9 @@ fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<Strin
     let [peer, forwarded] = fields else {
         return None;
     };
-    let (mut parts, ()) = Request::new(()).into_parts();
-    if let Some(peer) = peer.as_deref().and_then(address) {
-        parts.extensions.insert(PeerAddr(peer));
-    }
-    let forwarded = forwarded.as_deref().filter(|it| !matches!(*it, "" | "-"));
-    if let Some(Ok(value)) = forwarded.map(str::parse::<HeaderValue>) {
-        parts.headers.insert("x-forwarded-for", value);
-    }
+    let forwarded = ("x-forwarded-for", forwarded.as_deref());
+    let peer = [peer.as_deref(), None, None, None, None];
+    let (parts, ()) = request(peer, iter::once(forwarded))?.into_parts();
     client.find(&parts).map(|address| address.to_string())
 }
 
@@ -236,13 +235,11 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 /// Returns a report as it is printed on a page.
 fn page(report: &Report) -> String {
     let Report { read, callers, .. } = report;
-    let conclusions = report.smallest.iter().map(|it| conclusion(report, it));
-    let conclusions = conclusions.collect::<Vec<_>>().join("\n");
-    let mut page = format!(
-        "{} requests of {callers} callers\n\n{}\n{conclusions}\n",
-        read.requests,
-        table(&candidates(report)),
-    );
+    let mut page = format!("{} requests of {callers} callers\n\n", read.requests);
+    page += &(table(&candidates(report)) + "\n");
+    for smallest in &report.smallest {
+        page += &(conclusion(report, smallest) + "\n");
+    }
     if !report.busiest.is_empty() {
         page += &format!("\n{BUSIEST}:\n{}", table(&busiest(report)));
     }
@@ -303,23 +300,14 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
     let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];
-    let intervals = report.candidates.iter().map(|it| it.limit.interval());
-    let shortest = intervals.min();
-    if shortest.is_some_and(|shortest| read.resolution * 20 > shortest) {
-        notes.push(
-            "That is coarse, so figures are ranges. To log milliseconds, write the time as \
-             [$msec] in nginx, as [%{msec}t] in Apache."
-                .to_owned(),
-        );
+    let is_coarse = |it: &Candidate| read.resolution * 20 > it.limit.interval();
+    for (applies, note) in [
+        (report.candidates.iter().any(is_coarse), COARSE),
+        (!report.durations_subtracted, AT_THE_END),
+        (true, ASSUMED),
+    ] {
+        notes.extend(applies.then(|| note.to_owned()));
     }
-    if !report.durations_subtracted {
-        notes.push(
-            "They are when a request was logged, which is mostly its end: name the column of its \
-             duration to subtract it."
-                .to_owned(),
-        );
-    }
-    notes.push(ASSUMED.to_owned());
     for (count, what) in [
         (read.unreadable, "unreadable"),
         (read.late, "too late to be put in order, and left out"),

@@ -139,7 +139,7 @@ impl Columns {
 }
 
 /// Reads an address, with or without a port.
-pub(crate) fn address(text: &str) -> Option<SocketAddr> {
+fn address(text: &str) -> Option<SocketAddr> {
     match text.parse::<IpAddr>() {
         Ok(ip) => Some(SocketAddr::new(ip, 0)),
         Err(_) => text.parse().ok(),

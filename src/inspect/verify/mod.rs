@@ -21,7 +21,7 @@ use crate::{
     name::{Name, push_hex},
     store::redis::{
         RedisStore,
-        classify::{self, Class},
+        classify::{self, Class, Meaning},
         node::{SLOTS, slot},
         wire::{self, random_id, script::Script},
     },
@@ -252,7 +252,13 @@ impl Look<'_> {
                 return Ok(());
             }
         };
-        findings_of(tried, seen)?;
+        let (tried, _): Verified = parsed(tried)?;
+        for (command, said) in tried.iter().filter(|(_, said)| !said.is_empty()) {
+            let allowed = |(of, words): &(&str, &str)| of == command && said.contains(words);
+            if !ARGUMENTS_REFUSED.iter().any(allowed) {
+                seen.add(self.judged(command, classify::meaning_of_text(said), said));
+            }
+        }
         // The server has the script by now.
         if let Err(refused) = self.attempt(to, &tries).await? {
             seen.add(self.refused("EVALSHA", &refused));
@@ -275,27 +281,39 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Returns the meaning of a script that could not be called.
-    fn refused(&self, command: &'static str, refused: &RedisError) -> Finding {
-        let detail = refused.detail().unwrap_or_default();
-        let meaning = classify::meaning(refused);
-        match meaning.kind {
-            ErrorKind::OtherSlot => finding!(Error KeysInSeveralSlots: "the keys of one limiter \
-                are in several hash slots: Redis never does this, so look for a proxy in between"),
-            _ if meaning.class == Class::Moving => node_of_cluster(),
+    /// Returns the meaning of a command that was refused.
+    fn refused(&self, command: &str, refused: &RedisError) -> Finding {
+        let (code, detail) = (refused.code(), refused.detail());
+        let said = format!(
+            "{} {}",
+            code.unwrap_or_default(),
+            detail.unwrap_or_default()
+        );
+        self.judged(command, classify::meaning(refused), &said)
+    }
+
+    fn judged(&self, command: &str, meaning: Meaning, said: &str) -> Finding {
+        match meaning.class {
+            _ if meaning.kind == ErrorKind::OtherSlot => finding!(Error KeysInSeveralSlots: "the \
+                keys of one limiter are in several hash slots: Redis never does this, so look for \
+                a proxy in between"),
             _ if meaning == classify::NO_LUA => finding!(Error NoLua: "it runs no Lua, so no \
                 limit works: load its module `lua`, or use a server with Lua"),
-            _ if meaning.class == Class::Other => {
-                let said = format!("{} {detail}", refused.code().unwrap_or_default());
-                not_understood(command, &said)
-            }
             // "access one of the keys", "access the '..' key"; commands are run.
-            _ if detail.contains("access") => {
+            Class::Refused | Class::RefusedWithin if said.contains("access") => {
                 let prefix = self.store.settings.prefix.escape_debug();
                 finding!(Error KeysForbidden: "the user may not access the keys under {prefix}: \
                     allow them with `ACL SETUSER .. ~{prefix}:*`")
             }
-            _ => command_refused(command),
+            Class::Refused | Class::RefusedWithin => command_refused(command),
+            Class::Moving => node_of_cluster(),
+            Class::ReadOnly => replica(),
+            Class::Unwritable => {
+                let remedy = meaning.remedy.unwrap_or_default();
+                finding!(Warning CannotWrite: "it cannot write at present, so it grants no \
+                    permits: {remedy}")
+            }
+            _ => not_understood(command, said),
         }
     }
 
@@ -364,29 +382,6 @@ const ARGUMENTS_REFUSED: &[(&str, &str)] = &[
     ("INCRBY", "not an integer"),
     ("SETRANGE", "offset is out of range"),
 ];
-
-/// Adds the findings from the commands that were tried.
-fn findings_of(reply: Value, seen: &mut VerifiedServer) -> Result<(), Error> {
-    let (tried, _): Verified = parsed(reply)?;
-    for (command, refused) in tried.iter().filter(|(_, refused)| !refused.is_empty()) {
-        let allowed = |(of, words): &(&str, &str)| of == command && refused.contains(words);
-        if ARGUMENTS_REFUSED.iter().any(allowed) {
-            continue;
-        }
-        let meaning = classify::meaning_of_text(refused);
-        seen.add(match meaning.class {
-            Class::Refused | Class::RefusedWithin => command_refused(command),
-            Class::Unwritable => {
-                let remedy = meaning.remedy.unwrap_or_default();
-                finding!(Warning CannotWrite: "it cannot write at present, so it grants no \
-                    permits: {remedy}")
-            }
-            Class::ReadOnly => replica(),
-            _ => not_understood(command, refused),
-        });
-    }
-    Ok(())
-}
 
 fn text(reply: &Value) -> String {
     match reply {

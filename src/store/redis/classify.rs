@@ -109,15 +109,16 @@ pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let code = error.code()?;
     let code = wrapped(code, error.detail().unwrap_or_default()).unwrap_or(code);
     // A code is all that a span may have of the message.
-    let is_code = code.bytes().all(|byte| byte.is_ascii_uppercase());
-    is_code.then_some(code)
+    is_code(code).then_some(code)
+}
+
+/// Returns whether a word can be a code: in `DB index is out of range` there is none.
+fn is_code(word: &str) -> bool {
+    word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 /// Returns the row of an error that a script passes on as text, which lacks the code on Redis 6.
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
-    // A code has three letters at least: in `DB index is out of range` there is none.
-    let is_code =
-        |text: &str| text.len() >= 3 && text.bytes().all(|byte| byte.is_ascii_uppercase());
     let by_code = match text.trim_start_matches('-').split_once(' ') {
         Some((code, rest)) if is_code(code) => by_message(code, rest),
         _ => UNKNOWN,
@@ -149,8 +150,7 @@ fn wrapped<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
     detail.split(": ").skip(1).find_map(|piece| {
         let (code, _) = piece.split_once(' ')?;
         let code = code.strip_prefix('-').unwrap_or(code);
-        let is_code = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
-        is_code.then_some(code)
+        is_code(code).then_some(code)
     })
 }
 

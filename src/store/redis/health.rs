@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use super::{
-    node::{SLOTS, SLOTS_TOGETHER, place},
+    node::{SLOTS, SLOTS_TOGETHER, place, slots_of},
     store::{RedisStore, Settings},
     transport::{connection::ConnectionState, source::ConnectionSource},
 };
@@ -41,10 +41,7 @@ impl RedisStore {
             connection: server.connection.state(),
             nodes: seen
                 .map(|((breaker, lasts, failures), place): (_, u16)| NodeHealth {
-                    slots: is_cluster.then(|| {
-                        let first = place * SLOTS_TOGETHER;
-                        first..=first + (SLOTS_TOGETHER - 1)
-                    }),
+                    slots: is_cluster.then(|| slots_of(place)),
                     breaker,
                     lasts,
                     failures,
@@ -67,9 +64,9 @@ impl Settings {
         let breakers = Breakers::new(self.breaker, self.deadline, nodes, place, clock);
         let (observers, address) = (self.observers.clone(), source.shown.clone());
         breakers.named(source.shown.as_ref(), move |place, open| {
-            let first = place * usize::from(SLOTS_TOGETHER);
+            let slots = slots_of(u16::try_from(place).unwrap_or_default());
             let node = match is_cluster {
-                true => &*format!("slots {first}-{}", first + usize::from(SLOTS_TOGETHER) - 1),
+                true => &*format!("slots {}-{}", slots.start(), slots.end()),
                 false => address.as_deref().unwrap_or_default(),
             };
             observers.changed(&StateChange::Breaker { node, open });

@@ -1,5 +1,7 @@
 //! Finds the node of a limiter, and what a failed call says about that node.
 
+use std::ops::RangeInclusive;
+
 use super::{classify::Class, transport::connection::Failed, wire};
 use crate::{name::Name, store::guard::breaker::Signal};
 
@@ -22,6 +24,13 @@ pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {
     }
 }
 
+/// Returns the hash slots of a place.
+pub(super) fn slots_of(place: u16) -> RangeInclusive<u16> {
+    let first = place * SLOTS_TOGETHER;
+    first..=first + (SLOTS_TOGETHER - 1)
+}
+
+/// Returns the place of a limiter among those that have a breaker each.
 pub(crate) fn place(name: &Name) -> usize {
     usize::from(slot(wire::tag(name)) / SLOTS_TOGETHER)
 }
