@@ -100,9 +100,8 @@ impl Acquire {
 
     /// Gives it an id that no other acquire has: one for all limiters, as each has its own log.
     pub(crate) fn identify(&mut self, id: PermitId) {
-        for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
-            charge.id = id;
-        }
+        self.first.id = id;
+        self.rest.iter_mut().for_each(|charge| charge.id = id);
     }
 
     /// Shares its limiters, because on its way it is copied and leaves receipts.

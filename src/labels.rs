@@ -35,6 +35,8 @@ pub(crate) struct Labels {
     pub(crate) kept: ObservedRule,
     /// The terms by which callers are banned.
     pub(crate) ban: Option<Ban>,
+    /// The layer's closure that charges by the response.
+    pub(crate) charge_if: Option<Box<dyn Any + Send + Sync>>,
     /// The warnings that were logged, each a bit.
     pub(crate) warned: Once,
 }
@@ -78,6 +80,7 @@ impl Labels {
             observers: Observers::default(),
             kept: ObservedRule::default(),
             ban: None,
+            charge_if: None,
             warned: Once::default(),
         }
     }

@@ -180,8 +180,8 @@ impl Limiter {
 /// The way a rule makes a name from an identity.
 #[derive(Clone)]
 pub(crate) struct Naming {
-    /// The name up to the identity, with its punctuation.
-    before: Arc<str>,
+    /// The name up to the identity, with its punctuation: as each name begins.
+    before: Short,
     after: Arc<str>,
     /// Set if names differ by identity: else there is one name, with nothing after it.
     pub(crate) takes_identity: bool,
@@ -210,8 +210,10 @@ impl Naming {
     }
 
     fn new(before: &str, after: &str, takes_identity: bool) -> Self {
+        let mut name = Short::default();
+        name.push(before.as_bytes());
         Self {
-            before: before.into(),
+            before: name,
             after: after.into(),
             takes_identity,
             counting: Counting::default(),
@@ -229,8 +231,7 @@ impl Naming {
     }
 
     pub(crate) fn name(&self, identity: &Identity) -> Name {
-        let mut text = Short::default();
-        text.push(self.before.as_bytes());
+        let mut text = self.before.clone();
         if self.takes_identity {
             identity.spell(&mut text);
         }
@@ -245,7 +246,8 @@ impl Naming {
 impl fmt::Display for Naming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = if self.takes_identity { PLACEHOLDER } else { "" };
-        write!(f, "{}{key}{}", self.before, self.after)
+        let before = String::from_utf8_lossy(&self.before);
+        write!(f, "{before}{key}{}", self.after)
     }
 }
 

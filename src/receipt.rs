@@ -12,7 +12,6 @@ use std::{
 use crate::{
     labels::Labels,
     limit::LimitSource,
-    list::List,
     name::{Limiter, Name},
     observe::StateChange,
     sync::lock,
@@ -59,14 +58,10 @@ impl PermitId {
 
     /// Returns the id of a grant from the lease with this id, numbered from 1.
     pub(crate) fn for_grant(self, number: u64) -> Self {
-        let mut id = self.0;
-        let number = number.to_be_bytes();
         // Not the byte by which the ids above differ; a lease is over long before the others have
         // counted up.
-        for (byte, counted) in id.iter_mut().skip(9).zip(number.iter().skip(1)) {
-            *byte ^= counted;
-        }
-        Self(id)
+        let counted = u128::from(number & u64::MAX >> 8);
+        Self((u128::from_be_bytes(self.0) ^ counted).to_be_bytes())
     }
 }
 
@@ -274,7 +269,7 @@ impl fmt::Debug for PermitId {
 /// The charges of a grant's receipts, open for corrections from when a request passes until its
 /// response is over. It has no entries before the first correction, as most requests see none.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Option<List<Correction>>>);
+pub(crate) struct Ledger(Mutex<Option<Vec<Correction>>>);
 
 /// The permits to charge for one receipt, and the party that decided it.
 pub(crate) type Correction = (CorrectedBy, u32);
@@ -302,12 +297,12 @@ impl Clone for Ledger {
 
 impl Ledger {
     pub(crate) fn open(&self) {
-        *lock(&self.0) = Some(List::new());
+        *lock(&self.0) = Some(Vec::new());
     }
 
     /// Closes it, and returns one entry per receipt, or none if none was corrected; `None` if it is
     /// not open.
-    pub(crate) fn close(&self) -> Option<List<Correction>> {
+    pub(crate) fn close(&self) -> Option<Vec<Correction>> {
         lock(&self.0).take()
     }
 

@@ -63,7 +63,7 @@ struct Seen {
     came: Instant,
     answered: Instant,
     status: u16,
-    /// What it was told to wait, to the millisecond.
+    /// The announced wait, to the millisecond.
     wait: Option<Duration>,
 }
 
@@ -143,7 +143,7 @@ async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
 }
 
 /// Whether a client was refused so often; then it was admitted each time when it came again, and
-/// came no earlier than told.
+/// came no earlier than announced.
 fn backed_off(log: &Log, times: usize) -> bool {
     let log = log.lock().unwrap();
     let refused = |seen: &Seen| seen.status == 429;
@@ -152,8 +152,8 @@ fn backed_off(log: &Log, times: usize) -> bool {
         let [before, after] = pair else { continue };
         if refused(before) {
             assert_eq!(after.status, 200, "{pair:#?}");
-            let told = before.answered + before.wait.expect("a wait");
-            assert!(after.came >= told, "too early: {pair:#?}");
+            let due = before.answered + before.wait.expect("a wait");
+            assert!(after.came >= due, "too early: {pair:#?}");
         }
     }
     log.iter().filter(|seen| refused(seen)).count() >= times

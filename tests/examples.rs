@@ -102,8 +102,8 @@ async fn servers_on_one_redis_share_their_limits() {
 }
 
 #[tokio::test]
-async fn the_server_listens_where_it_is_told_and_ends_when_it_is_interrupted() {
-    // Reserved and given back: whoever takes it meanwhile makes this fail, and not pass.
+async fn the_server_listens_at_its_address_and_ends_when_it_is_interrupted() {
+    // Reserved and given back: if another process takes it meanwhile, this fails.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -226,13 +226,13 @@ fn outage() {
             assert_eq!(row(documented, name).len(), 3, "{name}");
             assert!(row(&page, name)[1] > 0.0, "{how}: {page:#?}");
         }
-        let told = |part: &str| -> &str {
+        let line = |part: &str| -> &str {
             let line = page.iter().find(|line| line.contains(part));
             line.unwrap_or_else(|| panic!("{part}: {page:#?}"))
         };
-        assert!(told(" requests sent, ").ends_with(" answered, 0 lost"));
-        told("decisions came from Redis again ");
-        // Not longer than its budget, and what this machine keeps anybody waiting.
+        assert!(line(" requests sent, ").ends_with(" answered, 0 lost"));
+        line("decisions came from Redis again ");
+        // Not longer than its budget, and the delays of this machine.
         let late = row(&page, "a timer of this machine late by, ms");
         for (longest, late) in row(&page, "longest in the service, ms").iter().zip(late) {
             assert!(*longest < 50.0 + 2.0 * late + 500.0, "{how}: {page:#?}");
@@ -241,15 +241,15 @@ fn outage() {
 }
 
 #[test]
-fn a_redis_that_is_not_there_is_told_at_once() {
+fn a_redis_that_is_not_there_is_reported_at_once() {
     for name in ["server", "redisson", "connect"] {
         let output = command(name)
             .env("REDIS_URL", "redis://127.0.0.1:1/")
             .output()
             .unwrap();
         assert!(!output.status.success(), "{name}");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(told.contains("Unavailable"), "{name}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("Unavailable"), "{name}: {stderr}");
         assert!(output.stdout.is_empty(), "{name}");
     }
 }

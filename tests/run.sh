@@ -339,14 +339,14 @@ if [[ -n $long ]]; then
 fi
 if [[ -n $faults && -z $everything && -z $redisson ]]; then
     # The last command, and in no pipe: its output and its exit status are those of this script.
-    exec cargo test "${cargo_args[@]}" --test long -- --nocapture "$@"
+    exec cargo test "${cargo_args[@]}" --test matrix -- --ignored --nocapture long:: "$@"
 fi
 if [[ -z $redisson ]]; then
     all_tests "$@"
     if [[ -z $faults ]]; then
         exit
     fi
-    exec cargo test "${cargo_args[@]}" --test long -- --nocapture
+    exec cargo test "${cargo_args[@]}" --test matrix -- --ignored --nocapture long::
 fi
 
 # Before the first test, so that a missing JDK fails at once.
@@ -365,7 +365,7 @@ if [[ -n $everything ]]; then
     set --
 fi
 if [[ -n $faults ]]; then
-    cargo test "${cargo_args[@]}" --test long -- --nocapture
+    cargo test "${cargo_args[@]}" --test matrix -- --ignored --nocapture long::
 fi
 # One after the other, as each is to have the machine for itself; and with the figures that they print.
 if (($# == 0)); then

@@ -138,6 +138,7 @@ impl Answer {
 
 impl Acquire {
     /// Returns what the answer to its only charge comes to. A grant is of the `limiter`.
+    #[inline]
     pub(crate) fn decision_alone(
         &self,
         answer: &Answer,
@@ -146,16 +147,17 @@ impl Acquire {
         let charge = &self.first;
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
         let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
-        let limits = List::from([answer.state(charge, counted && !above_rate)]);
+        let limit = answer.state(charge, counted && !above_rate);
         let source = Source::of_store(answer.estimated);
         if answer.verdict == Verdict::Granted || charge.shadow {
-            let receipts = limiter.map_or(List::new(), |limiter| {
-                List::from([answer.receipt(charge, limiter)])
-            });
-            return Decision::Allow(Grant::new(limits, receipts, source));
+            let receipts = match limiter {
+                Some(limiter) => List::from([answer.receipt(charge, limiter)]),
+                None => List::new(),
+            };
+            return Decision::Allow(Grant::new(List::from([limit]), receipts, source));
         }
         let wait = (!above_rate).then(|| answer.now.until(answer.wait));
-        Decision::Deny(Refusal::by_limits(limits, wait, source))
+        Decision::Deny(Refusal::by_limits(vec![limit], wait, source))
     }
 
     /// Returns what the answers to its charges, one for each, come to.
@@ -183,7 +185,7 @@ impl Acquire {
             for limit in &mut limits {
                 limit.refused &= limit.retry_after.is_some();
             }
-            return Decision::Deny(Refusal::banned(limits, wait, source));
+            return Decision::Deny(Refusal::banned(limits.into_vec(), wait, source));
         }
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
@@ -194,6 +196,6 @@ impl Acquire {
             return Decision::Allow(Grant::new(limits, receipts, source));
         }
         let wait = (!above_rate).then_some(wait);
-        Decision::Deny(Refusal::by_limits(limits, wait, source))
+        Decision::Deny(Refusal::by_limits(limits.into_vec(), wait, source))
     }
 }

@@ -70,7 +70,9 @@ impl Counter for Gcra {
             let never = now.ticks_of_micros(MOST);
             return needs.iter_mut().for_each(|needs| needs.wait = never);
         };
-        let mut backlog = self.backlog(&pace, now);
+        // The call has begun by this limit.
+        let from = self.from(now);
+        let mut backlog = (self.stored).map_or(0, |state| (state.tat.at - from).max(0));
         let taken = pace.left(backlog) - answer.remaining;
         // A call that takes nothing makes no state.
         if taken > 0 {
@@ -78,7 +80,7 @@ impl Counter for Gcra {
         }
         // From the tick of now on, as there may be room in the next one.
         let late = self.from(now) - now.micros();
-        let next = pace.next(backlog);
+        let next = pace.next_of(backlog, pace.rate - answer.remaining);
         let next = if next > 0 { next + late } else { 0 };
         let backlog = backlog + late;
         for needs in needs {

@@ -5,9 +5,9 @@ use std::fmt;
 /// A problem with a server or with a limiter. `Display` has the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    kind: FindingKind,
-    severity: Severity,
-    text: String,
+    pub(super) kind: FindingKind,
+    pub(super) severity: Severity,
+    pub(super) text: String,
 }
 
 impl Finding {
@@ -20,31 +20,27 @@ impl Finding {
     pub fn severity(&self) -> Severity {
         self.severity
     }
-
-    pub(super) fn new(severity: Severity, kind: FindingKind, text: String) -> Self {
-        Self {
-            kind,
-            severity,
-            text,
-        }
-    }
 }
 
-/// Makes a [`Finding`]: `finding!(Error NoLua: "it runs no Lua")`.
+/// Makes a [`Finding`]: `finding!(Error NoLua: "it runs no Lua")`, or with a variable in
+/// parentheses, `finding!((severity) Evicts: "it evicts keys")`.
 macro_rules! finding {
     ($severity:ident $kind:ident: $($text:tt)*) => {
-        $crate::inspect::Finding::new(
-            $crate::inspect::Severity::$severity,
-            $crate::inspect::FindingKind::$kind,
-            format!($($text)*),
-        )
+        $crate::inspect::finding::finding!(($crate::inspect::Severity::$severity) $kind: $($text)*)
+    };
+    (($severity:expr) $kind:ident: $($text:tt)*) => {
+        $crate::inspect::Finding {
+            kind: $crate::inspect::FindingKind::$kind,
+            severity: $severity,
+            text: format!($($text)*),
+        }
     };
 }
 pub(super) use finding;
 
 /// Adds a [`Finding`] to others: `add!(found, Error NoLua: "it runs no Lua")`.
 macro_rules! add {
-    ($found:ident, $($finding:tt)*) => {
+    ($found:expr, $($finding:tt)*) => {
         $found.push($crate::inspect::finding::finding!($($finding)*))
     };
 }
@@ -76,11 +72,7 @@ pub enum Severity {
 
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 

@@ -30,11 +30,10 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn at(store: &'a RedisStore) -> Self {
-        let connect_timeout = store.settings.connect_timeout;
         Self {
             store,
             connection: &store.server().connection,
-            timeout: connect_timeout.saturating_add(store.settings.response_timeout),
+            timeout: store.settings.longest(),
         }
     }
 

@@ -64,10 +64,10 @@ mod tests {
             let mut durations = Durations::default();
             let duration = Duration::from_micros(micros);
             durations.add(duration);
-            let told = durations.percentile(99).unwrap();
+            let found = durations.percentile(99).unwrap();
             let most = duration.mul_f64(1.26).max(SHORTEST);
             assert!(
-                told >= duration.min(limit_of(PLACES - 1)) && told <= most,
+                found >= duration.min(limit_of(PLACES - 1)) && found <= most,
                 "{micros}"
             );
         }
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!(durations.percentile(50), None);
         (1..=100).for_each(|millis| durations.add(Duration::from_millis(millis)));
         for (of_hundred, millis) in [(50, 50), (99, 99), (100, 100)] {
-            let told = durations.percentile(of_hundred).unwrap().as_millis();
-            assert!((millis..=millis * 126 / 100).contains(&told), "{told}");
+            let found = durations.percentile(of_hundred).unwrap().as_millis();
+            assert!((millis..=millis * 126 / 100).contains(&found), "{found}");
         }
     }
 }

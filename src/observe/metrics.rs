@@ -134,10 +134,6 @@ fn permits(rule: &str, kind: &'static str) -> Counter {
     counter!("ratelimit_permits_total", "rule" => rule.to_owned(), "kind" => kind)
 }
 
-fn reloaded(result: &'static str) {
-    counter!("ratelimit_rules_reloads_total", "result" => result).increment(1);
-}
-
 /// Moves a gauge by what one of several stores adds to it.
 fn moves(name: &'static str, before: usize, now: usize) {
     gauge!(name).increment(now as f64 - before as f64);
@@ -195,13 +191,13 @@ impl Observer for Metrics {
             StateChange::Connection { node, connected } => {
                 self.set("ratelimit_connected", node, connected);
             }
-            StateChange::Rules {
-                refused: Some(_), ..
-            } => reloaded("refused"),
-            StateChange::Rules { refused: None, .. } => {
-                reloaded("applied");
-                let now = SystemClock.now();
-                gauge!("ratelimit_rules_applied_timestamp_seconds").set(now.as_secs_f64());
+            StateChange::Rules { refused, .. } => {
+                let result = refused.map_or("applied", |_| "refused");
+                counter!("ratelimit_rules_reloads_total", "result" => result).increment(1);
+                if refused.is_none() {
+                    let now = SystemClock.now();
+                    gauge!("ratelimit_rules_applied_timestamp_seconds").set(now.as_secs_f64());
+                }
             }
             StateChange::Settled {
                 rule: Some(rule),

@@ -255,6 +255,15 @@ impl RuleResult {
         (Self::ShadowBanned, "shadow_banned"),
     ];
 
+    /// Returns whether the rule has refused the request: for a key that is missing, it depends on
+    /// the rule.
+    pub fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::Deny | Self::AboveRate | Self::QueueFull | Self::Banned
+        )
+    }
+
     /// Returns the name that metrics and logs have for it.
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1

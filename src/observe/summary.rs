@@ -69,12 +69,8 @@ impl Summary {
         for (sums, name) in sums.iter().take(NAMED) {
             let _ = write!(line, " {name} {} refused of {}", sums.refused, sums.asked);
             if sums.refused > 0 {
-                let callers = sums.callers;
-                let _ = write!(
-                    line,
-                    " ({callers} caller{})",
-                    if callers == 1 { "" } else { "s" }
-                );
+                let plural = if sums.callers == 1 { "" } else { "s" };
+                let _ = write!(line, " ({} caller{plural})", sums.callers);
             }
             if sums.shadow > 0 {
                 let _ = write!(line, " and {} in shadow", sums.shadow);
@@ -117,12 +113,9 @@ struct Sums {
 
 impl Tally {
     fn add(&self, rule: &DecidedRule<'_>) {
-        use RuleResult::{
-            AboveRate, Banned, Deny, MissingKey, QueueFull, ShadowBanned, ShadowDeny,
-        };
         self.asked.fetch_add(1, Relaxed);
         match rule.result {
-            Deny | AboveRate | MissingKey | QueueFull | Banned => {
+            result if result.is_refusal() || result == RuleResult::MissingKey => {
                 self.refused.fetch_add(1, Relaxed);
                 let bit = 1 << (rule.key_hash % u64::from(u64::BITS));
                 // The plain load keeps the cache line shared where nothing changes.
@@ -130,7 +123,9 @@ impl Tally {
                     self.callers.fetch_or(bit, Relaxed);
                 }
             }
-            ShadowDeny | ShadowBanned => _ = self.shadow.fetch_add(1, Relaxed),
+            RuleResult::ShadowDeny | RuleResult::ShadowBanned => {
+                self.shadow.fetch_add(1, Relaxed);
+            }
             _ => {}
         }
     }

@@ -152,7 +152,7 @@ impl Counting {
     }
 
     /// Decides a request; times do not fall.
-    pub(super) fn request(&mut self, caller: u32, time: i64) {
+    pub(super) fn request(&mut self, time: i64, caller: u32) {
         self.sweep(time);
         let place = caller as usize;
         if place >= self.callers.len() {

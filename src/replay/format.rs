@@ -214,11 +214,6 @@ impl<'a> Words<'a> {
         let rest = Some(line);
         Self { rest, between }
     }
-
-    /// Returns the place of a byte of ASCII. Words are so short that any other search is slower.
-    fn find(text: &str, byte: u8) -> Option<usize> {
-        text.bytes().position(|it| it == byte)
-    }
 }
 
 impl<'a> Iterator for Words<'a> {
@@ -233,7 +228,7 @@ impl<'a> Iterator for Words<'a> {
         let (word, rest) = match (line.bytes().next(), inner) {
             (None, _) if has_spaces => return None,
             (Some(b'['), Some(inner)) if has_spaces => {
-                inner.split_at_checked(Self::find(inner, b']')?)?
+                inner.split_at_checked(inner.bytes().position(|it| it == b']')?)?
             }
             (Some(b'"'), Some(inner)) => {
                 let bytes = inner.as_bytes();
@@ -249,17 +244,17 @@ impl<'a> Iterator for Words<'a> {
                 inner.split_at_checked(end)?
             }
             _ => {
-                let end = Self::find(line, self.between);
+                // Words are so short that any other search is slower.
+                let end = line.bytes().position(|it| it == self.between);
                 let (word, rest) = line.split_at_checked(end.unwrap_or(line.len()))?;
                 self.rest = end.and(rest.get(1..));
                 return Some(word.trim());
             }
         };
         let rest = rest.get(1..)?;
-        self.rest = if has_spaces {
-            Some(rest)
-        } else {
-            rest.strip_prefix(',')
+        self.rest = match has_spaces {
+            true => Some(rest),
+            false => rest.strip_prefix(','),
         };
         Some(word)
     }

@@ -148,23 +148,10 @@ impl Replay {
     ) -> Result<Report, ReplayError> {
         self.check()?;
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, with_series| {
-            let (mut callers, mut counting) = (Callers::default(), None);
-            let begin = |resolution| Counting::new(&limits(resolution), with_series);
+            let mut callers = Callers::default();
+            let begin = |resolution| Ok(Counting::new(&limits(resolution), with_series)?);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
-            let read = self
-                .rows
-                .each(log, lines, keep, |resolution, time, caller| {
-                    match &mut counting {
-                        Some(counting) => counting,
-                        none => none.insert(begin(resolution)?),
-                    }
-                    .request(caller, time);
-                    Ok(())
-                })?;
-            let counting = match counting {
-                Some(counting) => counting,
-                None => begin(read.resolution)?,
-            };
+            let (read, counting) = self.rows.each(log, lines, keep, begin, Counting::request)?;
             Ok::<_, ReplayError>((read, callers, counting))
         };
         let Some(log) = open()? else {

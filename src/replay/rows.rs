@@ -158,27 +158,29 @@ impl Rows {
             let fields = fields.iter().map(|field| field.as_deref().map(Box::from));
             Some(fields.collect::<Box<[Option<Box<str>>]>>())
         };
-        self.each(log, u64::MAX, keep, |_, time, fields| {
+        let decide = |(): &mut (), time: i64, fields: Box<[_]>| {
             let apart = Duration::from_micros(time.unsigned_abs());
             let time = match time {
                 0.. => UNIX_EPOCH.checked_add(apart),
                 _ => UNIX_EPOCH.checked_sub(apart),
             };
             each(time.unwrap_or(UNIX_EPOCH), &fields);
-            Ok(())
-        })
+        };
+        let (read, ()) = self.each(log, u64::MAX, keep, |_| Ok(()), decide)?;
+        Ok(read)
     }
 
-    /// Reads so many lines of a log. `keep` takes what matters of a request, if anything does;
-    /// `decide` gets that in the order of time, with the resolution of the log, and the time in
-    /// microseconds.
-    pub(super) fn each<T>(
+    /// Reads so many lines of a log. `keep` takes what matters of a request, if anything does.
+    /// `begin` gets the resolution of the log; `decide` gets what `begin` has made, and the
+    /// requests in the order of time, with their times in microseconds.
+    pub(super) fn each<T, S>(
         &self,
         mut log: impl BufRead,
         lines: u64,
         mut keep: impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
-        mut decide: impl FnMut(Duration, i64, T) -> Result<(), ReplayError>,
-    ) -> Result<RowsRead, ReplayError> {
+        begin: impl Fn(Duration) -> Result<S, ReplayError>,
+        mut decide: impl FnMut(&mut S, i64, T),
+    ) -> Result<(RowsRead, S), ReplayError> {
         let mut reading = Reading {
             rows: self,
             format: None,
@@ -189,29 +191,30 @@ impl Rows {
             written: Resolution::default(),
             lasted: Resolution::default(),
         };
-        let mut line = Vec::new();
+        let (mut line, mut begun) = (Vec::new(), None);
         while reading.read.physical < lines && reading.next_line(&mut log, &mut line, &mut keep)? {
-            if reading.read.resolution.is_zero() && reading.waiting.len() >= FIRST {
-                reading.find_resolution();
+            if begun.is_none() && reading.waiting.len() >= FIRST {
+                begun = Some(begin(reading.find_resolution())?);
             }
-            if !reading.read.resolution.is_zero() {
-                reading.decide(&mut decide, false)?;
+            if let Some(begun) = &mut begun {
+                reading.decide(|time, kept| decide(begun, time, kept), false);
             }
         }
-        let Some(format) = &reading.format else {
-            return match reading.problem.take() {
-                Some(problem) => Err(ReplayError::Format(problem)),
-                None => Ok(reading.read),
-            };
+        match (&reading.format, reading.problem.take()) {
+            (None, Some(problem)) => return Err(ReplayError::Format(problem)),
+            (format, _) => {
+                let places = format.iter().flat_map(|format| &format.columns);
+                let columns = self.columns.iter().zip(places).skip(2);
+                let missing = columns.filter(|(_, place)| place.is_none());
+                reading.read.missing = missing.map(|((name, _), _)| name.clone()).collect();
+            }
+        }
+        let mut begun = match begun {
+            Some(begun) => begun,
+            None => begin(reading.find_resolution())?,
         };
-        let columns = self.columns.iter().zip(&format.columns).skip(2);
-        let missing = columns.filter(|(_, place)| place.is_none());
-        reading.read.missing = missing.map(|((name, _), _)| name.clone()).collect();
-        if reading.read.resolution.is_zero() {
-            reading.find_resolution();
-        }
-        reading.decide(&mut decide, true)?;
-        Ok(reading.read)
+        reading.decide(|time, kept| decide(&mut begun, time, kept), true);
+        Ok((reading.read, begun))
     }
 }
 
@@ -327,20 +330,17 @@ impl<T> Reading<'_, T> {
     }
 
     /// Finds the resolution of the starts: where a duration is subtracted, both have one.
-    fn find_resolution(&mut self) {
+    fn find_resolution(&mut self) -> Duration {
         self.read.resolution = self.written.get();
         if self.rows.has_durations() {
             // Few servers are so slow that durations show their resolution: at most seconds.
             self.read.resolution += self.lasted.get().min(Duration::from_secs(1));
         }
+        self.read.resolution
     }
 
     /// Decides the requests that no later line can precede, or all at the end.
-    fn decide(
-        &mut self,
-        decide: &mut impl FnMut(Duration, i64, T) -> Result<(), ReplayError>,
-        at_end: bool,
-    ) -> Result<(), ReplayError> {
+    fn decide(&mut self, mut decide: impl FnMut(i64, T), at_end: bool) {
         let newest = self.newest.saturating_sub(micros(self.rows.reorder));
         while let Some(next) = self.waiting.first_entry()
             && let (time, _) = *next.key()
@@ -350,9 +350,8 @@ impl<T> Reading<'_, T> {
             self.read.first_ms.get_or_insert(millis);
             self.read.last_ms = Some(millis);
             self.read.requests += 1;
-            decide(self.read.resolution, time, next.remove())?;
+            decide(time, next.remove());
         }
-        Ok(())
     }
 }
 

@@ -107,11 +107,7 @@ impl Search {
         search.peaks.sort_unstable();
         // The others grant at most twice their permits in an interval, and refuse nothing of a
         // caller that never asks for more than half of them.
-        let factor = if algorithm == Algorithm::SlidingLog {
-            1
-        } else {
-            2
-        };
+        let factor = 1 + u64::from(algorithm != Algorithm::SlidingLog);
         let first = |counted: &dyn Fn(u64) -> u64| {
             let highest = u64::from(search.peaks.last().copied().unwrap_or(0)) * 2 + 1;
             let (mut below, mut fits) = (0, highest);
@@ -158,15 +154,14 @@ impl Search {
     pub(super) fn found(&mut self, counting: &Counting) {
         for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that had no place has its turn in the next reading.
-            let run = counting.place(&limit);
-            let Some(run) = run.and_then(|place| counting.runs.get(place)) else {
+            let Some(place) = counting.place(&limit) else {
                 continue;
             };
-            self.runs.insert(permits, run.touched);
-            if run.touched <= self.few {
-                self.permits = self.permits.min(permits);
-            } else {
-                self.below = self.below.max(permits);
+            let touched = counting.runs[place].touched;
+            self.runs.insert(permits, touched);
+            match touched <= self.few {
+                true => self.permits = self.permits.min(permits),
+                false => self.below = self.below.max(permits),
             }
         }
     }

@@ -30,7 +30,7 @@ use super::{
         fallback::Fallback,
         late::Late,
         lease::Leasing,
-        local::Locals,
+        local::{Locals, recent::Recent},
     },
     memory::shared::{Shared, stand_in},
 };
@@ -229,6 +229,7 @@ pub(crate) fn remote<S: Decide>(
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
     let queues = Arc::new(Queues::default());
     let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
+    let recent = Arc::new(Recent::new(Arc::clone(&clock)));
     let mut listeners = Listeners::none();
     let leasing = Arc::new_cyclic(|leasing| {
         // The store knows its listeners, and leases their store: one must not keep the other.
@@ -239,14 +240,15 @@ pub(crate) fn remote<S: Decide>(
         ]);
         let bans = Arc::clone(&refusals.bans);
         let server = Arc::new(server(listeners.clone(), bans));
-        Leasing::new(server, own_clock, Arc::clone(&clock), queues.clone())
+        let (clock, queues) = (Arc::clone(&clock), Arc::clone(&queues));
+        Leasing::new(server, own_clock, clock, queues, Arc::clone(&recent))
     });
     let traffic = Arc::clone(&guards.traffic);
     let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
     let in_flight = InFlight::new(guards.deadline, Arc::clone(&steady), move |name| {
         traffic.index(name)
     });
-    let locals = Locals::new(stand_in(Arc::clone(&clock)), Arc::clone(&clock));
+    let locals = Locals::new(stand_in(Arc::clone(&clock)), recent);
     Arc::new(Remote {
         exit: Exit::new(listeners, about),
         fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
@@ -266,22 +268,16 @@ pub(crate) fn remote<S: Decide>(
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
     fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // A repeated refusal says nothing of the store, and was recorded when it was kept.
+        // Neither says anything of the store, and both were recorded when they were learnt.
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }
-        let leased = self.leasing.table.take(acquire).map(Ok);
-        let decision = leased.or_else(|| self.server.decide_at_once(acquire));
-        // A decision is large: it is moved only to be changed.
-        match &decision {
-            None => {}
-            Some(Ok(decided)) => self.fallback.record_decision(acquire, decided),
-            Some(Err(error)) => {
-                let instead = self.fallback.unsent(acquire, error.clone());
-                return Some(instead.map_err(|error| self.exit.named(error)));
-            }
+        if let Some(granted) = self.leasing.table.take(acquire) {
+            return Some(Ok(Decision::Allow(granted)));
         }
-        decision
+        let decision = self.server.decide_at_once(acquire)?;
+        let decision = decision.or_else(|error| self.fallback.unsent(acquire, error));
+        Some(decision.map_err(|error| self.exit.named(error)))
     }
 }
 

@@ -32,7 +32,7 @@ impl<B: Body<Data = Bytes>> RateLimitBody<B> {
     pub(crate) fn inner(body: B, settling: Option<SettleOnDrop>) -> Self {
         Self {
             // A body that is already at its end is never polled.
-            settling: settling.filter(|_| !body.is_end_stream()),
+            settling: if body.is_end_stream() { None } else { settling },
             inner: Some(body),
             refusal: Bytes::new(),
         }

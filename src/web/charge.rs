@@ -21,7 +21,6 @@ use super::{
 use crate::{
     decision::Grant,
     demand::LimiterCharge,
-    labels::Labels,
     list::List,
     receipt::{CorrectedBy, Correction, Receipt},
     store::AnyStore,
@@ -260,15 +259,10 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     })
 }
 
-/// The rules of a grant that charge by the response. Labels identify them: no two rules of a
-/// request share them.
-pub(crate) type ChargeIfs = List<(Arc<Labels>, ChargeIf)>;
-
 /// Settles a grant, whose charge is open, when it is dropped.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
     pub(crate) store: Arc<dyn AnyStore>,
-    pub(crate) charge_ifs: ChargeIfs,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
     /// Set if the response has the grant in its extensions.
@@ -306,11 +300,14 @@ impl SettleOnDrop {
             status,
             grpc_status,
         };
-        for (rule, charge_if) in self.charge_ifs.iter() {
+        for Receipt { labels, .. } in self.grant.receipts() {
             // The user's code runs without the lock, and not while something is dropped.
-            if !charge_if(&outcome) {
+            let charge_if = labels.charge_if.as_ref();
+            let charge_if = charge_if.and_then(|it| it.downcast_ref::<ChargeIf>());
+            if charge_if.is_some_and(|charge_if| !charge_if(&outcome)) {
+                // No two rules of a request share their labels.
                 self.grant.correct(CorrectedBy::Rule, |receipt, _| {
-                    Arc::ptr_eq(&receipt.labels, rule).then_some(0)
+                    Arc::ptr_eq(&receipt.labels, labels).then_some(0)
                 });
             }
         }

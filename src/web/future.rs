@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::{
     answer::{DecisionKind, Fields},
     body::RateLimitBody,
-    charge::{Charge, ChargeIfs, SettleOnDrop},
+    charge::{Charge, SettleOnDrop},
     layer::LayerState,
 };
 use crate::{
@@ -56,7 +56,6 @@ pin_project! {
             deciding: Deciding,
             // The service and its request, taken with the decision.
             call: Option<(S, Request<ReqBody>)>,
-            charge_ifs: ChargeIfs,
             shared: Arc<LayerState>,
             fields: Fields,
         },
@@ -73,7 +72,8 @@ pin_project! {
         },
         // The first poll builds the response.
         Refusing {
-            refused: Option<(Refusal, Parts)>,
+            refusal: Option<Refusal>,
+            request: Parts,
             shared: Arc<LayerState>,
             fields: Fields,
         },
@@ -82,35 +82,32 @@ pin_project! {
 
 impl LayerState {
     /// Puts a grant where handlers look for it, and opens its charge for corrections.
-    pub(super) fn admit<B>(
+    pub(super) fn admit(
         &self,
         grant: Grant,
-        charge_ifs: ChargeIfs,
-        request: &mut Request<B>,
+        request: &mut Parts,
         fields: Fields,
     ) -> SettleOnDrop {
         log_shadow_refusals(&grant);
-        let fields = fields.of_response_to(request);
-        let extensions = request.extensions_mut();
         if self.extensions {
-            insert_decision(extensions, Decision::Allow(grant.clone()), false);
+            let decision = Decision::Allow(grant.clone());
+            insert_decision(&mut request.extensions, decision, false);
         }
-        Charge::open(extensions, &grant, self.id, &self.store);
+        Charge::open(&mut request.extensions, &grant, self.id, &self.store);
         SettleOnDrop {
             grant,
             store: Arc::clone(&self.store),
-            charge_ifs,
-            fields,
+            fields: fields.of_response_to(request),
             extensions: self.extensions,
             awaits: None,
         }
     }
 
     /// Returns the response to a refused request.
-    fn refuse(&self, refusal: Refusal, request: Parts, fields: Fields) -> Response<Bytes> {
-        let mut response = self.answers.refuse(&refusal, &request, fields);
+    fn refuse(&self, refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
+        let mut response = self.answers.refuse(&refusal, request, fields);
         // In the request's map, whose memory is at hand.
-        let mut extensions = request.extensions;
+        let mut extensions = mem::take(&mut request.extensions);
         extensions.clear();
         extensions.extend(mem::take(response.extensions_mut()));
         if self.extensions {
@@ -152,7 +149,6 @@ where
                 StateProj::Deciding {
                     deciding,
                     call,
-                    charge_ifs,
                     shared,
                     fields,
                 } => {
@@ -160,7 +156,7 @@ where
                     let Some(call) = call.take() else {
                         return Poll::Pending;
                     };
-                    decided(decision, call, mem::take(charge_ifs), shared, *fields)
+                    decided(decision, call, shared, *fields)
                 }
                 StateProj::Readying { call, settling } => {
                     let Some((inner, _)) = call else {
@@ -188,11 +184,12 @@ where
                     }));
                 }
                 StateProj::Refusing {
-                    refused,
+                    refusal,
+                    request,
                     shared,
                     fields,
                 } => {
-                    let Some((refusal, request)) = refused.take() else {
+                    let Some(refusal) = refusal.take() else {
                         return Poll::Pending;
                     };
                     let response = shared.refuse(refusal, request, *fields);
@@ -207,19 +204,20 @@ where
 /// Returns the state after the decision.
 fn decided<S, B, F>(
     decision: Result<Decision, Error>,
-    (inner, mut request): (S, Request<B>),
-    charge_ifs: ChargeIfs,
+    (inner, request): (S, Request<B>),
     shared: &Arc<LayerState>,
     fields: Fields,
 ) -> State<S, B, F> {
+    let (mut parts, body) = request.into_parts();
     match decision.map_err(Refusal::unavailable) {
         Ok(Decision::Allow(grant)) => {
-            let settling = Some(shared.admit(grant, charge_ifs, &mut request, fields));
-            let call = Some((inner, request));
+            let settling = Some(shared.admit(grant, &mut parts, fields));
+            let call = Some((inner, Request::from_parts(parts, body)));
             State::Readying { call, settling }
         }
         Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
-            refused: Some((refusal, request.into_parts().0)),
+            refusal: Some(refusal),
+            request: parts,
             shared: Arc::clone(shared),
             fields,
         },

@@ -86,7 +86,7 @@ where
         if !self.shared.enabled || again() {
             return self.forward(request, None);
         }
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let store = (!self.shared.always).then_some(&self.shared.store);
         let (plan, fields) = {
             let rules = self.shared.rules.load();
@@ -96,13 +96,12 @@ where
         let refusal = match plan {
             Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
             Plan::Refuse(refusal) => refusal,
-            Plan::Acquire(mut acquire, charge_ifs) => {
+            Plan::Acquire(mut acquire) => {
                 let shared = &self.shared;
                 match shared.store.decide_at_once(&mut acquire) {
                     Some(Ok(Decision::Allow(grant))) => {
-                        let mut request = Request::from_parts(parts, body);
-                        let settling = shared.admit(grant, charge_ifs, &mut request, fields);
-                        return self.forward(request, Some(settling));
+                        let settling = shared.admit(grant, &mut parts, fields);
+                        return self.forward(Request::from_parts(parts, body), Some(settling));
                     }
                     Some(Ok(Decision::Deny(refusal))) => refusal,
                     Some(Err(error)) => Refusal::unavailable(error),
@@ -111,7 +110,6 @@ where
                         let state = State::Deciding {
                             deciding: Arc::clone(&shared.store).acquire(acquire),
                             call: Some((inner, Request::from_parts(parts, body))),
-                            charge_ifs,
                             shared: Arc::clone(shared),
                             fields,
                         };
@@ -123,7 +121,8 @@ where
         // A caller that keeps this service for later must not keep an unused permit.
         drop(take_ready(&mut self.inner));
         let state = State::Refusing {
-            refused: Some((refusal, parts)),
+            refusal: Some(refusal),
+            request: parts,
             shared: Arc::clone(&self.shared),
             fields,
         };

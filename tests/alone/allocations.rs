@@ -90,7 +90,7 @@ async fn counted(rule: Rule, store: &impl Store, status: StatusCode, source: Sou
     least.unwrap()
 }
 
-/// A request of somebody whose keys are as long as keys get by themselves.
+/// A request with keys that are as long as keys get by themselves.
 fn request() -> Request<()> {
     let mut request = Request::get("/orders").body(()).unwrap();
     let user = "6c1d8a52-0c8e-4b5e-9a35-5b6a2f7d6f01".parse().unwrap();

@@ -52,10 +52,10 @@ macro_rules! on_both_stores {
 }
 
 on_both_stores! {
-    it_waits_as_long_as_it_is_told,
+    it_waits_as_long_as_the_pushback_says,
     it_gives_up_what_waiting_does_not_help,
     it_says_at_once_that_the_wait_is_longer_than_the_call,
-    it_keeps_to_its_own_backoff_while_nobody_knows,
+    it_keeps_to_its_own_backoff_without_a_pushback,
     it_hands_the_details_to_the_caller,
 }
 
@@ -132,7 +132,7 @@ async fn serve(store: impl Store) -> (SocketAddr, Attempts) {
         )
         .on_grpc(
             "a.Limit/Unknown",
-            Rule::shared("nobody-has-set-it").on_failure(FailurePolicy::Deny),
+            Rule::shared("never-set").on_failure(FailurePolicy::Deny),
         )
         .build()
         .unwrap();
@@ -171,7 +171,7 @@ async fn call(
     (ends.collect(), attempts)
 }
 
-async fn it_waits_as_long_as_it_is_told(store: impl Store) {
+async fn it_waits_as_long_as_the_pushback_says(store: impl Store) {
     let (ends, attempts) = call(store, RETRYING, &[COUNT, COUNT]).await;
     assert_eq!(ends.len(), 2);
     assert!(ends.iter().all(|[code, ..]| code == "OK"), "{ends:?}");
@@ -182,11 +182,11 @@ async fn it_waits_as_long_as_it_is_told(store: impl Store) {
         panic!("{attempts:?}");
     };
     assert_eq!(retried.before.as_deref(), Some("1"), "its own retry");
-    let told = u64::try_from(refused.pushback.unwrap()).unwrap();
+    let announced = u64::try_from(refused.pushback.unwrap()).unwrap();
     let waited = retried.came - refused.left;
     assert!(
-        waited >= Duration::from_millis(told),
-        "{waited:?}, not {told} ms"
+        waited >= Duration::from_millis(announced),
+        "{waited:?}, not {announced} ms"
     );
 }
 
@@ -222,7 +222,7 @@ async fn it_says_at_once_that_the_wait_is_longer_than_the_call(store: impl Store
     assert_eq!(attempts.len(), 2, "one each: {attempts:?}");
 }
 
-async fn it_keeps_to_its_own_backoff_while_nobody_knows(store: impl Store) {
+async fn it_keeps_to_its_own_backoff_without_a_pushback(store: impl Store) {
     let (ends, attempts) = call(store, RETRYING, &[UNKNOWN]).await;
     assert_eq!(ends[0][0], "UNAVAILABLE");
     assert_eq!(attempts.len(), 4, "maxAttempts: {attempts:?}");

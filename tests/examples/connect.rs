@@ -61,7 +61,7 @@ fn each_kind_is_connected_to() {
         );
         assert_eq!(printed, [format!("{kind}: one order of 5 a second")]);
     }
-    // By what they left behind, each was where it was told to be.
+    // By what they left behind, each was where its address leads.
     for server in [
         &lenient,
         &strict,

@@ -157,7 +157,7 @@ async fn answers_that_come_too_late_open_it() {
     assert_eq!(proxy.connections(), 1);
 }
 
-/// A connection that says nothing is replaced though hardly anybody asks.
+/// A connection that says nothing is replaced though there is hardly a call.
 #[tokio::test]
 async fn a_silent_connection_is_replaced_while_it_is_open() {
     let (_server, proxy) = Proxy::and_server();
@@ -231,7 +231,7 @@ async fn refused_questions_do_not_open_it() {
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());
 }
 
-/// BUSY: somebody's script runs and runs.
+/// BUSY: a script of another client runs and runs.
 #[tokio::test]
 async fn a_server_that_says_it_is_busy_is_left_alone() {
     let server = RedisServer::start_with(&["--lua-time-limit", "1"]);

@@ -273,9 +273,9 @@ async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
             callers.join_all().await
         }
     });
-    let mut somebody = TcpStream::connect(server.address()).unwrap();
+    let mut other = TcpStream::connect(server.address()).unwrap();
     let script = format!("EVAL \"{SLEEPS}\" 0\r\n");
-    somebody.write_all(script.as_bytes()).unwrap();
+    other.write_all(script.as_bytes()).unwrap();
     until("it is left alone", || async {
         state(&store) != BreakerState::Closed
     })

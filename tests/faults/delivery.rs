@@ -137,24 +137,10 @@ async fn a_lost_reply_and_a_broken_shadow_rule_free_nothing() {
     assert_eq!(ask().await, Some(7));
 }
 
-#[tokio::test]
-async fn a_call_that_is_delivered_twice_takes_nothing_twice() {
-    let scene = Scene::doubled();
-    let limiter = scene.limiter().await;
-    for (permits, expected) in [(1, 9), (4, 5), (5, 0)] {
-        let before = scene.proxy.doubled();
-        let grant = take_by_redis(&limiter, permits).await;
-        assert_eq!(left(&grant), Some(expected), "{permits}");
-        assert!(scene.proxy.doubled() > before, "{permits}");
-    }
-    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-    assert_eq!(free(&limiter).await, 0);
-}
-
 /// The second and the third share a call. Each of them is asked for alone after it, and that is not
 /// sent: what the call of both has taken is given back all the same.
 #[tokio::test]
-async fn a_shared_call_whose_reply_was_lost_costs_nobody_who_hears_an_error() {
+async fn a_shared_call_whose_reply_was_lost_costs_no_caller_with_an_error() {
     let scene = Scene::new();
     let limiters = [
         scene.limiter().await,

@@ -18,7 +18,6 @@ mod local;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
 mod logs;
-mod loss;
 #[path = "../../src/store/redis/classify/page.rs"]
 mod page;
 mod permissions;

@@ -93,12 +93,12 @@ async fn everything(server: &RedisServer) -> Result<(), String> {
     Ok(())
 }
 
-/// Calls that return their error, where requests meet a policy: the first ones of limiters of two
-/// algorithms, and the verbs that change them.
+/// Calls that return their error, where requests meet a policy: the first ones of limiters that
+/// count in each way, and the verbs that change them.
 async fn verbs(store: &RedisStore) -> Result<(), Error> {
-    for algorithm in [Algorithm::SlidingLog, Algorithm::Gcra] {
+    for way in Way::ALL {
         let name = unique("ratelimit:verbs");
-        let limiter = RateLimiter::new(store, &name).unwrap().algorithm(algorithm);
+        let limiter = way.limiter(RateLimiter::new(store, &name).unwrap());
         let limit = LIMIT.keep_alive(Duration::from_secs(7200)).unwrap();
         limiter.try_set_rate(limit).await?;
         for _ in 0..2 {
@@ -107,6 +107,10 @@ async fn verbs(store: &RedisStore) -> Result<(), Error> {
         limiter.set_rate(LIMIT).await?;
         limiter.release(1).await?;
         limiter.available_permits().await?;
+        limiter.repair().await?;
+        limiter.update_rate(Limit::per_hour(4)).await?;
+        limiter.expire(HOUR).await?;
+        limiter.clear_expire().await?;
     }
     Ok(())
 }

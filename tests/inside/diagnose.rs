@@ -4,7 +4,7 @@ use super::*;
 use crate::store::redis::inside::support::RedisServer;
 
 #[tokio::test]
-async fn scripts_that_the_server_knows_are_told() {
+async fn scripts_that_the_server_knows_are_found() {
     // Not Redisson's: their texts are not ours to keep. The two hashes are those of the texts.
     let table = [
         ("1", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"),

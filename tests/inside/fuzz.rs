@@ -286,8 +286,8 @@ proptest! {
             ErrorKind::Timeout,
         ];
         prop_assert!(known.contains(&failed.kind()), "{:?}", failed);
-        let told = failed.to_string();
-        prop_assert!(said.len() < 12 || !told.contains(&said), "{}", told);
+        let shown = failed.to_string();
+        prop_assert!(said.len() < 12 || !shown.contains(&said), "{}", shown);
     }
 }
 

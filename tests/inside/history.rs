@@ -42,7 +42,7 @@ use self::{
     check::{Verdict, check},
     feed::Feed,
     hints::{Shown, client_id},
-    record::{Recorder, Tape, Told, What},
+    record::{Outcome, Recorder, Tape, What},
     recorded::{Counted, History},
 };
 use super::{RedisStore, RedisStoreBuilder, support};
@@ -125,7 +125,7 @@ struct World {
     tape: Arc<Tape>,
     clock: Option<ManualClock>,
     handles: Vec<Handle>,
-    /// Receipts that nobody has settled yet.
+    /// Receipts that are not settled yet.
     receipts: Mutex<Vec<Receipt>>,
     limits: [Limit; 3],
     /// How often one was set.
@@ -232,7 +232,7 @@ impl World {
         let Handle { store, limiters } = &self.handles[handle];
         let limiter = &limiters[usize::from(random.below(4) == 0)];
         let permits = 1 + [0, 0, 0, 1, 1, 2, 6][random.place(7)];
-        let heard = match random.below(100) {
+        let answer = match random.below(100) {
             0..45 => limiter.try_acquire_many(permits).await.ok(),
             45..53 => {
                 let all = RateLimiter::all(limiters).unwrap();
@@ -260,7 +260,7 @@ impl World {
                 let settled = self.settle(limiters, random);
                 if let (Some(limiter), Callers::Calm, 0) = (settled, self.callers, random.below(2))
                 {
-                    // What is refused while it is on its way must not be told again when it has
+                    // What is refused while it is on its way must not be repeated when it has
                     // arrived.
                     let _ = limiter.try_acquire_many(permits).await;
                     store.close().await;
@@ -283,13 +283,13 @@ impl World {
                 None
             }
         };
-        if let Some(Decision::Allow(grant)) = heard {
+        if let Some(Decision::Allow(grant)) = answer {
             let receipts = grant.receipts().iter().cloned();
             self.receipts.lock().unwrap().extend(receipts);
         }
     }
 
-    /// A limit that nobody else sets, by its keep-alive time: so it is known which call set it.
+    /// A limit that no other call sets, by its keep-alive time: so it is known which call set it.
     fn limit(&self, random: &mut Random) -> Limit {
         let number = self.changes.fetch_add(1, Ordering::Relaxed);
         let keep_alive = Duration::from_secs(3600) + Duration::from_millis(number);
@@ -336,8 +336,8 @@ async fn dropped(
     let mut call = pin!(call);
     for _ in 0..1 + random.below(4) {
         let polled = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
-        if let Poll::Ready(heard) = polled {
-            return heard.ok();
+        if let Poll::Ready(answer) = polled {
+            return answer.ok();
         }
         tokio::time::sleep(Duration::from_millis(random.below(2))).await;
     }
@@ -348,7 +348,7 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap()
 }
 
-/// What there was in the histories, so that nobody takes an empty one for a legal one.
+/// What there was in the histories, so that an empty one does not pass for a legal one.
 #[derive(Debug, Default)]
 struct Sums(BTreeMap<&'static str, usize>);
 
@@ -357,13 +357,13 @@ impl Sums {
         let mut sums = Self::default();
         for event in &history.events {
             let what = match &event.what {
-                What::Acquire(_, Told::Nothing) => "dropped",
-                What::Acquire(_, Told::Failed(_)) => "failed",
-                What::Acquire(acquire, Told::Decision { decision, .. }) => {
+                What::Acquire(_, Outcome::Nothing) => "dropped",
+                What::Acquire(_, Outcome::Failed(_)) => "failed",
+                What::Acquire(acquire, Outcome::Decision { decision, .. }) => {
                     let waited = acquire.max_wait.is_some();
                     match (decision, decision.source()) {
                         (_, Source::FailurePolicy) => "by policy",
-                        (_, Source::Cache) => "told again",
+                        (_, Source::Cache) => "repeated",
                         (Decision::Allow(_), _) if waited => "granted in line",
                         (Decision::Deny(_), _) if waited => "refused in line",
                         (Decision::Allow(_), _) => "granted",
@@ -446,7 +446,7 @@ fn round(by_hand: bool, random: &mut Random) {
             Verdict::Illegal(story) => panic!("{guards:?}: no order is legal: {story}"),
             Verdict::Undecided(story) => panic!("{guards:?}: no legal order found: {story}"),
         }
-        assert!(sums.number("told again") == 0 || !guards.deny_cache.is_zero());
+        assert!(sums.number("repeated") == 0 || !guards.deny_cache.is_zero());
         all.add(&sums);
     }
     // Of those who have little time, all may be too late.

@@ -138,51 +138,51 @@ impl Process {
     }
 
     /// What was given back arrives.
-    fn hears_of_room(&self) {
+    fn learns_of_room(&self) {
         self.server.make_room();
         self.refusals.changed(&name());
     }
 }
 
-/// A refusal is on its way while room is given back: whoever knows of the room is not told the
-/// refusal. A call may be dropped at every point.
+/// A refusal is on its way while room is given back: a caller that knows of the room is not refused
+/// from memory. A call may be dropped at every point.
 pub fn a_refusal_and_what_is_given_back() {
     for polls in 0..=POLLS {
-        let told = count(move |told| {
-            let (process, heard) = (Process::new(), Arc::new(AtomicBool::new(false)));
+        let refused = count(move |refused| {
+            let (process, arrived) = (Process::new(), Arc::new(AtomicBool::new(false)));
             let asking = {
-                let (process, told) = (process.clone(), Arc::clone(&told));
+                let (process, refused) = (process.clone(), Arc::clone(&refused));
                 thread::spawn(move || {
                     process.asks(polls);
                     if process.knows() {
-                        told.fetch_add(1, SeqCst);
+                        refused.fetch_add(1, SeqCst);
                     }
                 })
             };
             let giving_back = {
-                let (process, heard) = (process.clone(), Arc::clone(&heard));
+                let (process, arrived) = (process.clone(), Arc::clone(&arrived));
                 thread::spawn(move || {
-                    process.hears_of_room();
-                    heard.store(true, Ordering::Release);
-                    assert!(!process.knows(), "who has heard of it itself");
+                    process.learns_of_room();
+                    arrived.store(true, Ordering::Release);
+                    assert!(!process.knows(), "known by this thread");
                 })
             };
-            if heard.load(Ordering::Acquire) {
-                assert!(!process.knows(), "who was told of it");
+            if arrived.load(Ordering::Acquire) {
+                assert!(!process.knows(), "known by another thread");
             }
             asking.join().unwrap();
             giving_back.join().unwrap();
             assert!(!process.knows(), "afterwards");
         });
-        // Nothing is learnt from a call that nobody waits for.
-        assert_eq!(told > 0, polls == POLLS, "{polls} polls");
+        // Nothing is learnt from a call that no caller waits for.
+        assert_eq!(refused > 0, polls == POLLS, "{polls} polls");
     }
 }
 
-/// The same, where a verb makes room: it is heard of when its call ends, however it does.
+/// The same, where a verb makes room: that is known when its call ends, however it does.
 pub fn a_refusal_and_a_verb() {
     for polls in 1..=POLLS {
-        let told = count(move |told| {
+        let refused = count(move |refused| {
             let process = Process::new();
             let changing = {
                 let process = process.clone();
@@ -193,16 +193,16 @@ pub fn a_refusal_and_a_verb() {
             };
             process.asks(POLLS);
             if process.knows() {
-                told.fetch_add(1, SeqCst);
+                refused.fetch_add(1, SeqCst);
             }
             changing.join().unwrap();
             assert!(!process.server.has_room() || !process.knows());
         });
-        assert!(told > 0, "{polls} polls");
+        assert!(refused > 0, "{polls} polls");
     }
 }
 
-/// Of those who are told of a refusal that is soon forgotten one asks, and the others do not.
+/// Of several callers that find a refusal shortly before its end, one asks, and the others do not.
 pub fn one_of_many_asks_in_time() {
     loom::model(|| {
         let process = Process::new();
@@ -213,12 +213,12 @@ pub fn one_of_many_asks_in_time() {
             thread::spawn(move || process.knows())
         });
         let known = others.map(|other| other.join().unwrap());
-        let told = known.into_iter().chain([process.knows()]);
-        assert_eq!(told.filter(|told| *told).count(), 2);
+        let refused = known.into_iter().chain([process.knows()]);
+        assert_eq!(refused.filter(|refused| *refused).count(), 2);
     });
 }
 
-/// Whoever comes at the end of a pause: one goes, and what became of it decides for all.
+/// Of the callers at the end of a pause one goes, and its outcome decides for all.
 pub fn one_of_a_herd_goes() {
     for answered in [false, true] {
         loom::model(move || {

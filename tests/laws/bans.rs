@@ -4,7 +4,7 @@ use crate::scene::*;
 use proptest::prelude::*;
 use tower_ratelimit::Ban;
 
-use super::world::{MILLISECOND, World, check, check_in_redis};
+use super::world::{MILLISECOND, World, check_in_redis};
 
 const WITHIN: Duration = secs(100);
 const CALLERS: [&str; 2] = ["ann", "bob"];

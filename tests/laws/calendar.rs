@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::scene::*;
 
-use super::world::{check, take};
+use super::world::take;
 
 const PERMITS: u64 = 5;
 const DAY: u64 = 86_400;

@@ -5,9 +5,7 @@ use crate::scene::*;
 
 use super::{
     kinds::WAYS,
-    world::{
-        MILLISECOND, NANOSECOND, Probed, World, check, check_in_redis, probed, refused_until, take,
-    },
+    world::{MILLISECOND, NANOSECOND, Probed, World, check_in_redis, probed, refused_until, take},
 };
 
 fn law<S: Store>(world: &World<S>, kind: Way, (limit, traffic, permits, probes): Probed) {

@@ -4,9 +4,7 @@ use crate::scene::*;
 use http::request::Parts;
 use proptest::prelude::*;
 
-use super::world::{
-    MILLISECOND, Request, World, check, check_in_redis, limit, take, traffic, wait_of,
-};
+use super::world::{MILLISECOND, Request, World, check_in_redis, limit, take, traffic, wait_of};
 
 /// A limit, the traffic before, and by how much each request exceeds what is free.
 type Input = (Limit, Vec<Request>, Vec<u32>);

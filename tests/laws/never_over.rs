@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use super::{
     kinds::{BY_A_CLOCK, WAYS, fullest},
     world::{
-        MILLISECOND, NANOSECOND, Request, World, check, check_in_redis, histories, limit, take,
-        wait_of,
+        MILLISECOND, NANOSECOND, Request, World, check_in_redis, histories, limit, take, wait_of,
     },
 };
 
@@ -110,7 +109,7 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
     let rule = Rule::new(
         &unique("rule"),
         limit_by(|parts| *parts.extensions.get().expect("a limit")),
-        FromExtension::by(|_: &Limit| String::from("somebody")),
+        FromExtension::by(|_: &Limit| String::from("a user")),
     )
     .cost_by(|parts| *parts.extensions.get().expect("a cost"));
     let layer = RateLimitLayer::new(&world.store, rule);

@@ -5,7 +5,7 @@ use crate::scene::*;
 
 use super::{
     kinds::WAYS,
-    world::{MILLISECOND, Request, World, check, check_in_redis, histories},
+    world::{MILLISECOND, Request, World, check_in_redis, histories},
 };
 
 type Input = (Limit, Vec<Request>);

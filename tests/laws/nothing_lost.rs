@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     kinds::WAYS,
-    world::{MILLISECOND, NANOSECOND, World, check, check_in_redis, limit, nanos, take},
+    world::{MILLISECOND, NANOSECOND, World, check_in_redis, limit, nanos, take},
 };
 
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use tower_ratelimit::Rules;
 
 use super::{
     settled::Books,
-    world::{MILLISECOND, World, check, check_in_redis, wait_of},
+    world::{MILLISECOND, World, check_in_redis, wait_of},
 };
 
 /// The permits of both limits, an interval in ms, and requests: the pause before, and whether it is

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 
 use super::{
     kinds::WAYS,
-    world::{Grant, MILLISECOND, Request, World, check, check_in_redis, histories, wait_of},
+    world::{Grant, MILLISECOND, Request, World, check_in_redis, histories, wait_of},
 };
 
 /// An earlier grant to settle before a request, with its number of permits.

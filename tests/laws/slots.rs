@@ -6,7 +6,7 @@ use crate::scene::*;
 use super::{
     guards::Guards,
     kinds::fullest,
-    world::{Grant, MILLISECOND, World, check, check_in_redis, limit, nanos, refused_until, take},
+    world::{Grant, MILLISECOND, World, check_in_redis, limit, nanos, refused_until, take},
 };
 
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,6 @@
 //! A store, a clock that is moved, and random traffic.
 
 use crate::scene::*;
-use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 
 use super::{guards::Guards, topologies::Topology, topologies::connected};
@@ -226,26 +225,6 @@ pub(crate) async fn refused_until<S: Store>(
     let due = nanos(wait).div_ceil(world.unit) * world.unit;
     world.advance(begun + Duration::from_nanos(due) - world.now());
     Some((wait, seen))
-}
-
-/// Checks a law that is an assertion about one random input.
-pub(crate) fn check<I: std::fmt::Debug>(
-    cases: u32,
-    inputs: &impl Strategy<Value = I>,
-    law: impl Fn(I),
-) {
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config).run(inputs, |input| {
-        law(input);
-        Ok(())
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
 }
 
 /// Checks a law on every kind of Redis and in every combination of guards. Each pair has a share of

@@ -115,16 +115,17 @@ mod tests {
     #[test]
     fn a_ban_without_its_refusals_is_found() {
         let late = |at: u64| (at, BANNED.1);
-        let unheard = |at: u64| (1..STRIKES).map(move |_| (at, Outcome::Refused(By::Policy, None)));
-        let answers = unheard(50).chain([BANNED]);
+        let by_policy =
+            |at: u64| (1..STRIKES).map(move |_| (at, Outcome::Refused(By::Policy, None)));
+        let answers = by_policy(50).chain([BANNED]);
         assert_eq!(bans(answers).check(Duration::ZERO), 1, "refused later");
         for (bans, words) in [
             // It comes too early, or for what is forgotten.
             (bans(refused(STRIKES - 2).chain([BANNED])), "1.1s after 19"),
             (bans(refused(STRIKES).chain([late(9000)])), "9s after 1"),
             // Calls that are sent after it, and such as are no longer under way, do not count.
-            (bans(unheard(1200).chain([BANNED])), "1.1s after 1"),
-            (bans(unheard(50).chain([late(4000)])), "4s after 1"),
+            (bans(by_policy(1200).chain([BANNED])), "1.1s after 1"),
+            (bans(by_policy(50).chain([late(4000)])), "4s after 1"),
         ] {
             let words = format!("O3: banned at {words} refusals");
             finds(&words, || bans.check(Duration::ZERO));

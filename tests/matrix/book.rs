@@ -37,7 +37,7 @@ impl Book {
     pub fn note(&mut self, answer: Answer) {
         match self {
             Self::Here(answers) => answers.push(answer),
-            Self::There(Some(note), _) => note.send(answer).expect("somebody writes"),
+            Self::There(Some(sender), _) => sender.send(answer).expect("its thread writes"),
             Self::There(None, _) => panic!("it was closed"),
         }
     }

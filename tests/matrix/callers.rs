@@ -60,11 +60,13 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     set(&limiter, HOURLY).await;
     let mut granted = 0;
     let mut dropped = 0;
-    let told = scene.load.told.clone();
+    let observed = scene.load.observed.clone();
     // O8: of each that left, too, but for the three that were never polled.
     let told_of = |left: usize, decisions: &[Result<Decision, Error>]| {
-        (3..left).for_each(|_| told.less_left());
-        decisions.iter().for_each(|decision| told.less(decision));
+        (3..left).for_each(|_| observed.less_left());
+        decisions
+            .iter()
+            .for_each(|decision| observed.less(decision));
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         allowed.count()
     };

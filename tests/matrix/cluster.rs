@@ -39,7 +39,7 @@ impl Played {
         let value = |key: &str| {
             let mut answers = nodes.iter().map(|it| cluster.nodes[*it].cli(&["GET", key]));
             let answer = answers.find(|answer| !answer.contains("MOVED"));
-            answer.expect("somebody has the key")
+            answer.expect("a node has the key")
         };
         let now = || time_of(&cluster.nodes[nodes[0]]);
         self.stage.judge(expected, now, value).await;

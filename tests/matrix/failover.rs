@@ -7,7 +7,8 @@ use super::{
 };
 use crate::scene::*;
 use crate::support::{
-    Sentinel, cluster::wait_until, redis_server::command, sentinel, sentinel::MASTER_NAME,
+    Sentinel, cluster::wait_until, redis_server::command, redis_server::free_port, sentinel,
+    sentinel::MASTER_NAME,
 };
 
 struct Watched {
@@ -24,7 +25,12 @@ impl Watched {
             replica,
             sentinel,
         } = aside(|| sentinel::Watched::start(&sentinel::Watch::default()));
-        let open = || RedisStore::sentinel([sentinel.url()], MASTER_NAME);
+        // The place of the one that answers does not matter.
+        let sentinels = [
+            format!("redis://127.0.0.1:{}/", free_port()),
+            sentinel.url(),
+        ];
+        let open = || RedisStore::sentinel(sentinels.clone(), MASTER_NAME);
         let handles = vec![guarded(open(), BUDGET), guarded(open(), BUDGET)];
         let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET).await;
         Self {

@@ -41,8 +41,8 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
             let answers = some_leave(&mut scene, step, callers, leaves).await;
             for (caller, answer) in answers.iter().enumerate() {
                 match answer {
-                    Some(answer) => scene.load.told.less(answer),
-                    None => scene.load.told.less_left(),
+                    Some(answer) => scene.load.observed.less(answer),
+                    None => scene.load.observed.less_left(),
                 }
                 let granted = answer.as_ref().map_or(0, granted_by_store);
                 let limiter = &crowd.limiters[caller];

@@ -14,8 +14,8 @@ use super::{
     book::Book,
     caller::{Asking, Caller, service},
     lanes::{How, LANES, Limiter},
+    observed::{self, Observed},
     random::Random,
-    told::{self, Told},
 };
 
 const TASKS_PER_LANE: usize = 2;
@@ -28,7 +28,7 @@ pub struct Load {
     pub limiters: Vec<Limiter>,
     pub handles: Vec<RedisStore>,
     counts: Arc<Counts>,
-    pub told: Arc<Told>,
+    pub observed: Arc<Observed>,
     tasks: JoinSet<()>,
     /// Tasks of others, and those of the runtime's own
     tasks_before: usize,
@@ -87,16 +87,16 @@ impl Load {
         });
         let looking = Arc::clone(&counts);
         thread::spawn(move || looking.look_at_machine());
-        let told = Arc::new(Told::default());
+        let observed = Arc::new(Observed::default());
         let open = |store: RedisStoreBuilder| {
-            let store = store.prefix(prefix).observe(told.clone());
+            let store = store.prefix(prefix).observe(observed.clone());
             store.build().unwrap()
         };
         let mut load = Self {
             limiters: Limiter::all(prefix),
             handles: handles.into_iter().map(open).collect(),
             counts,
-            told: told.clone(),
+            observed: observed.clone(),
             tasks: JoinSet::new(),
             tasks_before: Handle::current().metrics().num_alive_tasks(),
         };
@@ -248,7 +248,7 @@ impl Load {
         Ended {
             limiters: mem::take(&mut self.limiters),
             answers,
-            told: self.told.of_lanes(),
+            observed: self.observed.of_lanes(),
             sent: counts.sent.load(Ordering::SeqCst),
             answered: counts.answered.load(Ordering::SeqCst),
             passed: counts.passed.load(Ordering::SeqCst),
@@ -264,8 +264,8 @@ impl Load {
 pub struct Ended {
     pub limiters: Vec<Limiter>,
     pub answers: Vec<Answer>,
-    /// What observers were told
-    pub told: told::Counts,
+    /// What observers have seen
+    pub observed: observed::Counts,
     pub sent: u64,
     pub answered: u64,
     /// The requests that the inner services received

@@ -16,7 +16,6 @@
 mod answer;
 mod bans;
 mod batches;
-#[allow(dead_code, reason = "the long run has its answers in a file")]
 mod book;
 mod caller;
 mod callers;
@@ -29,10 +28,12 @@ mod feed;
 mod guards;
 mod lanes;
 mod leaving;
+#[path = "../monitor/ledger.rs"]
 mod ledger;
-#[allow(dead_code, reason = "the long run has its answers in a file")]
 mod load;
+mod long;
 mod network;
+mod observed;
 mod oracles;
 #[path = "../support/proxy.rs"]
 mod proxy;
@@ -45,7 +46,7 @@ mod sizes;
 mod stage;
 #[path = "../support/mod.rs"]
 mod support;
-mod told;
+#[path = "../monitor/watch.rs"]
 mod watch;
 
 use support::random;

@@ -256,7 +256,7 @@ async fn takes_once(scene: &Scene) {
     let mut granted = 0;
     while granted < 10 {
         let decision = hourly.try_acquire().await;
-        scene.load.told.less(&decision);
+        scene.load.observed.less(&decision);
         granted += u64::from(decision.is_ok_and(|it| it.is_allowed()));
         assert!(began.elapsed() < LONG, "{granted} granted");
     }

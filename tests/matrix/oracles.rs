@@ -12,7 +12,7 @@
 //! - O5: after the fault decisions come from the store again, with no restart.
 //! - O6: attempts to connect are bounded.
 //! - O7: when all has expired, the permits left are the limit.
-//! - O8: observers are told of each request once, as it was answered.
+//! - O8: observers see each request once, as it was answered.
 //!
 //! `Load::end` checks tasks, panics and the count of requests, `Load::decided` the end of a fault.
 
@@ -22,8 +22,8 @@ use super::{
     lanes::{How, LANES, Limiter, USERS},
     ledger::Ledger,
     load::Ended,
+    observed,
     shares::Shares,
-    told,
 };
 use crate::{scene::*, support::windows};
 use std::fmt::Debug;
@@ -62,8 +62,8 @@ pub struct Tally {
     bans: Bans,
     /// Those of the calendar by policy, which are not sent again over another connection
     not_again: u64,
-    /// What observers must have been told
-    told: told::Counts,
+    /// What observers must have seen
+    observed: observed::Counts,
 }
 
 /// The measurements so far.
@@ -122,7 +122,7 @@ impl Tally {
         self.not_again += u64::from(answer.by_policy() && lane.how == How::Calendar);
         self.shares.see(answer);
         self.bans.see(answer);
-        told::count(&mut self.told, answer);
+        observed::count(&mut self.observed, answer);
         // The line is to be waited in: that is no delay.
         if lane.how != How::Waiter {
             let millis = answer.took.as_millis() as usize;
@@ -158,14 +158,14 @@ impl Tally {
     }
 
     /// Checks O2: each request was answered once, the inner service has received the admitted ones,
-    /// and observers were told of each once, as it was answered (O8).
+    /// and observers have seen each once, as it was answered (O8).
     pub fn check_counts(&self, ended: &Ended) {
         assert!(ended.wrong.is_empty(), "O2: {:#?}", ended.wrong);
         assert_eq!(ended.answered, ended.sent, "O2: answered, and sent");
         assert_eq!(self.answers, ended.sent, "O2: counted, and sent");
         let passed = (ended.passed, self.allowed_http);
         assert_eq!(passed.0, passed.1, "O2: behind the layers, and let through");
-        assert_eq!(ended.told, self.told, "O8: told, and answered");
+        assert_eq!(ended.observed, self.observed, "O8: observed, and answered");
     }
 
     /// Checks O3 for decisions by a share of the limit. Returns the permits granted that way.
@@ -279,7 +279,7 @@ mod tests {
             sent,
             answered,
             passed,
-            told: told::Counts::new(),
+            observed: observed::Counts::new(),
             lost_receipts: 0,
             machine: Duration::ZERO,
             wrong: std::collections::BTreeSet::new(),

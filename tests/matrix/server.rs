@@ -12,6 +12,9 @@ async fn row_01_a_server_that_is_killed() {
     let mut scene = Scene::begin("row 1").await;
     aside(|| scene.server.kill());
     scene.load.met_policy(50).await;
+    // Long enough for the pauses between attempts to connect to have grown.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    scene.load.met_policy(1).await;
     scene.restart(false);
     scene.healed().await;
     scene.judge(ANEW).await;
@@ -52,14 +55,14 @@ async fn row_03_a_server_that_is_stopped_and_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_19_a_script_of_somebody_else_that_does_not_end() {
+async fn row_19_a_script_of_another_client_that_does_not_end() {
     let mut scene = Scene::begin("row 19").await;
     scene.server.cli(&["CONFIG", "SET", "lua-time-limit", "50"]);
-    let mut somebody = Control::open(&scene.server);
-    somebody.send(&["EVAL", "while true do end", "0"]);
+    let mut other = Control::open(&scene.server);
+    other.send(&["EVAL", "while true do end", "0"]);
     scene.load.met_policy(20).await;
     assert_eq!(scene.server.cli(&["SCRIPT", "KILL"]), "OK");
-    let killed = somebody.reply();
+    let killed = other.reply();
     assert!(killed.contains("killed"), "{killed}");
     scene.healed().await;
     scene.judge(EXACT).await;

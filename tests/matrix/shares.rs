@@ -186,9 +186,9 @@ mod tests {
     const SHARE: usize = 10;
 
     /// The ms of request and response, and the response.
-    type Told = (u64, u64, Outcome);
+    type Timed = (u64, u64, Outcome);
 
-    fn see(shares: &mut Shares, handle: usize, user: usize, (sent, end, outcome): Told) {
+    fn see(shares: &mut Shares, handle: usize, user: usize, (sent, end, outcome): Timed) {
         let lane = LANES.iter().position(|lane| lane.how == How::Local);
         shares.see(&Answer {
             handle,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     /// Returns the responses to one user of a process.
-    fn shares(answers: impl IntoIterator<Item = Told>) -> Shares {
+    fn shares(answers: impl IntoIterator<Item = Timed>) -> Shares {
         let mut shares = Shares::default();
         for answer in answers {
             see(&mut shares, 0, 1, answer);
@@ -211,7 +211,7 @@ mod tests {
         shares
     }
 
-    fn times(count: usize, sent: u64, end: u64, outcome: Outcome) -> Vec<Told> {
+    fn times(count: usize, sent: u64, end: u64, outcome: Outcome) -> Vec<Timed> {
         vec![(sent, end, outcome); count]
     }
 

@@ -35,14 +35,14 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
-        let (hot, told) = (hot.clone(), scene.load.told.clone());
+        let (hot, observed) = (hot.clone(), scene.load.observed.clone());
         tasks.spawn(async move {
             let (mut asked, mut granted, mut failed) = (0_u64, 0_u64, 0_u64);
             while began.elapsed() < Duration::from_secs(2) {
                 for _ in 0..50 {
                     asked += 1;
                     let answer = hot.try_acquire().await;
-                    told.less(&answer);
+                    observed.less(&answer);
                     match answer {
                         Ok(decision) => granted += u64::from(decision.is_allowed()),
                         Err(_) => failed += 1,

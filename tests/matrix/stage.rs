@@ -112,7 +112,7 @@ impl Stage {
         stage
     }
 
-    /// As `begin`, whether or not there is anybody to decide.
+    /// As `begin`, whether or not there is a server to decide.
     pub fn open(
         row: &'static str,
         servers: &[&RedisServer],

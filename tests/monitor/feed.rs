@@ -152,11 +152,11 @@ pub fn bytes_of(word: &str) -> Vec<u8> {
 
 #[test]
 fn a_line_of_monitor_is_read() {
-    let line = r#"+1795260027.787762 [0 127.0.0.1:40714] "EVAL" "a\\\" " "\x00\xff]\r\n""#;
+    let line = r#"+1795260027.787762 [0 127.0.0.1:40714] "EVAL" "a\\\" " "\x00\xff]\r\n\t\a\b""#;
     let seen = Seen::read(line).unwrap();
     assert_eq!(seen.micros, 1_795_260_027_787_762);
     assert!(seen.is_script());
-    let arguments: [&[u8]; 3] = [b"EVAL", b"a\\\" ", b"\x00\xff]\r\n"];
+    let arguments: [&[u8]; 3] = [b"EVAL", b"a\\\" ", b"\x00\xff]\r\n\t\x07\x08"];
     assert_eq!(seen.arguments(), arguments);
     assert!(Seen::read(r#"+1.000001 [0 lua] "TIME""#).unwrap().by_script);
 }

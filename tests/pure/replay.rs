@@ -189,7 +189,7 @@ fn addresses_count_as_peers_do() {
 
 /// Memory does not grow with what callers invent.
 #[test]
-fn long_callers_are_cut_and_told_apart() {
+fn long_callers_are_cut_and_distinguished() {
     let long = "x".repeat(10_000);
     let line = |end: u32| format!("{{\"ts\":1700000000.1,\"agent\":\"{long}{end}\"}}\n");
     let text: String = [1, 2, 2].map(line).concat();

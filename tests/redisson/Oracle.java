@@ -257,7 +257,7 @@ public final class Oracle {
             config.setThreads(4).setNettyThreads(4);
             config.useSingleServer().setAddress(address).setConnectionPoolSize(8).setConnectionMinimumIdleSize(1)
                 .setSubscriptionConnectionPoolSize(1).setSubscriptionConnectionMinimumIdleSize(1)
-                // A call that is sent again would be a step that nobody asked for.
+                // A call that is sent again would be a step that was not asked for.
                 .setRetryAttempts(0).setTimeout(10_000);
             return Redisson.create(config);
         });

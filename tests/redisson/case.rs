@@ -46,7 +46,7 @@ pub enum Op {
     Rename,
     LoseValue(bool),
     LoseLog(bool),
-    /// Nobody asks until every key that has a time to live has vanished
+    /// No call comes until every key that has a time to live has vanished
     Idle,
 }
 
@@ -294,7 +294,7 @@ impl Case {
             Actor::Rust(_) => !matches!(step.op, Op::Delete | Op::Rename),
             Actor::Redis => matches!(step.op, Op::Idle),
         });
-        // What Redisson did last leaves `value` behind with nobody of ours in it.
+        // What Redisson did last leaves `value` behind with no call of ours in it.
         let steps = case.steps.into_iter().flat_map(|step| {
             let ask = Step {
                 actor: Actor::Rust(0),

@@ -63,7 +63,7 @@ deviations! {
     ExactWait [Wait]
         "the wait ends when enough permits are free, to the millisecond; Redisson adds 3 and looks at one entry";
     Resend [Reply Wait Value Log Ttl]
-        "a call that comes twice takes once and hears the same answer; Redisson takes twice and returns once";
+        "a call that comes twice takes once and gets the same answer; Redisson takes twice and returns once";
     TtlKept [Ttl]
         "value keeps its TTL when it is written; Redisson's SET drops it";
     KeepAliveRenewed [Ttl]

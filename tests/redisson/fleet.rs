@@ -15,7 +15,7 @@ use super::{
     oracle::{self, JavaClock, Oracle, Request},
     raw,
     support::random::setting,
-    worker::Worker,
+    worker,
 };
 use crate::scene::{
     Duration, Limit, RateLimiter, RedisServer, SystemClock, patient, runtime, unique,
@@ -74,7 +74,7 @@ impl Fleet {
         let until = now() + time.as_millis() as i64;
         let mut rust = Vec::new();
         if members != Members::JavaOnly {
-            rust.extend([0, 1].map(|_| Worker::start(&self.server.url(), &name, until)));
+            rust.extend([0, 1].map(|_| worker::start(&self.server.url(), &name, until)));
         }
         for (permits, oracle) in (1..).zip(&mut self.java) {
             let request = Request::new("saturate")
@@ -87,7 +87,7 @@ impl Fleet {
             counted.unwrap_or_else(|thrown| panic!("Redisson threw in a fleet: {thrown}"));
         }
         for worker in rust {
-            assert!(worker.calls() > 0, "a Rust process asked for nothing");
+            assert!(worker.result() > 0, "a Rust process asked for nothing");
         }
         self.server.cli(&["ECHO", &name]);
         let calls = seen

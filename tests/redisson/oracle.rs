@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-/// Without one of its jars the JVM hangs instead of failing, so nobody waits longer for a line than
+/// Without one of its jars the JVM hangs instead of failing, so no line is waited for longer than
 /// this.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -70,7 +70,7 @@ impl Oracle {
             .args(["Oracle", &port.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // What netty and SLF4J say there is no answer to anything.
+            // Lines of netty and SLF4J, which are no answers.
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| {

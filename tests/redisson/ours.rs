@@ -195,7 +195,7 @@ impl Pair {
 pub type Ask = (i64, Option<Vec<u8>>);
 
 impl State {
-    /// One call for several callers, none of whom waits in line: who is granted.
+    /// One call for several callers, none of which waits: which are granted.
     pub fn our_call(&mut self, client: &str, now: i64, asks: &[Ask]) -> Vec<bool> {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();
@@ -249,7 +249,7 @@ impl State {
         self.our_keep_alive(&caller.client, old, marks);
         Outcome {
             reply,
-            // Waits and times in the past are told as none.
+            // Waits and times in the past are shown as zero.
             wait: wait.map(|wait| wait.max(0)),
             remaining: Some(value.max(0)),
             reset: Some(reset.max(0)),

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use redis::{Connection, Value};
 
-use super::model::{Entry, Limit, Pair, State};
+use super::{
+    model::{Entry, Limit, Pair, State},
+    support::permits_of,
+};
 
 pub fn connect(url: &str) -> Connection {
     let client = redis::Client::open(url).unwrap();
@@ -132,10 +135,9 @@ fn entry(member: Vec<u8>, score: f64) -> Result<Entry, String> {
     if member.len() != 21 || member[0] != 16 || score.fract() != 0.0 {
         return Err(format!("not an entry: {member:02x?} at {score}"));
     }
-    let permits = u32::from_le_bytes(member[17..].try_into().unwrap());
     Ok(Entry {
         score: score as i64,
-        permits: permits.into(),
+        permits: permits_of(&member).into(),
         member: Some(member),
     })
 }

@@ -4,6 +4,7 @@ use super::{
     deviations::Deviation,
     model::{self, Caller, Reply, State},
     ours::Marks,
+    support::permits_of,
 };
 
 impl State {
@@ -48,8 +49,8 @@ impl State {
             credited -= keep;
         }
         let Some(limit) = limit else {
-            // Nobody knows the rate: whoever sets it finds value and log in agreement, or counts
-            // the log.
+            // The rate is unknown: the call that sets it finds value and log in agreement, or
+            // counts the log.
             pair.value = pair.value.map(|value| value + credited);
             self.tidy();
             return;
@@ -73,7 +74,7 @@ impl State {
         let pair = self.pair(&caller.client);
         let mut value = pair.agree(&limit, caller.now, marks);
         if !pair.holds(Some(&member.to_vec())) {
-            let more = permits_of(member);
+            let more = permits_of(member).into();
             pair.add(caller.now, more, Some(member.to_vec()));
             value -= more;
         }
@@ -92,9 +93,4 @@ pub fn member_of_more(member: &[u8], more: i64) -> Vec<u8> {
 fn with_permits(member: &[u8], permits: i64) -> Vec<u8> {
     let (front, _) = member.split_at(member.len() - 4);
     [front, &(permits as u32).to_le_bytes()].concat()
-}
-
-pub fn permits_of(member: &[u8]) -> i64 {
-    let (_, permits) = member.split_last_chunk::<4>().expect("a member");
-    u32::from_le_bytes(*permits).into()
 }

@@ -79,7 +79,7 @@ async fn perform(
             return Ok(decided(&decision));
         }
         Op::Settle(keep) => {
-            let keep = u32::try_from(*keep).expect("nobody owes less than nothing");
+            let keep = u32::try_from(*keep).expect("no grant is settled below zero");
             if let Some(receipt) = receipt {
                 limiter.settle(receipt, keep);
             }

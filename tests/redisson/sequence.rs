@@ -281,7 +281,7 @@ impl Play<'_> {
             self.wait_until_settled(&caller.client, &member)?;
         }
         if !real.agrees_with(&foreseen) {
-            return Err(format!("answer: foreseen {foreseen:?}, heard {real:?}"));
+            return Err(format!("answer: foreseen {foreseen:?}, got {real:?}"));
         }
         if matches!(step.op, Op::Acquire(_)) && foreseen.reply != Reply::NoPermits {
             self.sent[number] = self

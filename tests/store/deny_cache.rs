@@ -109,7 +109,7 @@ async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
     }
 }
 
-/// A settlement that charges more leaves less room: the waiter's turn is later than it was told.
+/// A settlement that charges more leaves less room: the waiter's turn is later than announced.
 #[tokio::test]
 async fn an_extra_charge_has_waiters_asked_for_again() {
     let (server, clock) = (RedisServer::start(), ManualClock::new());

@@ -2,11 +2,7 @@
 //! no room. Both are checked offline on what the server saw; how much of a limit is used is
 //! printed, as that is the machine's as well.
 
-use crate::scene::*;
-use std::{env, process::Child, process::Command, process::Stdio};
-
-use crate::feed::Feed;
-use crate::record::Record;
+use crate::{record::Record, scene::*, support::Worker, watch::Watch};
 
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
@@ -15,11 +11,6 @@ const RUN: Duration = secs(4);
 const SLACK: i64 = 100;
 /// Between two calls of a task: together they ask far more often than any limit here allows.
 const PAUSE: Duration = millis(4);
-
-/// Tells a process that it is one of the fleet: address, name or rule, how, permits, interval.
-const WORKER: &str = "TOWER_RATELIMIT_TEST_WORKER";
-/// Before the permits that a worker was granted.
-const RESULT: &str = "fleet-granted=";
 
 /// The work of each process.
 #[derive(Clone, Copy, Debug)]
@@ -59,45 +50,22 @@ fn behind_a_layer() {
 /// Runs as the test, and in each process that it starts as a worker.
 fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     let limit = Limit::new(rate, millis(interval));
-    if let Ok(job) = env::var(WORKER) {
+    if let Some(job) = Worker::job() {
         let (url, name) = job.split_once(' ').unwrap();
-        println!("{RESULT}{}", worker(url, name, how, limit));
-        return;
+        return Worker::report(worker(url, name, how, limit));
     }
 
     let server = RedisServer::start();
     let name = unique("orders");
     set_rate(&server, &name, limit);
-    let mut feed = Feed::open(&server);
-    let workers: Vec<Child> = (0..PROCESSES)
-        .map(|_| {
-            Command::new(env::current_exe().unwrap())
-                .args(["--exact", &format!("fleet::{test}"), "--nocapture"])
-                .env(WORKER, format!("{} {name}", server.url()))
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
-    let (record, received) = thread::scope(|scope| {
-        // Read while it goes on, so that the server need not keep it.
-        let (done, ended) = std::sync::mpsc::channel::<()>();
-        let reader = scope.spawn(|| {
-            let mut record = Record::default();
-            let ended = ended;
-            loop {
-                let last = ended.try_recv().is_ok();
-                record.read(&feed.until_now(&server));
-                if last {
-                    return record;
-                }
-                thread::sleep(millis(50));
-            }
-        });
-        let received: i64 = workers.into_iter().map(granted).sum();
-        done.send(()).unwrap();
-        (reader.join().unwrap(), received)
-    });
+    let record = Arc::<Mutex<Record>>::default();
+    let reading = Arc::clone(&record);
+    let watch = Watch::open_into(&server, move |_, seen| reading.lock().unwrap().read(seen));
+    let (test_name, job) = (format!("fleet::{test}"), format!("{} {name}", server.url()));
+    let workers = [(); PROCESSES].map(|()| Worker::start(&test_name, &job));
+    let received: i64 = workers.into_iter().map(Worker::result).sum();
+    watch.catch_up();
+    let record = record.lock().unwrap();
 
     let (rate, interval) = (rate as i64, interval as i64);
     let asked: i64 = record.calls().map(|call| call.permits).sum();
@@ -122,9 +90,9 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     let sorted = grants.is_sorted_by_key(|grant| grant.at);
     assert!(sorted, "scores in the order in which permits were taken");
     let mut logged = 0;
-    for log in record.logs() {
+    for log in record.grants.logs() {
         record.check_never_over(log, rate, interval);
-        logged += record.kept(log);
+        logged += record.grants.kept(log);
     }
     // In the log, and by the server.
     assert_eq!(logged, granted);
@@ -136,15 +104,6 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
 async fn set_rate(server: &RedisServer, name: &str, limit: Limit) {
     let limiter = RateLimiter::new(&patient(&server.url()), name).unwrap();
     assert!(limiter.try_set_rate(limit).await.unwrap());
-}
-
-/// Waits for a worker's end: what it was granted.
-fn granted(worker: Child) -> i64 {
-    let ended = worker.wait_with_output().unwrap();
-    let output = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success(), "{}: {output}", ended.status);
-    let (_, result) = output.split_once(RESULT).expect("a result");
-    result.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn patient(url: &str) -> RedisStore {

@@ -25,6 +25,8 @@ mod guards;
 mod hostile;
 mod kinds;
 mod lease;
+#[path = "../monitor/ledger.rs"]
+mod ledger;
 mod limiter;
 #[path = "../support/listed.rs"]
 mod listed;
@@ -45,4 +47,6 @@ mod support;
 #[path = "../support/topologies.rs"]
 mod topologies;
 mod verify;
+#[path = "../monitor/watch.rs"]
+mod watch;
 mod weight;

@@ -207,7 +207,7 @@ async fn a_large_cost_reads_no_more_than_a_page() {
 /// An observer of Redis sees a digest, and neither the credential nor the secret.
 #[tokio::test]
 async fn a_digested_credential_does_not_reach_redis() {
-    const SECRET: &str = "do not tell anybody about this one";
+    const SECRET: &str = "a secret that is not for the server";
     let server = RedisServer::start();
     let mut feed = Feed::open(&server);
     let secret = Secret::new("k1", SECRET).unwrap();

@@ -1,4 +1,4 @@
-//! Law O8: observers are told of each request once, and as its answer says.
+//! Law O8: observers receive each request once, with the result of its answer.
 
 mod again;
 mod calls;
@@ -20,9 +20,9 @@ use tower_ratelimit::{
 
 type Counts = BTreeMap<(String, &'static str), u64>;
 
-/// Everything that an observer is told, added up.
+/// The sums of all that an observer receives.
 #[derive(Debug, Default)]
-pub struct Told(Mutex<Sums>);
+pub struct Ledger(Mutex<Sums>);
 
 #[derive(Clone, Debug, Default)]
 struct Sums {
@@ -36,7 +36,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// The permits that a rule has taken, less those that were given back.
+    /// The permits that a rule has taken, less those that were released.
     fn net(&self, rule: &str) -> u64 {
         let kind = |kind| self.permits.get(&(rule.to_owned(), kind)).unwrap_or(&0);
         kind("taken") + kind("owed") - kind("refunded")
@@ -75,7 +75,7 @@ impl Sums {
     }
 }
 
-impl Observer for Told {
+impl Observer for Ledger {
     fn decided(&self, event: &Decided<'_>) {
         let mut sums = self.0.lock().unwrap();
         count(
@@ -177,7 +177,7 @@ const RULES: [(&str, u64); 10] = [
     ("wait", 3),
 ];
 
-/// The result that a request must have been told with.
+/// The result that a request must have been reported with.
 fn expected(path: &str, answer: &Response<RateLimitBody<String>>) -> (&'static str, &'static str) {
     let Some(decision) = answer.extensions().get::<Decision>() else {
         let passed = match path {
@@ -247,8 +247,8 @@ async fn serve(request: Request<String>) -> Result<Response<String>, Infallible>
 
 /// Sends requests of all kinds, some of whose callers leave, and compares what the observer and the
 /// metrics have with the answers, and with the store unless that `estimates`.
-async fn each_is_told_once<S: Settles>(
-    (store, told, recorder): (S, &Told, &PrometheusRecorder),
+async fn each_is_reported_once<S: Settles>(
+    (store, ledger, recorder): (S, &Ledger, &PrometheusRecorder),
     prefix: &str,
     requests: u64,
     estimates: bool,
@@ -297,13 +297,13 @@ async fn each_is_told_once<S: Settles>(
         let (result, source) = expected(path, &answer);
         count(&mut own, result, source);
     }
-    assert!(told.0.lock().unwrap().waiting >= waiting.len() as i64);
+    assert!(ledger.0.lock().unwrap().waiting >= waiting.len() as i64);
     for answer in waiting.drain(..) {
         drop(answer);
         count(&mut own, "cancelled", "none");
     }
     store.settled().await;
-    let sums = told.0.lock().unwrap().clone();
+    let sums = ledger.0.lock().unwrap().clone();
     assert_eq!(sums.requests, own);
     assert_eq!(sums.requests.values().sum::<u64>(), requests);
     assert_eq!(sums.waiting, 0);
@@ -352,7 +352,7 @@ impl Observer for Keys {
     }
 }
 
-/// Only rules that say so show keys, encoded as in Redis, whoever decides.
+/// Only rules that say so show keys, encoded as in Redis, in each store.
 #[tokio::test]
 async fn keys_are_shown_where_the_rule_says_so() {
     let keys = Arc::new(Keys::default());
@@ -389,32 +389,32 @@ async fn keys_are_shown_where_the_rule_says_so() {
             "unseen None",
             r#"shared Some("a%3Ab,ann%20%7Bx%7D")"#,
         ];
-        let told = std::mem::take(&mut *keys.0.lock().unwrap());
-        assert_eq!(told[..6], [ann, ann].concat());
+        let seen = std::mem::take(&mut *keys.0.lock().unwrap());
+        assert_eq!(seen[..6], [ann, ann].concat());
         assert!(
-            told[6].starts_with(&format!("seen Some(\"{digest}")),
-            "{told:?}"
+            seen[6].starts_with(&format!("seen Some(\"{digest}")),
+            "{seen:?}"
         );
-        assert_eq!(told[7], "unseen None");
-        assert_eq!(told[9..], ["seen None"], "its key is missing");
+        assert_eq!(seen[7], "unseen None");
+        assert_eq!(seen[9..], ["seen None"], "its key is missing");
     }
 }
 
 /// Observed by the metrics, too.
-fn both_observers(told: &Arc<Told>) -> [Arc<dyn Observer>; 2] {
-    [told.clone(), Arc::new(Metrics::new())]
+fn both_observers(ledger: &Arc<Ledger>) -> [Arc<dyn Observer>; 2] {
+    [ledger.clone(), Arc::new(Metrics::new())]
 }
 
 #[test]
-fn each_request_on_a_store_in_memory_is_told_once() {
+fn each_request_on_a_store_in_memory_is_reported_once() {
     for (most, is_full) in [(100_000, false), (6, true)] {
         metrics::recorded(async |recorder| {
-            let told = Arc::new(Told::default());
-            let [own, metrics] = both_observers(&told);
+            let ledger = Arc::new(Ledger::default());
+            let [own, metrics] = both_observers(&ledger);
             let store = MemoryStore::new().observe(own).observe(metrics);
             let store = store.max_limiters(most);
-            each_is_told_once((store, &told, recorder), "memory", 3_000, is_full).await;
-            let sums = told.0.lock().unwrap();
+            each_is_reported_once((store, &ledger, recorder), "memory", 3_000, is_full).await;
+            let sums = ledger.0.lock().unwrap();
             let mut sources = sums.requests.keys().map(|(_, source)| *source);
             assert_eq!(sources.any(|source| source == "estimate"), is_full);
         });
@@ -422,15 +422,15 @@ fn each_request_on_a_store_in_memory_is_told_once() {
 }
 
 #[test]
-fn each_request_on_redis_is_told_once() {
+fn each_request_on_redis_is_reported_once() {
     metrics::recorded(async |recorder| {
-        let told = Arc::new(Told::default());
+        let ledger = Arc::new(Ledger::default());
         let prefix = unique("o8");
-        let [own, metrics] = both_observers(&told);
+        let [own, metrics] = both_observers(&ledger);
         let store = patient(RedisServer::shared().url()).prefix(&prefix);
         let store = store.observe(own).observe(metrics).build().unwrap();
-        each_is_told_once((store, &told, recorder), &prefix, 3_000, false).await;
-        let sums = told.0.lock().unwrap();
+        each_is_reported_once((store, &ledger, recorder), &prefix, 3_000, false).await;
+        let sums = ledger.0.lock().unwrap();
         let sources: BTreeSet<_> = sums.requests.keys().map(|(_, source)| *source).collect();
         assert!(
             sources.is_superset(&all("store cache lease")),

@@ -11,10 +11,8 @@
 
 mod limits;
 
-use crate::defects::world::{Keys, START, permits_of, unused};
-use crate::scene::*;
-
-use proptest::prelude::*;
+use crate::defects::world::{Keys, START, unused};
+use crate::{scene::*, support::permits_of};
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 
@@ -83,23 +81,18 @@ fn agrees(keys: &Keys, rate: u64, interval: u64, now: i64, granted: &[(i64, u32)
 
 #[test]
 fn a_limiter_leaves_what_redisson_would_read() {
-    check(150, false);
+    histories(150, false);
 }
 
 /// In Redisson keys of single users never expire (#4301, #6216).
 #[test]
 fn a_rule_leaves_the_same_under_its_name_and_lets_it_vanish() {
-    check(80, true);
+    histories(80, true);
 }
 
-fn check(cases: u32, by_rule: bool) {
+fn histories(cases: u32, by_rule: bool) {
     let (runtime, clock) = (runtime(), ManualClock::new());
-    let config = ProptestConfig {
-        cases,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(input in input())| {
+    check(cases, &input(), |input| {
         runtime.block_on(play(&clock, by_rule, input));
     });
 }

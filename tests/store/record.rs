@@ -2,19 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use crate::{
-    feed::{Seen, bytes_of},
-    support::windows,
-};
-
-/// One entry that was written to a log.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// The server's time in ms
-    pub score: i64,
-    pub permits: i64,
-    pub given_back: bool,
-}
+use crate::{feed::Seen, ledger::Ledger, support::permits_of};
 
 /// One call, for the permits that it asks of the first of its limiters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,112 +13,91 @@ pub struct Call {
     pub granted: bool,
 }
 
-/// The logs of limiters, each from one reset to the next.
+/// A log, and a member that was asked for in it.
+pub type Place = (String, Vec<u8>);
+
+/// The calls, and what they have taken.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// By log; of each reset the entries by their member
-    logs: BTreeMap<String, Vec<BTreeMap<String, Entry>>>,
-    /// By the id that all of a list carry: the members that were asked for, each with its log
-    lists: BTreeMap<String, BTreeSet<(String, String)>>,
+    pub grants: Ledger,
+    /// By the id that all of a list carry: the members that were asked for
+    lists: BTreeMap<Vec<u8>, BTreeSet<Place>>,
     /// The number of calls that came again after they had granted
     pub resent: usize,
     /// By the member that was asked for, in the order in which the server executed them
-    calls: Vec<(String, Call)>,
+    calls: Vec<(Vec<u8>, Call)>,
     /// The first member of each script call
-    firsts: HashSet<String>,
+    firsts: HashSet<Vec<u8>>,
+    /// The last script, and the number of callers that it was called for
+    script: Script,
+    in_run: usize,
 }
 
 impl Record {
-    /// Reads what a server executed, in its order.
-    pub fn read(&mut self, seen: &[Seen]) {
-        let mut script = Script::Other;
-        // How many callers the last script was called for.
-        let mut in_run = 0;
-        for seen in seen {
-            let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
-            match (seen.by_script, &*words) {
-                (false, ["EVALSHA" | "EVAL", _, keys, rest @ ..]) => {
-                    let (keys, argv) = rest.split_at(keys.parse().unwrap());
-                    script = Script::of(keys, argv);
-                    if script == Script::Acquire {
-                        in_run = self.asked(keys, argv, seen.micros / 1000);
-                    }
+    /// Reads one command of a server, in its order.
+    pub fn read(&mut self, seen: &Seen) {
+        let words = seen.arguments();
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        match (seen.by_script, &*words) {
+            (false, [b"EVALSHA" | b"EVAL", _, keys, rest @ ..]) => {
+                let (keys, argv) = rest.split_at(number(keys) as usize);
+                self.script = Script::of(keys, argv);
+                if self.script == Script::Acquire {
+                    self.in_run = self.asked(keys, argv, seen.micros / 1000);
                 }
-                (true, ["ZADD", log, "NX", entries @ ..]) => {
-                    let asked = self.calls.len().saturating_sub(in_run);
-                    for entry in entries.chunks(2) {
-                        let (score, member) = (entry[0].parse().unwrap(), entry[1]);
-                        let mut run = self.calls[asked..].iter_mut();
-                        if let Some((_, call)) = run.find(|(asked, _)| asked == member) {
-                            (call.at, call.granted) = (score, true);
-                        }
-                        // Resent: what stands there stays.
-                        let entry = self.epoch(log).get(member);
-                        if entry.is_none_or(|entry| entry.given_back) {
-                            self.granted(log, score, member);
-                        }
-                    }
-                }
-                (true, ["ZADD", log, score, member]) => {
-                    self.granted(log, score.parse().unwrap(), member);
-                }
-                (true, ["ZADD", ..]) => panic!("no clock is wrong here: {words:?}"),
-                (true, ["ZREM", log, member]) if script == Script::GiveBack => {
-                    let epochs = self.logs.get_mut(*log).into_iter().flatten();
-                    for entry in epochs.filter_map(|epoch| epoch.get_mut(*member)) {
-                        entry.given_back = true;
-                    }
-                }
-                (true, ["UNLINK", _, log]) if script == Script::SetRate => {
-                    self.logs
-                        .entry((*log).to_owned())
-                        .or_default()
-                        .push(BTreeMap::new());
-                }
-                _ => {}
             }
+            (true, [b"ZADD", _, b"NX", entries @ ..]) => {
+                let asked = self.calls.len().saturating_sub(self.in_run);
+                for entry in entries.chunks(2) {
+                    let mut run = self.calls[asked..].iter_mut();
+                    if let Some((_, call)) = run.find(|(member, _)| member == entry[1]) {
+                        (call.at, call.granted) = (number(entry[0]), true);
+                    }
+                }
+                self.grants.read(seen);
+            }
+            (true, [b"ZADD", ..]) => panic!("no clock is wrong here: {:?}", seen.words),
+            (true, [b"UNLINK", _, _]) if self.script == Script::SetRate => {
+                self.grants.reset(&seen.words[2]);
+            }
+            _ => self.grants.read(seen),
         }
     }
 
     /// Returns how many callers a script is called for.
-    fn asked(&mut self, keys: &[&str], argv: &[&str], at: i64) -> usize {
+    fn asked(&mut self, keys: &[&[u8]], argv: &[&[u8]], at: i64) -> usize {
         let alike = argv.len() == ALIKE;
         // Two keys for each limiter are of the type that it does not have, unless the type is
         // known.
         let typed = keys.len().is_multiple_of(3) && (alike || argv.len() == 3 + 8 * keys.len() / 3);
         let (width, log) = if typed { (3, 2) } else { (5, 3) };
         let limiters = keys.len() / width;
-        let logs: Vec<_> = keys
-            .chunks(width)
-            .map(|keys| keys[log].to_owned())
+        let logs = keys.chunks(width).map(|keys| keys[log].to_vec());
+        let logs: Vec<_> = logs
+            .map(|log| String::from_utf8(log).expect("a name of these tests"))
             .collect();
         // See lua/sliding_log/acquire.lua and acquire_list.lua.
-        let members: Vec<Vec<String>> = if alike {
-            members_in(argv[8]).into_iter().map(|it| vec![it]).collect()
+        let members: Vec<Vec<&[u8]>> = if alike {
+            argv[8].chunks(21).map(|member| vec![member]).collect()
         } else {
             let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
-            let members =
-                |caller: &[&str]| caller[1..].chunks(3).map(|it| it[1].to_owned()).collect();
-            callers.map(members).collect()
+            let callers = callers.map(|caller| caller[1..].chunks(3).map(|it| it[1]));
+            callers.map(Iterator::collect).collect()
         };
-        self.called(members.iter().map(|caller| &*caller[0]), at);
-        let in_run = members.len();
-        for caller in members {
-            let held = logs.iter().zip(&caller).any(|(log, member)| {
-                let epoch = self.logs.get(log).and_then(|epochs| epochs.last());
-                epoch.is_some_and(|epoch| epoch.contains_key(member))
-            });
-            self.resent += usize::from(held);
+        self.called(members.iter().map(|caller| caller[0]), at);
+        for caller in &members {
+            let mut asked = logs.iter().zip(caller);
+            self.resent += usize::from(asked.any(|(log, member)| self.grants.holds(log, member)));
             for (log, member) in logs.iter().zip(caller) {
-                let list = self.lists.entry(id_of(&member)).or_default();
-                list.insert((log.clone(), member));
+                let list = self.lists.entry(member[1..17].to_vec()).or_default();
+                list.insert((log.clone(), member.to_vec()));
             }
         }
-        in_run
+        members.len()
     }
 
-    /// Notes the permits and the member of each caller.
-    fn called<'a>(&mut self, members: impl Iterator<Item = &'a str>, at: i64) {
+    /// Records the permits and the member of each caller.
+    fn called<'a>(&mut self, members: impl Iterator<Item = &'a [u8]>, at: i64) {
         let run: Vec<_> = members.collect();
         // The same again with the text of the script, where the hash was unknown.
         if !self.firsts.insert(run[0].to_owned()) {
@@ -139,30 +106,11 @@ impl Record {
         for member in run {
             let call = Call {
                 at,
-                permits: permits_of(member),
+                permits: permits_of(member).into(),
                 granted: false,
             };
             self.calls.push((member.to_owned(), call));
         }
-    }
-
-    fn granted(&mut self, log: &str, score: i64, member: &str) {
-        let entry = Entry {
-            score,
-            permits: permits_of(member),
-            given_back: false,
-        };
-        let before = self.epoch(log).insert(member.to_owned(), entry);
-        let taken_twice = before.is_some_and(|before| !before.given_back);
-        assert!(!taken_twice, "{member} of {log} is taken twice");
-    }
-
-    fn epoch(&mut self, log: &str) -> &mut BTreeMap<String, Entry> {
-        let epochs = self.logs.entry(log.to_owned()).or_default();
-        if epochs.is_empty() {
-            epochs.push(BTreeMap::new());
-        }
-        epochs.last_mut().unwrap()
     }
 
     pub fn calls(&self) -> impl Iterator<Item = Call> {
@@ -206,24 +154,13 @@ impl Record {
         granted
     }
 
-    /// The logs that anything was written to.
-    pub fn logs(&self) -> impl Iterator<Item = &str> {
-        self.logs.keys().map(String::as_str)
-    }
-
     /// L1: no window of one interval, between two resets, has more than the rate.
     pub fn check_never_over(&self, log: &str, rate: i64, interval: i64) {
-        for epoch in self.logs.get(log).into_iter().flatten() {
-            let mut grants: Vec<_> = epoch.values().filter(|entry| !entry.given_back).collect();
-            grants.sort_by_key(|entry| entry.score);
-            let grants = grants.iter().map(|entry| (entry.score, entry.permits));
-            for permits in windows(grants, interval) {
-                assert!(
-                    permits <= rate,
-                    "{permits} of {rate} in {interval} ms of {log}"
-                );
-            }
-        }
+        let fullest = self.grants.fullest_window(log, interval);
+        assert!(
+            fullest <= rate,
+            "{fullest} of {rate} in {interval} ms of {log}"
+        );
     }
 
     /// Checks that each list is in all of its logs or in none, if they are younger than `since`;
@@ -235,7 +172,7 @@ impl Record {
         &self,
         since: i64,
         reset: &BTreeSet<String>,
-        has: &BTreeMap<(String, String), i64>,
+        has: &BTreeMap<Place, i64>,
     ) -> usize {
         let mut whole = 0;
         for list in self.lists.values() {
@@ -252,44 +189,25 @@ impl Record {
         }
         whole
     }
-
-    /// Permits that were granted and not given back.
-    pub fn kept(&self, log: &str) -> i64 {
-        let entries = self.logs.get(log).into_iter().flatten();
-        let entries = entries.flat_map(BTreeMap::values);
-        let kept = entries.filter(|entry| !entry.given_back);
-        kept.map(|entry| entry.permits).sum()
-    }
-
-    pub fn granted_permits(&self) -> i64 {
-        let entries = self.logs.values().flatten().flat_map(BTreeMap::values);
-        entries.map(|entry| entry.permits).sum()
-    }
-
-    pub fn given_back(&self) -> usize {
-        let entries = self.logs.values().flatten().flat_map(BTreeMap::values);
-        entries.filter(|entry| entry.given_back).count()
-    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Script {
     Acquire,
-    GiveBack,
     SetRate,
+    #[default]
     Other,
 }
 
 impl Script {
     /// Recognized by its arguments: a verb's begin with its name, and an acquire has more than any
     /// verb of this test.
-    fn of(keys: &[&str], argv: &[&str]) -> Self {
+    fn of(keys: &[&[u8]], argv: &[&[u8]]) -> Self {
         match (keys.len(), argv) {
-            (5, ["settle", ..]) => Self::GiveBack,
-            (5, ["set_rate", ..]) => Self::SetRate,
+            (5, [b"set_rate", ..]) => Self::SetRate,
+            (0, _) | (5, [b"settle", ..]) => Self::Other,
             (3 | 5, argv) if argv.len() == ALIKE => Self::Acquire,
             (5, argv) if argv.len() < 10 => Self::Other,
-            (0, _) => Self::Other,
             _ => Self::Acquire,
         }
     }
@@ -298,95 +216,14 @@ impl Script {
 /// As many arguments as callers that are alike have, and no verb of this test.
 const ALIKE: usize = 9;
 
-/// Members that stand one after the other, each as MONITOR escapes it.
-fn members_in(mut members: &str) -> Vec<String> {
-    let mut bytes = Vec::new();
-    while !members.is_empty() {
-        let (byte, rest) = members.split_at(match members.as_bytes() {
-            [b'\\', b'x', ..] => 4,
-            [b'\\', ..] => 2,
-            _ => 1,
-        });
-        bytes.push(byte);
-        members = rest;
-    }
-    bytes.chunks(21).map(<[&str]>::concat).collect()
-}
-
-/// The bytes of a member.
-fn of_member(member: &str) -> [u8; 21] {
-    let bytes = bytes_of(member);
-    bytes.try_into().expect("a member has 21 bytes")
-}
-
-fn permits_of(member: &str) -> i64 {
-    let bytes = of_member(member);
-    i64::from(u32::from_le_bytes(bytes[17..].try_into().unwrap()))
-}
-
-fn id_of(member: &str) -> String {
-    let bytes = of_member(member);
-    bytes[1..17]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
-/// The members of a log with their scores, spelled as MONITOR would.
-pub fn spelled(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        match byte {
-            b'\\' | b'"' => text.extend(['\\', char::from(*byte)]),
-            b'\n' => text.push_str("\\n"),
-            b'\r' => text.push_str("\\r"),
-            b'\t' => text.push_str("\\t"),
-            7 => text.push_str("\\a"),
-            8 => text.push_str("\\b"),
-            0x20..0x7f => text.push(char::from(*byte)),
-            _ => text.push_str(&format!("\\x{byte:02x}")),
-        }
-    }
-    text
+fn number(text: &[u8]) -> i64 {
+    let text = std::str::from_utf8(text).expect("digits");
+    text.parse().expect("a whole number")
 }
 
 /// The checks themselves can fail.
 mod tests {
     use super::*;
-
-    fn member(id: u8, permits: u8) -> String {
-        let mut bytes = vec![0x10];
-        bytes.extend([id; 16]);
-        bytes.extend([permits, 0, 0, 0]);
-        spelled(&bytes)
-    }
-
-    fn record(entries: &[(&str, i64, u8, u8)]) -> Record {
-        let mut record = Record::default();
-        for (log, score, id, permits) in entries {
-            record.granted(log, *score, &member(*id, *permits));
-        }
-        record
-    }
-
-    #[test]
-    fn every_byte_is_read_as_it_was() {
-        for byte in 0..=255 {
-            assert_eq!(of_member(&member(byte, byte))[3], byte);
-            assert_eq!(permits_of(&member(byte, byte)), i64::from(byte));
-        }
-    }
-
-    #[test]
-    fn a_full_window_passes() {
-        record(&[("a", 0, 1, 2), ("a", 99, 2, 1), ("a", 100, 3, 2)]).check_never_over("a", 3, 100);
-    }
-
-    #[test]
-    #[should_panic(expected = "4 of 3")]
-    fn a_window_that_is_too_full_is_found() {
-        record(&[("a", 0, 1, 2), ("a", 99, 2, 2)]).check_never_over("a", 3, 100);
-    }
 
     #[test]
     fn a_call_that_is_refused_in_vain_is_found() {
@@ -399,7 +236,7 @@ mod tests {
         let calls = [(0, 2), (60, 1), (100, 2), (159, 1)];
         let mut calls = calls.map(|(at, permits)| call(at, permits, true)).to_vec();
         calls.insert(2, refusal);
-        let calls = calls.into_iter().map(|call| (String::new(), call));
+        let calls = calls.into_iter().map(|call| (Vec::new(), call));
         let record = Record {
             calls: calls.collect(),
             ..Record::default()
@@ -414,10 +251,9 @@ mod tests {
     #[should_panic(expected = "in part")]
     fn half_a_list_is_found() {
         let mut record = Record::default();
-        let places = ["a", "b"].map(|log| (log.to_owned(), member(1, 1)));
-        record
-            .lists
-            .insert("1".to_owned(), BTreeSet::from(places.clone()));
+        let places = ["a", "b"].map(|log| (log.to_owned(), vec![1; 21]));
+        let list = BTreeSet::from(places.clone());
+        record.lists.insert(vec![1], list);
         let has = BTreeMap::from([(places[0].clone(), 10)]);
         record.check_whole(0, &BTreeSet::new(), &has);
     }

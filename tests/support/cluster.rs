@@ -35,7 +35,7 @@ impl Cluster {
         let cluster = Self::start_nodes(2 * MASTERS, None);
         for (replica, master) in cluster.nodes[MASTERS..].iter().zip(0..) {
             let id = cluster.id(master);
-            // It may not have heard of its master yet.
+            // It may not know its master yet.
             wait_until("a replica knows its master", || {
                 replica.cli(&["CLUSTER", "REPLICATE", &id]) == "OK"
             });
@@ -121,7 +121,7 @@ impl Cluster {
         master_of(self.slot(key))
     }
 
-    /// A name that nobody else has, of a limiter on that node
+    /// A name that no other test has, of a limiter on that node
     pub fn name_on(&self, node: usize) -> String {
         loop {
             let name = unique("orders");

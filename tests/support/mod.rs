@@ -20,11 +20,13 @@ pub mod redis_server;
 pub mod resp;
 pub mod scripted;
 pub mod sentinel;
+pub mod worker;
 
 pub use cluster::Cluster;
 pub use redis_server::RedisServer;
 pub use resp::Reply;
 pub use sentinel::Sentinel;
+pub use worker::Worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -59,6 +61,11 @@ pub fn permissions() -> Vec<&'static str> {
     let (_, rules) = rules.expect("the guide has the permissions");
     let (rules, _) = rules.split_once("```").expect("a whole block");
     rules.split_whitespace().collect()
+}
+
+/// Returns the permits of a log's member: its last four bytes, whichever Redisson packed it.
+pub fn permits_of(member: &[u8]) -> u32 {
+    u32::from_le_bytes(*member.last_chunk().expect("packed permits"))
 }
 
 /// Returns the permits of each window of this length that begins with a grant: grants are instants

@@ -18,7 +18,7 @@ use tower_ratelimit::redis::io::tcp::socket2::SockRef;
 
 use crate::support::{RedisServer, wait_until};
 
-/// Forwards until told otherwise. Its threads end with their connections.
+/// Forwards until a fault is set. Its threads end with their connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -147,7 +147,7 @@ impl Proxy {
     }
 
     /// Cuts the connection after the server has answered the next `calls` calls of a script, before
-    /// the client hears it.
+    /// the client gets the answer.
     pub fn cut_replies(&self, calls: usize) {
         self.shared.replies_to_cut.store(calls, Ordering::SeqCst);
     }
@@ -322,13 +322,13 @@ impl Shared {
                 continue;
             }
             if let Some(shadow) = &mut shadow {
-                // The copy goes first and is answered first: the one that the client hears of is
-                // the second.
+                // The copy goes first and is answered first: the client gets the reply to the
+                // second.
                 shadow.write_all(request)?;
                 let mut reply = [0; 64 * 1024];
                 // Half a request is answered with its other half.
-                let heard = shadow.read(&mut reply).is_ok_and(|bytes| bytes > 0);
-                if heard && calls_script(request) {
+                let answered = shadow.read(&mut reply).is_ok_and(|bytes| bytes > 0);
+                if answered && calls_script(request) {
                     self.doubled.fetch_add(1, Ordering::SeqCst);
                 }
             }

@@ -41,10 +41,7 @@ impl Random {
 
 /// The seed of a random run: of the environment, or one that no run had before. It is printed where
 /// a test fails.
-#[allow(
-    clippy::print_stdout,
-    reason = "for whoever wants to see the same again"
-)]
+#[allow(clippy::print_stdout, reason = "to play the same again")]
 pub fn seed() -> u64 {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
     let seed = setting("TOWER_RATELIMIT_SEED", now.as_nanos() as u64);

@@ -156,7 +156,7 @@ impl RedisServer {
         self.process = None;
     }
 
-    /// Stops the process without closing anything: connections stay open, and nobody answers
+    /// Stops the process without closing anything: connections stay open, and no reply comes
     ///
     /// The kernel still accepts new connections. Returns when the process stands still.
     pub fn stop_process(&mut self) {

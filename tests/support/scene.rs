@@ -28,6 +28,7 @@ use std::{
 
 pub use http::{HeaderMap, Request, Response, StatusCode, header};
 pub use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 pub use tokio::task::{JoinSet, block_in_place};
 pub use tower::{Layer, ServiceExt, service_fn};
@@ -132,6 +133,22 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> Duration
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     began.elapsed()
+}
+
+/// Checks a law, which is an assertion about one input, with so many random ones.
+pub fn check<I: Debug>(cases: u32, inputs: &impl Strategy<Value = I>, law: impl Fn(I)) {
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(inputs, |input| {
+        law(input);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
 }
 
 /// Awaits a scenario that might wait for ever.

@@ -1,4 +1,4 @@
-//! A server that says what it was told to: for errors that real servers seldom give.
+//! A server that answers by a script: for errors that real servers seldom give.
 
 use std::{
     io::{self, BufReader, Write},
@@ -89,7 +89,7 @@ impl ScriptedServer {
                 let Ok(stream) = stream else { continue };
                 accepting.connections.fetch_add(1, Ordering::Relaxed);
                 let serving = Arc::clone(&accepting);
-                // Whoever hangs up has heard enough.
+                // Fails where the client has hung up.
                 thread::spawn(move || drop(serving.serve(stream)));
             }
         });

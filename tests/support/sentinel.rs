@@ -17,7 +17,7 @@ pub const MASTER_NAME: &str = "orders-master";
 pub struct Watch<'a> {
     /// Over TLS, to servers that were started with it
     pub tls: Option<&'a Tls>,
-    /// What it wants to hear from its own clients
+    /// What its own clients must send
     pub password: Option<&'static str>,
     /// For how many milliseconds a master may be silent before it is taken for dead
     pub silence: u32,
@@ -103,9 +103,9 @@ impl Sentinel {
     fn start(master: &RedisServer, replica: &RedisServer, watch: &Watch<'_>) -> Self {
         // Removed with the replica.
         let config = replica.dir().join("sentinel.conf");
-        // Between the choice of a port and its use, somebody else may take it.
+        // Between the choice of a port and its use, another process may take it.
         let sentinel = (0..5).find_map(|_| Self::launch(&config, watch.port_of(master), watch));
-        let sentinel = sentinel.expect("a port that nobody else takes");
+        let sentinel = sentinel.expect("a port that no other process takes");
         let replica = watch.port_of(replica).to_string();
         wait_until("the sentinel knows the replica", || {
             let reply = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER_NAME]);
@@ -180,14 +180,6 @@ impl Sentinel {
     /// The port for TLS, of one that was started with it
     pub fn tls_port(&self) -> u16 {
         self.tls_port.expect("the sentinel was started with TLS")
-    }
-
-    /// The port of the master as the sentinel sees it
-    pub fn master_port(&self) -> String {
-        match self.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME]) {
-            Some(Reply::Array(address)) => address[1].to_string(),
-            other => panic!("{other:?}"),
-        }
     }
 
     /// Makes the replica the master, and the master a replica

@@ -20,7 +20,7 @@ use super::support::redis_server::{Tls, binary};
 use super::support::sentinel::{MASTER_NAME, PATIENT, Watch, Watched};
 use super::support::{Cluster, RedisServer, Sentinel, permissions};
 
-/// What the user of the secured ones has for a password, and what their sentinel wants to hear
+/// The password of the user of the secured ones, and that of their sentinel
 const PASSWORD: &str = "secret";
 const WATCHWORD: &str = "seen";
 
@@ -158,7 +158,7 @@ fn lone() -> &'static RedisServer {
     })
 }
 
-/// Makes the user whom the guide describes, for any name.
+/// Makes the user that the guide describes, for any name.
 pub fn admit(server: &RedisServer, more: &str) {
     let readme = permissions();
     let more: Vec<_> = more.split_whitespace().collect();

@@ -53,7 +53,7 @@ pub async fn ask(service: &Http) -> Answer {
     (response.status(), decision_of(&response).source())
 }
 
-/// The answer to somebody, where limits are by `x-user`.
+/// The answer to a user, where limits are by `x-user`.
 pub async fn ask_as(service: &Http, user: impl ToString) -> (StatusCode, Decision) {
     let request = Request::builder().header("x-user", user.to_string());
     let Ok(response) = service.clone().oneshot(request.body(()).unwrap()).await;
@@ -269,15 +269,7 @@ impl Traffic {
         }
     }
 
-    /// Begins to count anew.
-    pub fn forget(&self) {
-        for lane in &self.lanes {
-            lane.by_policy.store(0, Ordering::SeqCst);
-        }
-    }
-
-    /// Nothing was decided by policy since traffic began or was last forgotten, and nothing ever
-    /// came out wrong.
+    /// Nothing was decided by policy since traffic began, and nothing ever came out wrong.
     pub fn all_by_store(&self, when: &str) {
         for lane in &self.lanes {
             let by_policy = lane.by_policy.load(Ordering::SeqCst);

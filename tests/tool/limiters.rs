@@ -292,7 +292,7 @@ async fn what_is_wrong_is_found_and_mended() {
 }
 
 #[test]
-fn a_server_that_cannot_be_asked_is_told_from_a_wrong_command() {
+fn an_unreachable_server_and_a_wrong_command_have_their_own_status() {
     let server = RedisServer::start();
     server.cli(&["CONFIG", "SET", "requirepass", "hunter2&/@"]);
     let bare = format!("redis://{}", server.address());

@@ -156,7 +156,7 @@ fn coarse_times_give_ranges_by_every_algorithm() {
 
 /// What a proxy of 10.0.0.0/8 wrote counts, and nothing that a client wrote.
 #[test]
-fn clients_behind_proxies_are_told_apart_by_what_proxies_write() {
+fn clients_behind_proxies_are_distinguished_by_what_proxies_write() {
     let line = |peer: &str, forwarded: &str| {
         format!("{{\"ts\":1791640536.1,\"ip\":\"{peer}\",\"xff\":\"{forwarded}\"}}\n")
     };

@@ -468,36 +468,3 @@ fn nothing_hostile_reaches_the_terminal() {
         assert!(is_harmless(&said), "{line:?}: {said:?}");
     }
 }
-
-#[test]
-fn mistakes_are_named() {
-    for (line, said) in [
-        ("explain LIMITS", "--path"),
-        ("explain LIMITS --path 'a b'", "\"a b\""),
-        ("explain LIMITS --path / --method 'G T'", "\"G T\""),
-        ("explain LIMITS --path / --ip host", "'host'"),
-        ("explain LIMITS --path / --header x", "'x'"),
-        ("explain LIMITS --path / --key user=a", "\"user\""),
-        ("check SERVICE --tier plans=paid", "\"plans\""),
-        ("check SERVICE --tier plan=gold", "\"free\", \"paid\""),
-        ("check SERVICE --tier plan", "'plan'"),
-        ("check SERVICE --when beta=true", "\"beta\""),
-        ("check SERVICE --when beta=yes", "'beta=yes'"),
-        ("check SERVICE --cost row=2", "\"row\""),
-        ("diff LIMITS", "<NEW>"),
-        ("diff LIMITS none.toml", "none.toml"),
-        ("diff LIMITS SERVICE --fail-on-newly-refused", "--log"),
-        ("diff LIMITS SERVICE --log none.log", "none.log"),
-        ("replay none.log --rules LIMITS", "none.log"),
-        ("replay none.log --rules LIMITS --limit 1/1s", "--limit"),
-        ("replay a.log --limit 1/1s --tier plan=paid", "--rules"),
-        ("replay a.log --limit 1/1s --field a=b", "--rules"),
-        ("replay --demo --rules LIMITS", "--demo"),
-        ("completions shell", "'shell'"),
-    ] {
-        let line = line.replace("LIMITS", "examples/limits.toml");
-        let ran = run(&line.replace("SERVICE", "examples/service.toml"));
-        assert_eq!(ran.status, 2, "{line}: {}{}", ran.output, ran.said);
-        contains(&ran.said, said);
-    }
-}

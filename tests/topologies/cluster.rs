@@ -125,22 +125,6 @@ async fn a_rename_stays_in_its_slot() {
     assert!(!tagged.exists().await.unwrap());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_node_forgets_its_scripts() {
-    let cluster = Cluster::start();
-    let store = patient(&cluster);
-    let limiters = one_each(&store, &cluster).await;
-    for flushed in 0..MASTERS {
-        for limiter in &limiters {
-            assert!(is_granted(limiter.try_acquire().await));
-        }
-        assert_eq!(cluster.nodes[flushed].cli(&["SCRIPT", "FLUSH"]), "OK");
-        for limiter in &limiters {
-            assert!(is_granted(limiter.try_acquire().await));
-        }
-    }
-}
-
 /// The five keys that Redisson's own scripts take: RedissonObject.suffixName.
 fn redisson_keys(name: &str) -> Vec<String> {
     let companion = |suffix: &str| match name.contains('{') {

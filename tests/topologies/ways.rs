@@ -14,45 +14,27 @@ use crate::{
     topologies::{self, Topology, connected},
     traffic::{Traffic, kill_connections},
 };
+use tower_ratelimit::redis;
 
 const LIMIT: Limit = Limit::per_hour(10);
 
-/// One limiter for all that a store does, on each of them.
+/// What neither has: a limit by the calendar, and which server has the keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_works_everywhere() {
+async fn a_calendar_counts_everywhere_and_keys_are_where_they_are_looked_for() {
     for topology in Topology::all() {
         let store = connected(topology.store().build().unwrap()).await;
-        let what = format!("{topology:?}");
-        let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-        assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
-        let grant = take(&limiter, 4).await;
-        assert!(!limiter.try_acquire_many(7).await.unwrap().is_allowed());
-        limiter.give_back(&grant.receipts()[0]);
-        store.close().await;
-        assert_eq!(limiter.available_permits().await.unwrap(), 10, "{what}");
-        take(&limiter, 4).await;
-        assert_eq!(limiter.release(3).await.unwrap(), 3, "{what}");
-        assert_eq!(free(&limiter).await, 9, "{what}");
-        assert_eq!(limiter.limit().await.unwrap(), Some(LIMIT), "{what}");
-        assert!(limiter.expire(secs(60)).await.unwrap(), "{what}");
-        assert_eq!(store.lost_receipts(), 0, "{what}");
-        for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
-            let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-            let limiter = limiter.algorithm(algorithm);
-            assert!(limiter.try_set_rate(LIMIT).await.unwrap(), "{what}");
-            for _ in 0..2 {
-                take(&limiter, 5).await;
-            }
-            assert!(!limiter.try_acquire().await.unwrap().is_allowed(), "{what}");
-        }
         let quota = RateLimiter::new(&store, &unique("orders")).unwrap();
         let quota = quota.calendar(Limit::monthly(10)).unwrap();
         take(&quota, 7).await;
-        assert_eq!(free(&quota).await, 3, "{what}");
-        let server = topology.server_of(limiter.name());
-        assert_eq!(server.cli(&["EXISTS", limiter.name()]), "1", "{what}");
-        assert!(limiter.delete().await.unwrap(), "{what}");
-        assert_eq!(server.cli(&["EXISTS", limiter.name()]), "0", "{what}");
+        assert_eq!(free(&quota).await, 3, "{topology:?}");
+        let limiter = limited(&store, LIMIT).await;
+        let exists = || {
+            let server = topology.server_of(limiter.name());
+            server.cli(&["EXISTS", limiter.name()])
+        };
+        assert_eq!(exists(), "1", "{topology:?}");
+        assert!(limiter.delete().await.unwrap(), "{topology:?}");
+        assert_eq!(exists(), "0", "{topology:?}");
     }
 }
 
@@ -73,10 +55,44 @@ async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilde
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_and_a_connection_manager_survive_killed_connections() {
+    let server = RedisServer::start();
+    let pool = topologies::pool(&server);
+    // Others use the pool as well: what it has in stock is dead after the kill.
+    drop(pool.get().await.unwrap());
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::aio::ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(LONG))
+        .set_response_timeout(Some(LONG));
+    let manager = client.get_connection_manager_with_config(config).await;
+    for store in [
+        RedisStore::pool(pool),
+        RedisStore::connection(manager.unwrap()),
+    ] {
+        let kill = || assert!(kill_connections(&server) > 0);
+        Traffic::undisturbed(store, 5, kill).await;
+    }
+}
+
+/// The connection itself would wait for ever, and its caller for permits.
+#[tokio::test]
+async fn a_connection_without_a_timeout_keeps_no_caller() {
+    let mut server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    let store = RedisStore::connection(connection.await.unwrap());
+    let limiter = limited(&store.build().unwrap(), Limit::per_hour(1)).await;
+    server.stop_process();
+    let acquired = tokio::time::timeout(LONG, limiter.acquire()).await;
+    let error = acquired.expect("it ends").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_pool_finds_new_connections() {
     let cluster = Cluster::start();
     let pool = topologies::cluster_pool(&cluster);
-    // Others use the pool as well: what it has in stock is dead after the kill.
     drop(pool.get().await.unwrap());
     let nodes: Vec<_> = cluster.nodes.iter().collect();
     finds_new_connections(&nodes, RedisStore::cluster_pool(pool)).await;

@@ -40,7 +40,7 @@ impl Running {
         Self { address, limits }
     }
 
-    /// A user's request, or somebody's from an address that the proxy names.
+    /// A user's request, or one from an address that the proxy names.
     async fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> Reply {
         let token = format!("Bearer token-of-{who}");
         let who = match who.contains('.') {

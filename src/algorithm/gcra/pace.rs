@@ -50,7 +50,11 @@ impl Pace {
 
     /// Microseconds until at least one more permit is free; 0 where all are, and in debt.
     pub(crate) fn next(&self, backlog: i64) -> i64 {
-        let used = self.used(backlog);
+        self.next_of(backlog, self.used(backlog))
+    }
+
+    /// The same, where so many permits are in use.
+    pub(super) fn next_of(&self, backlog: i64, used: i64) -> i64 {
         if backlog <= 0 || used > self.rate {
             return 0;
         }
@@ -67,7 +71,8 @@ impl Pace {
 
 /// The whole multiples of `unit` that `amount` takes.
 fn rounded_up(amount: i64, unit: i64) -> i64 {
-    amount.div_euclid(unit) + i64::from(amount.rem_euclid(unit) > 0)
+    // A quotient below zero is rounded up by itself.
+    amount / unit + i64::from(amount % unit > 0)
 }
 
 #[cfg(test)]

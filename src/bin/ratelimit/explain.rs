@@ -4,7 +4,6 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{HeaderName, HeaderValue};
 use serde_json::json;
-use tower_ratelimit::observe::RequestResult;
 
 use crate::{
     Stop,
@@ -93,22 +92,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     for limiter in &limiters {
         words += &format!("limiter {}\n", harmless(limiter));
     }
-    let words = format!("{words}\n{}", verdict(result));
+    words += &format!("result {}\n", result.as_str().replace('_', " "));
     let object = json!({
         "result": result.as_str(), "rules": objects(&rules), "limiters": limiters,
     });
     arguments.format.print(&words, object)?;
     Ok(!is_refused(result))
-}
-
-fn verdict(result: RequestResult) -> &'static str {
-    match result {
-        RequestResult::Allow => "The request passes while these rules have permits.",
-        RequestResult::NoRule => "The request meets no rule, and passes.",
-        RequestResult::AllowedByList => "A list lets the request pass; no rule counts it.",
-        RequestResult::DeniedByList => "A list refuses the request.",
-        RequestResult::MissingKey => "The request is refused: it lacks the key of a rule.",
-        RequestResult::AboveRate => "The request is refused: it costs more than a limit has.",
-        _ => "The request is refused.",
-    }
 }

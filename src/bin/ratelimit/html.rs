@@ -10,20 +10,8 @@ use crate::{
     replay::{BUSIEST, busiest, candidates, conclusion, notes},
 };
 
-const STYLE: &str = "
-:root{color-scheme:light dark;--ink:#1d2024;--soft:#5c646e;--line:#d5d9de;--bar:#b6bec8;--paper:#fff;
---c0:#0b62c4;--c1:#c2410c;--c2:#15803d;--c3:#7e22ce;--c4:#a16207;--c5:#be185d}
-@media(prefers-color-scheme:dark){:root{--ink:#e7e9ec;--soft:#a0a8b2;--line:#3a4149;--bar:#515a65;
---paper:#15181c;--c0:#6cb0ff;--c1:#ff9a62;--c2:#5fd08a;--c3:#c79bff;--c4:#e5c04b;--c5:#ff8fc0}}
-body{margin:2rem auto;max-width:48rem;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif;
-color:var(--ink);background:var(--paper)}
-h1,h2{line-height:1.2}h2{font-size:1.1rem;margin-top:2rem}
-table{border-collapse:collapse}th,td{text-align:left;padding:.2rem 1.5rem .2rem 0;
-border-bottom:1px solid var(--line)}td{font-variant-numeric:tabular-nums}
-.scroll{overflow-x:auto}svg{width:100%;height:auto;font-size:12px}
-svg text{fill:var(--soft)}.axis{stroke:var(--line)}.bar{fill:var(--bar)}.soft{color:var(--soft)}
-.line{fill:none;stroke-width:2}.range{opacity:.25}.mark{stroke-width:2}ul{padding-left:1.2rem}
-";
+/// The beginning of the page, up to its first paragraph.
+const HEAD: &str = include_str!("report.html");
 /// Where charts are drawn.
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 700.0;
@@ -39,14 +27,8 @@ pub(crate) fn page(report: &Report) -> String {
 }
 
 fn write(page: &mut String, report: &Report) -> fmt::Result {
-    write!(
-        page,
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width\"><meta http-equiv=\"content-security-policy\" \
-         content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>Limits replayed</title>\
-         <style>{STYLE}</style><h1>Limits replayed</h1><p>{} requests of {} callers",
-        report.read.requests, report.callers,
-    )?;
+    let (requests, callers) = (report.read.requests, report.callers);
+    write!(page, "{HEAD}{requests} requests of {callers} callers")?;
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
         write!(page, ", {} to {}", time(first), time(last))?;
     }
@@ -79,10 +61,10 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
     }
     write!(page, "<p class=\"soft\">")?;
     for (place, it) in report.candidates.iter().enumerate() {
-        let (colour, name) = (colour(place), name(it));
+        let (colour, limit, algorithm) = (colour(place), it.limit, it.algorithm);
         write!(
             page,
-            "<span style=\"color:{colour}\">&#9632;</span> {name} "
+            "<span style=\"color:{colour}\">&#9632;</span> {limit} {algorithm} "
         )?;
     }
     let step = (RIGHT - LEFT) / report.moments.len() as f64;
@@ -203,10 +185,6 @@ fn write_table(page: &mut String, rows: &[Vec<Field>]) -> fmt::Result {
 /// Returns the colour of a candidate.
 fn colour(place: usize) -> String {
     format!("var(--c{})", place % 6)
-}
-
-fn name(it: &Candidate) -> String {
-    format!("{} {}", it.limit, it.algorithm)
 }
 
 fn time(millis: i64) -> String {

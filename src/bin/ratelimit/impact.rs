@@ -6,10 +6,9 @@ use serde_json::json;
 
 use crate::{
     Stop,
-    out::{Format, objects, table},
-    replay::ASSUMED,
-    rules::{Assumptions, Loaded},
-    smallest::{Search, Searched},
+    out::{objects, table},
+    replay::{ASSUMED, Arguments},
+    smallest::{self, Search},
     traffic::{Columns, Effect, Read, Stage, is_refused},
 };
 
@@ -51,21 +50,12 @@ pub(crate) fn send<const N: usize>(
 }
 
 /// Runs `ratelimit replay --rules`.
-pub(crate) fn run(
-    settings: &Columns,
-    assumptions: &Assumptions,
-    rules: &Path,
-    log: &Path,
-    share: Option<f64>,
-    format: &Format,
-) -> Result<bool, Stop> {
-    let Loaded {
-        rules: [loaded],
-        code,
-    } = assumptions.load([rules])?;
-    let stage = Stage::new(loaded?)?;
-    let Impact { read, effects, .. } = send(settings, log, None, [stage])?;
-    let [effect] = effects;
+pub(crate) fn run(arguments: &Arguments, rules: &Path, log: &Path) -> Result<bool, Stop> {
+    let loaded = arguments.assumptions.load([rules])?;
+    let [in_file] = loaded.rules;
+    let stages = [Stage::new(in_file?)?];
+    let impact = send(&arguments.columns, log, None, stages)?;
+    let (read, [effect]) = (impact.read, impact.effects);
     let rows = effect.rules.iter().map(|row| {
         vec![
             ("rule", json!(row.name)),
@@ -74,38 +64,24 @@ pub(crate) fn run(
             ("refused", json!(row.refused)),
             ("shadow_refused", json!(row.in_shadow)),
             ("without_key", json!(row.without_key)),
-            ("callers", json!(row.touched.len())),
+            ("callers", json!(row.touched())),
             ("approximate", json!(row.is_coarse(&read))),
         ]
     });
     let rows: Vec<_> = rows.collect();
     let mut object = read.object();
-    object["refused"] = effect.refused.into();
-    object["waiting"] = effect.waiting.into();
     object["rules"] = objects(&rows);
-    let requests = read.requests();
-    let mut words = format!(
-        "{}\n{} of {requests} requests refused.\n",
-        table(&rows),
-        effect.refused
-    );
-    if effect.waiting > 0 {
-        words += &format!(
-            "{} would wait for permits, and are not counted further.\n",
-            effect.waiting
-        );
+    let (requests, refused, waiting) = (read.requests(), effect.refused, effect.waiting);
+    let mut words = table(&rows);
+    words += &format!("\n{refused} of {requests} requests refused.\n");
+    if waiting > 0 {
+        words += &format!("{waiting} would wait for permits, and are not counted further.\n");
     }
+    (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
     words += ASSUMED;
-    if let Some(share) = share {
-        let searched = Searched {
-            settings,
-            assumptions,
-            code: &code,
-            rules,
-            log,
-            share,
-        };
-        let found = searched.find(&effect.rules)?;
+    if let Some(share) = arguments.share {
+        let files = [rules, log];
+        let found = smallest::find(arguments, files, &loaded.code, &effect.rules, share)?;
         let found: Vec<_> = found.iter().map(Search::fields).collect();
         object["smallest"] = objects(&found);
         if !found.is_empty() {
@@ -113,6 +89,6 @@ pub(crate) fn run(
             words += &table(&found);
         }
     }
-    format.print(&words, object)?;
+    arguments.format.print(&words, object)?;
     Ok(read.report(&effect.rules))
 }

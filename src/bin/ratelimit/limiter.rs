@@ -138,7 +138,7 @@ impl One {
         let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
         match seen.time_to_live.iter().any(is_there) {
             true => Ok((store, seen)),
-            false => Err(Stop::not_found(format!("there is no limiter {name:?}"))),
+            false => Err(Stop(4, format!("there is no limiter {name:?}"))),
         }
     }
 
@@ -186,25 +186,25 @@ impl Change {
         Ok((limiter.algorithm(seen.algorithm), seen))
     }
 
-    /// Returns whether to write, after the question whether to do that.
-    fn may(&self, what: &str) -> Result<bool, Stop> {
+    /// Asks whether to do this. Stops if the answer is no.
+    fn confirm(&self, what: &str) -> Result<(), Stop> {
         if self.dry_run {
-            say(format!("would {what}"));
-            return Ok(false);
+            return Err(Stop(0, format!("would {what}")));
         }
         if self.yes {
-            return Ok(true);
+            return Ok(());
         }
         if !io::stdin().is_terminal() {
-            return Err(Stop::usage(format!(
-                "to {what} without being asked, add `--yes`"
-            )));
+            return Err(Stop::usage(format!("to {what} unasked, add `--yes`")));
         }
         say(format!("{what}? [y/N]"));
         let mut answer = String::new();
         let read = io::stdin().lock().read_line(&mut answer);
-        read.map_err(|error| Stop::usage(format!("the answer cannot be read: {error}")))?;
-        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+        read.map_err(|error| format!("the answer cannot be read: {error}"))?;
+        match answer.trim() {
+            "y" | "Y" | "yes" => Ok(()),
+            _ => Err(Stop(0, "nothing was changed".to_owned())),
+        }
     }
 
     /// Prints what has changed.
@@ -220,9 +220,7 @@ impl Change {
         let was = before.map(|limit| limit.to_string());
         let from = was.as_deref().unwrap_or("no limit");
         let anew = if reset { ", and begin anew" } else { "" };
-        if !self.may(&format!("set {name:?} from {from} to {limit}{anew}"))? {
-            return Ok(());
-        }
+        self.confirm(&format!("set {name:?} from {from} to {limit}{anew}"))?;
         match reset {
             true => limiter.set_rate(limit).await?,
             false => limiter.set_or_update_rate(limit).await?,
@@ -234,9 +232,7 @@ impl Change {
     async fn delete(&self) -> Result<(), Stop> {
         let (limiter, _) = self.found().await?;
         let name = limiter.name();
-        if !self.may(&format!("delete {name:?}"))? {
-            return Ok(());
-        }
+        self.confirm(&format!("delete {name:?}"))?;
         limiter.delete().await?;
         self.changed(name, [("deleted", json!(true))])
     }
@@ -245,17 +241,14 @@ impl Change {
     async fn ban(&self, lasting: Option<Duration>) -> Result<(), Stop> {
         let limiter = self.limiter()?;
         let name = limiter.name();
-        let what = match lasting {
+        self.confirm(&match lasting {
             Some(time) => format!("ban {name:?} for {time:?}"),
             None => format!("unban {name:?}"),
-        };
-        if !self.may(&what)? {
-            return Ok(());
-        }
+        })?;
         match lasting {
             Some(time) => limiter.ban_for(time).await?,
             None if limiter.unban().await? => {}
-            None => return Err(Stop::not_found(format!("{name:?} is not banned"))),
+            None => return Err(Stop(4, format!("{name:?} is not banned"))),
         }
         self.changed(name, [("banned_ms", json!(lasting.map(millis)))])
     }
@@ -267,9 +260,7 @@ impl Change {
             Some(drift) => format!("{drift} permits"),
             None => "an unknown number of permits".to_owned(),
         };
-        if !self.may(&format!("repair {name:?}, which has lost {drift}"))? {
-            return Ok(());
-        }
+        self.confirm(&format!("repair {name:?}, which has lost {drift}"))?;
         let lost = limiter.repair().await?;
         self.changed(name, [("lost", json!(lost))])
     }

@@ -51,17 +51,13 @@ enum Command {
     },
 }
 
-/// Why a command could not find its answer: the exit status, and the reason.
+/// Why a command ends without a result: the exit status, and the reason.
 struct Stop(u8, String);
 
 impl Stop {
     /// The command cannot be meant so, or a file cannot be read.
     fn usage(reason: impl Into<String>) -> Self {
         Self(2, reason.into())
-    }
-
-    fn not_found(reason: impl Into<String>) -> Self {
-        Self(4, reason.into())
     }
 }
 
@@ -79,9 +75,11 @@ impl From<ConfigError> for Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
-        let source = std::error::Error::source(&error);
-        let source = source.map(|it| format!(": {}", it.to_string().escape_debug()));
-        Self(3, format!("{error}{}", source.unwrap_or_default()))
+        let reason = match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {}", source.to_string().escape_debug()),
+            None => error.to_string(),
+        };
+        Self(3, reason)
     }
 }
 

@@ -96,16 +96,16 @@ pub(crate) struct Arguments {
     /// Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
     /// rule, in several readings, and only if it is given.
     #[arg(long, value_parser = share, value_name = "SHARE")]
-    share: Option<f64>,
+    pub(crate) share: Option<f64>,
     #[command(flatten)]
-    columns: Columns,
+    pub(crate) columns: Columns,
     #[command(flatten)]
-    assumptions: Assumptions,
+    pub(crate) assumptions: Assumptions,
     /// Show callers by their keys, not by digests
     #[arg(long)]
     show_keys: bool,
     #[command(flatten)]
-    format: Format,
+    pub(crate) format: Format,
     /// Also write a report with charts into this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -145,12 +145,11 @@ pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
-    let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
-    let (share, format) = (arguments.share, &arguments.format);
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        return impact::run(columns, assumptions, rules, log, share, format);
+        return impact::run(arguments, rules, log);
     }
-    if !columns.field.is_empty() || assumptions.is_any() {
+    let (columns, share) = (&arguments.columns, arguments.share);
+    if !columns.field.is_empty() || arguments.assumptions.is_any() {
         return Err(Stop::usage(
             "`--field` and what code defines are for `--rules`",
         ));
@@ -192,7 +191,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         written.map_err(|error| format!("{}: {error}", path.display()))?;
     }
     let object = serde_json::to_value(&report).map_err(|error| error.to_string())?;
-    format.print(&page(&report), object)?;
+    arguments.format.print(&page(&report), object)?;
     Ok(is_enough(&report.read))
 }
 

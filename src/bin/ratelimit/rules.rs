@@ -111,28 +111,23 @@ impl Assumptions {
         self.strict || self.fixed().next().is_some()
     }
 
-    /// Returns what options fix, each with the option.
-    fn fixed(&self) -> impl Iterator<Item = (Name, &str)> {
-        let tiers = self
-            .tier
-            .iter()
-            .map(|it| ("chooser of tiers", &it.0, "--tier"));
-        let when = self.when.iter().map(|it| ("condition", &it.0, "--when"));
-        let costs = self.cost.iter().map(|it| ("cost", &it.0, "--cost"));
+    /// Returns what options fix.
+    fn fixed(&self) -> impl Iterator<Item = Name> {
+        let tiers = self.tier.iter().map(|it| ("chooser of tiers", &it.0));
+        let when = self.when.iter().map(|it| ("condition", &it.0));
+        let costs = self.cost.iter().map(|it| ("cost", &it.0));
         let all = tiers.chain(when).chain(costs);
-        all.map(|(kind, name, option)| ((kind, name.clone()), option))
+        all.map(|(kind, name)| (kind, name.clone()))
     }
 
     fn fixes(&self, name: &Name) -> bool {
-        self.fixed().any(|(fixed, _)| fixed == *name)
+        self.fixed().any(|fixed| fixed == *name)
     }
 
     /// Checks that each option fixes something.
     fn check(&self, code: &BTreeSet<Name>, paths: &[&Path]) -> Result<(), String> {
-        if let Some(((kind, name), option)) = self.fixed().find(|(it, _)| !code.contains(it)) {
-            return Err(format!(
-                "no file names a {kind} {name:?}, which `{option}` fixes"
-            ));
+        if let Some((kind, name)) = self.fixed().find(|it| !code.contains(it)) {
+            return Err(format!("no file names a {kind} {name:?} to fix"));
         }
         let files: Vec<_> = paths.iter().filter_map(|it| read_toml(it).ok()).collect();
         for (name, tier) in &self.tier {

@@ -10,14 +10,13 @@ use tower_ratelimit::Limit;
 use crate::{
     Stop,
     out::Field,
-    rules::{Assumptions, Name},
-    traffic::{Columns, Row, Stage},
+    replay::Arguments,
+    rules::Name,
+    traffic::{Row, Stage},
 };
 
-/// The most layers that one reading of the log goes through.
-const LAYERS: usize = 64;
-/// The most limits that one reading tries for a rule.
-const TRIED: usize = 8;
+/// The number of limits that one reading tries for a rule, at most.
+const TRIED: u32 = 8;
 /// The largest limit that is tried.
 const MOST: u64 = 1 << 31;
 
@@ -34,53 +33,44 @@ pub(crate) struct Search {
     permits: (u64, Option<u64>),
 }
 
-/// The subject of a search: the log, the rules, and how they are read.
-pub(crate) struct Searched<'a> {
-    pub(crate) settings: &'a Columns,
-    pub(crate) assumptions: &'a Assumptions,
-    pub(crate) code: &'a BTreeSet<Name>,
-    pub(crate) rules: &'a Path,
-    pub(crate) log: &'a Path,
-    pub(crate) share: f64,
-}
-
-impl Searched<'_> {
-    /// Finds the smallest limit of each rule of a file that has one of its own.
-    pub(crate) fn find(&self, rows: &[Row]) -> Result<Vec<Search>, Stop> {
-        if self.log.as_os_str() == "-" {
-            return Err(Stop::usage(
-                "`--share` reads the log several times: name a file",
-            ));
+/// Finds the smallest limit of each rule of a file that has one of its own.
+///
+/// `rows` is the effect of the file on the log, and `code` what only code defines in it.
+pub(crate) fn find(
+    arguments: &Arguments,
+    [rules, log]: [&Path; 2],
+    code: &BTreeSet<Name>,
+    rows: &[Row],
+    share: f64,
+) -> Result<Vec<Search>, Stop> {
+    if log.as_os_str() == "-" {
+        return Err(Stop::usage(
+            "`--share` reads the log several times: name a file",
+        ));
+    }
+    let text = fs::read_to_string(rules).map_err(|error| error.to_string())?;
+    let text = text.trim_start_matches('\u{feff}');
+    let searches = rows.iter().filter_map(|row| Search::of(row, text));
+    let mut searches: Vec<_> = searches.collect();
+    loop {
+        let mut stages = Vec::new();
+        for (place, search) in searches.iter().enumerate() {
+            for permits in search.tried() {
+                let rules = search.change(text, permits);
+                let rules = arguments.assumptions.parse(code, &rules)?;
+                stages.push((place, permits, Stage::new(rules)?));
+            }
         }
-        let text = fs::read_to_string(self.rules).map_err(|error| error.to_string())?;
-        let text = text.trim_start_matches('\u{feff}');
-        let mut all: Vec<_> = rows
-            .iter()
-            .filter_map(|row| Search::of(row, text))
-            .collect();
-        loop {
-            let searching = all.iter().filter(|it| !it.tried(1).is_empty()).count();
-            let each = (LAYERS / searching.max(1)).clamp(1, TRIED);
-            let tried = all.iter().enumerate().flat_map(|(place, search)| {
-                let tried = search.tried(each).into_iter();
-                tried.map(move |permits| (place, permits, search.change(text, permits)))
-            });
-            let stages = tried.take(LAYERS).map(|(place, permits, text)| {
-                let rules = self.assumptions.parse(self.code, &text)?;
-                Ok((place, permits, Stage::new(rules)?))
-            });
-            let mut stages = stages.collect::<Result<Vec<_>, Stop>>()?;
-            if stages.is_empty() {
-                return Ok(all);
+        if stages.is_empty() {
+            return Ok(searches);
+        }
+        arguments.columns.read(log, None, |time, request, _| {
+            for (.., stage) in &mut stages {
+                stage.send(time, request.clone());
             }
-            self.settings.read(self.log, None, |time, request, _| {
-                for (.., stage) in &mut stages {
-                    stage.send(time, request.clone());
-                }
-            })?;
-            for (place, permits, stage) in stages {
-                all[place].found(permits, &stage.end().rules, self.share);
-            }
+        })?;
+        for (place, permits, stage) in stages {
+            searches[place].found(permits, &stage.end().rules, share);
         }
     }
 }
@@ -115,22 +105,18 @@ impl Search {
         text
     }
 
-    /// Returns limits to try: by powers while little is known.
-    fn tried(&self, count: usize) -> Vec<u64> {
+    /// Returns the limits to try next, at equal ratios; none once the limit is found.
+    fn tried(&self) -> BTreeSet<u64> {
         let (low, high) = (self.below.0, self.permits.0);
-        let (least, parts) = (low.max(1) as f64, count as f64 + 1.0);
-        let ratio = high as f64 / least;
-        let between = (1..=count).map(|part| match ratio > 16.0 {
-            true => (least * ratio.powf(part as f64 / parts)) as u64,
-            false => low + ((high - low) as f64 * part as f64 / parts).ceil() as u64,
-        });
-        let all: BTreeSet<_> = between.filter(|it| low < *it && *it < high).collect();
-        all.into_iter().collect()
+        let (least, ratio) = (low.max(1) as f64, high as f64 / low.max(1) as f64);
+        let share = |part: u32| f64::from(part) / f64::from(TRIED + 1);
+        let between = (1..=TRIED).map(|part| (least * ratio.powf(share(part))) as u64);
+        between.filter(|it| low < *it && *it < high).collect()
     }
 
     fn found(&mut self, permits: u64, rows: &[Row], share: f64) {
         let row = rows.iter().find(|row| row.name == self.name);
-        let touched = row.map_or(0, |row| row.touched.len() as u64);
+        let touched = row.map_or(0, Row::touched);
         let is_few = touched == 0 || (touched as f64) < share * self.callers as f64;
         if is_few && permits < self.permits.0 {
             self.permits = (permits, Some(touched));

@@ -1,7 +1,7 @@
 //! Requests of a log, sent through a layer whose clock the log moves.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap},
     convert::Infallible,
     future::{Ready, ready},
     net::{IpAddr, SocketAddr},
@@ -28,6 +28,10 @@ use crate::{replay, rules, rules::Found, say};
 
 /// The share of lines that may be unreadable or late.
 const LOST: f64 = 0.01;
+
+/// The requests after which idle limiters are dropped: a pass over all limiters costs little more
+/// than as many requests.
+const FORGET_EVERY: u64 = 1 << 16;
 
 /// The bits of an IPv6 address that distinguish callers, as in `PeerIp`.
 const IPV6_PREFIX: u8 = 56;
@@ -263,7 +267,7 @@ pub(crate) struct Effect {
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    limit: Option<(u64, Duration)>,
+    limit: Option<Limit>,
     pub(crate) shadow: bool,
     /// The permits that the last request asked for.
     pub(crate) cost: u32,
@@ -271,28 +275,29 @@ pub(crate) struct Row {
     pub(crate) refused: u64,
     pub(crate) in_shadow: u64,
     pub(crate) without_key: u64,
-    /// The hashes of its callers, and of those that it refused, or would have.
-    pub(crate) callers: HashSet<u64>,
-    pub(crate) touched: HashSet<u64>,
+    /// Its callers by their hashes, and whether it refused them, or would have.
+    pub(crate) callers: HashMap<u64, bool>,
 }
 
 impl Row {
     /// Returns its limit as rules write it.
     pub(crate) fn limit(&self) -> String {
-        let limit = self
-            .limit
-            .map(|(permits, per)| Limit::try_new(permits, per));
-        match limit {
-            Some(Ok(limit)) => limit.to_string(),
-            // It is the store's, or no request had the key.
-            _ => "?".to_owned(),
-        }
+        // An unknown one is the store's, or no request had the key.
+        self.limit.map_or("?".to_owned(), |it| it.to_string())
+    }
+
+    /// Returns the number of callers that it refused, or would have.
+    pub(crate) fn touched(&self) -> u64 {
+        self.callers
+            .values()
+            .map(|touched| u64::from(*touched))
+            .sum()
     }
 
     /// Returns whether the times of a log are too far apart for its interval.
     pub(crate) fn is_coarse(&self, read: &Read) -> bool {
         let steps = read.rows.resolution * 20;
-        self.limit.is_some_and(|(_, interval)| steps > interval)
+        self.limit.is_some_and(|limit| steps > limit.interval())
     }
 }
 
@@ -316,9 +321,6 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn decided(&self, event: &Decided<'_>) {
-        use RuleResult::{
-            AboveRate, Banned, Deny, MissingKey, QueueFull, ShadowBanned, ShadowDeny,
-        };
         let mut effect = self.lock();
         effect.last = Some(event.result);
         effect.refused += u64::from(is_refused(event.result));
@@ -334,20 +336,22 @@ impl Observer for Recorder {
                 effect.rules.len() - 1
             });
             let row = &mut effect.rules[at];
-            row.limit = met.limit.or(row.limit);
+            let limit = met.limit.and_then(|(of, per)| Limit::try_new(of, per).ok());
+            row.limit = limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
-            if met.result != MissingKey {
-                row.callers.insert(met.key_hash());
+            if met.result == RuleResult::MissingKey {
+                row.without_key += 1;
+                continue;
             }
-            let is_refused = matches!(met.result, Deny | Banned | AboveRate | QueueFull);
-            let in_shadow = matches!(met.result, ShadowDeny | ShadowBanned);
-            row.refused += u64::from(is_refused);
+            let refused = met.result.is_refusal();
+            let in_shadow = matches!(
+                met.result,
+                RuleResult::ShadowDeny | RuleResult::ShadowBanned
+            );
+            row.refused += u64::from(refused);
             row.in_shadow += u64::from(in_shadow);
-            row.without_key += u64::from(met.result == MissingKey);
-            if is_refused || in_shadow {
-                row.touched.insert(met.key_hash());
-            }
+            *row.callers.entry(met.key_hash()).or_default() |= refused || in_shadow;
         }
     }
 }
@@ -377,8 +381,6 @@ pub(crate) struct Stage {
     pub(crate) layer: RateLimitLayer,
     service: RateLimit<Logged>,
     store: MemoryStore,
-    /// The number of limiters from which on idle ones are dropped.
-    many: usize,
     sent: u64,
     clock: ManualClock,
     recorder: Arc<Recorder>,
@@ -403,7 +405,6 @@ impl Stage {
             service: layer.layer(Logged),
             layer,
             store,
-            many: 4096,
             sent: 0,
             clock,
             recorder,
@@ -415,9 +416,8 @@ impl Stage {
     pub(crate) fn send(&mut self, time: Duration, request: Request<()>) -> RequestResult {
         self.clock.set(time);
         self.sent += 1;
-        if self.sent.is_multiple_of(1024) && self.store.len() >= self.many {
+        if self.sent.is_multiple_of(FORGET_EVERY) {
             self.store.forget_idle();
-            self.many = (self.store.len() * 2).max(4096);
         }
         {
             let answer = pin!(self.service.call(request));

@@ -6,7 +6,7 @@ mod report;
 
 use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
 
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue, Value};
 
 use self::report::Keys;
 pub use self::{
@@ -140,14 +140,14 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
 impl Look<'_> {
     /// Reads the limiter, again if it moved between two pages.
     async fn settled(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
-        let mut read = self.limiter(name, own).await?;
-        for _ in 1..ATTEMPTS {
-            if read.0.settled {
-                break;
+        let mut attempts = 1;
+        loop {
+            let read = self.limiter(name, own).await?;
+            if read.0.settled || attempts == ATTEMPTS {
+                return Ok(read);
             }
-            read = self.limiter(name, own).await?;
+            attempts += 1;
         }
-        Ok(read)
     }
 
     /// Reads the limiter, and the server's clock.
@@ -175,21 +175,20 @@ impl Look<'_> {
             self.read_calendar(&mut report, key).await?;
         }
         let [strikes, ban] = wire::ban::keys(name);
-        let ban: Option<Vec<u8>> = parsed(self.reply(redis::cmd("GET").arg(ban)).await?)?;
+        let ban: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(ban)).await?;
         let until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
         report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
-        report.strikes = parsed(self.reply(redis::cmd("ZCARD").arg(strikes)).await?)?;
+        report.strikes = self.reply(redis::cmd("ZCARD").arg(strikes)).await?;
         Ok((report, *now))
     }
 
     /// Reads what is used by the calendar, if that is all there is.
     async fn read_calendar(&self, report: &mut Diagnosis, key: String) -> Result<(), Error> {
-        let used: Option<Vec<u8>> = parsed(self.reply(redis::cmd("GET").arg(&key)).await?)?;
-        let left = self.reply(redis::cmd("PTTL").arg(&key)).await?;
+        let used: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(&key)).await?;
         if let Some(used) = used {
             report.algorithm = Algorithm::Calendar;
             report.value = Some(String::from_utf8_lossy(&used).into_owned());
-            report.time_to_live[1] = wire::time_to_live(&left)?;
+            report.time_to_live[1] = self.time_to_live(&key).await?;
             if let TimeToLive::Left(left) = report.time_to_live[1] {
                 report.next_free = left.checked_sub(Duration::from_millis(LINGERS.unsigned_abs()));
             }
@@ -234,7 +233,7 @@ impl Look<'_> {
             let mut scan = redis::cmd("SCAN");
             scan.arg((cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT));
             let found: Vec<Vec<u8>>;
-            (cursor, found) = parsed(self.reply(&scan).await?)?;
+            (cursor, found) = self.reply(&scan).await?;
             ids.extend(found.iter().filter_map(|key| ids_in(key)));
             complete = cursor == 0;
             if complete || ids.len() > MOST_CLIENTS {
@@ -245,19 +244,14 @@ impl Look<'_> {
         let mut clients = Vec::new();
         for id in ids.into_iter().take(MOST_CLIENTS) {
             let keys = [value, log].map(|companion| format!("{companion}:{id}"));
-            let mut time_to_live = TimeToLive::Missing;
-            for key in &keys {
-                let left = self.reply(redis::cmd("PTTL").arg(key)).await?;
-                time_to_live = time_to_live.max(wire::time_to_live(&left)?);
-            }
             let after = format!("({}", now.saturating_sub(report.interval()));
             let mut zcount = redis::cmd("ZCOUNT");
             zcount.arg((&keys[1], after, "+inf"));
-            let live = wire::count(&self.reply(&zcount).await?)?;
+            let [value, log] = &keys;
             clients.push(OtherClient {
                 id,
-                live_entries: at_least_zero(live),
-                time_to_live,
+                live_entries: self.reply(&zcount).await?,
+                time_to_live: (self.time_to_live(value).await?).max(self.time_to_live(log).await?),
             });
         }
         Ok((clients, complete))
@@ -268,13 +262,17 @@ impl Look<'_> {
         let mut exists = redis::cmd("SCRIPT");
         let hashes: Vec<_> = table.iter().map(|releases| releases.sha1).collect();
         exists.arg("EXISTS").arg(hashes);
-        let known: Vec<bool> = parsed(self.reply(&exists).await?)?;
+        let known: Vec<bool> = self.reply(&exists).await?;
         let known = table.iter().zip(known).filter(|(_, known)| *known);
         Ok(known.map(|(releases, _)| *releases).collect())
     }
 
-    async fn reply(&self, command: &Cmd) -> Result<Value, Error> {
-        self.ask(None, command).await?.map_err(wire::failure)
+    async fn time_to_live(&self, key: &str) -> Result<TimeToLive, Error> {
+        wire::time_to_live(&self.reply(redis::cmd("PTTL").arg(key)).await?)
+    }
+
+    async fn reply<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        parsed(self.ask(None, command).await?.map_err(wire::failure)?)
     }
 }
 
@@ -393,29 +391,24 @@ impl Diagnosis {
                 ("type", u8::from(self.per_client).to_string()),
             ];
         }
-        let mut limiter = gcra_limiter(state, self.number("rate"), self.number("interval"));
+        let mut limiter = LimiterState {
+            limit: Some(StoredLimit {
+                rate: self.number("rate").unwrap_or(state.rate),
+                interval: self.number("interval").unwrap_or(state.interval),
+                rate_type: RateType::Overall,
+                keep_alive: 0,
+            }),
+            state: Gcra {
+                stored: Some(*state),
+                ends: state.tat.at,
+                since: 0,
+            },
+        };
         // The last microsecond of the millisecond in which it was read, so no grant that was read
         // is later.
         let now = Now::at(now.saturating_mul(1000).saturating_add(999));
         let left = limiter.available(now, PermitId::NONE);
         self.value = left.ok().map(|left| left.to_string());
-    }
-}
-
-/// Returns the limiter with this value, by the stored limit if there is one.
-fn gcra_limiter(state: &State, rate: Option<i64>, interval: Option<i64>) -> LimiterState<Gcra> {
-    LimiterState {
-        limit: Some(StoredLimit {
-            rate: rate.unwrap_or(state.rate),
-            interval: interval.unwrap_or(state.interval),
-            rate_type: RateType::Overall,
-            keep_alive: 0,
-        }),
-        state: Gcra {
-            stored: Some(*state),
-            ends: state.tat.at,
-            since: 0,
-        },
     }
 }
 

@@ -12,7 +12,7 @@ pub use self::report::{Verification, VerifiedServer};
 use self::report::{command_refused, node_of_cluster, not_understood, replica};
 use super::{
     Look, exact,
-    finding::{Finding, FindingKind, Severity, finding},
+    finding::{Finding, Severity, finding},
     parsed,
 };
 use crate::{
@@ -196,10 +196,10 @@ impl Look<'_> {
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            let text =
-                format!("its clock is {apart:.1?} {direction} the one of this process, and {then}");
-            let apart = Finding::new(severity, FindingKind::ClocksApart, text);
-            seen.add(apart);
+            seen.add(
+                finding!((severity) ClocksApart: "its clock is {apart:.1?} {direction} the \
+                one of this process, and {then}"),
+            );
         }
         Ok(())
     }

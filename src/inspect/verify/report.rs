@@ -4,7 +4,7 @@ use std::{cmp::Reverse, fmt, time::Duration};
 
 use crate::{
     error::Error,
-    inspect::finding::{Finding, FindingKind, Severity, add, finding, write_findings},
+    inspect::finding::{Finding, Severity, add, finding, write_findings},
 };
 
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
@@ -66,17 +66,13 @@ pub(super) fn command_refused(command: &str) -> Finding {
 
 pub(super) fn not_understood(command: &str, said: &str) -> Finding {
     // It may still work: only the check sends such arguments.
-    let severity = if command.starts_with("EVAL") {
-        Severity::Error
-    } else {
-        Severity::Warning
+    let severity = match command.starts_with("EVAL") {
+        true => Severity::Error,
+        false => Severity::Warning,
     };
-    let text = format!(
-        "the reply to {command} is `{}`, which this version does not know: ask the server's \
-         operator whether it may be called, and report it",
-        said.trim_end().escape_debug()
-    );
-    Finding::new(severity, FindingKind::NotUnderstood, text)
+    let said = said.trim_end().escape_debug();
+    finding!((severity) NotUnderstood: "the reply to {command} is `{said}`, which this version \
+        does not know: ask the server's operator whether it may be called, and report it")
 }
 
 pub(super) fn replica() -> Finding {
@@ -113,15 +109,11 @@ impl VerifiedServer {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .map(str::trim)
         };
-        let version = match field("valkey_version") {
-            Some(version) => Some(("Valkey", version)),
-            None => field("redis_version").map(|version| ("Redis", version)),
-        };
-        if let Some((product, version)) = version {
-            let full = format!("{product} {version}");
-            self.findings
-                .extend(look_at_version(product, version, &full));
-            self.version = Some(full);
+        let products = [("Valkey", "valkey_version"), ("Redis", "redis_version")];
+        let version = |(product, name)| Some((product, field(name)?));
+        if let Some((product, version)) = products.into_iter().find_map(version) {
+            self.findings.extend(look_at_version(product, version));
+            self.version = Some(format!("{product} {version}"));
         }
         if field("role") == Some("slave") {
             self.findings.push(replica());
@@ -135,12 +127,9 @@ impl VerifiedServer {
                 Some(_) => (Severity::Warning, "evicts keys"),
             };
             let policy = policy.escape_debug();
-            let text = format!(
-                "it {when} when its memory is used up, by {policy}, and limits start over: use a \
-                 server with `maxmemory-policy noeviction` for the limiters"
-            );
-            let evicts = Finding::new(severity, FindingKind::Evicts, text);
-            self.findings.push(evicts);
+            add!(self.findings, (severity) Evicts: "it {when} when its memory is used up, by {policy}, \
+                and limits start over: use a server with `maxmemory-policy noeviction` for the \
+                limiters");
         }
     }
 }
@@ -158,14 +147,13 @@ const FIXED: &[(&str, [u32; 3])] = &[
     ("Valkey", [8, 1, 4]),
 ];
 
-fn look_at_version(product: &str, version: &str, full: &str) -> Vec<Finding> {
-    let mut numbers = version.split('.').map(|number| number.parse().ok());
-    let numbers = [(); 3].map(|()| numbers.next().flatten());
-    let [Some(major), Some(minor), Some(patch)] = numbers else {
+fn look_at_version(product: &str, version: &str) -> Vec<Finding> {
+    // The server wrote it: characters that could steer a terminal are escaped.
+    let full = format!("{product} {}", version.escape_debug());
+    let numbers = version.split('.').map_while(|number| number.parse().ok());
+    let Ok(version) = <[u32; 3]>::try_from(numbers.take(3).collect::<Vec<_>>()) else {
         return Vec::new();
     };
-    let version: [u32; 3] = [major, minor, patch];
-    let full = full.escape_debug();
     let mut found = Vec::new();
     if version < [6, 2, 0] {
         add!(found, Error TooOld: "{full} is too old: use Redis 6.2 or newer, or Valkey");
@@ -173,15 +161,10 @@ fn look_at_version(product: &str, version: &str, full: &str) -> Vec<Finding> {
         add!(found, Note Old: "{full} works, but Redis 7 or newer reports the errors of scripts in \
             more detail");
     }
-    let lines = FIXED.iter().filter(|(of, _)| *of == product);
-    let fixed = lines.map(|(_, fixed)| *fixed).collect::<Vec<_>>();
-    let own_line = fixed.iter().find(|fixed| fixed[..2] == version[..2]);
-    let is_fixed = match own_line {
-        Some(fixed) => version >= *fixed,
-        // A later line started with the fix; one between two others never had it.
-        None => fixed.iter().all(|fixed| version > *fixed),
-    };
-    if !is_fixed {
+    let fixed = || FIXED.iter().filter(|(of, _)| *of == product);
+    let by_its_line = fixed().any(|(_, it)| it[..2] == version[..2] && version >= *it);
+    // A later line started with the fix; one between two others never had it.
+    if !by_its_line && !fixed().all(|(_, it)| version > *it) {
         add!(found, Warning Holes: "{full} by its number has security holes in Lua, CVE-2025-49844 \
             among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
             8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a \
@@ -225,6 +208,7 @@ impl fmt::Display for Verification {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspect::FindingKind;
 
     #[test]
     fn each_version_has_its_findings() {
@@ -247,11 +231,12 @@ mod tests {
             ("Valkey", "8.0.6", &[]),
             ("Valkey", "9.0.0", &[]),
         ] {
-            let found = look_at_version(product, version, "It \u{1b}");
+            let found = look_at_version(product, &format!("{version}.\u{1b}"));
             let kinds: Vec<_> = found.iter().map(Finding::kind).collect();
             assert_eq!(kinds, expected, "{product} {version}");
             // The server wrote its version: it must not steer a terminal.
-            let is_shown = |it: &Finding| it.to_string().starts_with(r"It \u{1b} ");
+            let shown = format!(r"{product} {version}.\u{{1b}} ");
+            let is_shown = |it: &Finding| it.to_string().starts_with(&shown);
             assert!(found.iter().all(is_shown), "{found:?}");
         }
     }

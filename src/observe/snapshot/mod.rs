@@ -22,7 +22,7 @@ use self::{
     calls::RecentCalls,
     counts::{Counts, millis, sampled},
 };
-use super::{Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall};
+use super::{Decided, DecidedRule, Observer, RequestResult, StateChange, StoreCall};
 use crate::{
     clock::{Clock, SystemClock, moment},
     decision::source::Source,
@@ -180,14 +180,7 @@ impl Activity {
 
     fn count(&self, counts: &RuleCounts, rule: &DecidedRule<'_>, source: Source) {
         let before = counts.add(rule, source);
-        let is_refused = matches!(
-            rule.result,
-            RuleResult::Deny | RuleResult::AboveRate | RuleResult::QueueFull | RuleResult::Banned
-        );
-        if !is_refused {
-            return;
-        }
-        if let Some(refusals) = sampled(before) {
+        if let Some(refusals) = sampled(before).filter(|_| rule.result.is_refusal()) {
             let caller = (rule.key_hash, rule.key());
             lock(&self.callers).add(counts.name.as_ref(), caller, refusals, now());
         }

@@ -307,7 +307,7 @@ struct Found {
 struct KnownRefusal {
     charges: List<Held>,
     wants_remaining: bool,
-    limits: List<LimitState>,
+    limits: Vec<LimitState>,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
     seen: Seen,
@@ -324,26 +324,33 @@ struct KnownRefusal {
 impl KnownRefusal {
     /// Returns whether it is the answer to this demand. Ids differ with each caller.
     fn answers(&self, acquire: &Acquire) -> bool {
+        let Some((first, rest)) = self.charges.split_first() else {
+            return false;
+        };
         self.wants_remaining == acquire.wants_remaining
-            && self.charges.len() == 1 + acquire.rest.len()
-            && (self.charges.iter().zip(acquire.charges())).all(|(held, asked)| held.answers(asked))
+            && first.answers(&acquire.first)
+            && rest.len() == acquire.rest.len()
+            && (rest.iter().zip(&acquire.rest)).all(|(held, asked)| held.answers(asked))
     }
 
     /// Returns the refusal as it is at another time.
+    #[inline]
     fn refusal(&self, elapsed: Duration) -> Refusal {
         // From when the reply arrived: the server counted from some time before, so no caller is
         // sent back too early.
         let left = |time: Duration| self.received.saturating_add(time).saturating_sub(elapsed);
-        let mut limits = self.limits.clone();
-        for limit in limits.iter_mut() {
-            limit.next_after = limit.next_after.map(left).filter(|next| !next.is_zero());
-            limit.reset_after = left(limit.reset_after);
-            if let Some(wait) = limit.retry_after.map(left) {
-                // One of several has room before the others.
-                limit.refused = !wait.is_zero();
-                limit.retry_after = limit.refused.then_some(wait);
+        let later = |limit: &LimitState| {
+            // One of several has room before the others.
+            let wait = limit.retry_after.map(left);
+            LimitState {
+                next_after: limit.next_after.map(left).filter(|next| !next.is_zero()),
+                reset_after: left(limit.reset_after),
+                refused: wait.map_or(limit.refused, |wait| !wait.is_zero()),
+                retry_after: wait.filter(|wait| !wait.is_zero()),
+                ..limit.clone()
             }
-        }
+        };
+        let limits = self.limits.iter().map(later).collect();
         Refusal::by_limits(limits, self.retry_after.map(left), Source::Cache)
     }
 }

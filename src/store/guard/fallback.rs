@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, millis},
-    decision::Decision,
+    decision::{Decision, Source},
     demand::Acquire,
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
@@ -83,7 +83,12 @@ impl<L: StandIn> Fallback<L> {
         let error = match decision {
             Ok(decision) => {
                 self.record_answer();
-                self.record_decision(acquire, &decision);
+                // A lease was recorded when it was taken.
+                if matches!(acquire.on_failure, Some(FailurePolicy::Local(_)))
+                    && decision.source() != Source::Lease
+                {
+                    self.locals.record_decision(acquire, &decision);
+                }
                 return Ok(decision);
             }
             Err(error) => error,
@@ -99,13 +104,6 @@ impl<L: StandIn> Fallback<L> {
             return self.after_giving_up(acquire, error, give_back);
         }
         self.instead(acquire, error)
-    }
-
-    /// Records a decision for a limiter that this process decides for in an outage.
-    pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
-        if let Some(FailurePolicy::Local(_)) = acquire.on_failure {
-            self.locals.record_decision(acquire, decision);
-        }
     }
 
     /// Returns the answer while the store fails: its last refusal, or that of the policy.

@@ -26,7 +26,7 @@ use self::{
     balance::{Balance, Settle},
     table::{Lease, LeasePlan, LeaseTable, lease_of, longest},
 };
-use super::{clock::StoreClock, queue::Queues};
+use super::{clock::StoreClock, local::recent::Recent, queue::Queues};
 use crate::{
     clock::Clock,
     decision::{Decision, RefusalKind},
@@ -50,24 +50,30 @@ pub(crate) struct Leasing<S: Calls> {
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
     queues: Arc<Queues>,
+    recent: Arc<Recent>,
 }
 
 impl<S: Calls> Leasing<S> {
     /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by.
-    /// `queues` are those around it.
+    /// `queues` are those around it. What a lease takes and gives back is recorded in `recent`.
     pub(crate) fn new(
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
         clock: Arc<dyn Clock>,
         queues: Arc<Queues>,
+        recent: Arc<Recent>,
     ) -> Self {
-        let store = Arc::clone(&inner);
+        let (store, settled) = (Arc::clone(&inner), Arc::clone(&recent));
         Self {
             table: LeaseTable::new(StoreClock::new(own_clock)),
-            settle: Arc::new(move |receipt, keep| store.settle(receipt, keep)),
+            settle: Arc::new(move |receipt, keep| {
+                settled.settle(&receipt, keep);
+                store.settle(receipt, keep);
+            }),
             clock,
             inner,
             queues,
+            recent,
         }
     }
 
@@ -109,12 +115,13 @@ impl<S: Calls> Leasing<S> {
                 let received = self.table.clock.elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
+                // Before the lease can end, which takes out what no grant has.
+                self.recent.record(receipt.name(), state, plan.ahead, left);
                 let receipt = receipt.granted(state.interval);
                 let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
                 let lease = Lease {
                     _expiry: self.expiry(plan, &balance, left),
                     balance,
-                    limit: first.first.limit(),
                     sent,
                     lasts,
                     received,
@@ -229,7 +236,7 @@ impl<S: Calls> Calls for Leasing<S> {
         // A lease came while they were in the queue. Those that it does not serve are asked for
         // next.
         let served = run.iter().map_while(|acquire| self.table.take(acquire));
-        let served: List<_> = served.collect();
+        let served: List<_> = served.map(Decision::Allow).collect();
         if !served.is_empty() {
             return Ok(served);
         }

@@ -6,16 +6,16 @@
 //! the store is back, so that a store that fails now and then does not grant a share each time;
 //! what the store granted meanwhile is charged then.
 
-mod recent;
+pub(crate) mod recent;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use self::recent::Recent;
 use crate::{
-    clock::{Clock, millis},
     decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
@@ -32,28 +32,24 @@ use crate::{
 pub(crate) struct Locals<L> {
     /// Decides here.
     store: Arc<L>,
-    /// Made for the first rule that may need it.
-    recent: OnceLock<Recent>,
+    recent: Arc<Recent>,
     /// The limits that only the store knows, as they were last seen on any limiter of a rule, by
     /// the rule's name.
     last_seen: Mutex<HashMap<Arc<str>, Limit>>,
-    clock: Arc<dyn Clock>,
 }
 
 impl<L: StandIn> Locals<L> {
-    /// `store` counts by `clock`.
-    pub(crate) fn new(store: Arc<L>, clock: Arc<dyn Clock>) -> Self {
+    /// `store` counts by the clock of `recent`.
+    pub(crate) fn new(store: Arc<L>, recent: Arc<Recent>) -> Self {
         Self {
             store,
-            recent: OnceLock::new(),
+            recent,
             last_seen: Mutex::default(),
-            clock,
         }
     }
 
     /// Records what the store decided for a request that would be decided here in an outage.
     pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
-        let (recent, now) = (self.recent.get_or_init(Recent::new), self.now());
         for charge in acquire.charges() {
             let is_same = |state: &&LimitState| Arc::ptr_eq(&state.labels, &charge.labels);
             let Some(state) = decision.states().iter().find(is_same) else {
@@ -68,7 +64,8 @@ impl<L: StandIn> Locals<L> {
             }
             if granted || charge.limit() == LimitSource::Store {
                 let permits = if granted { charge.permits } else { 0 };
-                recent.record(charge.name(), state, permits, now);
+                let left = Duration::ZERO;
+                self.recent.record(charge.name(), state, permits, left);
             }
         }
     }
@@ -81,11 +78,7 @@ impl<L: StandIn> Locals<L> {
             self.store.settle(receipt.clone(), keep);
             return receipt.of_store();
         }
-        if let Some(recent) = self.recent.get()
-            && receipt.was_granted()
-        {
-            recent.settle(receipt.name(), receipt.permits, keep, self.now());
-        }
+        self.recent.settle(&receipt, keep);
         Some(receipt)
     }
 
@@ -109,11 +102,9 @@ impl<L: StandIn> Locals<L> {
                 continue;
             };
             let interval = limit.stored().interval;
-            if let Some(recent) = self.recent.get() {
-                recent.hand_over(charge.name(), interval, self.now(), |past| {
-                    self.store.begin_with(charge, past)
-                })?;
-            }
+            self.recent.hand_over(charge.name(), interval, |past| {
+                self.store.begin_with(charge, past)
+            })?;
         }
         let decided = self.store.decide_at_once(&mut shared);
         match decided.ok_or(ErrorKind::Unavailable)?? {
@@ -159,13 +150,9 @@ impl<L: StandIn> Locals<L> {
     /// limiter, or on any limiter of its rule.
     fn limit(&self, charge: &LimiterCharge) -> Option<Limit> {
         let given = charge.limiter.limit.given().copied();
-        let of_limiter = || self.recent.get()?.limit(charge.name());
+        let of_limiter = || self.recent.limit(charge.name());
         let of_rule = || lock(&self.last_seen).get(&charge.labels.name).copied();
         given.or_else(of_limiter).or_else(of_rule)
-    }
-
-    fn now(&self) -> i64 {
-        i64::try_from(millis(&*self.clock)).unwrap_or(i64::MAX)
     }
 }
 

@@ -10,7 +10,11 @@ use std::{
     time::Duration,
 };
 
-use super::{deny_cache::Refusals, fallback::Fallback, local::Locals};
+use super::{
+    deny_cache::Refusals,
+    fallback::Fallback,
+    local::{Locals, recent::Recent},
+};
 use crate::{
     clock::{Clock, ManualClock},
     decision::{Decision, Grant, LimitState, Refusal, Source},
@@ -186,7 +190,8 @@ pub(crate) fn by(
 pub(crate) fn with_fallback(store: Scripted, clock: &ManualClock) -> WithFallback {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&clock)));
-    let locals = Locals::new(stand_in(Arc::clone(&clock)), Arc::clone(&clock));
+    let recent = Arc::new(Recent::new(Arc::clone(&clock)));
+    let locals = Locals::new(stand_in(Arc::clone(&clock)), recent);
     WithFallback {
         inner: store,
         fallback: Fallback::new(Arc::new(refusals), locals, clock),

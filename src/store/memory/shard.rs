@@ -5,15 +5,17 @@ use std::{
     sync::Arc,
 };
 
+use hashbrown::HashTable;
+
 use crate::{
     algorithm::{
         self,
-        answer::{Answer, Verdict},
+        answer::Verdict,
         ban::Record,
         limiter::{LimiterState, Terms},
     },
     clock::Now,
-    demand::{Acquire, LimiterCharge, Target},
+    demand::{LimiterCharge, Target},
     error::Error,
     labels::Labels,
     name::{BuildSpread, Limiter, Name, Text},
@@ -22,10 +24,12 @@ use crate::{
 
 /// A shard looks for idle limiters on behalf of one newcomer if it has no more limiters than this.
 const SMALL: usize = 128;
+/// The tick that does not come.
+pub(super) const NEVER: i64 = i64::MAX;
 
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
-    limiters: HashMap<Text, StoredLimiter, BuildSpread>,
+    limiters: HashTable<StoredLimiter>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
@@ -48,8 +52,8 @@ pub(super) struct StoredLimiter {
     pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
-    /// The tick at which it expires, if it does.
-    pub(super) expires_at: Option<i64>,
+    /// The tick at which it expires, or [`NEVER`].
+    pub(super) expires_at: i64,
     _counter: Arc<()>,
 }
 
@@ -59,7 +63,7 @@ impl StoredLimiter {
             limiter: algorithm::new(named.name.algorithm()),
             named,
             lasting: false,
-            expires_at: None,
+            expires_at: NEVER,
             _counter: Arc::clone(counter),
         }
     }
@@ -78,33 +82,22 @@ impl StoredLimiter {
         self.named = Arc::new(Limiter { name, limit });
     }
 
+    fn text(&self) -> &Text {
+        self.named.name.text()
+    }
+
     /// Returns whether it has not expired.
     pub(super) fn is_there(&self, now: Now) -> bool {
-        self.expires_at.is_none_or(|end| end > now.tick)
+        self.expires_at > now.tick
     }
 
     /// Returns the tick from which on forgetting it makes no difference.
     fn idle_at(&self) -> i64 {
         let full_at = match self.lasting {
-            true => i64::MAX,
+            true => NEVER,
             false => self.limiter.full_at().unwrap_or(i64::MIN),
         };
-        self.expires_at.map_or(full_at, |end| end.min(full_at))
-    }
-
-    /// Decides for one caller of this limiter alone. Returns the limiter too if it granted.
-    pub(super) fn decide(
-        &mut self,
-        acquire: &Acquire,
-        now: Now,
-    ) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
-        let charge = &acquire.first;
-        algorithm::count_by(&mut self.limiter, charge.name(), now);
-        let exact = acquire.wants_remaining;
-        let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
-        self.keep_alive(now);
-        let is_granted = answer.verdict == Verdict::Granted;
-        Ok((answer, is_granted.then(|| self.shared(&charge.limiter))))
+        self.expires_at.min(full_at)
     }
 
     /// Takes this many permits, or as many as there are.
@@ -139,7 +132,7 @@ impl StoredLimiter {
         {
             let keep_alive = now.score() + now.ticks(limit.keep_alive.cast_signed());
             let end = self.limiter.state.end_of_life(&limit, now);
-            self.expires_at = Some(keep_alive.max(end));
+            self.expires_at = keep_alive.max(end);
         }
     }
 }
@@ -147,7 +140,7 @@ impl StoredLimiter {
 impl Shard {
     pub(super) fn new(most: usize, counter: &Arc<()>) -> Self {
         Self {
-            limiters: HashMap::default(),
+            limiters: HashTable::new(),
             records: HashMap::default(),
             ends: BTreeSet::new(),
             most,
@@ -164,8 +157,13 @@ impl Shard {
 
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
-        let kept = self.limiters.get_mut(name.text());
+        let kept = self.find_mut(name.text());
         kept.filter(|kept| kept.is_there(now))
+    }
+
+    fn find_mut(&mut self, text: &Text) -> Option<&mut StoredLimiter> {
+        let hash = text.seeded_hash();
+        self.limiters.find_mut(hash, |kept| kept.text() == text)
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
@@ -176,22 +174,25 @@ impl Shard {
         can_estimate: bool,
         now: Now,
     ) -> Option<&mut StoredLimiter> {
-        self.limiters.remove(limiter.name.text());
+        self.remove(&limiter.name);
         if !self.has_room(can_estimate, now) {
             return None;
         }
         self.put(StoredLimiter::new(limiter.share(), &self.counter));
-        self.limiters.get_mut(limiter.name.text())
+        self.find_mut(limiter.name.text())
     }
 
-    /// Stores a limiter under its name.
+    /// Stores a limiter under its name, which no other has here.
     pub(super) fn put(&mut self, kept: StoredLimiter) {
         self.next_idle = i64::MIN;
-        self.limiters.insert(kept.named.name.text().clone(), kept);
+        let hash = |kept: &StoredLimiter| kept.text().seeded_hash();
+        self.limiters.insert_unique(hash(&kept), kept, hash);
     }
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
-        self.limiters.remove(name.text())
+        let (hash, text) = (name.text().seeded_hash(), name.text());
+        let found = self.limiters.find_entry(hash, |kept| kept.text() == text);
+        found.ok().map(|found| found.remove().0)
     }
 
     /// Takes the record of a name, to be put back.
@@ -209,8 +210,8 @@ impl Shard {
     /// Stores a limiter that has another name now, with the record that it had.
     pub(super) fn put_renamed(&mut self, kept: StoredLimiter, record: Option<(Record, i64)>) {
         let name = kept.named.name.clone();
+        self.delete(&name);
         self.put(kept);
-        self.lend_record(&name);
         if let Some((record, end)) = record {
             self.insert_record(&name, record, end);
         }
@@ -293,7 +294,7 @@ impl Shard {
     /// Drops idle limiters.
     pub(super) fn forget_idle(&mut self, now: Now) {
         let mut next = i64::MAX;
-        self.limiters.retain(|_, kept| {
+        self.limiters.retain(|kept| {
             let idle_at = kept.idle_at();
             let is_idle = idle_at <= now.tick;
             next = if is_idle { next } else { next.min(idle_at) };

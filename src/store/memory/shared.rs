@@ -10,14 +10,14 @@ use super::{
     untracked::{self, Untracked},
 };
 use crate::{
-    algorithm::answer::Answer,
+    algorithm::{self, answer::Verdict, limiter::Terms},
     clock::{Clock, Now},
     decision::{Decision, Refusal, RefusalKind},
     demand::{Acquire, LimiterCharge, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
-    name::{Limiter, Name},
+    name::Name,
     receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
@@ -49,10 +49,9 @@ impl Decide for Shared {
         if acquire.max_wait.is_some() {
             return None;
         }
-        // A decision is large: it is made where it is returned.
         let is_alone = acquire.rest.is_empty() && acquire.first.labels.ban.is_none();
-        if is_alone && let Ok((answer, limiter)) = self.count_one(acquire) {
-            return Some(Ok(acquire.decision_alone(&answer, limiter)));
+        if is_alone && let Ok(decision) = self.decide_one(acquire) {
+            return Some(Ok(decision));
         }
         let decisions = self.acquire_all(std::slice::from_ref(acquire));
         Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
@@ -153,10 +152,9 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    /// Counts for one caller of one limiter that has a place, as nearly all are. Returns the
-    /// limiter, too, if it granted.
+    /// Decides for one caller of one limiter that has a place, as nearly all are.
     #[inline]
-    fn count_one(&self, acquire: &Acquire) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
+    fn decide_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let (charge, now) = (&acquire.first, self.now());
         charge.check()?;
         let mut shard = self.shard(charge.name());
@@ -164,7 +162,14 @@ impl Shared {
             Some(kept) => kept,
             None => self.add(&mut shard, &charge.limiter, now)?,
         };
-        kept.decide(acquire, now)
+        algorithm::count_by(&mut kept.limiter, charge.name(), now);
+        let exact = acquire.wants_remaining;
+        let answer = (kept.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
+        kept.keep_alive(now);
+        let is_granted = answer.verdict == Verdict::Granted;
+        let limiter = is_granted.then(|| kept.shared(&charge.limiter));
+        drop(shard);
+        Ok(acquire.decision_alone(&answer, limiter))
     }
 
     fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
@@ -215,8 +220,8 @@ impl Shared {
     }
 
     pub(super) fn shard_of(&self, name: &Name) -> usize {
-        // There are few, whatever the width of usize.
-        (name.text().seeded_hash() % self.shards.len() as u64) as usize
+        // Not by the bits that a shard finds it by.
+        (name.text().seeded_hash() >> 32) as usize & (self.shards.len() - 1)
     }
 
     /// Nothing is ever sent twice here, so a count is enough.

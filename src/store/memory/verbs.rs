@@ -1,7 +1,9 @@
 //! The verbs that take no permits.
 
+use std::mem;
+
 use super::{
-    shard::{Shard, StoredLimiter},
+    shard::{NEVER, Shard, StoredLimiter},
     shared::Shared,
 };
 use crate::{
@@ -72,17 +74,19 @@ impl Shared {
             }
             Op::SetRate { limit, keep, .. } => {
                 kept.limiter.set_rate(limit, keep, now);
-                kept.expires_at = None;
+                kept.expires_at = NEVER;
                 self.set(kept, true, is_new && keep, name, now)?
             }
             Op::Release(permits) => {
                 OpResult::Number(kept.limiter.release(permits.into(), now, NO_ID)?)
             }
             Op::Expire(millis, when) => OpResult::Changed(expire(kept, now.after(millis), when)),
-            Op::ClearExpire => OpResult::Changed(kept.expires_at.take().is_some()),
+            Op::ClearExpire => {
+                OpResult::Changed(mem::replace(&mut kept.expires_at, NEVER) != NEVER)
+            }
             Op::TimeToLive => OpResult::TimeToLive(match kept.expires_at {
-                None => TimeToLive::Lasting,
-                Some(end) => TimeToLive::Left(now.until(end - now.tick)),
+                NEVER => TimeToLive::Lasting,
+                end => TimeToLive::Left(now.until(end - now.tick)),
             }),
             Op::Delete => OpResult::Changed(shard.delete(name)),
             Op::Inspect => OpResult::Limit(kept.limiter.limit),
@@ -190,16 +194,15 @@ fn manage_ban(
 /// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One
 /// without an end counts as one that never ends.
 fn expire(kept: &mut StoredLimiter, end: i64, when: ExpireWhen) -> bool {
-    let applies = match (when, kept.expires_at) {
-        (ExpireWhen::Always, _)
-        | (ExpireWhen::NotSet | ExpireWhen::Less, None)
-        | (ExpireWhen::Set, Some(_)) => true,
-        (ExpireWhen::NotSet, Some(_)) | (ExpireWhen::Set | ExpireWhen::Greater, None) => false,
-        (ExpireWhen::Greater, Some(old)) => end > old,
-        (ExpireWhen::Less, Some(old)) => end < old,
+    let applies = match when {
+        ExpireWhen::Always => true,
+        ExpireWhen::NotSet => kept.expires_at == NEVER,
+        ExpireWhen::Set => kept.expires_at != NEVER,
+        ExpireWhen::Greater => end > kept.expires_at,
+        ExpireWhen::Less => end < kept.expires_at,
     };
     if applies {
-        kept.expires_at = Some(end);
+        kept.expires_at = end;
     }
     applies
 }

@@ -76,12 +76,7 @@ impl Class {
             | Self::Other => Signal::Answered,
             // The connection has pauses of its own, and the other hash slots of a node are not
             // affected.
-            Self::Moving
-            | Self::ReadOnly
-            | Self::Unreachable
-            | Self::Lost
-            | Self::Silent
-            | Self::Credentials => Signal::Nothing,
+            _ => Signal::Nothing,
         }
     }
 }
@@ -175,15 +170,19 @@ const fn row(class: Class) -> Meaning {
 }
 
 impl Meaning {
+    /// The same in the middle of a script.
+    const fn within(self) -> Self {
+        let class = Class::RefusedWithin;
+        Self { class, ..self }
+    }
+
     const fn kind(self, kind: ErrorKind) -> Self {
         Self { kind, ..self }
     }
 
     const fn remedy(self, remedy: &'static str) -> Self {
-        Self {
-            remedy: Some(remedy),
-            ..self
-        }
+        let remedy = Some(remedy);
+        Self { remedy, ..self }
     }
 }
 
@@ -197,10 +196,7 @@ pub(crate) const NO_LUA: Meaning = row(Class::Refused)
     .remedy("the server runs no Lua: load its module `lua`, or use one that has it");
 const LACKING: Meaning = row(Class::Refused)
     .remedy("the server lacks a command, or it is renamed: Redis 6.2 or newer has all of them");
-const LACKING_WITHIN: Meaning = Meaning {
-    class: Class::RefusedWithin,
-    ..LACKING
-};
+const LACKING_WITHIN: Meaning = LACKING.within();
 const NO_PASSWORD: &str = "Redis wants a password: put it into the address";
 const CREDENTIALS: Meaning = row(Class::Credentials)
     .remedy("the server has no such user and password: compare the address with `ACL LIST`");
@@ -211,10 +207,7 @@ const FORBIDDEN: Meaning = row(Class::Refused).remedy(
     "the user lacks a permission: see `RedisStore::verify` (feature `inspect`), and the guide for \
      all of them",
 );
-const FORBIDDEN_WITHIN: Meaning = Meaning {
-    class: Class::RefusedWithin,
-    ..FORBIDDEN
-};
+const FORBIDDEN_WITHIN: Meaning = FORBIDDEN.within();
 const OTHER_SLOT: Meaning = row(Class::Refused).kind(ErrorKind::OtherSlot);
 
 /// Messages of servers: the code, a part of the rest, and the meaning. The first match counts.

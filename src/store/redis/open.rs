@@ -3,8 +3,10 @@
 use deadpool_redis::Pool;
 use redis::{ConnectionInfo, aio::ConnectionLike};
 
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use super::transport::topology;
+#[cfg(feature = "cluster")]
+use super::transport::cluster;
+#[cfg(feature = "sentinel")]
+use super::transport::sentinel;
 use super::{
     builder::RedisStoreBuilder,
     store::RedisStore,
@@ -46,7 +48,7 @@ impl RedisStore {
     pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(
             read_address(address)
-                .and_then(|info| ConnectionSource::address(info).map_err(|error| refused(&error))),
+                .and_then(|info| ConnectionSource::address(&info).map_err(|error| refused(&error))),
         )
     }
 
@@ -87,7 +89,7 @@ impl RedisStore {
     pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(
             read_addresses(addresses)
-                .and_then(|nodes| topology::cluster(nodes).map_err(|error| refused(&error))),
+                .and_then(|nodes| cluster::cluster(nodes).map_err(|error| refused(&error))),
         )
     }
 
@@ -125,7 +127,7 @@ impl RedisStore {
             if master.contains("://") {
                 address::read(master)?;
             }
-            topology::sentinel(sentinels, master).map_err(|error| refused(&error))
+            sentinel::sentinel(sentinels, master).map_err(|error| refused(&error))
         }))
     }
 
@@ -163,7 +165,7 @@ impl RedisStore {
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(Ok(topology::sentinel_pool(pool)))
+        RedisStoreBuilder::new(Ok(sentinel::sentinel_pool(pool)))
     }
 
     /// Starts a store on a connection of the caller's, which maintains itself:

@@ -101,6 +101,13 @@ pub(crate) struct Settings {
     pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
+impl Settings {
+    /// Returns the longest time that connecting and a reply may take.
+    pub(crate) fn longest(&self) -> Duration {
+        self.connect_timeout.saturating_add(self.response_timeout)
+    }
+}
+
 impl RedisStore {
     /// Checks that Redis answers.
     ///
@@ -114,10 +121,7 @@ impl RedisStore {
     ///
     /// Dropping it has no effect.
     pub async fn ping(&self) -> Result<(), Error> {
-        let longest = self
-            .settings
-            .connect_timeout
-            .saturating_add(self.settings.response_timeout);
+        let longest = self.settings.longest();
         let server = self.server();
         clock::check_timer()?;
         match clock::within(longest, server.connection.send(&redis::cmd("PING"), false)).await {

@@ -16,6 +16,9 @@ pub(crate) fn prefers_text(headers: &HeaderMap) -> bool {
         "application/*",
         "*/*",
     ];
+    if !headers.contains_key(header::ACCEPT) {
+        return false;
+    }
     let mut weights = [None; RANGES.len()];
     let lines = headers.get_all(header::ACCEPT).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());

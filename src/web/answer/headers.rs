@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, header, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request, response::Parts};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -89,7 +89,7 @@ pub(crate) struct Fields {
     /// The style with an `X-RateLimit-Reset`.
     legacy: Option<HeaderStyle>,
     /// The time of the decision, since 1970; zero where no field needs it.
-    at: Duration,
+    at: u64,
 }
 
 /// The kind of a decision, which the fields report with its limits.
@@ -125,7 +125,7 @@ struct Report<'a> {
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
     /// The time of the decision, since 1970.
-    at: Duration,
+    at: u64,
     /// True if it is closer to exhaustion than all decisions of inner layers of this crate.
     is_tighter: bool,
 }
@@ -156,8 +156,8 @@ impl Fields {
     /// Returns the fields that the response to an admitted request has, as of now.
     ///
     /// gRPC has none: its clients read trailers.
-    pub(crate) fn of_response_to<B>(self, request: &Request<B>) -> Option<Self> {
-        let is_grpc = is_grpc(request.method(), request.headers());
+    pub(crate) fn of_response_to(self, request: &request::Parts) -> Option<Self> {
+        let is_grpc = is_grpc(&request.method, &request.headers);
         (!is_grpc).then(|| self.as_of_now())
     }
 
@@ -166,14 +166,14 @@ impl Fields {
         if let Some(HeaderStyle::Legacy { reset }) = self.legacy
             && reset == ResetUnit::EpochSeconds
         {
-            self.at = SystemClock.now();
+            self.at = ceil(SystemClock.now());
         }
         self
     }
 
     /// Returns whether they depend on the time of the decision.
     pub(super) fn have_a_time(&self) -> bool {
-        !self.at.is_zero()
+        self.at > 0
     }
 
     /// Writes the fields of a decision. The extensions have the decisions and numbers of inner
@@ -249,8 +249,8 @@ impl Report<'_> {
 
     /// Writes `"api";q=10;w=60`.
     fn policies(&self, text: &mut Short) -> Option<HeaderValue> {
-        let mut limits = shown(self.limits);
-        if let (Some((_, only)), None) = (limits.next(), limits.next()) {
+        // It is the one that is shown.
+        if let [only] = self.limits {
             let policy = &only.labels.draft11_policy;
             return policy.of(only.permits, only.interval, || {
                 push_policy(text, only);
@@ -307,7 +307,7 @@ impl Report<'_> {
         let reset = match unit {
             ResetUnit::DeltaSeconds => reset,
             // From the moment of the decision, and rounded up a second time.
-            ResetUnit::EpochSeconds => ceil(self.at).saturating_add(reset),
+            ResetUnit::EpochSeconds => self.at.saturating_add(reset),
         };
         insert(reset_name, reset);
     }
@@ -339,8 +339,7 @@ fn is_tighter(limits: &[LimitState], kind: DecisionKind, extensions: &Extensions
         (Some(all), _) => all.iter().filter_map(of).min(),
         (None, one) => one.and_then(of),
     };
-    let both = earlier.zip(left(limits, kind));
-    both.is_some_and(|(earlier, left)| left < earlier)
+    earlier.is_some_and(|earlier| left(limits, kind).is_some_and(|left| left < earlier))
 }
 
 /// Adds a line to a field that is a list, before or after what is there.

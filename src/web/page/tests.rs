@@ -163,34 +163,3 @@ fn a_runtime_without_a_timer_is_an_answer() {
     let refused = runtime.block_on(get(&router, "/events"));
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
-
-/// A graceful shutdown of axum waits for each response.
-#[tokio::test]
-async fn an_open_page_holds_no_shutdown() {
-    let (activity, router) = a_page();
-    let app = Router::new().nest("/_limits", router);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let shutdown = async move {
-        let _ = stopped.await;
-        activity.close();
-    };
-    let server = axum::serve(listener, app).with_graceful_shutdown(shutdown);
-    let server = tokio::spawn(server.into_future());
-    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = b"GET /_limits/events HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    tokio::io::AsyncWriteExt::write_all(&mut stream, request)
-        .await
-        .unwrap();
-    let mut begun = [0; 16];
-    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut begun)
-        .await
-        .unwrap();
-    stop.send(()).unwrap();
-    timeout(Duration::from_secs(60), server)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
-}

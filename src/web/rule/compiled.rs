@@ -426,6 +426,7 @@ impl Rule {
                     observers: observers.clone(),
                     kept: ObservedRule::new(fixed, shown),
                     ban: self.ban,
+                    charge_if: self.charge_if.clone().map(|it| Box::new(it) as _),
                     ..Labels::of(label, true, self.hide_headers)
                 }),
                 naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),

@@ -22,7 +22,7 @@ pub use self::{
 };
 use self::{pattern::Pattern, share::Share};
 use super::{
-    charge::{ChargeIf, ChargeIfs, Outcome},
+    charge::{ChargeIf, Outcome},
     key::{Constant, KeyExtractor},
 };
 use crate::{
@@ -89,11 +89,15 @@ pub(crate) struct Entry {
 }
 
 /// The layer's plan for a request.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is the usual one, and a box would cost each request an allocation"
+)]
 pub(crate) enum Plan {
     /// No rule applies
     Pass,
-    /// Call the store; the response then goes to the rules with a `charge_if`
-    Acquire(Acquire, ChargeIfs),
+    /// Call the store
+    Acquire(Acquire),
     Refuse(Refusal),
 }
 

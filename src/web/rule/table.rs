@@ -27,10 +27,7 @@ use crate::{
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
     sync::Once,
-    web::{
-        answer::Fields,
-        charge::{self, ChargeIfs},
-    },
+    web::{answer::Fields, charge},
 };
 
 /// The table, checked and with the limiters' names prepared, as used for each request.
@@ -218,8 +215,7 @@ impl CompiledRules {
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut charge_ifs = ChargeIfs::new();
-        let mut asked: Option<Acquire> = None;
+        let mut plan = Plan::Pass;
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -238,15 +234,12 @@ impl CompiledRules {
                 let both = wait.zip(rule.wait);
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            if let Some(charge_if) = &rule.rule.charge_if {
-                charge_ifs.push((Arc::clone(&charge.labels), Arc::clone(charge_if)));
-            }
-            match &mut asked {
-                None => asked = Some(Acquire::new(charge, Vec::new(), None)),
-                Some(acquire) => add(charge, acquire),
+            match &mut plan {
+                Plan::Acquire(acquire) => add(charge, acquire),
+                _ => plan = Plan::Acquire(Acquire::new(charge, Vec::new(), None)),
             }
         }
-        let Some(mut acquire) = asked else {
+        let Plan::Acquire(acquire) = &mut plan else {
             return self.passes(RequestResult::NoRule);
         };
         // A lease is sized by the permits left.
@@ -258,7 +251,7 @@ impl CompiledRules {
             queue: Some(queue),
             ..MaxWait::of(up_to)
         });
-        Plan::Acquire(acquire, charge_ifs)
+        plan
     }
 }
 

@@ -194,28 +194,28 @@ impl<'a> Search<'a> {
         words.collect()
     }
 
-    /// For whoever has to find out what went wrong.
+    /// Shows what went wrong.
     fn story(&self, places: &[Place<'a>]) -> String {
         let path: Vec<_> = places.iter().filter_map(|place| place.step).collect();
         let mut story = format!("{} of {} taken, at last:\n", path.len(), self.taken.len());
         for (step, taken) in &path[path.len().saturating_sub(25)..] {
-            story += &format!("  {taken:?}: {}\n", self.told(*step));
+            story += &format!("  {taken:?}: {}\n", self.shown(*step));
         }
         if let Some(last) = places.last() {
             story += &format!("then {:?}\n", last.state);
             let mut why = last.why.clone();
             why.dedup();
             for (step, why) in why.iter().take(24) {
-                story += &format!("  not {}: {why}\n", self.told(*step));
+                story += &format!("  not {}: {why}\n", self.shown(*step));
             }
             for step in self.next() {
-                story += &format!("  left {}\n", self.told(step));
+                story += &format!("  left {}\n", self.shown(step));
             }
         }
         story
     }
 
-    fn told(&self, step: usize) -> String {
+    fn shown(&self, step: usize) -> String {
         format!(
             "{} {:?}",
             self.history.step(step),

@@ -1,9 +1,9 @@
-//! What a server's MONITOR shows of a history: which calls asked for permits, and for whom; in
-//! which order everything was carried out, and when.
+//! What a server's MONITOR shows of a history: which calls asked for permits, and for which callers;
+//! in which order everything was carried out, and when.
 //!
 //! Found by the ids in the commands, and by nothing else of the scripts' arguments. That a call was
-//! made, and for whom, is part of the history. Order and times are hints: one that is wrong, or
-//! missing, costs the search some time and changes no verdict.
+//! made, and for which callers, is part of the history. Order and times are hints: one that is
+//! wrong, or missing, costs the search some time and changes no verdict.
 
 use std::collections::HashMap;
 
@@ -236,7 +236,7 @@ impl<'a> Shown<'a> {
         Some(Hint::new(place, self.time(history, place)))
     }
 
-    /// Where permits were counted. Nothing tells the calls of one handle for one limiter apart: any
+    /// Where permits were counted. The calls of one handle for one limiter look alike: any
     /// of them may be that of any event.
     fn show_counts(&self, history: &History, hints: &mut [Hint]) {
         let mut alike: HashMap<String, Vec<usize>> = HashMap::new();

@@ -47,24 +47,24 @@ pub(crate) struct Event {
     pub(crate) handle: usize,
     pub(crate) what: What,
     pub(crate) begun: Moment,
-    /// None if nobody knows when it was over.
+    /// None if it is unknown when it was over.
     pub(crate) ended: Option<Moment>,
 }
 
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
 pub(crate) enum What {
-    Acquire(Acquire, Told),
+    Acquire(Acquire, Outcome),
     Settle(Receipt, u32),
     /// With its outcome, once that is known
     Manage(Name, Op, Option<OpResult>),
 }
 
-/// What a caller heard.
+/// What a caller got.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
-pub(crate) enum Told {
-    /// It did not wait for it
+pub(crate) enum Outcome {
+    /// It did not wait for an answer
     Nothing,
     Failed(Error),
     Decision {
@@ -80,11 +80,11 @@ pub(crate) enum Came {
     Awaited,
     /// Nothing was waited for
     AtOnce,
-    /// The same, while the handle's breaker was not closed: nobody is asked then, as in any outage
+    /// The same, while the breaker of its handle was not closed: no server is asked then
     LeftAlone,
 }
 
-impl Told {
+impl Outcome {
     /// Whether what was asked for may have been taken or not, and is given back by the store
     /// itself.
     fn is_open(&self) -> bool {
@@ -92,7 +92,7 @@ impl Told {
             Self::Nothing | Self::Failed(_) => true,
             Self::Decision { decision, came } => match decision.source() {
                 Source::Store | Source::Lease => false,
-                // Told because nobody answered.
+                // By policy, as no server answered.
                 Source::Cache => *came == Came::Awaited,
                 Source::Local | Source::FailurePolicy | Source::None | Source::Estimate => true,
             },
@@ -128,15 +128,15 @@ impl Tape {
     /// back of it had arrived when its handle was closed for the last time.
     pub(crate) fn cut(&self) -> (Vec<Event>, Moment, HashMap<usize, Moment>) {
         let mut events = self.events().clone();
-        let unheard: Vec<_> = events.iter().filter_map(given_back_unheard).collect();
+        let unanswered: Vec<_> = events.iter().filter_map(given_back_unanswered).collect();
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        events.extend(unheard.into_iter().flatten().map(|event| Event {
+        events.extend(unanswered.into_iter().flatten().map(|event| Event {
             ended: closed.get(&event.handle).copied(),
             ..event
         }));
         for event in &mut events {
-            if let What::Acquire(_, told) = &event.what
-                && told.is_open()
+            if let What::Acquire(_, outcome) = &event.what
+                && outcome.is_open()
             {
                 event.ended = None;
             }
@@ -144,7 +144,7 @@ impl Tape {
         (events, self.moment(), closed.clone())
     }
 
-    /// What nobody has answered yet.
+    /// What is not answered yet.
     pub(crate) fn unanswered(&self) -> String {
         let events = self.events();
         let open = events.iter().filter(|event| event.ended.is_none());
@@ -188,15 +188,15 @@ impl Tape {
 }
 
 /// What a store gives back by itself of a call whose outcome it does not know.
-fn given_back_unheard(event: &Event) -> Option<Vec<Event>> {
-    let What::Acquire(acquire, told) = &event.what else {
+fn given_back_unanswered(event: &Event) -> Option<Vec<Event>> {
+    let What::Acquire(acquire, outcome) = &event.what else {
         return None;
     };
-    let (by_itself, begun) = match told {
+    let (by_itself, begun) = match outcome {
         // Of callers that do not wait in line it is for those to say what becomes of it.
-        Told::Nothing => (acquire.max_wait.is_some(), event.ended),
+        Outcome::Nothing => (acquire.max_wait.is_some(), event.ended),
         // Before it said so.
-        told => (told.is_open(), None),
+        outcome => (outcome.is_open(), None),
     };
     let settle = |receipt: &Receipt| Event {
         handle: event.handle,
@@ -221,7 +221,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// How what is told now without waiting comes.
+    /// How an answer comes that is there without waiting.
     fn comes_at_once(&self) -> Came {
         let health = self.store.health();
         let mut nodes = health.nodes.iter();
@@ -284,13 +284,13 @@ impl Sealed for Recorder {
 
 impl AnyStore for Recording {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let asked = |acquire: &Acquire| What::Acquire(acquire.clone(), Told::Nothing);
+        let asked = |acquire: &Acquire| What::Acquire(acquire.clone(), Outcome::Nothing);
         let event = self.tape.begin(self.handle, asked(acquire));
         let before = self.comes_at_once();
         let decision = self.guarded.decide_at_once(acquire);
         match &decision {
             Some(decision) => {
-                let mut hearing = Hearing {
+                let mut entry = Entry {
                     tape: Arc::clone(&self.tape),
                     event: Some(event),
                 };
@@ -298,7 +298,7 @@ impl AnyStore for Recording {
                     Came::LeftAlone => before,
                     _ => self.comes_at_once(),
                 };
-                hearing.hear(decision, came);
+                entry.answered(decision, came);
             }
             // It has an id from here on.
             None => {
@@ -312,19 +312,19 @@ impl AnyStore for Recording {
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
         let begun = self.asked().remove(&acquire.first.id);
         let event = begun.unwrap_or_else(|| {
-            let what = What::Acquire(acquire.clone(), Told::Nothing);
+            let what = What::Acquire(acquire.clone(), Outcome::Nothing);
             self.tape.begin(self.handle, what)
         });
-        let mut hearing = Hearing {
+        let mut entry = Entry {
             tape: Arc::clone(&self.tape),
             event: Some(event),
         };
         match Arc::clone(&self.guarded).acquire(acquire) {
             Deciding::Ready(Some(decision)) => {
-                hearing.hear(&decision, self.comes_at_once());
+                entry.answered(&decision, self.comes_at_once());
                 Deciding::Ready(Some(decision))
             }
-            deciding => Deciding::Pending(Box::pin(Heard { hearing, deciding })),
+            deciding => Deciding::Pending(Box::pin(Recorded { entry, deciding })),
         }
     }
 
@@ -335,8 +335,8 @@ impl AnyStore for Recording {
         Box::pin(async move {
             let result = managing.await;
             self.tape.end(event, |what| {
-                if let (What::Manage(_, _, outcome), Ok(heard)) = (what, &result) {
-                    *outcome = Some(*heard);
+                if let (What::Manage(_, _, outcome), Ok(result)) = (what, &result) {
+                    *outcome = Some(*result);
                 }
             });
             result
@@ -363,54 +363,54 @@ impl fmt::Debug for Recording {
 
 /// A call that is being answered. The moment at which it is dropped is noted before anything
 /// follows from that: fields are dropped in their order.
-struct Heard {
-    hearing: Hearing,
+struct Recorded {
+    entry: Entry,
     deciding: Deciding,
 }
 
-impl Future for Heard {
+impl Future for Recorded {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.deciding).poll(cx);
         if let Poll::Ready(decision) = &polled {
-            self.hearing.hear(decision, Came::Awaited);
+            self.entry.answered(decision, Came::Awaited);
         }
         polled
     }
 }
 
-/// Notes what was heard, or that nobody wants to hear it any more.
-struct Hearing {
+/// Records the outcome of a call, or that its caller is gone.
+struct Entry {
     tape: Arc<Tape>,
     event: Option<usize>,
 }
 
-impl Hearing {
-    fn hear(&mut self, decision: &Result<Decision, Error>, came: Came) {
-        let told = match decision {
-            Ok(decision) => Told::Decision {
+impl Entry {
+    fn answered(&mut self, decision: &Result<Decision, Error>, came: Came) {
+        let outcome = match decision {
+            Ok(decision) => Outcome::Decision {
                 decision: decision.clone(),
                 came,
             },
-            Err(error) => Told::Failed(error.clone()),
+            Err(error) => Outcome::Failed(error.clone()),
         };
-        self.note(told);
+        self.record(outcome);
     }
 
-    fn note(&mut self, heard: Told) {
+    fn record(&mut self, found: Outcome) {
         if let Some(event) = self.event.take() {
             self.tape.end(event, |what| {
-                if let What::Acquire(_, told) = what {
-                    *told = heard;
+                if let What::Acquire(_, outcome) = what {
+                    *outcome = found;
                 }
             });
         }
     }
 }
 
-impl Drop for Hearing {
+impl Drop for Entry {
     fn drop(&mut self) {
-        self.note(Told::Nothing);
+        self.record(Outcome::Nothing);
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use super::{
-    record::{Event, Moment, Told, What},
+    record::{Event, Moment, Outcome, What},
     spec::shown,
     steps::{Answer, Asked, Of, Step, given_back, steps},
 };
@@ -18,7 +18,7 @@ pub(crate) struct History {
     pub(crate) closed: HashMap<usize, Moment>,
     pub(crate) names: Vec<Name>,
     pub(crate) clock: Counted,
-    /// For how long a refusal may be told again.
+    /// For how long a refusal may be repeated.
     pub(crate) cap: Duration,
     /// What is put in order.
     pub(crate) steps: Vec<Step>,
@@ -67,7 +67,7 @@ impl History {
     /// A step in one line, or one for each of its callers.
     pub(crate) fn step(&self, index: usize) -> String {
         match &self.steps[index].of {
-            Of::Event(event) => self.told(*event),
+            Of::Event(event) => self.shown(*event),
             Of::Call(callers) => {
                 let callers = callers.iter().map(|caller| {
                     let answer = match caller.answer {
@@ -75,8 +75,8 @@ impl History {
                         Answer::Refused => " (in vain)",
                         Answer::GivenBack => " (to be given back)",
                     };
-                    let (told, id) = (self.told(caller.event), caller.id.0[0]);
-                    format!("{told} by id {id:02x}{answer}")
+                    let (outcome, id) = (self.shown(caller.event), caller.id.0[0]);
+                    format!("{outcome} by id {id:02x}{answer}")
                 });
                 callers.collect::<Vec<_>>().join("\n    and ")
             }
@@ -84,7 +84,7 @@ impl History {
     }
 
     /// An event in one line.
-    fn told(&self, index: usize) -> String {
+    fn shown(&self, index: usize) -> String {
         let Event {
             handle,
             what,
@@ -98,20 +98,20 @@ impl History {
         let since = |moment: &Moment| format!("{} ms (#{})", moment.at() - first, moment.order);
         let ended = ended.as_ref().map_or_else(|| String::from("?"), since);
         let what = match what {
-            What::Acquire(acquire, told) => {
+            What::Acquire(acquire, outcome) => {
                 let charges = acquire.charges();
                 let charges = charges.map(|charge| (self.place(charge.name()), charge.permits));
                 let charges: Vec<_> = charges.collect();
-                let told = match told {
-                    Told::Nothing => String::from("unheard"),
-                    Told::Failed(error) => error.to_string(),
-                    Told::Decision { decision, came } => {
+                let outcome = match outcome {
+                    Outcome::Nothing => String::from("unanswered"),
+                    Outcome::Failed(error) => error.to_string(),
+                    Outcome::Decision { decision, came } => {
                         let source = decision.source();
                         format!("{}, {source:?}, {came:?}", shown(decision))
                     }
                 };
                 let (id, max_wait) = (acquire.first.id.0[0], acquire.max_wait);
-                format!("id {id:02x} takes {charges:?} {max_wait:?}: {told}")
+                format!("id {id:02x} takes {charges:?} {max_wait:?}: {outcome}")
             }
             What::Settle(receipt, keep) => {
                 let (id, permits, place) =
@@ -137,7 +137,7 @@ impl History {
         };
         let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);
         let (mut began, end) = (event.begun.order, end_of(event));
-        // The line is there while anybody waits in it.
+        // The queue is there while a caller waits in it.
         loop {
             let overlapping =
                 |other: &&Event| waits(other) && other.begun.order < began && began < end_of(other);

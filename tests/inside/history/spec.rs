@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::{
     millis,
-    record::{Came, Event, Told, What},
+    record::{Came, Event, Outcome, What},
     recorded::{Counted, History},
-    steps::{self, Answer, Of, is_told_at_once},
+    steps::{self, Answer, Of, is_repeated_at_once},
 };
 use crate::{
     algorithm::{
@@ -37,15 +37,15 @@ pub(crate) struct State {
     refusals: Vec<Refused>,
 }
 
-/// A refusal that the store told, and that may be told again.
+/// A refusal of the store, which may be repeated from memory.
 #[derive(Clone, Debug, PartialEq)]
 struct Refused {
     /// Which event it was.
     event: usize,
     /// When it was decided.
     at: i64,
-    /// In the order of the history, when its process has heard of something of its own that makes
-    /// it old.
+    /// In the order of the history, when its process has learned of something of its own that
+    /// makes it old.
     old_from: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ struct Refused {
 pub(crate) enum Taken {
     /// At a time, by the clock that counts
     At(i64),
-    /// Not at all: nobody has heard that it was
+    /// Not at all: no caller knows that it was
     Never,
 }
 
@@ -85,7 +85,7 @@ impl State {
             Of::Call(callers) => after.call(history, callers, now)?,
             Of::Event(event) => after.event(history, *event, now)?,
         }
-        if !matches!(step.of, Of::Event(event) if is_told_at_once(&history.events[event])) {
+        if !matches!(step.of, Of::Event(event) if is_repeated_at_once(&history.events[event])) {
             after.now = after.now.max(now);
         }
         Ok(after)
@@ -94,14 +94,14 @@ impl State {
     fn event(&mut self, history: &History, index: usize, now: i64) -> Result<(), String> {
         let event = &history.events[index];
         match &event.what {
-            What::Acquire(acquire, told) => match told {
-                Told::Decision { decision, came } if decision.source() == Source::Cache => {
-                    self.told_again(history, event, acquire, decision, *came)
+            What::Acquire(acquire, outcome) => match outcome {
+                Outcome::Decision { decision, came } if decision.source() == Source::Cache => {
+                    self.repeated(history, event, acquire, decision, *came)
                 }
                 _ => {
                     self.refused_in_line(history, index, acquire, now)?;
-                    // Of the first in line, whose wait counts nobody else's.
-                    if let Told::Decision { decision, .. } = told
+                    // Of the first in line, whose wait counts no others.
+                    if let Outcome::Decision { decision, .. } = outcome
                         && let Decision::Deny(refusal) = decision
                         && decision.source() == Source::Store
                         && !refusal.behind
@@ -140,7 +140,7 @@ impl State {
     }
 
     /// A call answers each of its callers as the bare store answers a call for as many, also those
-    /// who hear of it later.
+    /// that get it later.
     fn call(
         &mut self,
         history: &History,
@@ -148,24 +148,24 @@ impl State {
         now: i64,
     ) -> Result<(), String> {
         let asked = |caller: &steps::Caller| match &history.events[caller.event].what {
-            What::Acquire(acquire, told) => {
+            What::Acquire(acquire, outcome) => {
                 let mut acquire = acquire.clone();
                 acquire.identify(caller.id);
-                Some((acquire, told))
+                Some((acquire, outcome))
             }
             What::Settle(..) | What::Manage(..) => None,
         };
         let asked: Vec<_> = callers.iter().filter_map(asked).collect();
         let acquires: Vec<_> = asked.iter().map(|(acquire, _)| acquire).collect();
         let would = self.would_answer(history, &acquires, now)?;
-        for ((caller, (_, told)), would) in callers.iter().zip(asked).zip(would) {
+        for ((caller, (_, outcome)), would) in callers.iter().zip(asked).zip(would) {
             if caller.answer == Answer::Refused {
                 if would.is_allowed() {
                     return Err(format!("at {now}: granted, and asked for again"));
                 }
             } else if caller.answer == Answer::GivenBack {
                 // No caller returns it.
-            } else if let Told::Decision { decision, .. } = told
+            } else if let Outcome::Decision { decision, .. } = outcome
                 && decision.source() == Source::Store
             {
                 is_alike(decision, &would).map_err(|why| format!("at {now}: {why}"))?;
@@ -189,7 +189,7 @@ impl State {
         now: i64,
     ) -> Result<Vec<Decision>, String> {
         let Some(first) = acquires.first() else {
-            return Err(String::from("a call for nobody"));
+            return Err(String::from("a call without callers"));
         };
         let run: Vec<_> = acquires.iter().copied().cloned().collect();
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
@@ -216,7 +216,7 @@ impl State {
 
     /// Who waits in line is refused where the bare store refuses it; or, without asking, where
     /// there is no room for it and those who may stand before it, or if another process has made
-    /// room since somebody waits, of which a line does not hear.
+    /// room since a caller waits, which a queue does not see.
     fn refused_in_line(
         &self,
         history: &History,
@@ -248,10 +248,10 @@ impl State {
         ))
     }
 
-    /// L4: a refusal is told again until there can be room, for the cap at most while the store is
-    /// asked, and never once its process has heard of something of its own that made room; and what
-    /// it tells is never later than what was told first.
-    fn told_again(
+    /// L4: a refusal is repeated until there can be room, for the cap at most while the store is
+    /// asked, and never once its process has learned of something of its own that made room; and
+    /// what it announces is never later than what was announced first.
+    fn repeated(
         &self,
         history: &History,
         event: &Event,
@@ -260,19 +260,19 @@ impl State {
         came: Came,
     ) -> Result<(), String> {
         let Decision::Deny(refusal) = decision else {
-            return Err(String::from("only refusals are told again"));
+            return Err(String::from("only refusals are repeated"));
         };
         let cap = millis(history.cap);
-        let told_at = event.begun;
-        let mut why = String::from("nothing like it was told before");
+        let asked_at = event.begun;
+        let mut why = String::from("nothing like it was refused before");
         for known in &self.refusals {
-            let (first, heard) = match &history.events[known.event] {
+            let (first, ended) = match &history.events[known.event] {
                 Event {
                     handle,
-                    what: What::Acquire(first, Told::Decision { decision, .. }),
-                    ended: Some(heard),
+                    what: What::Acquire(first, Outcome::Decision { decision, .. }),
+                    ended: Some(ended),
                     ..
-                } if *handle == event.handle && is_same(first, acquire) => (decision, heard),
+                } if *handle == event.handle && is_same(first, acquire) => (decision, ended),
                 _ => continue,
             };
             let Decision::Deny(first) = first else {
@@ -280,21 +280,21 @@ impl State {
             };
             let over = first.retry_after().map(|wait| known.at + millis(wait));
             // As it was announced first.
-            let latest = first.retry_after().map(|wait| heard.clock + wait);
+            let latest = first.retry_after().map(|wait| ended.clock + wait);
             let announced = refusal.retry_after();
             let ended = event.ended.unwrap_or(history.end);
-            if known.old_from.is_some_and(|old| old <= told_at.order) {
+            if known.old_from.is_some_and(|old| old <= asked_at.order) {
                 why = format!("{known:?} was old");
-            } else if over.is_some_and(|over| over <= told_at.at()) {
+            } else if over.is_some_and(|over| over <= asked_at.at()) {
                 why = format!("{known:?} was over at {over:?}");
-            } else if came == Came::AtOnce && told_at.at() > known.at + cap + 1 {
-                why = format!("{known:?} was told for longer than {cap} ms");
+            } else if came == Came::AtOnce && asked_at.at() > known.at + cap + 1 {
+                why = format!("{known:?} was repeated for longer than {cap} ms");
             } else if waits_for(acquire, announced) {
                 why = format!("it waits as long as {known:?} says");
             } else if refusal.kind() != first.kind() || announced.is_some() != latest.is_some() {
                 why = format!("{known:?} was another");
             } else if let (Some(announced), Some(latest)) = (announced, latest)
-                && told_at.clock + announced > latest
+                && asked_at.clock + announced > latest
             {
                 why = format!("{known:?} was announced for an earlier time");
             } else if let (Some(announced), Some(over)) = (announced, over)
@@ -308,9 +308,9 @@ impl State {
         Err(why)
     }
 
-    /// A process makes room, and knows of it when it has heard the end of it.
+    /// A process makes room, and knows of it when its call is over.
     fn ages(&mut self, history: &History, by: &Event, name: &Name) {
-        let Some(heard) = by.ended else {
+        let Some(ended) = by.ended else {
             return;
         };
         for known in &mut self.refusals {
@@ -322,7 +322,7 @@ impl State {
                 known.old_from = Some(
                     known
                         .old_from
-                        .map_or(heard.order, |old| old.min(heard.order)),
+                        .map_or(ended.order, |old| old.min(ended.order)),
                 );
             }
         }
@@ -352,12 +352,13 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<OpResult, String> 
     })
 }
 
-/// Whether the answer is the same, with all that is told of each limit; or what it would have been.
-fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
-    let same_answer = match (told, would) {
+/// Whether the answer is the same, with all that it shows of each limit; or what it would have
+/// been.
+fn is_alike(answered: &Decision, would: &Decision) -> Result<(), String> {
+    let same_answer = match (answered, would) {
         (Decision::Allow(_), Decision::Allow(_)) => true,
-        (Decision::Deny(told), Decision::Deny(would)) => {
-            told.kind() == would.kind() && told.retry_after() == would.retry_after()
+        (Decision::Deny(answered), Decision::Deny(would)) => {
+            answered.kind() == would.kind() && answered.retry_after() == would.retry_after()
         }
         _ => false,
     };
@@ -375,11 +376,11 @@ fn is_alike(told: &Decision, would: &Decision) -> Result<(), String> {
         (name, state.permits, state.remaining, state.refused, times)
     };
     let counts = |decision: &Decision| decision.states().iter().map(count).collect::<Vec<_>>();
-    let (told, would) = (counts(told), counts(would));
-    if told == would {
+    let (answered, would) = (counts(answered), counts(would));
+    if answered == would {
         Ok(())
     } else {
-        Err(format!("{told:?} and not {would:?}"))
+        Err(format!("{answered:?} and not {would:?}"))
     }
 }
 

@@ -1,14 +1,14 @@
-//! What has a place in the order of a history: whatever was asked or told by itself, and each call
+//! What has a place in the order of a history: whatever has no call for permits, and each call
 //! that asked the store for permits, for all of its callers at once.
 //!
-//! Who shared a call is seen at the server, and is a part of the history as what they heard is:
-//! they hear what the call has left for all of them. So is a call that told nobody anything: one
+//! Which callers shared a call is seen at the server, and is a part of the history as their answers
+//! are: they get what the call has left for all of them. So is a call without an answer: one
 //! that waits is asked for again and again, and each time what has expired is removed, by the limit
 //! that stands then.
 
 use std::{collections::HashMap, ops::RangeInclusive};
 
-use super::record::{Came, Event, Moment, Told, What};
+use super::record::{Came, Event, Moment, Outcome, What};
 use crate::{
     decision::{Decision, RefusalKind, Source},
     receipt::{PermitId, Receipt},
@@ -20,22 +20,22 @@ pub(crate) struct Step {
     pub(crate) of: Of,
     /// Between these it was carried out, by the order that all threads share.
     pub(crate) begun: u64,
-    /// None if nobody knows
+    /// None if it is unknown
     pub(crate) ended: Option<u64>,
     /// And between these, by the clock that counts, in ms.
     pub(crate) times: RangeInclusive<i64>,
-    /// What is carried out before it, whoever hears of it: one connection carries both, in the
+    /// What is carried out before it, whichever is answered: one connection carries both, in the
     /// order in which they were sent.
     pub(crate) before: Vec<usize>,
-    /// Whether nobody has heard or seen that it was carried out.
+    /// Whether there is no sign that it was carried out.
     pub(crate) may_be_skipped: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum Of {
-    /// What was asked or told by itself
+    /// An event without a call for permits
     Event(usize),
-    /// A call, with those whom it was for in the order in which they came
+    /// A call, with its callers in the order in which they came
     Call(Vec<Caller>),
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<
         let earlier = calls[..place].iter();
         let of_same = |(event, _): &Asked| of_all.contains(event);
         let earlier = earlier.map(|(earlier, _)| earlier.iter().any(of_same));
-        let unheard = call.iter().all(|(event, _)| events[*event].ended.is_none());
+        let unanswered = call.iter().all(|(event, _)| events[*event].ended.is_none());
         // What is given back may be taken when its caller has returned.
         let waited_for = callers
             .iter()
@@ -115,22 +115,22 @@ pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<
                 .zip(earlier)
                 .filter_map(|(place, same)| same.then_some(place))
                 .collect(),
-            may_be_skipped: unheard && !seen,
+            may_be_skipped: unanswered && !seen,
             ..Step::new(Of::Call(callers), &of_all, &waited_for, events, end)
         });
     }
     for (event, recorded) in events.iter().enumerate() {
         let before = match &recorded.what {
-            What::Acquire(..) if !is_told_by_itself(recorded) => continue,
+            What::Acquire(..) if !is_of_no_call(recorded) => continue,
             // Nothing is sent.
             What::Settle(receipt, keep) if *keep == receipt.permits => continue,
             What::Settle(receipt, _) => last_calls.get(&receipt.id),
             What::Acquire(..) | What::Manage(..) => None,
         };
-        let unheard = matches!(&recorded.what, What::Manage(_, _, None));
+        let unanswered = matches!(&recorded.what, What::Manage(_, _, None));
         steps.push(Step {
             before: before.into_iter().copied().collect(),
-            may_be_skipped: unheard,
+            may_be_skipped: unanswered,
             ..Step::new(Of::Event(event), &[event], &[event], events, end)
         });
     }
@@ -157,7 +157,7 @@ fn ids_of(events: &[Event], calls: &[Vec<Asked>]) -> HashMap<usize, Vec<PermitId
 
 /// The id by which it is decided what an event returns: that of its grant, or the last one.
 fn decides(event: &Event, ids: &[PermitId]) -> PermitId {
-    if let What::Acquire(_, Told::Decision { decision, .. }) = &event.what
+    if let What::Acquire(_, Outcome::Decision { decision, .. }) = &event.what
         && let Decision::Allow(grant) = decision
         && let Some(receipt) = grant.receipts().first()
     {
@@ -227,35 +227,34 @@ impl Step {
 /// Whether the store may have been asked for it, and have said what became of it.
 fn is_for_a_call(event: &Event) -> bool {
     match &event.what {
-        What::Acquire(..) => event.ended.is_none() || !is_told_by_itself(event),
+        What::Acquire(..) => event.ended.is_none() || !is_of_no_call(event),
         What::Settle(..) | What::Manage(..) => false,
     }
 }
 
-/// Whether it was told something that is no call's answer to it.
-fn is_told_by_itself(event: &Event) -> bool {
-    is_told_again(event) || is_refused_in_line(event)
+/// Whether its answer is that of no call.
+fn is_of_no_call(event: &Event) -> bool {
+    is_repeated(event) || is_refused_in_line(event)
 }
 
-fn is_told_again(event: &Event) -> bool {
+fn is_repeated(event: &Event) -> bool {
     matches!(
         &event.what,
-        What::Acquire(_, Told::Decision { decision, .. }) if decision.source() == Source::Cache
+        What::Acquire(_, Outcome::Decision { decision, .. }) if decision.source() == Source::Cache
     )
 }
 
 /// Whether it is a refusal from memory, for which nothing was waited for.
-pub(crate) fn is_told_at_once(event: &Event) -> bool {
-    let awaited =
-        |told: &Told| matches!(told, Told::Decision { came, .. } if *came == Came::Awaited);
-    matches!(&event.what, What::Acquire(_, told) if !awaited(told)) && is_told_again(event)
+pub(crate) fn is_repeated_at_once(event: &Event) -> bool {
+    let awaited = |outcome: &Outcome| matches!(outcome, Outcome::Decision { came, .. } if *came == Came::Awaited);
+    matches!(&event.what, What::Acquire(_, outcome) if !awaited(outcome)) && is_repeated(event)
 }
 
 /// Whether it waited, and was refused: by those before it as well as by the store.
 fn is_refused_in_line(event: &Event) -> bool {
     let What::Acquire(
         acquire,
-        Told::Decision {
+        Outcome::Decision {
             decision: Decision::Deny(refusal),
             ..
         },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     check::{Verdict, check},
-    record::{Came, Event, Moment, Told, What},
+    record::{Came, Event, Moment, Outcome, What},
     recorded::{Counted, History},
     steps,
 };
@@ -24,12 +24,12 @@ pub(super) const RATE: u64 = 2;
 pub(super) const INTERVAL: i64 = 1000;
 pub(super) const CAP: i64 = 100;
 
-/// A history of one limiter of two permits a second, which nobody has taken yet.
+/// A history of one limiter of two permits a second, none of which is taken yet.
 pub(super) struct Tale {
     pub(super) events: Vec<Event>,
     /// The calls that were seen, by the events that each was for.
     calls: Vec<Vec<steps::Asked>>,
-    /// The order of what is told next, and of its end.
+    /// The order of the next event, and of its end.
     order: u64,
     /// When all that was given back had arrived, if not at the end only.
     closed: Option<Moment>,
@@ -63,7 +63,7 @@ impl Tale {
         }
     }
 
-    /// Something that begins and is over then, after all that was told before.
+    /// Something that begins and is over then, after all events before it.
     pub(super) fn add(&mut self, handle: usize, at: i64, what: What) -> usize {
         let (begun, ended) = (self.moment(at), self.moment(at));
         self.events.push(Event {
@@ -84,11 +84,11 @@ impl Tale {
             wants_remaining: true,
             ..Acquire::of([charge], false)
         };
-        let event = self.add(handle, at, What::Acquire(acquire, Told::Nothing));
+        let event = self.add(handle, at, What::Acquire(acquire, Outcome::Nothing));
         Asked { tale: self, event }
     }
 
-    /// Gives back what was taken then, and hears at once that it has arrived.
+    /// Gives back what was taken then, which arrives at once.
     pub(super) fn give_back(&mut self, handle: usize, at: i64, of: usize) -> usize {
         let What::Acquire(acquire, _) = &self.events[of].what else {
             panic!("nothing was taken");
@@ -131,7 +131,7 @@ impl Tale {
         self.count(1, left);
     }
 
-    /// Has it begin, or end, beside the event that was told before it.
+    /// Has it begin, or end, beside the event before it.
     pub(super) fn overlap(&mut self, event: usize) {
         self.events[event].begun.order -= 25;
     }
@@ -186,8 +186,8 @@ impl Asked<'_> {
     pub(super) fn granted_by(self, later: u8, left: u64) -> usize {
         let at = self.tale.events[self.event].begun.at();
         let granted = self.tale.events.iter().filter(|event| {
-            let granted = |told: &Told| matches!(told, Told::Decision { decision, .. } if decision.is_allowed());
-            matches!(&event.what, What::Acquire(_, told) if granted(told))
+            let granted = |outcome: &Outcome| matches!(outcome, Outcome::Decision { decision, .. } if decision.is_allowed());
+            matches!(&event.what, What::Acquire(_, outcome) if granted(outcome))
         });
         let counting = granted
             .map(|event| event.begun.at())
@@ -205,31 +205,31 @@ impl Asked<'_> {
             ..acquire.first.receipt()
         };
         let grant = Grant::new(limits, List::from([receipt]), Source::Store);
-        self.told(Decision::Allow(grant), Came::Awaited)
+        self.answered(Decision::Allow(grant), Came::Awaited)
     }
 
     /// By the store; all are free `reset` later.
     pub(super) fn refused(self, wait: i64, left: u64, reset: i64) -> usize {
-        self.told(refusal(wait, left, reset, Source::Store), Came::Awaited)
+        self.answered(refusal(wait, left, reset, Source::Store), Came::Awaited)
     }
 
-    pub(super) fn told_again(self, wait: i64) -> usize {
-        self.told(refusal(wait, 0, wait, Source::Cache), Came::AtOnce)
+    pub(super) fn repeated(self, wait: i64) -> usize {
+        self.answered(refusal(wait, 0, wait, Source::Cache), Came::AtOnce)
     }
 
-    pub(super) fn told_again_in_an_outage(self, wait: i64) -> usize {
-        self.told(refusal(wait, 0, wait, Source::Cache), Came::LeftAlone)
+    pub(super) fn repeated_in_an_outage(self, wait: i64) -> usize {
+        self.answered(refusal(wait, 0, wait, Source::Cache), Came::LeftAlone)
     }
 
-    /// Nobody knows what becomes of it.
+    /// It is unknown what becomes of it.
     pub(super) fn dropped(self) -> usize {
         self.tale.events[self.event].ended = None;
         self.event
     }
 
-    pub(super) fn told(self, decision: Decision, came: Came) -> usize {
-        if let What::Acquire(_, told) = &mut self.tale.events[self.event].what {
-            *told = Told::Decision { decision, came };
+    pub(super) fn answered(self, decision: Decision, came: Came) -> usize {
+        if let What::Acquire(_, outcome) = &mut self.tale.events[self.event].what {
+            *outcome = Outcome::Decision { decision, came };
         }
         self.event
     }

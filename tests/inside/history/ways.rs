@@ -4,7 +4,7 @@
 use super::{
     recorded::{Counted, History},
     spec::Taken,
-    steps::{Of, is_told_at_once},
+    steps::{Of, is_repeated_at_once},
 };
 
 /// Ways to take steps, the likeliest first. There can be very many, and few are looked at.
@@ -17,15 +17,15 @@ pub(crate) struct Hint {
     /// Its place in the server's own order
     place: Option<usize>,
     time: Time,
-    /// The steps, if there are several, that places like this one belong to, nobody knows which to
-    /// which
+    /// The steps, if there are several, that places like this one belong to, in an unknown
+    /// order
     shared_by: Vec<usize>,
 }
 
 /// When a step was carried out, by the clock that counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Time {
-    /// Nobody knows. Not before the next step of which the time is known, as a guess
+    /// Unknown. Not before the next step of which the time is known, as a guess
     #[default]
     Unknown,
     Exactly(i64),
@@ -103,7 +103,7 @@ impl<'a> Guide<'a> {
         let possible = &self.history.steps[step];
         let (earliest, ended) = (*possible.times.start(), *possible.times.end());
         if let Of::Event(event) = possible.of
-            && is_told_at_once(&self.history.events[event])
+            && is_repeated_at_once(&self.history.events[event])
         {
             // The store has no part in it, whatever the time is there.
             return Box::new(std::iter::once((step, Taken::At(earliest))));

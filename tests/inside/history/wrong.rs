@@ -71,7 +71,7 @@ fn refusals() {
 }
 
 #[test]
-fn what_is_told_of_each_limit() {
+fn what_an_answer_shows_of_each_limit() {
     for left in [0, 2] {
         let mut tale = Tale::new();
         tale.ask(0, 0, 1).granted(left);
@@ -86,7 +86,7 @@ fn what_is_told_of_each_limit() {
 }
 
 #[test]
-fn those_who_share_a_call_hear_what_it_has_left_for_all() {
+fn callers_of_one_call_get_what_it_has_left_for_all() {
     for (first, second, is_shared, is_legal) in [
         (0, 0, true, true),
         (1, 0, true, false),
@@ -104,7 +104,7 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
         }
         tale.is(is_legal, "and not");
     }
-    // One who waits closes the line to those behind it who wait, too, and to nobody else.
+    // A caller that waits closes the queue to those behind it that wait, too, and to no others.
     for (waits, is_legal) in [(false, true), (true, false)] {
         let mut tale = Tale::new();
         tale.ask(0, 0, 1).granted(1);
@@ -135,10 +135,10 @@ fn those_who_share_a_call_hear_what_it_has_left_for_all() {
 }
 
 #[test]
-fn refusals_that_are_told_again() {
+fn refusals_that_are_repeated() {
     let again = |at, wait| {
         let (mut tale, _) = spent();
-        tale.ask(0, at, 1).told_again(wait);
+        tale.ask(0, at, 1).repeated(wait);
         tale
     };
     again(10, 990).passes();
@@ -148,10 +148,10 @@ fn refusals_that_are_told_again() {
     again(50, 949).fails("was not over then");
     again(112, 888).fails("for longer than 100 ms");
 
-    // While nobody is asked, until it is over.
+    // While the store is not asked, until it is over.
     let in_an_outage = |at, wait| {
         let (mut tale, _) = spent();
-        tale.ask(0, at, 1).told_again_in_an_outage(wait);
+        tale.ask(0, at, 1).repeated_in_an_outage(wait);
         tale
     };
     in_an_outage(112, 888).passes();
@@ -161,7 +161,7 @@ fn refusals_that_are_told_again() {
     let late = |at| {
         let (mut tale, _) = spent();
         tale.ask(0, 950, 1).refused(50, 0, 50);
-        tale.ask(0, at, 1).told_again(1000 - at);
+        tale.ask(0, at, 1).repeated(1000 - at);
         tale
     };
     late(999).passes();
@@ -171,14 +171,14 @@ fn refusals_that_are_told_again() {
     for (longest, is_legal) in [(1, true), (979, true), (980, false), (5000, false)] {
         let (mut tale, _) = spent();
         let longest = Duration::from_millis(longest);
-        tale.ask(0, 20, 1).waits_for(longest).told_again(980);
+        tale.ask(0, 20, 1).waits_for(longest).repeated(980);
         tale.is(is_legal, "it waits as long as");
     }
 
     // Of another question, or to another process.
     for (handle, permits) in [(0, 2), (1, 1)] {
         let (mut tale, _) = spent();
-        tale.ask(handle, 20, permits).told_again(980);
+        tale.ask(handle, 20, permits).repeated(980);
         tale.fails("nothing like it");
     }
 }
@@ -188,38 +188,38 @@ fn a_process_knows_of_its_own() {
     for (by, is_legal) in [(0, false), (1, true)] {
         let (mut tale, last) = spent();
         tale.give_back(by, 20, last);
-        tale.ask(0, 30, 1).told_again(970);
+        tale.ask(0, 30, 1).repeated(970);
         tale.is(is_legal, "was old");
 
         let (mut tale, _) = spent();
         let limit = Limit::new(9, Duration::from_secs(1));
         tale.set_rate(by, 20, limit, false);
-        tale.ask(0, 30, 1).told_again(970);
+        tale.ask(0, 30, 1).repeated(970);
         tale.is(is_legal, "was old");
     }
     // Not yet while it is on its way.
     let (mut tale, last) = spent();
     let back = tale.give_back(0, 20, last);
     tale.events[back].ended = None;
-    tale.ask(0, 30, 1).told_again(970);
+    tale.ask(0, 30, 1).repeated(970);
     tale.passes();
-    // It was refused while that was on its way, and is told again when it has arrived.
+    // It was refused while that was on its way, and is repeated when it has arrived.
     let (mut tale, last) = spent();
     let back = tale.give_back(0, 20, last);
     let refused = tale.ask(0, 20, 2).refused(980, 0, 980);
     tale.events[back].ended = tale.events[refused].ended;
     tale.overlap(refused);
-    tale.ask(0, 30, 2).told_again(970);
+    tale.ask(0, 30, 2).repeated(970);
     tale.fails("was old");
 }
 
-/// The bare store has nothing that is told again.
+/// The bare store repeats nothing from memory.
 #[test]
-fn a_grant_is_never_told_again() {
+fn a_grant_is_never_repeated() {
     let mut tale = Tale::new();
     let asked = tale.ask(0, 0, 1);
     let grant = Grant::new(List::new(), List::new(), Source::Cache);
-    asked.told(Decision::Allow(grant), Came::AtOnce);
+    asked.answered(Decision::Allow(grant), Came::AtOnce);
     tale.fails("only refusals");
 }
 
@@ -264,7 +264,7 @@ fn who_waits_is_refused_where_others_wait_before_it() {
     alone(false).fails("with 0 before it");
 }
 
-/// What has expired under the old limit is in use again under the new one, unless somebody came in
+/// What has expired under the old limit is in use again under the new one, unless a caller came in
 /// between, if only in vain.
 #[test]
 fn a_call_in_vain_removes_what_has_expired() {

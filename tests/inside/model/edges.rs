@@ -137,10 +137,10 @@ fn a_number_that_is_spelled_otherwise_is_one() {
     }
 }
 
-// One that cannot be granted any more closes no line: whoever waits behind it would be told that it
-// was granted, and nothing taken for it.
+// A caller that can never be granted holds up no queue: the one behind it would get a grant for
+// which nothing was taken.
 #[test]
-fn who_comes_again_for_more_than_the_rate_closes_no_line() {
+fn a_caller_that_comes_again_for_more_than_the_rate_holds_up_no_queue() {
     let mut pair = Pair::with_rate(5);
     pair.acquire(5, How::EXACT).unwrap();
     let again = pair.sent[0];

@@ -62,8 +62,8 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());
     let eval = calling("EVAL", &text, &command);
     let reply: Value = eval.query(pair.connection()).unwrap();
-    let told = wire::reply::second(&reply).unwrap_err().kind();
-    assert_eq!(told, ErrorKind::ForeignState);
+    let kind = wire::reply::second(&reply).unwrap_err().kind();
+    assert_eq!(kind, ErrorKind::ForeignState);
     assert_eq!(pair.raw(), before);
 }
 

@@ -156,8 +156,8 @@ impl Kind for Limiter {
         let expected = if keep > sent.permits {
             settle(end)
         } else if (4..100).contains(&apart) {
-            // A window that was ended by hand, and another soon after: these two cannot be told
-            // apart here.
+            // A window that was ended by hand, and another soon after: here they look
+            // alike.
             return;
         } else if apart < 4 {
             settle(live.unwrap_or(end))

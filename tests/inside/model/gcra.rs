@@ -166,7 +166,7 @@ impl Kind for Model {
             LimitSource::Store | LimitSource::StoreOrInit(_) => pair.model.of_hash(),
         };
         let expected = decide(&mut limiter, terms, &acquires, pair.instant(now));
-        let told = |answer: &Answer| Answer {
+        let shown = |answer: &Answer| Answer {
             // A rule's limit is kept nowhere until something is taken.
             changed: match answer.changed {
                 Changed::Created if of_code(how.limit) => Changed::Nothing,
@@ -175,7 +175,7 @@ impl Kind for Model {
             taken: answer.taken.filter(|_| answer.verdict == Verdict::Granted),
             ..*answer
         };
-        let all = |answers: &Vec<Answer>| answers.iter().map(told).collect::<Vec<_>>();
+        let all = |answers: &Vec<Answer>| answers.iter().map(shown).collect::<Vec<_>>();
         assert_eq!(answers.as_ref().map(all), expected.as_ref().map(all));
         pair.model.adopt(&limiter, how.limit);
         for (answer, (sent, _)) in answers.iter().flatten().zip(run) {

@@ -25,8 +25,7 @@ pub(crate) enum Step {
         which: Index,
         whose: Whose,
     },
-    /// Several callers at once, some of whom wait in line; the last, if it does not, may be scored
-    /// ahead
+    /// Several callers at once, of which some wait; the last, if it does not, may be scored ahead
     Run {
         callers: [(u32, bool); 4],
         lead: i64,

@@ -299,8 +299,8 @@ fn a_key_that_is_no_log_changes_nothing() {
     assert_eq!(first.raw(), before);
 }
 
-/// Whoever is refused by one limiter leaves the others' room to those behind it, and is told how
-/// they are after that.
+/// A caller that one limiter refuses leaves the others' room to those behind it, and its answer
+/// shows them after that.
 #[test]
 fn room_that_a_later_caller_takes_is_none() {
     let mut stage = Stage::new(RateType::Overall, Clock::Given(START));
@@ -327,14 +327,14 @@ fn room_that_a_later_caller_takes_is_none() {
         callers: callers.into(),
     };
     let answers = stage.send(&list).unwrap();
-    let told: Vec<_> = answers
+    let answered: Vec<_> = answers
         .iter()
         .map(|answer| (answer.verdict, answer.wait))
         .collect();
     let (granted, refused) = (Verdict::Granted, Verdict::Refused);
     // The first limiter is asked for both of its permits, the later of which is taken now.
     assert_eq!(
-        told,
+        answered,
         [(refused, 1000), (refused, 1000), (granted, 0), (granted, 0)]
     );
 }

@@ -179,7 +179,7 @@ impl Pair {
         answers.map(|answers| answers[0])
     }
 
-    /// What callers are told, by whichever script.
+    /// The answers to callers, by whichever script.
     fn read(
         &self,
         reply: &Value,
@@ -296,8 +296,8 @@ impl Pair {
         how: How,
         within: RangeInclusive<i64>,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let told = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
-        let within = if told == 0 { within } else { told..=told };
+        let stated = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
+        let within = if stated == 0 { within } else { stated..=stated };
         let (terms, acquires) = (self.terms(how), self.acquires(run, how));
         let (state, before) = (self.state(), self.model.clone());
         let until = *within.end();
@@ -306,7 +306,7 @@ impl Pair {
             let instant = self.instant(now);
             let mut expected = decide(&mut self.model, terms, &acquires, instant);
             for answer in expected.iter_mut().flatten() {
-                answer.now = Now::millis(answer.now.tick.min(told));
+                answer.now = Now::millis(answer.now.tick.min(stated));
             }
             if now == until || (&replied, &state) == (&expected, &self.modelled()) {
                 assert_eq!(replied, expected, "{terms:?} {run:?}");

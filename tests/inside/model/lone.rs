@@ -1,4 +1,4 @@
-//! A lone caller: entries that are not looked at, and what is told briefly.
+//! A lone caller: entries that are not looked at, and brief replies.
 
 use redis::Value;
 
@@ -62,7 +62,7 @@ fn a_call_of_a_batch_leaves_no_callers_to_the_next() {
 }
 
 #[test]
-fn what_is_usual_is_told_in_one_number_or_three() {
+fn the_usual_reply_is_one_number_or_two() {
     // The first call finds no value, which is not usual.
     let mut pair = taken(1);
     for left in (0..4).rev() {
@@ -71,11 +71,11 @@ fn what_is_usual_is_told_in_one_number_or_three() {
         let (reply, answer) = replied(&mut pair, sent, how);
         // The first of all was 10 ms before the second, and the others followed 100 ms apart.
         let next = if exact { 990 - 100 * (3 - left) } else { 0 };
-        let told = match exact {
+        let brief = match exact {
             true => Value::BulkString(format!("{left} {next}").into_bytes()),
             false => Value::Int(left),
         };
-        assert_eq!(reply, told);
+        assert_eq!(reply, brief);
         assert_eq!((answer.remaining, answer.reset), (left, 1000));
         assert_eq!(answer.next, next);
         assert_eq!((answer.rate, answer.interval), (5, 1000));
@@ -94,7 +94,7 @@ fn what_is_usual_is_told_in_one_number_or_three() {
 
 // What one number cannot tell.
 #[test]
-fn what_is_not_usual_is_told_in_full() {
+fn an_unusual_reply_is_long() {
     let long = |reply: &Value| matches!(reply, Value::BulkString(text) if text.starts_with(b"1 "));
     // Refused, though some is left.
     let mut pair = taken(3);
@@ -130,7 +130,7 @@ fn what_is_not_usual_is_told_in_full() {
 }
 
 #[test]
-fn a_brief_reply_to_who_brought_no_limit_is_an_error() {
+fn a_brief_reply_to_a_caller_without_a_limit_is_an_error() {
     let pair = taken(0);
     let limit = pair.limit(5, 1000);
     for limit in [LimitSource::Store, LimitSource::StoreOrInit(limit)] {

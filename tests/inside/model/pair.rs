@@ -371,7 +371,7 @@ impl<K: Kind> Pair<K> {
         }
     }
 
-    /// Callers of one call, none of whom waits in line.
+    /// Callers of one call, none of which waits.
     pub(crate) fn unsent_run<const N: usize>(&mut self, permits: [u32; N]) -> [(Sent, bool); N] {
         permits.map(|permits| (self.unsent(permits), false))
     }

@@ -52,7 +52,7 @@ pub(crate) fn settle(
         return Ok(0);
     }
     if pair.name.slots().is_none() {
-        // Whoever has such a receipt notes in slots.
+        // Callers with such a receipt count in slots.
         Limiter::note_in(pair, Some(10));
     }
     let id = pair.new_id();
@@ -86,7 +86,7 @@ fn callers_of_one_call_are_one_entry() {
     let run = [(1, false), (9, true), (3, false), (4, true)];
     let run = run.map(|(permits, waits)| (pair.unsent(permits), waits));
     let answers = pair.send_run(&run, How::STORED).unwrap();
-    // Nobody finds room behind them before the slot has expired.
+    // There is no room behind them before the slot has expired.
     let waits: Vec<_> = answers.iter().map(|answer| answer.wait).collect();
     assert_eq!(waits, [0, 0, 1007, 1007]);
     let granted = answers
@@ -107,7 +107,7 @@ fn a_limiter_that_is_never_exhausted_keeps_as_many_entries_as_slots() {
     assert!(log(&pair).len() > 50);
 }
 
-/// A slot's entry that somebody set back to another score.
+/// A slot's entry that was set back to another score.
 pub(crate) fn plant_stray(pair: &mut Pair, end: i64, permits: u32, score: i64) {
     let mut id = *b"slot:\0\0\0\0\0\0\0\0\0\0\0";
     id[8..].copy_from_slice(&end.to_be_bytes());

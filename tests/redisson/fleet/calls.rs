@@ -9,8 +9,7 @@ use std::{
 use crate::{
     feed::{Feed, Seen},
     ours::Ask,
-    receipts::permits_of,
-    support::windows,
+    support::{permits_of, windows},
 };
 
 /// One call as the server executed it.
@@ -64,7 +63,7 @@ impl Figures {
             let side = usize::from(!call.java);
             for (score, member) in &call.granted {
                 figures.granted[side].0 += 1;
-                figures.granted[side].1 += permits_of(member);
+                figures.granted[side].1 += i64::from(permits_of(member));
                 figures.lag[side] = figures.lag[side].max(call.arrived - score * 1000);
             }
         }
@@ -77,7 +76,7 @@ pub(super) fn fullest(calls: &[Call], length: i64) -> i64 {
     let granted = |call: &Call| {
         call.granted
             .iter()
-            .map(|(_, it)| permits_of(it))
+            .map(|(_, it)| i64::from(permits_of(it)))
             .sum::<i64>()
     };
     let arrivals = calls.iter().map(|call| (call.arrived, granted(call)));

@@ -2,9 +2,9 @@
 
 use super::{
     monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
-    world::member, world::member_with, world::permits_of, world::redis, world::store,
+    world::member, world::member_with, world::redis, world::store,
 };
-use crate::scene::*;
+use crate::{scene::*, support::permits_of};
 
 /// One grant in the bytes of each generation.
 fn generations(permits: u32) -> [Vec<u8>; 4] {

@@ -1,7 +1,7 @@
 //! A limiter by a clock that is moved, and its state in Redis, read and written by the description
 //! of the format.
 
-use crate::scene::*;
+use crate::{scene::*, support::permits_of};
 use std::sync::atomic::AtomicU32;
 
 /// When the clock begins, in ms since the epoch; all times in these tests count from here.
@@ -230,11 +230,6 @@ pub(crate) fn member_with(before: &[u8], id: &[u8], permits: u32) -> Vec<u8> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let own = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
     [before, id, &own, &permits.to_le_bytes()].concat()
-}
-
-/// Every generation ends in the permits.
-pub(crate) fn permits_of(member: &[u8]) -> u32 {
-    u32::from_le_bytes(*member.last_chunk().expect("packed permits"))
 }
 
 /// One command on the shared server; the reply as `redis-cli` prints it.

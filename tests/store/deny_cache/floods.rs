@@ -1,4 +1,4 @@
-//! Many requests on a spent key, and how few of them Redis hears of.
+//! Many requests on a spent key, and how few of them reach Redis.
 
 use crate::scene::*;
 

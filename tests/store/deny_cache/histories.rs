@@ -3,7 +3,6 @@
 use crate::scene::*;
 use std::{cell::Cell, cell::RefCell, collections::BTreeMap};
 
-use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use tower_ratelimit::LimitState;
 
@@ -317,20 +316,15 @@ fn by_name(limits: impl Iterator<Item = LimitState>) -> BTreeMap<String, LimitSt
         .collect()
 }
 
-fn check(world: &World, cases: u32, others: bool) {
-    let config = ProptestConfig {
-        cases,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(input in input(others))| world.law(&input));
+fn histories(world: &World, cases: u32, others: bool) {
+    check(cases, &input(others), |input| world.law(&input));
     println!("cached: {}, late: {}", world.again.get(), world.late.get());
 }
 
 #[test]
 fn alone_a_process_never_notices() {
     let world = World::new();
-    check(&world, 150, false);
+    histories(&world, 150, false);
     assert!(world.again.get() > 300, "{}", world.again.get());
     assert_eq!(world.late.get(), 0);
 }
@@ -341,7 +335,7 @@ fn what_other_processes_do_is_noticed_within_the_cap() {
     // Some histories in a hundred have another process act on a limiter whose refusal is cached.
     // Without one there would be nothing to see here.
     for _ in 0..20 {
-        check(&world, 200, true);
+        histories(&world, 200, true);
         if world.late.get() > 0 {
             return;
         }

@@ -20,7 +20,7 @@ fn by_identity() -> Rule {
         .named("identity")
 }
 
-/// One address says that it is somebody else with each request.
+/// One address claims another identity with each request.
 async fn flood(layer: &RateLimitLayer) {
     for number in 0..FLOOD as u64 {
         let id = format!("made-up-{number}");

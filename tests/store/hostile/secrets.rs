@@ -116,7 +116,7 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("Ban", &Ban::after(10).within(secs(60)));
 }
 
-/// Words alone: nothing that somebody gave is in them.
+/// Words alone: nothing that a user gave is in them.
 fn words(shown: &mut Shown) {
     shown.show("Algorithm", &Algorithm::Gcra);
     shown.show("BreakerState", &BreakerState::Open);

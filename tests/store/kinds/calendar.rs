@@ -35,7 +35,7 @@ on_both_stores!(
     a_receipt_settles_once,
     verbs_count_what_was_used,
     lists_take_of_all_or_of_none,
-    a_shadow_counts_and_refuses_nobody,
+    a_shadow_counts_and_refuses_no_request,
     tiers_and_closures_choose_a_calendar,
     a_limit_is_in_the_code_alone,
 );
@@ -117,7 +117,7 @@ async fn lists_take_of_all_or_of_none(store: impl Settles) {
     assert_eq!(free(&second).await, 1);
 }
 
-async fn a_shadow_counts_and_refuses_nobody(store: impl Settles) {
+async fn a_shadow_counts_and_refuses_no_request(store: impl Settles) {
     let rule = Rule::new(&unique("rule"), limit("2/month"), Constant("all"));
     let layer = RateLimitLayer::new(&store, rule.shadow());
     for (left, is_refused) in [(1, false), (0, false), (0, true)] {

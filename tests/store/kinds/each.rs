@@ -1,7 +1,6 @@
 //! Properties of each algorithm, on both stores.
 
 use super::*;
-use crate::support::permissions;
 
 /// Makes two tests of each law for each kind, one in memory and one in Redis.
 macro_rules! of_every_kind {
@@ -228,7 +227,7 @@ async fn a_keep_alive_time_is_put_off_by_use(way: Way, store: impl Settles) {
     lives(&limiter, 3 * HOUR).await;
 }
 
-/// A waiter that is served and dropped before it hears of it has taken nothing.
+/// A waiter that is served and dropped before it returns has taken nothing.
 async fn a_waiter_that_leaves_before_its_grant_gives_back(way: Way) {
     let clock = ManualClock::new();
     let store = MemoryStore::new().clock(clock.clone());
@@ -323,35 +322,6 @@ async fn limits_per_client_have_a_value_each(way: Way) {
     assert!(!state.exists("value:7d9"));
 }
 
-/// Guide: the smallest set of permissions.
-async fn the_permissions_of_the_readme_suffice(way: Way, server: &RedisServer) {
-    let names = ["~orders", "~{orders}:*", "~all:*"];
-    server.command(&["FLUSHALL"]);
-    let user = ["ACL", "SETUSER", "limiter", "reset"];
-    let rules = [&user[..], &permissions(), &names].concat();
-    assert_eq!(server.cli(&rules), "OK");
-    let url = server.url().replace("redis://", "redis://limiter:secret@");
-    let store = patient(url).prefix("all").build().unwrap();
-    let limiter = way.named(&store, "orders");
-    assert!(limiter.try_set_rate(Limit::new(5, HOUR)).await.unwrap());
-    let grant = take(&limiter, 2).await;
-    limiter.give_back(&grant.receipts()[0]);
-    store.settled().await;
-    assert_eq!(free(&limiter).await, 5);
-    take(&limiter, 4).await;
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    assert_eq!(limiter.repair().await.unwrap(), 0);
-    assert!(limiter.update_rate(Limit::new(4, HOUR)).await.unwrap());
-    limiter.set_rate(Limit::new(4, HOUR)).await.unwrap();
-    assert!(limiter.expire(HOUR).await.unwrap());
-    assert!(limiter.clear_expire().await.unwrap());
-    let layer = way.layer(&store, Limit::new(5, HOUR));
-    assert!(send(&layer, "a").await.status().is_success());
-    let limiter = way.named(&store, "all:{a}:five");
-    assert!(limiter.exists().await.unwrap());
-    assert_eq!(limiter.limit().await.unwrap().unwrap().permits(), 5);
-}
-
 #[tokio::test]
 async fn what_memory_does_by_its_clock_holds_of_each() {
     for way in Way::ALL {
@@ -370,12 +340,11 @@ fn receipts_without_a_runtime_are_lost() {
 }
 
 #[tokio::test]
-async fn what_a_server_lacks_costs_none_of_them_permits() {
+async fn scripts_that_a_server_lost_cost_none_of_them_permits() {
     let server = RedisServer::start();
     for way in Way::ALL {
         println!("{way:?}");
         a_server_without_the_script_credits_once(way, &server).await;
-        the_permissions_of_the_readme_suffice(way, &server).await;
     }
 }
 

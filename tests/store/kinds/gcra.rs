@@ -153,18 +153,3 @@ async fn refusals_are_cached_until_there_is_room() {
     assert!(begun.elapsed() > millis(4 * 200 - 10));
     assert!(cached > 0);
 }
-
-/// With ten an hour, one permit is free every six minutes.
-#[tokio::test]
-async fn a_receipt_gives_back_what_lies_ahead() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone());
-    for (after, back) in [(0, 4), (6, 3), (7, 3), (23, 1), (24, 0), (30, 0)] {
-        let limiter = Way::Gcra.hourly(&store, 10).await;
-        let grant = take(&limiter, 4).await;
-        clock.advance(secs(60 * after));
-        let before = free(&limiter).await;
-        limiter.give_back(&grant.receipts()[0]);
-        assert_eq!(free(&limiter).await - before, back, "after {after} minutes");
-    }
-}

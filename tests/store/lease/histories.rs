@@ -4,8 +4,6 @@
 use crate::scene::*;
 use std::{cell::Cell, collections::HashSet, future::poll_fn};
 
-use proptest::prelude::*;
-
 /// The last of them leases nothing.
 const PROCESSES: usize = 3;
 
@@ -243,12 +241,7 @@ async fn looked_at<F: Future>(future: F, looks: usize) -> Option<F::Output> {
 fn histories_of_several_stores_are_lawful() {
     let runtime = runtime();
     let world = runtime.block_on(async { World::new() });
-    let config = ProptestConfig {
-        cases: ProptestConfig::default().cases.min(120),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(input in input())| runtime.block_on(world.law(&input)));
+    check(120, &input(), |input| runtime.block_on(world.law(&input)));
     println!("{} grants out of leases", world.out_of_lease.get());
     // Without these there would be nothing to see.
     assert!(world.out_of_lease.get() > 1_000);

@@ -1,4 +1,4 @@
-//! Observers that ask the store again are told with no lock held, so that they do not hang.
+//! Observers that call the store are called with no lock held, so that they do not hang.
 
 use std::{cell::Cell, collections::BTreeMap, sync::OnceLock, sync::mpsc, thread};
 
@@ -8,7 +8,7 @@ use tower_ratelimit::{
     observe::{Decided, Observer, StateChange, StoreCall},
 };
 
-/// Asks its store again, whatever it is told.
+/// Calls its store at each event.
 #[derive(Debug, Default)]
 struct Again {
     store: OnceLock<RedisStore>,
@@ -18,7 +18,7 @@ struct Again {
 }
 
 thread_local! {
-    /// Set while it asks: what it is told because of that leads to nothing more.
+    /// Set while it calls: the events of that call lead to no other.
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -143,9 +143,9 @@ fn an_observer_may_ask_its_store_again() {
     });
 }
 
-/// Where there never was a runtime, no task can tell of the loss either.
+/// Where there never was a runtime, no task can report the loss either.
 #[test]
-fn a_loss_is_told_where_there_is_no_runtime() {
+fn a_loss_is_reported_where_there_is_no_runtime() {
     ends(|| {
         let server = RedisServer::start();
         let again = Arc::new(Again::default());

@@ -1,4 +1,4 @@
-//! What a store's observers are told besides decisions, and what an observer may do wrong.
+//! Calls and changes as a store's observers receive them, and mistakes of an observer.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// The events of a store, as text.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
+struct Recorded(Mutex<Vec<String>>);
 
-impl Heard {
+impl Recorded {
     fn say(&self, text: String) {
         self.0.lock().unwrap().push(text);
     }
@@ -29,7 +29,7 @@ impl Heard {
     }
 }
 
-impl Observer for Heard {
+impl Observer for Recorded {
     fn decided(&self, event: &Decided<'_>) {
         let error = event.error.map_or("-", ErrorKind::as_str);
         self.say(format!(
@@ -64,9 +64,9 @@ impl Observer for Heard {
 }
 
 #[tokio::test]
-async fn each_call_is_told_with_those_that_share_it() {
-    let heard = Arc::new(Heard::default());
-    let store = shared_redis().observe(heard.clone()).build().unwrap();
+async fn each_call_is_reported_with_the_requests_that_share_it() {
+    let recorded = Arc::new(Recorded::default());
+    let store = shared_redis().observe(recorded.clone()).build().unwrap();
     let limiter = limited(&store, Limit::per_hour(100)).await;
     let grant = take(&limiter, 3).await;
     let together = (0..20).map(|_| {
@@ -77,7 +77,7 @@ async fn each_call_is_told_with_those_that_share_it() {
     limiter.settle(&grant.receipts()[0], 1);
     store.close().await;
     let _ = limiter.limit().await.unwrap();
-    let all = heard.all();
+    let all = recorded.all();
     for expected in [
         "connected true",
         "call sliding_log/verbs 0 ok",
@@ -93,17 +93,17 @@ async fn each_call_is_told_with_those_that_share_it() {
         let mut words = said.strip_prefix("call sliding_log/acquire ")?.split(' ');
         words.next()?.parse::<usize>().ok()
     };
-    let of_calls: usize = heard.0.lock().unwrap().iter().filter_map(callers).sum();
+    let of_calls: usize = recorded.0.lock().unwrap().iter().filter_map(callers).sum();
     assert_eq!(of_calls, 21, "{all:#?}");
 }
 
 #[tokio::test]
-async fn an_outage_is_told_with_what_decided_instead() {
+async fn an_outage_is_reported_with_what_decided_instead() {
     let mut server = RedisServer::start();
-    let heard = Arc::new(Heard::default());
+    let recorded = Arc::new(Recorded::default());
     let store = hasty(server.url(), millis(30))
         .breaker(2)
-        .observe(heard.clone());
+        .observe(recorded.clone());
     let store = store.build().unwrap();
     let layer = |name: &str, policy| layer_of(&store, by_key(2).named(name).on_failure(policy));
     let layers = [
@@ -120,7 +120,7 @@ async fn an_outage_is_told_with_what_decided_instead() {
         for layer in &layers {
             let _ = decide(layer, request()).await;
         }
-        heard.has("breaker true")
+        recorded.has("breaker true")
     })
     .await;
     for layer in layers.iter().cycle().take(3 * layers.len()) {
@@ -133,49 +133,49 @@ async fn an_outage_is_told_with_what_decided_instead() {
         "deny local -",
         "call sliding_log/acquire 1 timeout",
     ] {
-        assert!(heard.has(expected), "{expected}: {:#?}", heard.all());
+        assert!(recorded.has(expected), "{expected}: {:#?}", recorded.all());
     }
     server.resume();
     until("the breaker closes", async || {
         for layer in &layers {
             let _ = decide(layer, request()).await;
         }
-        heard.has("breaker false")
+        recorded.has("breaker false")
     })
     .await;
     server.kill();
     until("the connection is lost", async || {
         let _ = decide(&layers[0], request()).await;
-        heard.has("connected false")
+        recorded.has("connected false")
     })
     .await;
 }
 
-/// Counts what it is told, and panics at one of its methods.
+/// Counts its calls, and panics at one of its methods.
 #[derive(Debug, Default)]
 struct Panics {
     at: usize,
-    told: AtomicUsize,
+    called: AtomicUsize,
 }
 
 impl Panics {
-    fn tell(&self, method: usize) {
-        self.told.fetch_add(1, Ordering::SeqCst);
+    fn call(&self, method: usize) {
+        self.called.fetch_add(1, Ordering::SeqCst);
         assert!(method != self.at, "an observer's mistake");
     }
 }
 
 impl Observer for Panics {
     fn decided(&self, _: &Decided<'_>) {
-        self.tell(0);
+        self.call(0);
     }
 
     fn called(&self, _: &StoreCall<'_>) {
-        self.tell(1);
+        self.call(1);
     }
 
     fn changed(&self, _: &StateChange<'_>) {
-        self.tell(2);
+        self.call(2);
     }
 }
 
@@ -190,21 +190,21 @@ async fn an_observer_that_panics_is_off_and_logged_once() {
             at,
             ..Panics::default()
         });
-        let heard = Arc::new(Heard::default());
+        let recorded = Arc::new(Recorded::default());
         let store = shared_redis().observe(panics.clone());
-        let store = store.observe(heard.clone()).build().unwrap();
+        let store = store.observe(recorded.clone()).build().unwrap();
         let layers = ["one", "other"].map(|name| layer_of(&store, by_key(9).named(name)));
-        let mut told = Vec::new();
+        let mut called = Vec::new();
         for _ in 0..2 {
             for layer in &layers {
                 assert!(decide(layer, request_of("a")).await.is_allowed());
             }
             let limiter = layers[0].limiter("one", ["a"]).unwrap();
             assert!(limiter.delete().await.unwrap());
-            told.push(panics.told.load(Ordering::SeqCst));
+            called.push(panics.called.load(Ordering::SeqCst));
         }
-        assert_eq!(told[0], told[1], "{at}");
-        let decided = heard
+        assert_eq!(called[0], called[1], "{at}");
+        let decided = recorded
             .0
             .lock()
             .unwrap()
@@ -218,7 +218,7 @@ async fn an_observer_that_panics_is_off_and_logged_once() {
     }
 }
 
-/// Says who was told.
+/// Records its name when it is called.
 #[derive(Debug)]
 struct Order(&'static str, Arc<Mutex<Vec<&'static str>>>);
 
@@ -229,9 +229,9 @@ impl Observer for Order {
 }
 
 #[tokio::test]
-async fn observers_are_told_in_the_order_in_which_they_were_added() {
-    let told = Arc::default();
-    let order = |name| Arc::new(Order(name, Arc::clone(&told)));
+async fn observers_are_called_in_the_order_in_which_they_were_added() {
+    let called = Arc::default();
+    let order = |name| Arc::new(Order(name, Arc::clone(&called)));
     let redis = shared_redis()
         .observe(order("store"))
         .observe(order("its second"));
@@ -250,8 +250,8 @@ async fn observers_are_told_in_the_order_in_which_they_were_added() {
             .build()
             .unwrap();
         let _ = decide(&layer, request_of("a")).await;
-        let told = std::mem::take(&mut *told.lock().unwrap());
-        assert_eq!(told, ["layer", "layer's second", "store", "its second"]);
+        let called = std::mem::take(&mut *called.lock().unwrap());
+        assert_eq!(called, ["layer", "layer's second", "store", "its second"]);
     }
 }
 
@@ -311,51 +311,51 @@ async fn events_show_no_key_and_a_hash_tells_callers_apart() {
 
 #[tokio::test]
 async fn a_limiter_is_observed_under_its_new_name() {
-    let heard = Arc::new(Heard::default());
-    let store = MemoryStore::new().observe(heard.clone());
+    let recorded = Arc::new(Recorded::default());
+    let store = MemoryStore::new().observe(recorded.clone());
     let limiter = RateLimiter::new(&store, "before").unwrap();
     limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
     let renamed = limiter.rename("after").await.unwrap();
     assert!(renamed.try_acquire().await.unwrap().is_allowed());
-    assert!(heard.has("allow store"), "{heard:?}");
+    assert!(recorded.has("allow store"), "{recorded:?}");
 }
 
 #[tokio::test]
-async fn one_observer_of_both_is_told_once() {
-    let heard = Arc::new(Heard::default());
-    let of_layer = Arc::new(Heard::default());
-    let store = MemoryStore::new().observe(heard.clone());
+async fn one_observer_of_both_is_called_once() {
+    let recorded = Arc::new(Recorded::default());
+    let of_layer = Arc::new(Recorded::default());
+    let store = MemoryStore::new().observe(recorded.clone());
     let layer = RateLimitLayer::builder(&store)
         .otherwise(by_key(1))
         .observe(of_layer.clone())
-        .observe(heard.clone())
+        .observe(recorded.clone())
         .build()
         .unwrap();
     assert!(decide(&layer, request_of("a")).await.is_allowed());
     // Another layer's requests are the store's as well.
     let other = layer_of(&store, by_key(1).named("other"));
     assert!(decide(&other, request_of("a")).await.is_allowed());
-    assert_eq!(heard.0.lock().unwrap().len(), 2);
+    assert_eq!(recorded.0.lock().unwrap().len(), 2);
     assert_eq!(of_layer.0.lock().unwrap().len(), 1);
 }
 
 #[test]
-fn rules_that_are_applied_or_refused_are_told() {
-    let heard = Arc::new(Heard::default());
+fn rules_that_are_applied_or_refused_are_reported() {
+    let recorded = Arc::new(Recorded::default());
     let layer = RateLimitLayer::builder(&MemoryStore::new())
         .otherwise(by_key(1))
-        .observe(heard.clone())
+        .observe(recorded.clone())
         .build()
         .unwrap();
     let rules = tower_ratelimit::Rules::new();
     assert!(layer.reload(rules.clone()).is_err());
     layer.reload(rules.otherwise(Limit::per_hour(2))).unwrap();
-    let said = heard.0.lock().unwrap().clone();
+    let said = recorded.0.lock().unwrap().clone();
     assert!(said[0].contains("refused: Some("), "{said:?}");
     assert_eq!(said[1], "Rules { refused: None, by: Code }");
 }
 
-async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
+async fn changes_are_reported_without_keys<S: Store>(store: S, recorded: &Recorded) {
     let name = unique("ann");
     let layer = layer_of(&store, by_key(1).named("login"));
     let request = || request_of(&name);
@@ -371,7 +371,7 @@ async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
     renamed.delete().await.unwrap();
     assert!(renamed.delete().await.is_ok_and(|deleted| !deleted));
     renamed.release(1).await.unwrap_err();
-    let said = heard.0.lock().unwrap().clone();
+    let said = recorded.0.lock().unwrap().clone();
     let managed: Vec<_> = said.iter().filter(|it| it.starts_with("managed")).collect();
     assert_eq!(
         managed,
@@ -388,34 +388,34 @@ async fn changes_are_told_without_keys<S: Store>(store: S, heard: &Heard) {
 }
 
 #[tokio::test]
-async fn changes_of_a_limiter_are_told_without_keys() {
-    let heard = [(); 2].map(|()| Arc::new(Heard::default()));
-    let store = MemoryStore::new().observe(heard[0].clone());
-    changes_are_told_without_keys(store, &heard[0]).await;
-    let store = shared_redis().observe(heard[1].clone());
-    changes_are_told_without_keys(store.build().unwrap(), &heard[1]).await;
+async fn changes_of_a_limiter_are_reported_without_keys() {
+    let recorded = [(); 2].map(|()| Arc::new(Recorded::default()));
+    let store = MemoryStore::new().observe(recorded[0].clone());
+    changes_are_reported_without_keys(store, &recorded[0]).await;
+    let store = shared_redis().observe(recorded[1].clone());
+    changes_are_reported_without_keys(store.build().unwrap(), &recorded[1]).await;
 }
 
 #[tokio::test]
-async fn a_file_is_told_as_the_origin_of_its_rules() {
-    let heard = Arc::new(Heard::default());
+async fn a_file_is_reported_as_the_origin_of_its_rules() {
+    let recorded = Arc::new(Recorded::default());
     let path = std::env::temp_dir().join(unique("limits.toml"));
     let text = "[rules.a]\nrate = '2/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['a']\n";
     std::fs::write(&path, text).unwrap();
     let layer = RateLimitLayer::builder(&MemoryStore::new())
         .otherwise(Limit::per_hour(1))
-        .observe(heard.clone())
+        .observe(recorded.clone())
         .build()
         .unwrap();
     let watch = layer.watch(tower_ratelimit::RulesFile::new(), &path);
     let watching = tokio::spawn(watch.every(millis(20)).run());
     until("the file is applied", async || {
-        heard.has("Rules { refused: None, by: File }")
+        recorded.has("Rules { refused: None, by: File }")
     })
     .await;
     std::fs::write(&path, "nonsense").unwrap();
     until("the file is refused", async || {
-        let all = heard.all();
+        let all = recorded.all();
         all.iter()
             .any(|said| said.contains("refused: Some(") && said.ends_with("by: File }"))
     })

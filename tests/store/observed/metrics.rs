@@ -45,7 +45,7 @@ fn rule(name: &str) -> Rule {
 }
 
 /// Layers are built when a service starts, perhaps before it installs a recorder. What requests of
-/// each kind are counted as, `super::each_is_told_once` says.
+/// each kind are counted as, `super::each_is_reported_once` says.
 #[test]
 fn a_recorder_that_comes_after_the_layer_is_built_counts() {
     let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
@@ -194,7 +194,7 @@ fn a_flood_of_keys_makes_no_series() {
         let store = MemoryStore::new()
             .max_limiters(1_000)
             .observe(Arc::new(Metrics::new()));
-        let secret = Secret::new("k1", "a secret of these tests and of nobody").unwrap();
+        let secret = Secret::new("k1", "a secret of these tests and of no user").unwrap();
         let digested = Limit::per_hour(1).by(FromHeader::new("x-key").digest(&secret));
         let layer = RateLimitLayer::builder(&store)
             .otherwise([rule("a"), digested.named("digested")])

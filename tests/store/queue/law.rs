@@ -1,10 +1,5 @@
 //! L1 and L5 where callers go together: of several processes, of single limits and of lists.
 
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
-
 use super::*;
 use crate::support::windows;
 
@@ -104,18 +99,9 @@ fn no_run_lets_pass_more_than_the_limit() {
         .enable_all()
         .build()
         .unwrap();
-    let config = Config {
-        cases: Config::default().cases.min(48),
-        failure_persistence: None,
-        ..Config::default()
-    };
     let rate = || prop_oneof![1u64..12, 20u64..60];
     let inputs = ([rate(), rate()], bursts());
-    let outcome = TestRunner::new(config).run(&inputs, |(rates, bursts)| {
+    check(48, &inputs, |(rates, bursts)| {
         runtime.block_on(live(RedisServer::shared(), rates, bursts));
-        Ok(())
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
 }

@@ -168,7 +168,7 @@ async fn a_layer_around_and_within_charges_once(store: impl Store) {
     }
 }
 
-/// As many rows as somebody reads, each charged when it is sent.
+/// As many rows as a client reads, each charged when it is sent.
 struct Endless {
     charge: Charge,
     rows: Arc<AtomicU64>,

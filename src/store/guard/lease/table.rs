@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 
 use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
-    decision::{Decision, Grant, LimitState, Source},
-    demand::Acquire,
+    decision::{Grant, LimitState, Source},
+    demand::{Acquire, LimiterCharge},
     limit::LimitSource,
     list::List,
-    name::{Name, Text},
-    receipt::PermitId,
+    name::{Limiter, Name, Text},
+    receipt::{PermitId, Receipt},
     store::guard::{
         Cache, cache,
         clock::{StoreClock, StoreInstant},
@@ -50,8 +50,6 @@ struct State {
 /// Permits in hand. Dropping it ends it: what no grant has is given back.
 pub(crate) struct Lease {
     pub(crate) balance: Arc<Balance>,
-    /// The limit by which it was taken.
-    pub(crate) limit: LimitSource,
     /// It lasts so long after it was sent.
     pub(crate) sent: StoreInstant,
     pub(crate) lasts: Duration,
@@ -88,7 +86,7 @@ impl LeaseTable {
     ///
     /// That overtakes no waiter: where one waits there is no lease.
     #[inline]
-    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Decision> {
+    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Grant> {
         lease_of(acquire)?;
         let entry = self.entries.get(acquire.first.name().text())?;
         lock(&entry.0).take(acquire, &self.clock)
@@ -230,18 +228,16 @@ impl Entry {
 }
 
 impl State {
-    fn take(&mut self, acquire: &Acquire, clock: &StoreClock) -> Option<Decision> {
+    fn take(&mut self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
         let lease = self.lease.as_ref()?;
-        if !lease.serves(acquire.first.limit()) {
-            return None;
-        }
+        let limiter = lease.limiter(&acquire.first)?;
         let elapsed = clock.elapsed(&lease.sent);
         if elapsed >= lease.lasts {
             return None;
         }
         let (left, id) = lease.balance.take(acquire.first.permits)?;
         self.estimate.record(acquire.first.permits);
-        Some(lease.grant(acquire, id, left, elapsed))
+        Some(lease.grant(acquire, limiter, id, left, elapsed))
     }
 
     /// Takes out a lease that `ends`, and learns from its use.
@@ -283,15 +279,28 @@ impl State {
 }
 
 impl Lease {
-    /// Returns whether it was taken by the limit that a caller goes by. The stored one is the same
-    /// for all who go by that.
-    fn serves(&self, limit: LimitSource) -> bool {
-        let stored = |limit: &LimitSource| !matches!(limit, LimitSource::Code(_));
-        self.limit == limit || stored(&self.limit) && stored(&limit)
+    /// Returns the limiter of a charge, if the lease was taken by the limit that it goes by. The
+    /// stored one is the same for all that go by that.
+    fn limiter(&self, charge: &LimiterCharge) -> Option<Arc<Limiter>> {
+        let is_stored = |limiter: &Limiter| !matches!(limiter.limit, LimitSource::Code(_));
+        let limiter = self.balance.limiter();
+        // The lease's, so that a grant allocates none.
+        if limiter.limit == charge.limiter.limit {
+            return Some(Arc::clone(limiter));
+        }
+        let both = is_stored(limiter) && is_stored(&charge.limiter);
+        both.then(|| charge.limiter.share())
     }
 
-    /// Returns a grant that leaves so many permits in hand.
-    fn grant(&self, acquire: &Acquire, id: PermitId, left: u32, elapsed: Duration) -> Decision {
+    /// Returns a grant that leaves so many permits in hand. No call is made for it.
+    fn grant(
+        &self,
+        acquire: &Acquire,
+        limiter: Arc<Limiter>,
+        id: PermitId,
+        left: u32,
+        elapsed: Duration,
+    ) -> Grant {
         let charge = &acquire.first;
         let answered = elapsed.saturating_sub(self.received);
         let remaining = self.state.remaining.filter(|_| acquire.wants_remaining);
@@ -303,16 +312,13 @@ impl Lease {
             reset_after: self.state.reset_after.saturating_sub(answered),
             ..self.state
         };
-        // The limiter is the lease's, so that a grant allocates none. No call is made for it.
-        let limiter = match self.balance.limiter() {
-            limiter if limiter.limit == charge.limit() => Arc::clone(limiter),
-            _ => charge.limiter.share(),
+        let receipt = Receipt {
+            id,
+            interval: self.state.interval,
+            ..charge.receipt_of(limiter, None)
         };
-        let receipt = charge.receipt_of(limiter, None);
-        let mut receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
-        (receipt.id, receipt.interval) = (id, self.state.interval);
-        let (limits, receipts) = (List::from([state]), List::from([receipt]));
-        Decision::Allow(Grant::new(limits, receipts, Source::Lease))
+        let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
+        Grant::new(List::from([state]), List::from([receipt]), Source::Lease)
     }
 }
 

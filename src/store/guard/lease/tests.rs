@@ -88,7 +88,8 @@ async fn callers_without_an_id_are_charged_more_each() {
     world.warm(0);
     let mut acquire = world.acquire(1);
     acquire.identify(crate::receipt::PermitId::NONE);
-    let granted = [(); 2].map(|()| receipt(&world.processes[0].table.take(&acquire).unwrap()));
+    let taken = || world.processes[0].table.take(&acquire).unwrap();
+    let granted = [(); 2].map(|()| receipt(&Decision::Allow(taken())));
     let before = world.available();
     for receipt in granted {
         world.processes[0].settle(receipt.clone(), 6);
@@ -126,7 +127,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let lease = &world.processes[0];
     // Out of the lease as anybody, at once or in the line.
     let decisions = [
-        lease.table.take(&waits(1)).unwrap(),
+        Decision::Allow(lease.table.take(&waits(1)).unwrap()),
         done(lease.acquire(&waits(1))),
     ];
     let sources = decisions.iter().map(Decision::source);
@@ -182,6 +183,33 @@ async fn what_is_given_back_is_handed_out_however_often() {
     assert!(world.leased().is_none());
     world.end(0);
     assert_eq!(world.available(), 1_000_000 - taken - 3);
+}
+
+/// The record for an outage has what the store counts of a lease, until it has ended and after.
+#[tokio::test]
+async fn a_lease_is_recorded_as_the_store_counts_it() {
+    for (used, before, after) in [(0, 0, 0), (3, 0, 0), (3, 1, 0), (3, 0, 2), (3, 1, 1)] {
+        let world = World::of_one();
+        // The calls of the other grants are recorded by the stack.
+        let by_calls = world.warm(0) - 1;
+        let is_as_in_store = |when: &str| {
+            let recorded = i64::from(world.processes[0].recent.count(&world.name));
+            let in_store = 1000 - world.available() - by_calls;
+            assert_eq!(recorded, in_store, "{when}: {used}, {before}, {after}");
+        };
+        is_as_in_store("at the beginning");
+        let taken = std::iter::from_fn(|| world.leased()).take(used);
+        let mut taken: Vec<_> = taken.map(|decision| receipt(&decision)).collect();
+        assert_eq!(taken.len(), used);
+        let rest = taken.split_off(before);
+        let give_back = |receipt| world.processes[0].settle(receipt, 0);
+        taken.into_iter().for_each(give_back);
+        is_as_in_store("in hand");
+        world.end(0);
+        is_as_in_store("at the end");
+        rest.into_iter().take(after).for_each(give_back);
+        is_as_in_store("after it");
+    }
 }
 
 /// So many names that each takes the place of another, whose lease is still out.

@@ -2,14 +2,16 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use crate::{
+    clock::{Clock, millis},
     decision::LimitState,
     limit::Limit,
     name::{Name, Text},
+    receipt::{Receipt, TakenFrom},
     store::guard::{Cache, cache},
     sync::lock,
 };
@@ -17,13 +19,20 @@ use crate::{
 /// The most keys that are recorded, some 300 bytes each: 20 MB. One that is evicted has all of its
 /// share.
 const MOST_KEYS: usize = 1 << 16;
-/// The parts of an interval. A grant leaves the interval one part too late at most.
+/// The parts of an interval. A grant leaves the interval one part too late at most, and two where
+/// permits are leased.
 const PARTS: usize = 8;
 
-pub(crate) struct Recent(Cache<Text, Arc<Mutex<Granted>>>);
+/// What the store granted lately.
+pub(crate) struct Recent {
+    /// Made for the first rule that may need it, or leases.
+    grants: OnceLock<Cache<Text, Arc<Mutex<Granted>>>>,
+    /// The clock of the limits.
+    clock: Arc<dyn Clock>,
+}
 
-/// The grants of one limiter, the last part of the interval first. There is one more part than an
-/// interval has, because the first and the last are cut.
+/// The grants of one limiter, the last part of the interval first. There are two more parts than an
+/// interval has: the first and the last are cut, and a lease may lie a part ahead.
 #[derive(Debug, PartialEq)]
 struct Granted {
     permits: u64,
@@ -32,47 +41,52 @@ struct Granted {
     newest: i64,
     /// Until when `newest` is the first part. It spares each grant two divisions.
     ends: i64,
-    parts: [u32; PARTS + 1],
+    parts: [u32; PARTS + 2],
 }
 
 impl Recent {
-    pub(crate) fn new() -> Self {
-        Self(cache(MOST_KEYS, MOST_KEYS))
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        let grants = OnceLock::new();
+        Self { grants, clock }
     }
 
-    /// Records a grant of so many permits, and the limit that it was made by.
-    pub(crate) fn record(&self, name: &Name, state: &LimitState, permits: u32, now: i64) {
-        let interval = i64::try_from(state.interval.as_millis())
-            .unwrap_or(i64::MAX)
-            .max(1);
+    /// Records a grant of so many permits that counts from now, or a lease that ends after `left`,
+    /// and the limit that it was made by. Of a lease all permits count, as in the store, until it
+    /// gives back those that no grant has.
+    pub(crate) fn record(&self, name: &Name, state: &LimitState, permits: u32, left: Duration) {
+        let grants = self.grants.get_or_init(|| cache(MOST_KEYS, MOST_KEYS));
+        let at = self.now().saturating_add(whole_millis(left));
+        let interval = whole_millis(state.interval).max(1);
         // In one step: two callers that come first together must not replace each other's record.
-        let Ok(found) = self.0.get_or_insert_with(name.text(), || {
-            let granted = Granted::new(state.permits, interval, now);
+        let Ok(found) = grants.get_or_insert_with(name.text(), || {
+            let granted = Granted::new(state.permits, interval, at);
             Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
         });
         let mut granted = lock(&found);
         granted.permits = state.permits;
-        granted.move_to(interval, now);
+        granted.move_to(interval, at);
         granted.add(permits);
     }
 
-    /// Records that so many permits of a grant were kept.
-    pub(crate) fn settle(&self, name: &Name, granted: u32, keep: u32, now: i64) {
-        let Some(found) = self.0.get(name.text()) else {
+    /// Records how a grant was settled with the store. What a lease takes back is still in use
+    /// there: it settles that itself.
+    pub(crate) fn settle(&self, receipt: &Receipt, keep: u32) {
+        let Some(found) = self.get(receipt.name()).filter(|_| receipt.was_granted()) else {
             return;
         };
         let mut recent = lock(&found);
         let interval = recent.interval;
-        recent.move_to(interval, now);
-        match keep.checked_sub(granted) {
+        recent.move_to(interval, self.now());
+        match keep.checked_sub(receipt.permits) {
             Some(more) => recent.add(more),
-            None => recent.remove(granted - keep),
+            None if matches!(receipt.taken_from, TakenFrom::Lease(_)) => {}
+            None => recent.remove(receipt.permits - keep),
         }
     }
 
     /// Returns the limit as the store reported it last.
     pub(crate) fn limit(&self, name: &Name) -> Option<Limit> {
-        let found = self.0.get(name.text())?;
+        let found = self.get(name)?;
         let granted = lock(&found);
         let interval = Duration::from_millis(granted.interval.unsigned_abs());
         Limit::try_new(granted.permits, interval).ok()
@@ -84,16 +98,27 @@ impl Recent {
         &self,
         name: &Name,
         interval: i64,
-        now: i64,
         to: impl FnOnce(Vec<(i64, u32)>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some(found) = self.0.get(name.text()) else {
+        let Some(found) = self.get(name) else {
             return Ok(());
         };
         let mut granted = lock(&found);
-        let past = granted.take(interval.max(1), now);
+        let past = granted.take(interval.max(1), self.now());
         to(past)
     }
+
+    fn get(&self, name: &Name) -> Option<Arc<Mutex<Granted>>> {
+        self.grants.get()?.get(name.text())
+    }
+
+    fn now(&self) -> i64 {
+        i64::try_from(millis(&*self.clock)).unwrap_or(i64::MAX)
+    }
+}
+
+fn whole_millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl Granted {
@@ -104,7 +129,7 @@ impl Granted {
             interval,
             newest,
             ends: end_of(newest, interval),
-            parts: [0; PARTS + 1],
+            parts: [0; PARTS + 2],
         }
     }
 
@@ -152,9 +177,9 @@ impl Granted {
         self.move_to(interval, now);
         let parts = std::mem::take(&mut self.parts);
         let past = (0..).zip(parts).filter(|(_, permits)| *permits > 0);
-        let mut past: Vec<_> = past
-            .map(|(back, permits)| (end_of(self.newest - back, interval).min(now), permits))
-            .collect();
+        let past = past.map(|(back, permits)| (end_of(self.newest - back, interval), permits));
+        let within = past.filter(|(at, _)| *at > now.saturating_sub(interval));
+        let mut past: Vec<_> = within.map(|(at, permits)| (at.min(now), permits)).collect();
         past.reverse();
         past
     }
@@ -172,6 +197,15 @@ fn end_of(part: i64, interval: i64) -> i64 {
 }
 
 #[cfg(test)]
+impl Recent {
+    /// Returns how many permits are recorded.
+    pub(crate) fn count(&self, name: &Name) -> u32 {
+        let found = self.get(name);
+        found.map_or(0, |found| lock(&found).parts.iter().sum())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::{
         sync::{
@@ -184,27 +218,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{labels::Labels, store::guard::scripted::spent};
+    use crate::{clock::ManualClock, labels::Labels, store::guard::scripted::spent};
 
     proptest! {
         /// The grants of the interval are there, at their times or up to a part later; of older
-        /// ones at most those of one part before.
+        /// ones at most those of one part before, or two with leases.
         #[test]
         fn what_was_granted_lately_is_there(
             interval in 1..100_000_i64,
-            steps in prop::collection::vec((0..100_i64, 1..100_u32), 1..60),
+            leads in any::<bool>(),
+            steps in prop::collection::vec((0..100_i64, 1..100_u32, any::<bool>()), 1..60),
         ) {
             let mut now = 1_700_000_000_000;
             let mut granted = Granted::new(10, interval, now);
             let mut all = Vec::new();
-            for (pause, permits) in steps {
+            for (pause, permits, is_lease) in steps {
                 now += pause * interval / 200;
-                granted.move_to(interval, now);
+                let at = now + if leads && is_lease { interval / 10 } else { 0 };
+                granted.move_to(interval, at);
                 granted.add(permits);
-                all.push((now, permits));
+                all.push((at, permits));
             }
             let past = granted.take(interval, now);
             let part = interval / PARTS as i64 + 1;
+            let late = if leads { 2 * part } else { part };
             // At each time: at least what was granted since, and at most that of a part before.
             for at in [now, now - interval / 3, now - interval / 2, now - interval + 1] {
                 let sum = |of: &[(i64, u32)], from: i64| {
@@ -213,10 +250,11 @@ mod tests {
                 };
                 let counted = sum(&past, at);
                 prop_assert!(counted >= sum(&all, at), "{counted} since {at}");
-                prop_assert!(counted <= sum(&all, at - part), "{counted} since {at}");
+                prop_assert!(counted <= sum(&all, at - late), "{counted} since {at}");
             }
             prop_assert!(past.is_sorted_by_key(|(time, _)| *time));
-            prop_assert!(past.iter().all(|(time, _)| *time <= now));
+            let within = now - interval + 1..=now;
+            prop_assert!(past.iter().all(|(time, _)| within.contains(time)));
             prop_assert!(granted.take(interval, now).is_empty());
         }
 
@@ -246,10 +284,17 @@ mod tests {
         }
     }
 
+    /// Returns one with a clock that stands still.
+    fn recent() -> Recent {
+        let clock = ManualClock::new();
+        clock.set(Duration::from_millis(5000));
+        Recent::new(Arc::new(clock))
+    }
+
     /// Returns the sum of what is handed over.
     fn handed_over(recent: &Recent, name: &Name) -> u32 {
         let mut all = 0;
-        let done = recent.hand_over(name, 1000, 5000, |past| {
+        let done = recent.hand_over(name, 1000, |past| {
             all = past.iter().map(|(_, permits)| permits).sum();
             Ok::<_, Infallible>(())
         });
@@ -262,7 +307,7 @@ mod tests {
         const THREADS: usize = 3;
         let names = (0..3000).map(|name| Name::exact(&format!("user{name}")).unwrap());
         let names: Vec<_> = names.collect();
-        let (recent, arrived) = (Recent::new(), AtomicUsize::new(0));
+        let (recent, arrived) = (recent(), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
@@ -271,7 +316,7 @@ mod tests {
                         while arrived.load(Ordering::SeqCst) < THREADS * (before + 1) {
                             thread::yield_now();
                         }
-                        recent.record(name, &state(), 1, 5000);
+                        recent.record(name, &state(), 1, Duration::ZERO);
                     }
                 });
             }
@@ -284,13 +329,13 @@ mod tests {
     /// Who decides next must find it charged.
     #[test]
     fn nobody_finds_it_gone_before_it_has_arrived() {
-        let (recent, name) = (Recent::new(), Name::exact("ann").unwrap());
-        recent.record(&name, &state(), 3, 5000);
+        let (recent, name) = (recent(), Name::exact("ann").unwrap());
+        recent.record(&name, &state(), 3, Duration::ZERO);
         let has_arrived = AtomicBool::new(false);
         let (say, said) = mpsc::channel();
         thread::scope(|scope| {
             let (recent, name, has_arrived) = (&recent, &name, &has_arrived);
-            let done = recent.hand_over(name, 1000, 5000, |past| {
+            let done = recent.hand_over(name, 1000, |past| {
                 scope.spawn(move || {
                     let left = handed_over(recent, name);
                     let _ = say.send((left, has_arrived.load(Ordering::SeqCst)));

@@ -8,10 +8,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    clock::ManualClock,
+    clock::{ManualClock, millis},
     failure_policy::FailurePolicy,
     labels::Labels,
     limit::{Algorithm, Limit},
+    receipt::TakenAhead,
     store::{
         MemoryStore,
         guard::scripted::{
@@ -393,7 +394,37 @@ fn nothing_is_remembered_of_those_who_do_not_want_it() {
     let refused = refused(world.ask([of("ann", 1, 8)]));
     assert_eq!(refused.source, Source::FailurePolicy);
     assert_eq!(refused.kind, RefusalKind::Unavailable);
-    assert!(world.guard.locals.recent.get().is_none());
+    assert_eq!(world.guard.locals.recent.count(of("ann", 1, 8).name()), 0);
+}
+
+/// It is recorded with the lease, which also settles what it takes back.
+#[test]
+fn a_grant_out_of_a_lease_is_not_recorded_once_more() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let charge = of("ann", 2, 16);
+    let ask = by(world.policy, [charge.clone()]);
+    let Decision::Allow(granted) = world.ask([charge]) else {
+        panic!("refused");
+    };
+    let lease: Arc<dyn TakenAhead> = Arc::new(Leased);
+    let receipts = granted.receipts().iter().cloned();
+    let receipts = receipts.map(|receipt| receipt.leased(Arc::clone(&lease)));
+    let states = granted.states().iter().cloned().collect();
+    let leased = Decision::Allow(Grant::new(states, receipts.collect(), Source::Lease));
+    let answered = world.guard.answer(&ask, Ok(leased), |_| ()).unwrap();
+    let recorded = || world.guard.locals.recent.count(ask.first.name());
+    assert_eq!(recorded(), 2);
+    // More than it took, the store charges by itself.
+    for (keep, expected) in [(0, 2), (1, 2), (2, 2), (5, 5)] {
+        world.settle(&answered, keep);
+        assert_eq!(recorded(), expected, "{keep} kept");
+    }
+}
+
+struct Leased;
+
+impl TakenAhead for Leased {
+    fn give_back(&self, _: u32) {}
 }
 
 /// What a shadow rule counted, and what was refused, has taken nothing to refuse by here.

@@ -87,6 +87,12 @@ pub(crate) fn shown(info: &ConnectionInfo) -> String {
     }
 }
 
+/// Formats several addresses without user and password.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(super) fn shown_all(addresses: &[ConnectionInfo]) -> String {
+    addresses.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
 /// A server by the conventions of OpenTelemetry for spans, without user and password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerAddress {

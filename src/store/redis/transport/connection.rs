@@ -11,7 +11,7 @@ use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value};
 use tokio::{runtime::Handle, sync::watch};
 
 #[cfg(feature = "cluster")]
-use super::topology;
+use super::cluster;
 use super::{
     link::{Link, To, io_error, silent},
     source::{ConnectionSource, Dial},
@@ -175,7 +175,7 @@ impl Connection {
         if to != To::Any {
             let (link, since) = self.connected().await?;
             if let Link::Cluster(connection) = &link {
-                let reply = topology::send_to(connection, to, command).await;
+                let reply = cluster::send_to(connection, to, command).await;
                 self.record(since, reply.as_ref().err());
                 return reply;
             }
@@ -378,10 +378,9 @@ impl Connection {
             return;
         }
         let first = *slot.unanswered_since.get_or_insert_with(moment);
-        let silent_for = moment().duration_since(first);
-        let silent = silent_for >= self.dial.response_timeout && !self.is_late_itself(silent_for);
         drop(slot);
-        if silent {
+        let silent_for = moment().duration_since(first);
+        if silent_for >= self.dial.response_timeout && !self.is_late_itself(silent_for) {
             self.lose(since, None);
         }
     }

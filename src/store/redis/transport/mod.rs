@@ -2,11 +2,13 @@
 
 pub(crate) mod address;
 pub(crate) mod calling;
+#[cfg(feature = "cluster")]
+pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod link;
+#[cfg(feature = "sentinel")]
+pub(crate) mod sentinel;
 pub(crate) mod source;
 mod stream;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-pub(crate) mod topology;

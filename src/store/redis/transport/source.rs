@@ -83,28 +83,26 @@ impl ConnectionSource {
     /// # Errors
     ///
     /// The platform or the build lacks what the address needs.
-    pub(crate) fn address(info: ConnectionInfo) -> RedisResult<Self> {
+    pub(crate) fn address(info: &ConnectionInfo) -> RedisResult<Self> {
+        let client = redis::Client::open(info.clone())?;
         Ok(Self {
-            shown: Some(address::shown(&info).into()),
-            server: ServerAddress::of(&info),
-            wants_tls: address::wants_tls(&info),
-            ..{
-                let client = redis::Client::open(info)?;
-                Self::new(move |dial| {
-                    let client = client.clone();
-                    async move {
-                        #[cfg(feature = "tls")]
-                        let client = match &dial.certificates {
-                            Some(certificates) => {
-                                let info = client.get_connection_info().clone();
-                                redis::Client::build_with_tls(info, certificates.clone())?
-                            }
-                            None => client,
-                        };
-                        stream::connect(&client, &dial.config(), dial.traffic).await
-                    }
-                })
-            }
+            shown: Some(address::shown(info).into()),
+            server: ServerAddress::of(info),
+            wants_tls: address::wants_tls(info),
+            ..Self::new(move |dial| {
+                let client = client.clone();
+                async move {
+                    #[cfg(feature = "tls")]
+                    let client = match &dial.certificates {
+                        Some(certificates) => {
+                            let info = client.get_connection_info().clone();
+                            redis::Client::build_with_tls(info, certificates.clone())?
+                        }
+                        None => client,
+                    };
+                    stream::connect(&client, &dial.config(), dial.traffic).await
+                }
+            })
         })
     }
 

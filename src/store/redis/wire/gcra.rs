@@ -140,12 +140,15 @@ impl Lone {
             RateType::Overall => value,
             RateType::PerClient => client_value,
         };
+        let StoredLimit { rate, interval, .. } = self.limit;
         let cost = self.pace.cost(self.permits);
-        let mut command = ACQUIRE.start(1, 3);
+        let room = self.pace.whole() - cost;
+        // The server's clock is a time below zero. All else is whole and below 2^53.
+        let now = now.map_or(-1.0, |now| now as f64 * 1000.0);
+        let numbers = [interval as f64, rate as f64, cost as f64, room as f64, now];
+        let mut command = ACQUIRE.start(1, 1);
         command.arg(key);
-        optional(&mut command, now);
-        command.arg(packed([self.limit.interval, self.limit.rate]).as_flattened());
-        command.arg(packed([cost, self.pace.whole() - cost]).as_flattened());
+        command.arg(numbers.map(f64::to_le_bytes).as_flattened());
         command
     }
 
@@ -179,11 +182,6 @@ impl Lone {
         let left = self.pace.left(backlog);
         answer_by(&self.limit, verdict, now, [left, wait, next, reset])
     }
-}
-
-/// Packs numbers as the scripts keep them: doubles, little-endian. All are whole and below 2^53.
-fn packed(numbers: [i64; 2]) -> [[u8; 8]; 2] {
-    numbers.map(|number| (number as f64).to_le_bytes())
 }
 
 /// Reads whole numbers; `None` if one is not whole.

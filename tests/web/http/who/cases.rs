@@ -31,7 +31,7 @@ pub(super) struct Step {
     pub(super) fields: BTreeMap<String, Vec<String>>,
     /// As this client, who has one request an hour
     pub(super) counted: Option<String>,
-    /// It is refused with this status, and takes nothing from anybody.
+    /// It is refused with this status, and takes nothing.
     pub(super) status: Option<u16>,
 }
 

@@ -32,6 +32,7 @@ use crate::{
         About, Calls, Decide, Listener, Listeners, Op, OpResult,
         guard::{
             lease::Leasing,
+            local::recent::Recent,
             scripted::{asks, pause, receipts},
         },
         stack::Exit,
@@ -140,7 +141,9 @@ impl World {
             let own: Arc<dyn Clock> = Arc::new(clock.clone());
             let connection = Arc::new(Connection(Arc::clone(&server)));
             let own_clock = Some(Arc::clone(&own));
-            Arc::new(Leasing::new(connection, own_clock, own, Arc::default()))
+            let recent = Arc::new(Recent::new(Arc::clone(&own)));
+            let queues = Arc::default();
+            Arc::new(Leasing::new(connection, own_clock, own, queues, recent))
         };
         Self {
             processes: std::iter::repeat_with(process).take(processes).collect(),
@@ -181,8 +184,8 @@ impl World {
         let mut acquire = self.acquire(permits);
         let id = acquire.first.id;
         acquire.identify(PermitId::NONE);
-        if let Some(decision) = leasing.table.take(&acquire) {
-            return Some(decision);
+        if let Some(granted) = leasing.table.take(&acquire) {
+            return Some(Decision::Allow(granted));
         }
         acquire.identify(id);
         let decision = poll(leasing.acquire(&acquire), polls);
@@ -223,7 +226,8 @@ impl World {
 
     /// Takes one out of a lease of the first process, if there is one.
     pub(crate) fn leased(&self) -> Option<Decision> {
-        self.processes[0].table.take(&self.acquire(1))
+        let leased = self.processes[0].table.take(&self.acquire(1));
+        leased.map(Decision::Allow)
     }
 
     /// Has the first process decide for callers.

@@ -5,76 +5,26 @@
 //! `TOWER_RATELIMIT_MINUTES` says for how long (10), `TOWER_RATELIMIT_SEED` with which faults; a
 //! run prints its own.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "clippy.toml reaches `#[test]` fns only; what was seen is printed; the matrix uses the rest"
-)]
-
-#[path = "../matrix/answer.rs"]
-mod answer;
-#[path = "../matrix/bans.rs"]
-mod bans;
-#[path = "../matrix/book.rs"]
-mod book;
-#[path = "../matrix/caller.rs"]
-mod caller;
 mod faults;
-#[path = "../monitor/feed.rs"]
-mod feed;
-#[path = "../matrix/guards.rs"]
-mod guards;
-#[path = "../matrix/lanes.rs"]
-mod lanes;
-#[path = "../matrix/ledger.rs"]
-mod ledger;
-#[path = "../matrix/load.rs"]
-mod load;
 mod machine;
-#[path = "../matrix/oracles.rs"]
-mod oracles;
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod record;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../matrix/shares.rs"]
-mod shares;
-#[path = "../matrix/stage.rs"]
-mod stage;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../matrix/told.rs"]
-mod told;
-#[path = "../matrix/watch.rs"]
-mod watch;
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
+use std::collections::BTreeMap;
+
+use super::{
+    book::Book,
+    guards::{BUDGET, guarded},
+    load::Load,
+    oracles::{self, Tally},
+    proxy::Proxy,
+    random::{Random, seed, setting},
+    stage::{all_is_free, aside, patient},
+    watch::time_of,
 };
-
-use tower_ratelimit::RedisStore;
-
-use book::Book;
+use crate::scene::*;
 use faults::{Fault, World};
-use guards::{BUDGET, guarded};
-use load::Load;
 use machine::{Machine, all_closed};
-use oracles::Tally;
-use proxy::Proxy;
 use record::Record;
-use stage::{all_is_free, aside, patient};
-use support::{
-    RedisServer,
-    random::{self, Random, seed, setting},
-    unique,
-};
-use watch::time_of;
 
 const HANDLES: usize = 2;
 
@@ -82,6 +32,7 @@ const HANDLES: usize = 2;
 const CUT: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "ten minutes, and the memory that is looked at is that of the whole process"]
 async fn random_faults_over_random_load() {
     let run = Duration::from_secs_f64(setting("TOWER_RATELIMIT_MINUTES", 10.0) * 60.0);
     let seed = seed();

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{
+use super::record::Record;
+use crate::{
     lanes::Limiter,
     proxy::{Proxy, Spoil},
     random::Random,
-    record::Record,
     support::{RedisServer, cluster::wait_until},
     watch::{Control, Watch},
 };

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{
+use crate::{
     answer::Answer,
     feed::Seen,
     lanes::Limiter,
@@ -55,7 +55,7 @@ impl Record {
         })
     }
 
-    /// Notes what a server has kept over its end, as if it had been told of it.
+    /// Records what a server has kept over its end, as if it had been read.
     pub fn find_again(&self, server: &RedisServer, limiters: &[Limiter]) {
         let mut grants = self.grants.lock().unwrap();
         for (log, score, member) in kept_by(server, limiters) {

@@ -1,9 +1,11 @@
 //! Reads along what a server executes, for as long as it runs.
 
+#![allow(dead_code, reason = "each test binary uses part of it")]
+
 use crate::scene::*;
 use std::{collections::BTreeSet, io::BufReader, io::Write, net::SocketAddr, net::TcpStream};
 
-use super::{feed::Feed, feed::Seen, ledger::Ledger, load::LONG};
+use super::{feed::Feed, feed::Seen, ledger::Ledger};
 use crate::support::redis_server::command;
 
 /// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
@@ -36,9 +38,9 @@ impl Watch {
         Self::open_into(server, move |_, seen| ledger.lock().unwrap().read(seen))
     }
 
-    /// Starts to read. `note` gets each command that is executed from now on, as MONITOR prints it
+    /// Starts to read. `see` gets each command that is executed from now on, as MONITOR prints it
     /// and as it is parsed.
-    pub fn open_into(server: &RedisServer, note: impl Fn(&str, &Seen) + Send + 'static) -> Self {
+    pub fn open_into(server: &RedisServer, see: impl Fn(&str, &Seen) + Send + 'static) -> Self {
         let mut feed = Feed::open(server);
         let stream = feed.connection().try_clone().unwrap();
         // A stopped server says nothing for as long as it is stopped.
@@ -58,7 +60,7 @@ impl Watch {
                         {
                             marked.lock().unwrap().callers.insert(caller.to_owned());
                         }
-                        note(&line, &seen);
+                        see(&line, &seen);
                     }
                 }
             }

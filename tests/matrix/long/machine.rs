@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use super::{proxy::Proxy, scene::until};
+use crate::{proxy::Proxy, scene::until};
 
 /// What may come on top in the course of a run, whatever its length: allocators keep what was once
 /// in use.
@@ -64,7 +64,7 @@ impl Machine {
 /// If not.
 pub async fn all_closed(proxy: &Proxy) {
     let closed = async || proxy.open_connections() == 0;
-    until("connections that nobody has are closed", closed).await;
+    until("connections without an owner are closed", closed).await;
 }
 
 /// The resident memory of this process in kB; nothing where there is no such file.

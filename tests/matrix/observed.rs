@@ -1,4 +1,4 @@
-//! Law O8 under faults: observers are told of each request of the load once, as it was answered.
+//! Law O8 under faults: observers see each request of the load once, as it was answered.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use tower_ratelimit::{
 /// By the first rule, none for a `RateLimiter`; the result; and the source.
 pub type Counts = BTreeMap<(Option<String>, &'static str, &'static str), u64>;
 
-/// Counts what it is told of decisions.
+/// Counts the decisions that observers see.
 #[derive(Debug, Default)]
-pub struct Told(Mutex<Counts>);
+pub struct Observed(Mutex<Counts>);
 
-impl Observer for Told {
+impl Observer for Observed {
     fn decided(&self, event: &Decided<'_>) {
         let rule = event.rules.first().and_then(|rule| rule.rule);
         let (result, source) = (event.result.as_str(), event.source.as_str());
@@ -30,8 +30,8 @@ impl Observer for Told {
     }
 }
 
-impl Told {
-    /// Returns what it was told of the lanes, and of all that have no rule.
+impl Observed {
+    /// Returns what it has seen of the lanes, and of all that have no rule.
     pub fn of_lanes(&self) -> Counts {
         let mut counts = self.0.lock().unwrap().clone();
         let lanes = LANES.each_ref().map(|lane| rule(lane, 0));
@@ -57,12 +57,12 @@ impl Told {
         let mut counts = self.0.lock().unwrap();
         let key = (None, result, source);
         let count = counts.get_mut(&key);
-        *count.unwrap_or_else(|| panic!("O8: {result} by {source} was not told")) -= 1;
+        *count.unwrap_or_else(|| panic!("O8: {result} by {source} was not observed")) -= 1;
         counts.retain(|_, count| *count > 0);
     }
 }
 
-/// Adds what observers must have been told of an answer.
+/// Adds what observers must have seen of an answer.
 pub fn count(counts: &mut Counts, answer: &Answer) {
     let lane = answer.lane();
     let rule = lane.is_http().then(|| rule(lane, 0));

@@ -1,9 +1,11 @@
 //! The grants of servers, by their own clocks: every entry that a script has written to a log.
 
+#![allow(dead_code, reason = "each test binary asks for part of it")]
+
 use std::collections::BTreeMap;
 
 use super::feed::{Seen, bytes_of};
-use crate::support::windows;
+use crate::support::{permits_of, windows};
 
 /// One grant, as it stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,7 +14,7 @@ struct Entry {
     score: i64,
     permits: i64,
     given_back: bool,
-    /// The number of data losses before
+    /// The number of data losses, and of resets of the log, before
     epoch: u32,
 }
 
@@ -29,6 +31,8 @@ pub struct Ledger {
     calendars: BTreeMap<String, Labels>,
     /// The number of losses of all data
     epoch: u32,
+    /// The number of resets of each log that was reset
+    resets: BTreeMap<String, u32>,
     /// Logs with this in their names are not looked at
     left_out: Option<&'static str>,
 }
@@ -71,8 +75,8 @@ impl Ledger {
         let (label, used) = text.split_once(' ').expect("a label");
         let used = used.parse().expect("a number of permits");
         let labels = self.calendars.entry(key.to_owned()).or_default();
-        let noted = labels.entry((label.to_owned(), self.epoch)).or_default();
-        *noted = (used, noted.1.max(used));
+        let known = labels.entry((label.to_owned(), self.epoch)).or_default();
+        *known = (used, known.1.max(used));
     }
 
     fn calendar(&self, key: &str) -> impl Iterator<Item = &(i64, i64)> {
@@ -85,7 +89,16 @@ impl Ledger {
         self.epoch += 1;
     }
 
-    /// Notes an entry, unless it is noted already.
+    /// One limiter begins anew.
+    pub fn reset(&mut self, log: &str) {
+        *self.resets.entry(log.to_owned()).or_default() += 1;
+    }
+
+    fn epoch_of(&self, log: &str) -> u32 {
+        self.epoch + self.resets.get(log).copied().unwrap_or(0)
+    }
+
+    /// Records an entry, unless it is recorded already.
     pub fn granted(&mut self, log: &str, score: i64, member: &[u8]) {
         // What replaces a lost log was granted before, or never.
         if member[1..].starts_with(b"heal:") {
@@ -94,29 +107,41 @@ impl Ledger {
         if self.left_out.is_some_and(|part| log.contains(part)) {
             return;
         }
-        let permits = permits_of(member);
+        let (permits, epoch) = (i64::from(permits_of(member)), self.epoch_of(log));
         let log = self.logs.entry(log.to_owned()).or_default();
         let entries = log.entry(member.to_owned()).or_default();
         // Sent again, or delivered twice: an existing entry stays, also when it has expired. One
         // that was dropped meanwhile is made anew, which does not show here.
         let stands = entries
             .last()
-            .is_some_and(|last| !last.given_back && last.epoch == self.epoch);
+            .is_some_and(|last| !last.given_back && last.epoch == epoch);
         if !stands {
             entries.push(Entry {
                 score,
                 permits,
                 given_back: false,
-                epoch: self.epoch,
+                epoch,
             });
         }
+    }
+
+    /// The logs that anything was written to.
+    pub fn logs(&self) -> impl Iterator<Item = &str> {
+        self.logs.keys().map(String::as_str)
+    }
+
+    /// Returns whether a member stands in a log that was not reset since.
+    pub fn holds(&self, log: &str, member: &[u8]) -> bool {
+        let entries = self.logs.get(log).and_then(|entries| entries.get(member));
+        let last = entries.and_then(|entries| entries.last());
+        last.is_some_and(|last| last.epoch == self.epoch_of(log))
     }
 
     /// Returns the most permits in any window of this length without a data loss, or under any
     /// label of a calendar: the third oracle compares it with the rate.
     pub fn fullest_window(&self, log: &str, interval: i64) -> i64 {
-        let windows =
-            (0..=self.epoch).map(|epoch| self.fullest(log, interval, |it| it.epoch == epoch));
+        let windows = (0..=self.epoch_of(log))
+            .map(|epoch| self.fullest(log, interval, |it| it.epoch == epoch));
         let labels = self.calendar(log).map(|(_, most)| *most);
         windows.chain(labels).max().unwrap_or(0)
     }
@@ -148,13 +173,12 @@ impl Ledger {
     pub fn granted_permits(&self) -> i64 {
         self.logs.keys().map(|log| self.kept(log)).sum()
     }
-}
 
-/// The bytes of a member, as MONITOR escapes them.
-/// The last four bytes of a member are its permits.
-fn permits_of(member: &[u8]) -> i64 {
-    assert_eq!(member.len(), 21, "{member:?}");
-    i64::from(u32::from_le_bytes(member[17..].try_into().unwrap()))
+    /// Returns how many entries were given back.
+    pub fn given_back(&self) -> usize {
+        let entries = self.logs.values().flat_map(BTreeMap::values).flatten();
+        entries.filter(|entry| entry.given_back).count()
+    }
 }
 
 /// The checks themselves can fail.
@@ -243,5 +267,9 @@ mod tests {
         granted(&mut ledger, 1, 2, 2);
         assert_eq!(ledger.fullest_window("log", 100), 3);
         assert_eq!(ledger.fullest_window_of_all("log", 100), 5);
+        ledger.reset("log");
+        granted(&mut ledger, 2, 2, 2);
+        granted(&mut ledger, 3, 3, 2);
+        assert_eq!(ledger.fullest_window("log", 100), 4);
     }
 }

@@ -1,0 +1,98 @@
+//! Connections to the nodes of a Cluster.
+
+use std::sync::Arc;
+
+use redis::{
+    Cmd, ConnectionInfo, RedisResult, Value,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+};
+
+use super::{
+    address::{ServerAddress, shown_all, wants_tls},
+    link::{Link, To, tcp_settings},
+    source::{ConnectionSource, Dial},
+};
+
+/// A lost connection takes two retries: another node is called, it names the node of the hash
+/// slot, and that one is called over a new connection. If all were lost,
+/// [`Connection::send`](super::connection::Connection::send) begins again. redis-rs' own
+/// default is 16, over many seconds.
+const RETRIES: u32 = 2;
+/// The longest pause between attempts, in milliseconds; redis-rs' own default is at least 1280.
+const LONGEST_WAIT: u64 = 10;
+/// redis-rs delays every shard while it reconnects to the nodes, so a node may not use all of
+/// the time for connecting to the Cluster: it is tried twice, as a given address and as a node.
+const SHARE_OF_A_NODE: u32 = 4;
+
+/// Returns the source of connections to the nodes of a Cluster, made and repaired by redis-rs.
+///
+/// With retries, redis-rs sends a command again after a lost connection or a silent node, when
+/// it is unknown whether it ran. It has no such choice for a single command.
+///
+/// # Errors
+///
+/// No address, a socket, addresses with different credentials, TLS that the build lacks.
+pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> RedisResult<ConnectionSource> {
+    let nodes: Arc<[_]> = nodes.into();
+    ClusterClientBuilder::new(nodes.iter().cloned()).build()?;
+    for node in &*nodes {
+        redis::Client::open(node.clone())?;
+    }
+    let shown: Arc<str> = shown_all(&nodes).into();
+    let source = |retries| {
+        let nodes = Arc::clone(&nodes);
+        ConnectionSource {
+            shown: Some(Arc::clone(&shown)),
+            // A Cluster has no other database.
+            server: ServerAddress::several(&shown, 0),
+            is_cluster: true,
+            repeats: retries > 0,
+            wants_tls: nodes.iter().any(wants_tls),
+            ..ConnectionSource::new(move |dial| {
+                let client = client(&nodes, retries, &dial);
+                async move { client?.get_async_connection().await.map(Link::Cluster) }
+            })
+        }
+    };
+    Ok(ConnectionSource {
+        once: Some(Arc::new(source(0))),
+        ..source(RETRIES)
+    })
+}
+
+fn client(nodes: &[ConnectionInfo], retries: u32, dial: &Dial) -> RedisResult<ClusterClient> {
+    let builder = ClusterClientBuilder::new(nodes.iter().cloned());
+    #[cfg(feature = "tls")]
+    let builder = match &dial.certificates {
+        Some(certificates) => builder.certs(certificates.clone()),
+        None => builder,
+    };
+    builder
+        .connection_timeout(dial.connect_timeout / SHARE_OF_A_NODE)
+        .response_timeout(dial.response_timeout)
+        .overall_response_timeout(Some(dial.response_timeout))
+        .retries(retries)
+        .min_retry_wait(1)
+        .max_retry_wait(LONGEST_WAIT)
+        .tcp_settings(tcp_settings())
+        .build()
+}
+
+/// Sends a command to the master of a hash slot, whatever its keys.
+pub(crate) async fn send_to(
+    connection: &ClusterConnection,
+    to: To<'_>,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    let to = match to {
+        To::Any => SingleNodeRoutingInfo::Random,
+        To::Slot(slot) => SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master)),
+        To::Key(key) => SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)),
+    };
+    let to = RoutingInfo::SingleNode(to);
+    let mut connection = connection.clone();
+    let reply = connection.route_command(command.clone(), to).await;
+    reply.and_then(Value::extract_error)
+}
