@@ -282,8 +282,6 @@ impl Key {
         self.identity.push(component.as_ref());
     }
 
-    /// Records that the server has not provided the peer's address: whatever becomes of the
-    /// request, the setup is wrong.
     /// Adds what an extractor finds. One that adds nothing has found nothing.
     pub(crate) fn add(
         &mut self,
@@ -298,6 +296,8 @@ impl Key {
         }
     }
 
+    /// Records that the server has not provided the peer's address: whatever becomes of the
+    /// request, the setup is wrong.
     fn lacks_peer(&mut self) -> NoKey {
         self.mistakes.add(Mistakes::NO_PEER);
         NoKey::of("peer address", Fault::Server)

@@ -126,7 +126,7 @@ async fn a_bad_file_keeps_the_rules_and_is_reported_once() {
     let said = "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?";
     assert_eq!(watched.next_mistake(said).await, said);
     assert_eq!(watched.permits().await, 10);
-    // As long as another watch takes to see three changes, this one has nothing new to tell.
+    // As long as another watch takes to see three changes, this one has nothing new to report.
     let other = folder.join("other.toml");
     fs::write(&other, text(1)).unwrap();
     let mut beside = Watched::new(&other);
@@ -173,7 +173,7 @@ async fn a_config_map_is_swapped() {
     assert_eq!(rest[0].0, "all");
 }
 
-/// A key that notes where it is checked: where a file that names it is read, and where its rules
+/// A key that records where it is checked: where a file that names it is read, and where its rules
 /// are made.
 #[derive(Debug)]
 struct Noting(Arc<Mutex<Vec<ThreadId>>>);

@@ -119,16 +119,16 @@ fn no_proxies_are_no_number_of_proxies() {
 #[test]
 fn not_everybody_is_allowed() {
     for network in ["0.0.0.0/0", "::/0"] {
-        let everybody = || Requests::from_networks(PeerIp, ["192.0.2.0/24", network]);
+        let all = || Requests::from_networks(PeerIp, ["192.0.2.0/24", network]);
         let rules = || Rules::new().otherwise(rule());
-        let built = builder().rules(rules().allow(everybody())).build();
+        let built = builder().rules(rules().allow(all())).build();
         let said = format!(
             "{network:?} cannot be in a list of networks: it contains every address, \
              so nothing would be limited"
         );
         mistake(built, ConfigErrorKind::Network, &said);
-        // To deny everybody is no limit that is missing.
-        assert!(builder().rules(rules().deny(everybody())).build().is_ok());
+        // A list that denies all requests leaves no limit out.
+        assert!(builder().rules(rules().deny(all())).build().is_ok());
     }
     let near = Requests::from_networks(PeerIp, ["10.0.0.0/8", "::/1"]);
     let rules = Rules::new().otherwise(Limit::per_hour(1).by(Constant("all")));

@@ -63,9 +63,9 @@ impl<S: Store> Stage<S> {
         self.send(layer, request).await.unwrap().0
     }
 
-    /// Until all that were sent have been asked for, and the line sleeps.
+    /// Until all that were sent have been asked for, and the queue sleeps.
     async fn settle(&self) {
-        until("the line sleeps", async || self.clock.sleepers() > 0).await;
+        until("the queue sleeps", async || self.clock.sleepers() > 0).await;
         // What is still on its way takes a few turns of this thread, or an answer of Redis.
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -97,7 +97,7 @@ async fn requests_are_held_and_let_pass_in_order(store: impl Store, clock: Manua
     let fourth = stage.send(&layer, request("a")).await.unwrap();
     let would_wait = Some(30 * SECOND);
     assert_eq!(refusal(&fourth), (RefusalKind::OverLimit, would_wait));
-    // Another caller has a line of its own.
+    // Another caller has a queue of its own.
     assert_eq!(stage.status(&layer, request("b")).await, 200);
 
     stage.clock.advance(10 * SECOND);
@@ -143,7 +143,7 @@ async fn full(stage: &Stage<impl Store>, queue: usize, at_once: bool) {
         assert_eq!(kind, RefusalKind::QueueFull);
         assert!(wait.is_some_and(|wait| wait >= 10 * SECOND), "{wait:?}");
     }
-    // A place that somebody leaves is free for the next.
+    // A place that a waiter leaves is free for the next.
     waiting.pop().unwrap().abort();
     stage.settle().await;
     let next = stage.send(&layer, request("a"));

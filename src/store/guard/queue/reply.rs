@@ -40,14 +40,14 @@ impl Reply {
     }
 }
 
-/// Takes the one with this number out of a line in the order of numbers.
+/// Takes the member with this number out of a queue in the order of numbers.
 pub(crate) fn take_out<T>(
-    line: &mut VecDeque<T>,
+    queue: &mut VecDeque<T>,
     number: u64,
     number_of: impl FnMut(&T) -> u64,
 ) -> Option<T> {
-    let at = line.binary_search_by_key(&number, number_of);
-    line.remove(at.ok()?)
+    let at = queue.binary_search_by_key(&number, number_of);
+    queue.remove(at.ok()?)
 }
 
 /// Waits for a call as long as one of its callers waits for a reply.

@@ -197,7 +197,7 @@ impl<S: Calls> Asking<S> {
             Err(unsent) => Err(unsent),
         };
         let mut outcomes = of_each(outcome, numbers.len());
-        // What the first is refused for holds for anybody; the others are behind it.
+        // The first is refused as any caller would be; the others are behind it.
         let refused = outcomes.iter_mut().filter_map(|outcome| match outcome {
             Ok(Decision::Deny(refusal)) => Some(refusal),
             _ => None,

@@ -194,7 +194,7 @@ proptest! {
         let index = reached(&mut patterns);
         // axum's router accepts the name of a parameter only once.
         let template = template.filter(|route| route.matches("{x}").count() < 2);
-        // It serves a request by a route that matches the whole path, and notes both.
+        // It serves a request by a route that matches the whole path, and records both.
         let whole = match &template {
             Some(route) => Some(filled(route).parse().unwrap()),
             None => whole,

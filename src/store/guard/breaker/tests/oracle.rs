@@ -47,7 +47,7 @@ enum Is {
     Closed,
     /// Since when, and after how many pauses
     Open(u64, u32),
-    /// Nobody has to wait for anything
+    /// No caller has to wait
     Ready(u32),
     /// Since when, by which call, after how many pauses
     Probed(u64, usize, u32),

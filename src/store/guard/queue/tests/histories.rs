@@ -259,7 +259,7 @@ impl History {
         self.driven[at] = true;
     }
 
-    /// Those of a runtime that is not driven are forgotten; everybody else is decided for.
+    /// Callers of a runtime that is not driven are forgotten; all others are decided for.
     fn ends(&mut self) {
         let (driven, neglected) = std::mem::take(&mut self.callers)
             .into_iter()

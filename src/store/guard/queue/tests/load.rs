@@ -16,7 +16,7 @@ struct Fates {
     late: usize,
 }
 
-/// Plays a burst on a node that answers so many calls a millisecond, until everybody has left.
+/// Plays a burst on a node that answers so many calls a millisecond, until all callers have left.
 fn burst(world: &mut World, mut callers: Vec<Caller>, a_millisecond: usize) -> Fates {
     let mut fates = Fates::default();
     while !callers.is_empty() {

@@ -152,7 +152,7 @@ fn those_that_wait_are_asked_for_when_there_may_be_room() {
     assert!(!world.queues.is_waited_for(&waiting.acquire));
 }
 
-/// What the first of a call is refused for holds for anybody; the others are refused behind it.
+/// The first of a call is refused as any caller would be; the others are refused behind it.
 #[test]
 fn a_refusal_says_whether_it_counts_those_before() {
     let (mut world, _full) = full();
