@@ -101,7 +101,6 @@ mod tests {
     use super::*;
     use crate::{
         decision::Source,
-        list::List,
         web::answer::{HeaderStyle, ResetUnit, over_http},
     };
 

@@ -162,12 +162,12 @@ impl CompiledRules {
 
     fn passes(&self, result: RequestResult) -> Plan {
         self.report(result, None);
-        Plan::Pass
+        Ok(None)
     }
 
     fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
         self.report(refusal.kind().into(), rule);
-        Plan::Refuse(refusal)
+        Err(refusal)
     }
 
     /// Reports a request that is decided without the store, by this rule if by one, to the
@@ -215,7 +215,7 @@ impl CompiledRules {
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut plan = Plan::Pass;
+        let mut asked: Option<Acquire> = None;
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -234,12 +234,12 @@ impl CompiledRules {
                 let both = wait.zip(rule.wait);
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            match &mut plan {
-                Plan::Acquire(acquire) => add(charge, acquire),
-                _ => plan = Plan::Acquire(Acquire::new(charge, Vec::new(), None)),
+            match &mut asked {
+                Some(acquire) => add(charge, acquire),
+                None => asked = Some(Acquire::new(charge, Vec::new(), None)),
             }
         }
-        let Plan::Acquire(acquire) = &mut plan else {
+        let Some(mut acquire) = asked else {
             return self.passes(RequestResult::NoRule);
         };
         // A lease is sized by the permits left.
@@ -251,7 +251,7 @@ impl CompiledRules {
             queue: Some(queue),
             ..MaxWait::of(up_to)
         });
-        plan
+        Ok(Some(acquire))
     }
 }
 

@@ -6,7 +6,6 @@ use crate::{
     decision::{Refusal, RefusalKind, Source},
     demand::LimiterCharge,
     limit::{Limit, LimitSource},
-    list::List,
     store::guard::{
         policy::{answer_error, without_shadows},
         scripted::{
