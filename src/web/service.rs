@@ -16,6 +16,7 @@ use super::{
     charge::{SettleOnDrop, has_met},
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
+    rule::Plan,
 };
 use crate::decision::{Decision, Refusal};
 
@@ -93,9 +94,9 @@ where
             (rules.plan(&parts, store), rules.fields)
         };
         let refusal = match plan {
-            Ok(None) => return self.forward(Request::from_parts(parts, body), None),
-            Err(refusal) => refusal,
-            Ok(Some(mut acquire)) => {
+            Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
+            Plan::Refuse(refusal) => refusal,
+            Plan::Acquire(mut acquire) => {
                 let shared = &self.shared;
                 match shared.store.decide_at_once(&mut acquire) {
                     Some(Ok(Decision::Allow(grant))) => {

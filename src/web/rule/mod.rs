@@ -82,8 +82,14 @@ pub(crate) enum CostOf {
 /// The text of an entry, the pattern read from it, and its rules.
 pub(crate) type Entry = (String, Result<Pattern, ConfigError>, Vec<Rule>);
 
-/// What a request asks of the store, or the refusal without it; `None` if no rule applies.
-pub(crate) type Plan = Result<Option<Acquire>, Refusal>;
+/// The layer's plan for a request.
+pub(crate) enum Plan {
+    /// No rule applies
+    Pass,
+    /// Call the store
+    Acquire(Acquire),
+    Refuse(Refusal),
+}
 
 impl Limit {
     /// Creates a rule that counts requests by `key` against this limit.

@@ -162,12 +162,12 @@ impl CompiledRules {
 
     fn passes(&self, result: RequestResult) -> Plan {
         self.report(result, None);
-        Ok(None)
+        Plan::Pass
     }
 
     fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
         self.report(refusal.kind().into(), rule);
-        Err(refusal)
+        Plan::Refuse(refusal)
     }
 
     /// Reports a request that is decided without the store, by this rule if by one, to the
@@ -235,8 +235,8 @@ impl CompiledRules {
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
             match &mut asked {
-                Some(acquire) => add(charge, acquire),
                 None => asked = Some(Acquire::new(charge, Vec::new(), None)),
+                Some(acquire) => add(charge, acquire),
             }
         }
         let Some(mut acquire) = asked else {
@@ -251,7 +251,7 @@ impl CompiledRules {
             queue: Some(queue),
             ..MaxWait::of(up_to)
         });
-        Ok(Some(acquire))
+        Plan::Acquire(acquire)
     }
 }
 
