@@ -52,6 +52,10 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a refusal is no error: what ignores the decision lets everything pass"]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a refusal is not to cost an allocation"
+)]
 pub enum Decision {
     /// Go ahead
     Allow(Grant),
@@ -174,8 +178,7 @@ impl Grant {
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub(crate) kind: RefusalKind,
-    /// Not in place, because each decision is moved several times.
-    pub(crate) limits: Vec<LimitState>,
+    pub(crate) limits: List<LimitState>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) source: Source,
     /// Boxed, because most refusals are by limits.
@@ -263,7 +266,7 @@ impl Refusal {
     fn new(kind: RefusalKind, source: Source) -> Self {
         Self {
             kind,
-            limits: Vec::new(),
+            limits: List::new(),
             retry_after: None,
             source,
             missing: None,
@@ -275,7 +278,7 @@ impl Refusal {
     /// Returns the refusal by limits that have no room for so long; without a wait, for more than
     /// they ever allow.
     pub(crate) fn by_limits(
-        limits: Vec<LimitState>,
+        limits: List<LimitState>,
         retry_after: Option<Duration>,
         source: Source,
     ) -> Self {
@@ -291,7 +294,7 @@ impl Refusal {
     }
 
     /// Returns the refusal of a caller that these limits ban for so long.
-    pub(crate) fn banned(limits: Vec<LimitState>, wait: Duration, source: Source) -> Self {
+    pub(crate) fn banned(limits: List<LimitState>, wait: Duration, source: Source) -> Self {
         Self {
             kind: RefusalKind::Banned,
             ..Self::by_limits(limits, Some(wait), source)

@@ -153,7 +153,7 @@ impl Refusal {
             RefusalKind::Unavailable => Self::unavailable(ErrorKind::Unavailable.into()),
             kind => Self {
                 kind,
-                ..Self::by_limits(Vec::new(), None, Source::Store)
+                ..Self::by_limits(List::new(), None, Source::Store)
             },
         }
     }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     fn refused() -> Decision {
-        let limits = limit(Some(0)).into_vec();
+        let limits = limit(Some(0));
         Decision::Deny(Refusal::by_limits(limits, Some(MINUTE), Source::Store))
     }
 

@@ -147,17 +147,17 @@ impl Acquire {
         let charge = &self.first;
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
         let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
-        let limit = answer.state(charge, counted && !above_rate);
+        let limits = List::from([answer.state(charge, counted && !above_rate)]);
         let source = Source::of_store(answer.estimated);
         if answer.verdict == Verdict::Granted || charge.shadow {
             let receipts = match limiter {
                 Some(limiter) => List::from([answer.receipt(charge, limiter)]),
                 None => List::new(),
             };
-            return Decision::Allow(Grant::new(List::from([limit]), receipts, source));
+            return Decision::Allow(Grant::new(limits, receipts, source));
         }
         let wait = (!above_rate).then(|| answer.now.until(answer.wait));
-        Decision::Deny(Refusal::by_limits(vec![limit], wait, source))
+        Decision::Deny(Refusal::by_limits(limits, wait, source))
     }
 
     /// Returns what the answers to its charges, one for each, come to.
@@ -185,7 +185,7 @@ impl Acquire {
             for limit in &mut limits {
                 limit.refused &= limit.retry_after.is_some();
             }
-            return Decision::Deny(Refusal::banned(limits.into_vec(), wait, source));
+            return Decision::Deny(Refusal::banned(limits, wait, source));
         }
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
@@ -196,6 +196,6 @@ impl Acquire {
             return Decision::Allow(Grant::new(limits, receipts, source));
         }
         let wait = (!above_rate).then_some(wait);
-        Decision::Deny(Refusal::by_limits(limits.into_vec(), wait, source))
+        Decision::Deny(Refusal::by_limits(limits, wait, source))
     }
 }

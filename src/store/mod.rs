@@ -475,6 +475,10 @@ pub enum OpResult {
 
 /// A decision that is being made. A store in memory has made it at once.
 #[must_use = "futures do nothing unless polled"]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a decision made at once is not to cost an allocation"
+)]
 pub(crate) enum Deciding {
     Ready(Option<Result<Decision, Error>>),
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),

@@ -82,12 +82,7 @@ pin_project! {
 
 impl LayerState {
     /// Puts a grant where handlers look for it, and opens its charge for corrections.
-    pub(super) fn admit(
-        &self,
-        grant: Grant,
-        request: &mut Parts,
-        fields: Fields,
-    ) -> SettleOnDrop {
+    pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
         log_shadow_refusals(&grant);
         if self.extensions {
             let decision = Decision::Allow(grant.clone());

@@ -307,7 +307,7 @@ struct Found {
 struct KnownRefusal {
     charges: List<Held>,
     wants_remaining: bool,
-    limits: Vec<LimitState>,
+    limits: List<LimitState>,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
     seen: Seen,

@@ -171,6 +171,7 @@ mod tests {
         let limits = prop_oneof![4 => prop::collection::vec(limit.clone(), 1), 1 => prop::collection::vec(limit, 2)];
         let wait = prop::option::weighted(0.8, select(vec![1u64, 2, 65]));
         (limits, wait, styles(), any::<bool>()).prop_map(|(limits, wait, fields, as_text)| {
+            let limits: List<_> = limits.into_iter().collect();
             let refusal = Refusal::by_limits(limits, wait.map(Duration::from_secs), Source::Store);
             Case(refusal, wait, fields, as_text)
         })
@@ -205,7 +206,7 @@ mod tests {
             banned: false,
         };
         let wait = Some(Duration::from_secs(1));
-        let refusal = Refusal::by_limits(vec![state], wait, Source::Store);
+        let refusal = Refusal::by_limits(List::from([state]), wait, Source::Store);
         let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
         let bodies = [0; 2].map(|_| {
             let render = || over_http(&refusal, Some(1), fields, false);

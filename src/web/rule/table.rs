@@ -215,7 +215,7 @@ impl CompiledRules {
         let mut strictest = FailurePolicy::Allow;
         // Of several rules the shortest wait and the shortest queue count.
         let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut plan = Plan::Pass;
+        let mut asked: Option<Acquire> = None;
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -234,12 +234,12 @@ impl CompiledRules {
                 let both = wait.zip(rule.wait);
                 wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
             }
-            match &mut plan {
-                Plan::Acquire(acquire) => add(charge, acquire),
-                _ => plan = Plan::Acquire(Acquire::new(charge, Vec::new(), None)),
+            match &mut asked {
+                None => asked = Some(Acquire::new(charge, Vec::new(), None)),
+                Some(acquire) => add(charge, acquire),
             }
         }
-        let Plan::Acquire(acquire) = &mut plan else {
+        let Some(mut acquire) = asked else {
             return self.passes(RequestResult::NoRule);
         };
         // A lease is sized by the permits left.
@@ -251,7 +251,7 @@ impl CompiledRules {
             queue: Some(queue),
             ..MaxWait::of(up_to)
         });
-        plan
+        Plan::Acquire(acquire)
     }
 }
 

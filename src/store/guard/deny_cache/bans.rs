@@ -179,7 +179,7 @@ impl Bans {
     /// Returns the knowledge of a demand whose limits may ban the caller. `asks_again` is false
     /// while the store cannot be asked.
     pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> Knowledge {
-        let (mut limits, mut longest) = (Vec::new(), Duration::ZERO);
+        let (mut limits, mut longest) = (List::new(), Duration::ZERO);
         for charge in acquire.charges().filter(|charge| !charge.shadow) {
             let Some(known) = self.get(charge) else {
                 continue;

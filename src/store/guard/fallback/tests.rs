@@ -128,7 +128,7 @@ fn whatever_was_chosen_three_errors_refuse() {
 #[test]
 fn what_was_told_last_is_told_while_the_store_fails() {
     let wait = Some(Duration::from_secs(1));
-    let last = Refusal::by_limits(Vec::new(), wait, Source::Store);
+    let last = Refusal::by_limits(List::new(), wait, Source::Store);
     for kind in KINDS {
         let ask = by(FailurePolicy::Deny, [one("ann")]);
         let (guard, _) = guard();
