@@ -1,11 +1,11 @@
 //! A part of the limiters in this process, with its own lock and its own bound.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeSet, HashMap},
+    hash::{Hash, Hasher},
     sync::Arc,
 };
-
-use hashbrown::HashTable;
 
 use crate::{
     algorithm::{
@@ -29,7 +29,7 @@ pub(super) const NEVER: i64 = i64::MAX;
 
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
-    limiters: HashTable<StoredLimiter>,
+    limiters: HashMap<Named, StoredLimiter, BuildSpread>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
@@ -44,6 +44,29 @@ pub(super) struct Shard {
     next_idle: i64,
     /// Each limiter of the store holds it, which counts them.
     counter: Arc<()>,
+}
+
+/// A limiter that is found by the text of its name, which is not stored once more for that.
+struct Named(Arc<Limiter>);
+
+impl Borrow<Text> for Named {
+    fn borrow(&self) -> &Text {
+        self.0.name.text()
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name.text() == other.0.name.text()
+    }
+}
+
+impl Eq for Named {}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.text().hash(state);
+    }
 }
 
 pub(super) struct StoredLimiter {
@@ -80,10 +103,6 @@ impl StoredLimiter {
     pub(super) fn rename(&mut self, name: &Name) {
         let (name, limit) = (name.clone(), self.named.limit);
         self.named = Arc::new(Limiter { name, limit });
-    }
-
-    fn text(&self) -> &Text {
-        self.named.name.text()
     }
 
     /// Returns whether it has not expired.
@@ -140,7 +159,7 @@ impl StoredLimiter {
 impl Shard {
     pub(super) fn new(most: usize, counter: &Arc<()>) -> Self {
         Self {
-            limiters: HashTable::new(),
+            limiters: HashMap::default(),
             records: HashMap::default(),
             ends: BTreeSet::new(),
             most,
@@ -157,13 +176,8 @@ impl Shard {
 
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
-        let kept = self.find_mut(name.text());
+        let kept = self.limiters.get_mut(name.text());
         kept.filter(|kept| kept.is_there(now))
-    }
-
-    fn find_mut(&mut self, text: &Text) -> Option<&mut StoredLimiter> {
-        let hash = text.seeded_hash();
-        self.limiters.find_mut(hash, |kept| kept.text() == text)
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
@@ -179,20 +193,17 @@ impl Shard {
             return None;
         }
         self.put(StoredLimiter::new(limiter.share(), &self.counter));
-        self.find_mut(limiter.name.text())
+        self.limiters.get_mut(limiter.name.text())
     }
 
     /// Stores a limiter under its name, which no other has here.
     pub(super) fn put(&mut self, kept: StoredLimiter) {
         self.next_idle = i64::MIN;
-        let hash = |kept: &StoredLimiter| kept.text().seeded_hash();
-        self.limiters.insert_unique(hash(&kept), kept, hash);
+        self.limiters.insert(Named(Arc::clone(&kept.named)), kept);
     }
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
-        let (hash, text) = (name.text().seeded_hash(), name.text());
-        let found = self.limiters.find_entry(hash, |kept| kept.text() == text);
-        found.ok().map(|found| found.remove().0)
+        self.limiters.remove(name.text())
     }
 
     /// Takes the record of a name, to be put back.
@@ -294,7 +305,7 @@ impl Shard {
     /// Drops idle limiters.
     pub(super) fn forget_idle(&mut self, now: Now) {
         let mut next = i64::MAX;
-        self.limiters.retain(|kept| {
+        self.limiters.retain(|_, kept| {
             let idle_at = kept.idle_at();
             let is_idle = idle_at <= now.tick;
             next = if is_idle { next } else { next.min(idle_at) };

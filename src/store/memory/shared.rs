@@ -220,8 +220,8 @@ impl Shared {
     }
 
     pub(super) fn shard_of(&self, name: &Name) -> usize {
-        // Not by the bits that a shard finds it by.
-        (name.text().seeded_hash() >> 32) as usize & (self.shards.len() - 1)
+        // There are few, whatever the width of usize: a power of two.
+        name.text().seeded_hash() as usize & (self.shards.len() - 1)
     }
 
     /// Nothing is ever sent twice here, so a count is enough.
