@@ -80,7 +80,12 @@ impl Record {
         let members: Vec<Vec<&[u8]>> = if in_texts && limiters == 1 {
             argv[1].chunks(21).map(|member| vec![member]).collect()
         } else if in_texts {
-            vec![argv.chunks_exact(2).take(limiters).map(|it| it[1]).collect()]
+            vec![
+                argv.chunks_exact(2)
+                    .take(limiters)
+                    .map(|it| it[1])
+                    .collect(),
+            ]
         } else {
             let callers = argv[2 + 5 * limiters..].chunks(1 + 3 * limiters);
             let callers = callers.map(|caller| caller[1..].chunks(3).map(|it| it[1]));

@@ -346,7 +346,10 @@ impl KnownRefusal {
                 ..limit.clone()
             }
         };
-        let limits = self.limits.iter().map(later).collect();
+        let limits = match &self.limits[..] {
+            [limit] => List::from([later(limit)]),
+            limits => limits.iter().map(later).collect(),
+        };
         Refusal::by_limits(limits, self.retry_after.map(left), Source::Cache)
     }
 }

@@ -101,6 +101,7 @@ mod tests {
     use super::*;
     use crate::{
         decision::Source,
+        list::List,
         web::answer::{HeaderStyle, ResetUnit, over_http},
     };
 

@@ -89,10 +89,6 @@ pub(crate) struct Entry {
 }
 
 /// The layer's plan for a request.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "it is the usual one, and a box would cost each request an allocation"
-)]
 pub(crate) enum Plan {
     /// No rule applies
     Pass,

@@ -6,6 +6,7 @@ use crate::{
     decision::{Refusal, RefusalKind, Source},
     demand::LimiterCharge,
     limit::{Limit, LimitSource},
+    list::List,
     store::guard::{
         policy::{answer_error, without_shadows},
         scripted::{
