@@ -117,7 +117,7 @@ pub(crate) trait Counter: Debug + Send {
         Ok(0)
     }
 
-    /// Returns whether what a receipt says is void by now, whether it used less or more.
+    /// Returns whether the receipt's window is over, so that neither a credit nor a debt counts.
     fn is_over(&mut self, _taken: Option<Taken>, _now: Now) -> bool {
         false
     }

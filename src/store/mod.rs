@@ -1,7 +1,7 @@
 //! Where limiters are kept, and what they are asked: a demand goes in, a decision comes out.
 //!
-//! [`Decide`] is the one interface of stores. A new store is a folder with an implementation of it,
-//! which [`stack`] puts its guards in front of.
+//! [`Decide`] is the one interface of stores. A new store implements it in a folder of its own, and
+//! [`stack`] puts the guards in front.
 //!
 //! # Concurrency
 //!
@@ -47,7 +47,7 @@
 //! - A call that finds a limit missing or differing calls the listeners before it returns.
 //! - A receipt is sent on the connection that carried its call, and so arrives after it, or is
 //!   sent once more a second later. A call that arrives later still costs one interval. A receipt
-//!   waits while a batch has its calls and is not on its way.
+//!   waits until each batch that has taken its calls is on its way.
 //!
 //! ## What may be dropped where
 //!
@@ -158,7 +158,7 @@ impl Debug for dyn AnyStore {
     }
 }
 
-/// The part of a store that is the same for all questions.
+/// The prefix of a store, its address, its rule names and its observers.
 #[derive(Debug, Default)]
 pub(crate) struct About {
     /// The beginning of the names that rules make.
@@ -305,9 +305,8 @@ pub(crate) trait Listener: Send + Sync {
 
     /// Permits of it may be free that were not, or later than a waiter expects.
     ///
-    /// `undone` permits were taken for a list of several calls, and another call refused. Other
-    /// such lists are not to be asked for again because of them: they would take and give back
-    /// without end, and make each other do so.
+    /// `undone` permits come back from a list of several calls, one of which was refused. Other
+    /// such lists sleep on: they would wake each other without end, to take and to give back.
     fn room(&self, _name: &Name, _undone: bool) {}
 }
 
@@ -473,7 +472,7 @@ pub enum OpResult {
     TimeToLive(TimeToLive),
 }
 
-/// A decision that is being made. A store in memory has made it at once.
+/// A decision on its way, or one that a store in memory has made at once.
 #[must_use = "futures do nothing unless polled"]
 #[allow(
     clippy::large_enum_variant,

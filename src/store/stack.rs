@@ -103,8 +103,8 @@ pub(crate) struct InMemory<S> {
     store: Arc<S>,
 }
 
-/// For how long a call of a store in memory is waited for before another one is made: it answers
-/// at once, unless its caller is polled no more.
+/// How long callers wait for the call of another caller in memory: it answers at once, unless its
+/// task is not polled any more.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 
 /// Puts the queue around a store in memory, which is made with its listeners.
@@ -262,13 +262,14 @@ pub(crate) fn remote<S: Decide>(
 
 /// The order of all guards: exit > fallback > deny cache > deadline > queue > leases > server.
 ///
-/// The deny cache, the leases and the breaker are also asked before there is a future. What they
-/// decide skips the queue: where a caller waits for permits there is no lease to take from.
+/// `decide_unsent` asks the deny cache, the leases and the breaker before there is a future, and so
+/// past the queue. That overtakes no waiter: a limiter that callers wait for has no lease.
 #[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
     fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        // Neither says anything of the store, and both were recorded when they were learnt.
+        // A repeated refusal and a leased grant say nothing of the store's health, and both were
+        // recorded when the store answered.
         if let Some(refusal) = self.refusals.refusal(acquire) {
             return Some(Ok(Decision::Deny(refusal)));
         }

@@ -1,8 +1,9 @@
 //! The charge of a request, corrected until its response is over: [`Charge`], [`Cost`],
 //! [`Outcome`].
 //!
-//! What was taken before the request stays taken unless it is corrected in time. The correction is
-//! settled by the last value to be dropped: the response's body, or the future that never had one.
+//! What was taken before the request stays taken unless it is corrected in time. [`SettleOnDrop`]
+//! settles the correction: it is dropped with the response's body, or with a future that got no
+//! response.
 
 use std::{
     fmt,

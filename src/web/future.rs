@@ -101,7 +101,7 @@ impl LayerState {
     /// Returns the response to a refused request.
     fn refuse(&self, refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
         let mut response = self.answers.refuse(&refusal, request, fields);
-        // In the request's map, whose memory is at hand.
+        // The request's map is allocated already.
         let mut extensions = mem::take(&mut request.extensions);
         extensions.clear();
         extensions.extend(mem::take(response.extensions_mut()));

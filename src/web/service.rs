@@ -90,7 +90,7 @@ where
         let store = (!self.shared.always).then_some(&self.shared.store);
         let (plan, fields) = {
             let rules = self.shared.rules.load();
-            // The fields of these rules, also if others apply when the response is sent.
+            // The response gets the fields of these rules, even if a reload replaces them.
             (rules.plan(&parts, store), rules.fields)
         };
         let refusal = match plan {
@@ -118,7 +118,7 @@ where
                 }
             }
         };
-        // A caller that keeps this service for later must not keep an unused permit.
+        // A refusal does not use the readiness of the inner service: others may need it.
         drop(take_ready(&mut self.inner));
         let state = State::Refusing {
             refusal: Some(refusal),

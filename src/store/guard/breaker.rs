@@ -10,10 +10,10 @@
 //! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
 //! A call that all its callers have left counts as a failure if they left at their deadline, and if
-//! the server was silent: see [`NodeTraffic`]. Callers who hang up early prove nothing, or a client
-//! could have all others answered by policy by sending requests and leaving at once. A server that
-//! answers others in the meantime has more to do than it can in time, by a burst: that is overload,
-//! and an open breaker would lift the limits of all for the burst of one. The breaker also learns
+//! the server was silent: see [`NodeTraffic`]. Callers that hang up early prove nothing: otherwise
+//! any client could open the breaker by sending requests and leaving. A server that answers others
+//! in the meantime is overloaded by a burst, and an open breaker would lift the limits of all
+//! callers for the burst of one. The breaker also learns
 //! nothing from an answer that is too late but still waited for.
 //!
 //! A probe goes alone, so the time that it takes is the server's.

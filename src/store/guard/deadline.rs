@@ -7,8 +7,8 @@ use crate::{clock, decision::Decision, demand::Acquire, error::Error};
 
 /// Limits the time that callers wait.
 ///
-/// It gives back nothing that a call has taken which is given up: the fallback knows whether the
-/// caller is admitted all the same, and so pays for it.
+/// It gives nothing back of a call that it gives up: the fallback knows whether the caller is
+/// admitted nevertheless, and so pays for what was taken.
 pub(crate) struct Deadline {
     longest: Duration,
     traffic: Arc<NodeTraffic>,

@@ -72,8 +72,8 @@ impl<L: StandIn> Fallback<L> {
         self.instead(acquire, error)
     }
 
-    /// Returns the answer to a call that is over. `give_back` is for what it may have taken, and
-    /// its caller does not pay for.
+    /// Returns the answer to a call that is over. `give_back` takes the receipts of permits that
+    /// the caller does not pay for.
     pub(crate) fn answer(
         &self,
         acquire: &Acquire,

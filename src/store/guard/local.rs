@@ -2,7 +2,7 @@
 //!
 //! While the store decides, this process records what it grants, to rules that may need it and to
 //! leases: a few counts of the last interval for each key. When the store fails, the first request
-//! for a limiter makes one of these counts in memory, which counts from then on as any other there.
+//! for a limiter makes that limiter in memory, charged with these counts.
 //! It stays when the store is back, so that a store that fails now and then does not grant a share
 //! each time; what the store granted meanwhile is charged then.
 

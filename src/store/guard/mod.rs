@@ -19,9 +19,8 @@
 //!
 //! They belong to the store, so that every layer and limiter on it shares them.
 //!
-//! From callers that share a call the cache learns a refusal as of the call's end, and a grant of
-//! the same call drops it all the same, as the cache cannot distinguish it from a later one.
-//! That costs a spent limiter one call more, in which all are refused.
+//! A grant drops a refusal from the deny cache, also one of the same shared call, which may be the
+//! later of the two. That costs a spent limiter one call more, in which all are refused.
 
 #[cfg(feature = "_guards")]
 pub(crate) mod breaker;

@@ -73,8 +73,8 @@ pub(crate) struct Batches {
     pub(super) breakers: Breakers,
     /// By runtime, as one that is not driven delays its own callers only, and by script.
     queues: Mutex<HashMap<QueueKey, Queue>>,
-    /// The number of the last that came. It is drawn with the queues locked: by it a call finds its
-    /// place.
+    /// The number of the last member. It is drawn with the queues locked, so that each queue is
+    /// sorted by it.
     last: AtomicU64,
     /// How many batches have their calls, and are not on their way yet.
     departing: AtomicUsize,
@@ -149,9 +149,10 @@ impl Batches {
         }
     }
 
-    /// Sends the call of these callers, alone or in a batch. The reply is nil if the batch did not
-    /// answer it, and may have carried it out all the same: it is to be asked `anew`, with the same
-    /// ids, which goes alone. A failure of that is unacknowledged, too.
+    /// Sends the call of these callers, alone or in a batch.
+    ///
+    /// The reply is nil if the batch did not answer it, but may have carried it out. Then the
+    /// caller sends it `anew`: alone, with the same ids. A failure of that is unacknowledged, too.
     ///
     /// # Errors
     ///
@@ -189,9 +190,11 @@ impl Batches {
         })
     }
 
-    /// Returns the queue that a call may stand in. Callers that wait for permits may give back
-    /// while their call stands there, and it would take after that. A list is asked again without
-    /// its shadow rules if one of them fails: nothing that is given back may be under way then.
+    /// Returns the queue that a call may stand in.
+    ///
+    /// Callers that wait for permits have none: they may leave and give back while their call is
+    /// queued, and it would take after that. Nor has a list: if one of its shadow rules fails, it
+    /// is asked again without them, and nothing that is given back may be under way then.
     fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
         let is_short = |acquire: &Acquire| {

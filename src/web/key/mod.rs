@@ -282,7 +282,7 @@ impl Key {
         self.identity.push(component.as_ref());
     }
 
-    /// Adds what an extractor finds. One that adds nothing has found nothing.
+    /// Adds the components that an extractor finds. Without any, the key is missing.
     pub(crate) fn add(
         &mut self,
         extractor: &(impl KeyExtractor + ?Sized),
@@ -296,8 +296,8 @@ impl Key {
         }
     }
 
-    /// Records that the server has not provided the peer's address: whatever becomes of the
-    /// request, the setup is wrong.
+    /// Records that the server does not provide the peer's address: the setup is wrong, whatever
+    /// the request.
     fn lacks_peer(&mut self) -> NoKey {
         self.mistakes.add(Mistakes::NO_PEER);
         NoKey::of("peer address", Fault::Server)

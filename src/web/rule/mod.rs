@@ -90,9 +90,9 @@ pub(crate) struct Entry {
 
 /// The layer's plan for a request.
 pub(crate) enum Plan {
-    /// No rule applies
+    /// No rule applies, or a list or a skipped preflight lets the request pass
     Pass,
-    /// Call the store
+    /// Ask the store for these permits
     Acquire(Acquire),
     Refuse(Refusal),
 }

@@ -109,7 +109,7 @@ fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Ha
         Entry::Occupied(mut held) => {
             let run = held.get_mut();
             if now >= run.since.saturating_add(queue.in_flight.bounds.deadline) {
-                // Nothing holds a limiter for longer. Those behind are asked for after this call.
+                // A call older than the deadline loses its hold. Those behind follow this call.
                 (run.call, run.since) = (number, now);
                 return Entered::Alone(number);
             }

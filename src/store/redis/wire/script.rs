@@ -50,8 +50,8 @@ type MakeBrief =
 /// Reads the reply to such a call.
 pub(super) type ReadBrief = fn(&Value, &[Acquire], Option<Millis>) -> Result<Brief, Error>;
 
-/// The answers of such a call. Without, [`Scripts::acquire`] decides, or the same once more by this
-/// time, which is the server's.
+/// The answers of such a call. `Err(None)`: [`Scripts::acquire`] decides. `Err(Some(now))`: the
+/// same call is made once more, by this time of the server.
 pub(crate) type Brief = Result<List<Answer>, Option<Millis>>;
 
 /// Reads what receipts keep.
