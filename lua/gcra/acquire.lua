@@ -1,5 +1,5 @@
--- Takes permits of one limiter for one caller, or reports by how much they come too early. The hot
--- path.
+-- Takes permits of one limiter for one caller, or reports how far its permits are taken ahead. The
+-- hot path.
 --
 -- KEYS  1  the value, or that of one client. No other key is read: the limit is the caller's
 -- ARGV  1  five doubles, little-endian, in a text:

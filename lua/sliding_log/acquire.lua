@@ -1,7 +1,7 @@
 -- Takes permits of one limiter for one caller, or reports when they will be free; or takes as many
 -- for each of several callers that do not wait. The hot path.
 --
--- KEYS  1-5, see lib/state.lua; three where the caller brings the limit, and so its type is known:
+-- KEYS  1-5, see lib/state.lua; three where the caller's limit counts, and so its type is known:
 --       the hash, the value and the log of that type
 -- ARGV  1  in a text with spaces between: whose limit counts, and unless that is 'redis' rate,
 --          interval, type and keepAliveTime, as in acquire_list.lua

@@ -19,7 +19,7 @@ impl Deadline {
         Self { longest, traffic }
     }
 
-    /// Waits for a call no longer than the deadline, and the time that its caller is ready to wait
+    /// Waits for a call no longer than the deadline and the time that its caller is ready to wait
     /// for permits. `call` makes it.
     ///
     /// # Errors

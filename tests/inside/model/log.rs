@@ -99,7 +99,10 @@ impl Kind for LimiterState<SlidingLog> {
             return;
         };
         if pair.settle(sent, keep, limit).is_ok() {
-            assert_eq!(pair.settle(sent, keep, limit), Ok(0), "settled twice");
+            let again = pair.settle(sent, keep, limit);
+            // By the server's clock its interval may be over meanwhile, and a charge counts anew.
+            let is_over = keep > sent.permits && pair.clock == Clock::Server;
+            assert!(is_over || again == Ok(0), "settled twice: {again:?}");
         } else {
             assert!(keep > sent.permits, "giving back never fails");
         }

@@ -76,7 +76,9 @@ impl Fleet<'_> {
                     record.read(&seen);
                 }
             }
-            whole += record.check_whole(self.now() - SHORTEST, &reset, &self.logs());
+            // In this order: what is younger at the end was in its logs when they were read.
+            let logs = self.logs();
+            whole += record.check_whole(self.now() - SHORTEST, &reset, &logs);
         }
         assert!(whole > 10, "{whole} lists were there to be looked at");
 
