@@ -2,7 +2,7 @@
 //! lost is counted.
 
 use super::{
-    proxy::Proxy,
+    proxy::{Proxy, Spoil},
     traffic::{is_free, kill_connections, take_by_redis},
 };
 use crate::scene::*;
@@ -101,6 +101,19 @@ async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
         let more = limiter.try_acquire().await.unwrap();
         assert_eq!(more.is_allowed(), expected > 0, "{permits}");
     }
+}
+
+/// However often that happens: each time the connection had worked before.
+#[tokio::test]
+async fn a_reply_that_ends_early_costs_no_caller_with_an_error() {
+    let scene = Scene::new();
+    let limiter = scene.limiter().await;
+    for remaining in (0..10).rev() {
+        scene.proxy.spoil(1, Spoil::End(3));
+        let grant = take_by_redis(&limiter, 1).await;
+        assert_eq!(left(&grant), Some(remaining));
+    }
+    assert_eq!(scene.proxy.spoiled(), 10);
 }
 
 /// The call that is sent again finds that the shadow rule cannot be counted, so the enforced one is

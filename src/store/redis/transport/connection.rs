@@ -7,7 +7,7 @@ use std::{
 
 #[cfg(feature = "cluster")]
 use redis::aio::ConnectionLike;
-use redis::{Cmd, RedisError, RedisResult, RetryMethod, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, RetryMethod, Value};
 use tokio::{runtime::Handle, sync::watch};
 
 #[cfg(feature = "cluster")]
@@ -336,8 +336,8 @@ impl Connection {
                 slot.failures = 0;
             }
             let not_before = match error {
-                // It worked, and was closed from elsewhere.
-                Some(error) if error.is_connection_dropped() && slot.answered => None,
+                // It worked, and was closed from elsewhere, perhaps amid a reply.
+                Some(error) if slot.answered && ends_stream(error) => None,
                 Some(error) => slot.pause(error),
                 None => None,
             };
@@ -430,6 +430,11 @@ impl Slot {
         let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
         Some((moment() + pause, error.clone()))
     }
+}
+
+/// Returns whether the bytes of a connection have ended, or make no sense any more.
+fn ends_stream(error: &RedisError) -> bool {
+    error.is_connection_dropped() || error.kind() == ErrorKind::Parse
 }
 
 /// Returns whether the connection is of no more use: it was dropped, it is out of step, or it leads
