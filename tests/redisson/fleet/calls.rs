@@ -121,24 +121,23 @@ pub(super) fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours
-/// time, exact, source, four fields of a limit, and either the permits of each caller and their
-/// members, or for each caller waits, permits, member, shadow.
+/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours the
+/// limit in a text, all members in one, time, exact, or time, exact, source, four fields of a limit,
+/// and for each caller waits, permits, member, shadow.
 pub(super) fn call(seen: &Seen) -> Call {
     let arguments = seen.arguments();
     let rest = &arguments[3 + number(&arguments[2]).unwrap() as usize..];
-    let java = rest.len() == 3;
+    let is_text = number(&rest[0]).is_none();
+    let java = rest.len() == 3 && !is_text;
     let (now, asks) = if java {
         let permits = number(&rest[0]).unwrap();
         let member = [&[16], &rest[2][..], &(permits as u32).to_le_bytes()].concat();
         (&rest[1], vec![(permits, Some(member))])
-    } else if let [now, .., permits, members] = rest
-        && rest.len() == 9
+    } else if let [_, members, now, ..] = rest
+        && is_text
     {
-        let permits = number(permits).unwrap();
-        let asks = members
-            .chunks(21)
-            .map(|member| (permits, Some(member.to_vec())));
+        let members = members.chunks(21);
+        let asks = members.map(|it| (permits_of(it).into(), Some(it.to_vec())));
         (now, asks.collect())
     } else {
         let callers = rest[7..].chunks(4);
