@@ -4,11 +4,11 @@
 -- KEYS  three of each limiter: the hash, and the value and the log of the type that its caller
 --       brings
 -- ARGV  for each limiter two: those of acquire.lua for one caller
---       and three that may be missing: the last two of acquire.lua; for each limiter a digit, '1' if
---       its permits are a shadow
--- Reply that of acquire_list.lua, as one text with spaces between; or in brief, if all limits are in
---       force as given: the time that was used, and for each limiter permits left, ms until all are
---       free, ms until one more is
+--       and three that may be missing: the last two of acquire.lua; for each limiter a digit,
+--       '1' if its permits are a shadow
+-- Reply that of acquire_list.lua; in the usual case as one text with spaces between; or in brief,
+--       if all limits are in force as given: the time that was used, and for each limiter permits
+--       left, ms until all are free, ms until one more is
 --
 -- Redisson has no operation on several limiters. As in acquire.lua, each is read and checked
 -- before the first write. All else is left to acquire_list.lua, which follows in the same text.

@@ -13,8 +13,8 @@
 //! the server was silent: see [`NodeTraffic`]. Callers that hang up early prove nothing: otherwise
 //! any client could open the breaker by sending requests and leaving. A server that answers others
 //! in the meantime is overloaded by a burst, and an open breaker would lift the limits of all
-//! callers for the burst of one. The breaker also learns
-//! nothing from an answer that is too late but still waited for.
+//! callers for the burst of one. The breaker also learns nothing from an answer that is too late
+//! but still waited for.
 //!
 //! A probe goes alone, so the time that it takes is the server's.
 

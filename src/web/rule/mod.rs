@@ -14,13 +14,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
+use self::share::Share;
 pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,
     rules::Rules,
 };
-use self::{pattern::Pattern, share::Share};
 use super::{
     charge::{ChargeIf, Outcome},
     key::{Constant, KeyExtractor},
@@ -28,7 +28,6 @@ use super::{
 use crate::{
     decision::Refusal,
     demand::Acquire,
-    error::ConfigError,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit},
 };
@@ -77,15 +76,6 @@ pub struct Rule {
 pub(crate) enum CostOf {
     Fixed(u32),
     Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
-}
-
-/// An entry of the table: the rules of the requests that match a pattern.
-#[derive(Clone)]
-pub(crate) struct Entry {
-    /// The pattern as it was written, or its place in a file.
-    text: String,
-    pattern: Result<Pattern, ConfigError>,
-    rules: Vec<Rule>,
 }
 
 /// The layer's plan for a request.

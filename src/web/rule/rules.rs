@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use super::{Entry, IntoRules, Rule, index::Index, list::Requests, pattern::Pattern};
+use super::{IntoRules, Rule, index::Index, list::Requests, pattern::Pattern};
 use crate::{
     error::{ConfigError, bail, config_error},
     web::answer::HeaderStyle,
@@ -66,6 +66,15 @@ pub struct Rules {
     pub(crate) headers: Option<Vec<HeaderStyle>>,
     pub(super) deny: Vec<Requests>,
     pub(super) allow: Vec<Requests>,
+}
+
+/// An entry of the table: the rules of the requests that match a pattern.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// The pattern as it was written, or its place in a file.
+    pub(super) text: String,
+    pattern: Result<Pattern, ConfigError>,
+    pub(super) rules: Vec<Rule>,
 }
 
 impl Rules {

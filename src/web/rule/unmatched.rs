@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::Entry;
+use super::rules::Entry;
 use crate::macros::warning;
 
 /// After this many requests, an entry without a match is more likely a mistake than rare.

@@ -1,9 +1,9 @@
-//! What a server's MONITOR shows of a history: which calls asked for permits, and for which callers;
-//! in which order everything was carried out, and when.
+//! What a server's MONITOR shows of a history: which calls asked for permits, and for which
+//! callers; in which order everything was carried out, and when.
 //!
-//! Found by the ids in the commands, and by nothing else of the scripts' arguments. That a call was
-//! made, and for which callers, is part of the history. Order and times are hints: one that is
-//! wrong, or missing, costs the search some time and changes no verdict.
+//! Found by the ids in the commands, and by nothing else of the scripts' arguments. That a call
+//! was made, and for which callers, is part of the history. Order and times are hints: one that
+//! is wrong, or missing, costs the search some time and changes no verdict.
 
 use std::collections::HashMap;
 

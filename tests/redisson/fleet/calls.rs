@@ -121,9 +121,9 @@ pub(super) fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours the
-/// limit in a text, all members in one, time, exact, or time, exact, source, four fields of a limit,
-/// and for each caller waits, permits, member, shadow.
+/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours
+/// the limit in a text, all members in one, time, exact; or time, exact, source, four fields of a
+/// limit, and for each caller waits, permits, member, shadow.
 pub(super) fn call(seen: &Seen) -> Call {
     let arguments = seen.arguments();
     let rest = &arguments[3 + number(&arguments[2]).unwrap() as usize..];

@@ -170,7 +170,7 @@ fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Erro
 }
 
 /// Returns the verdict; permits left and wait; ms until one more is free, and until all are, if
-/// these are told. `None` for a reply that is not brief.
+/// it has them. `None` for a reply that is not brief.
 fn in_brief(reply: &Value) -> Option<(Verdict, [i64; 2], [Option<i64>; 2])> {
     match reply {
         Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0], [None, None])),
