@@ -172,7 +172,7 @@ impl Server {
         let (mut knows_time, mut may_have_taken) = (false, false);
         while let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
             let reply = self.batches.send(call, first, run, false).await?;
-            match read(&reply, run, ask.now)? {
+            match read(&reply, run, ask)? {
                 Ok(answers) => return Ok(self.decisions(run, &answers)),
                 Err(None) => {
                     may_have_taken = true;

@@ -234,7 +234,7 @@ impl Stage {
         let replied = match cheaper {
             Some((call, read, caller)) => {
                 let reply = self.pairs[0].call(call.script, &call.command).unwrap();
-                let answers = read(&reply, &[caller], asks.now);
+                let answers = read(&reply, &[caller], asks);
                 let answers = answers.map(|answers| answers.unwrap().to_vec());
                 answers.map_err(|error| error.kind())
             }

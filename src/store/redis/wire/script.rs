@@ -47,8 +47,8 @@ pub(crate) struct Scripts {
 type MakeBrief =
     fn(&[Acquire], &dyn Fn(&LimiterCharge) -> bool, Ask<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
-/// Reads the reply to such a call.
-pub(super) type ReadBrief = fn(&Value, &[Acquire], Option<Millis>) -> Result<Brief, Error>;
+/// Reads the reply to such a call, beside what was asked.
+pub(super) type ReadBrief = fn(&Value, &[Acquire], Ask<'_>) -> Result<Brief, Error>;
 
 /// The answers of such a call. `Err(None)`: [`Scripts::acquire`] decides. `Err(Some(now))`: the
 /// same call is made once more, by this time of the server.

@@ -5,7 +5,7 @@ use redis::Value;
 use super::{
     format::{self, given, member, optional},
     reply::{answer_by, numbers, read_answers, unreadable},
-    script::{Ask, Brief, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -78,26 +78,13 @@ fn brief(
         [first, ..] if are_alike(&first.first, run) => {
             let rewrite = rewrites(&first.first);
             let command = format::acquire_alike(&ACQUIRE, &first.first, run, rewrite, ask);
-            let read: ReadBrief = if ask.exact {
-                read::<true>
-            } else {
-                read::<false>
-            };
-            Some((call(&ACQUIRE, command), read))
+            Some((call(&ACQUIRE, command), |reply, run, ask| match reply {
+                // A batch has not answered it.
+                Value::Nil => Ok(Err(None)),
+                reply => brief_answers(reply, run, ask.now, ask.exact).map(Ok),
+            }))
         }
         _ => None,
-    }
-}
-
-fn read<const EXACT: bool>(
-    reply: &Value,
-    run: &[Acquire],
-    now: Option<Millis>,
-) -> Result<Brief, Error> {
-    match reply {
-        // A batch has not answered it.
-        Value::Nil => Ok(Err(None)),
-        reply => brief_answers(reply, run, now, EXACT).map(Ok),
     }
 }
 
