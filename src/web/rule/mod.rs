@@ -121,7 +121,8 @@ impl Rule {
     }
 
     /// Sets this limit if none is stored, in the same call. Only for [`shared`](Self::shared)
-    /// rules; on others it is a [`ConfigError`], because they have their own limit.
+    /// rules; on others it is a [`ConfigError`](crate::ConfigError), because they have their own
+    /// limit.
     pub fn or_init(mut self, limit: Limit) -> Self {
         self.init = Some(limit);
         self
@@ -167,8 +168,8 @@ impl Rule {
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`].
     ///
     /// The algorithm belongs to the name: every rule, process and Java peer that uses a name must
-    /// use the same one. Two rules of one name with different algorithms are a [`ConfigError`]; a
-    /// difference to other processes cannot be detected.
+    /// use the same one. Two rules of one name with different algorithms are a
+    /// [`ConfigError`](crate::ConfigError); a difference to other processes cannot be detected.
     ///
     /// ```
     /// use tower_ratelimit::{Algorithm, Limit, key::PeerIp};
@@ -185,11 +186,11 @@ impl Rule {
     /// large limits. See [`RateLimiter::slots`](crate::RateLimiter::slots) for the effect. Default:
     /// none.
     ///
-    /// Other rules and processes of the name may use other slots, or none. It is a [`ConfigError`]
-    /// when the layer is built if there are fewer than 10 or more than 10 000, if a limit known by
-    /// then has fewer milliseconds in its interval, or if the rule counts by another algorithm. An
-    /// interval that is stored or comes with a request may be shorter: it then has one slot for
-    /// each millisecond.
+    /// Other rules and processes of the name may use other slots, or none. It is a
+    /// [`ConfigError`](crate::ConfigError) when the layer is built if there are fewer than 10 or
+    /// more than 10 000, if a limit known by then has fewer milliseconds in its interval, or if the
+    /// rule counts by another algorithm. An interval that is stored or comes with a request may be
+    /// shorter: it then has one slot for each millisecond.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, key::PeerIp};
@@ -217,9 +218,9 @@ impl Rule {
     /// several limits, or a shadow rule.
     ///
     /// The lease is at most a tenth of the interval, in whole milliseconds, and only for a sliding
-    /// log without [slots](Self::slots); otherwise it is a [`ConfigError`] when the layer is built.
-    /// If the limit is stored or comes with a request, a longer lease is cut to a tenth of the
-    /// interval in force.
+    /// log without [slots](Self::slots); otherwise it is a [`ConfigError`](crate::ConfigError) when
+    /// the layer is built. If the limit is stored or comes with a request, a longer lease is cut to
+    /// a tenth of the interval in force.
     ///
     /// # Example
     ///
@@ -259,7 +260,7 @@ impl Rule {
     /// key.
     ///
     /// Use it where a key is no personal data, such as a tenant or a route. It is a
-    /// [`ConfigError`] if the rule has no key, or one with a credential or a
+    /// [`ConfigError`](crate::ConfigError) if the rule has no key, or one with a credential or a
     /// [digest](KeyExtractor::digest).
     ///
     /// ```
@@ -304,10 +305,10 @@ impl Rule {
     /// Bans a caller that this rule refuses too often. Default: none is banned.
     ///
     /// A ban holds for all processes that share the store, for the rule's key, until it ends or
-    /// [`RateLimiter::unban`](crate::RateLimiter::unban) lifts it. It is a [`ConfigError`] together
-    /// with a [`lease`](Self::lease) or a limit by the calendar, and if one of its numbers is out
-    /// of range. See [`Ban`] for what counts, and the [guide](crate::docs::guide#bans) for the
-    /// worst case.
+    /// [`RateLimiter::unban`](crate::RateLimiter::unban) lifts it. It is a
+    /// [`ConfigError`](crate::ConfigError) together with a [`lease`](Self::lease) or a limit by the
+    /// calendar, and if one of its numbers is out of range. See [`Ban`] for what counts, and the
+    /// [guide](crate::docs::guide#bans) for the worst case.
     ///
     /// # Example
     ///
@@ -345,8 +346,8 @@ impl Rule {
     }
 
     /// Enforces the rule for this percentage of keys; for all others it is a
-    /// [`shadow`](Self::shadow) rule. Default: 100. A larger value is a [`ConfigError`] when the
-    /// layer is built.
+    /// [`shadow`](Self::shadow) rule. Default: 100. A larger value is a
+    /// [`ConfigError`](crate::ConfigError) when the layer is built.
     ///
     /// The keys are chosen by the first 32 bits of the SHA-256 of the limiter's name in Redis,
     /// which is the same in all processes and releases. A larger share adds keys and removes none.
@@ -406,8 +407,8 @@ impl Rule {
     /// One more is refused as [`RefusalKind::QueueFull`](crate::RefusalKind::QueueFull). The status
     /// is 429, because the caller's own requests fill the queue, and `Retry-After` is the time
     /// until those in it have been served. Of several rules the smallest value counts. Zero is a
-    /// [`ConfigError`] when the layer is built. The number of waiting callers in total is bounded
-    /// by the server, through connections or a concurrency limit outside.
+    /// [`ConfigError`](crate::ConfigError) when the layer is built. The number of waiting callers
+    /// in total is bounded by the server, through connections or a concurrency limit outside.
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = Some(requests);
         self
