@@ -67,14 +67,15 @@ fn main() -> ExitCode {
         eprintln!("goals: no row is named so; --list names them");
         return ExitCode::from(2);
     }
-    let missing = contenders::missing(&rows);
+    let needs = rows.iter().flat_map(|row| row.needs).copied();
+    let missing = contenders::missing(&needs.collect::<Vec<_>>());
     if !missing.is_empty() {
         eprintln!("goals: no row is measured without its contender. What is missing:");
         missing.iter().for_each(|what| eprintln!("  - {what}"));
         return ExitCode::FAILURE;
     }
 
-    let about = machine::about(&arguments);
+    let about = machine::about(arguments.quick, &arguments.patterns);
     let count = rows.len();
     let measured: Vec<_> = rows
         .into_iter()

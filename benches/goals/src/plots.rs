@@ -15,10 +15,10 @@ use tower_ratelimit::{Algorithm, Decision, Limit, ManualClock, RateLimitLayer, R
 use crate::{
     database::Database,
     governor,
-    in_process::{AMPLE, Asker, FASTEST, asker, memory, one_thread},
+    in_process::{AMPLE, Asker, FASTEST, asker, memory},
     machine,
     plot::Plot,
-    requests::{by_user, in_turns, nothing, passes, request, users},
+    requests::{by_user, in_turns, nothing, one_thread, passes, request, users},
     row::median,
     rows::in_process::chunk,
 };

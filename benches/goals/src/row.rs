@@ -24,11 +24,24 @@ pub(crate) struct Rounds {
     pub(crate) counted: usize,
 }
 
+impl Rounds {
+    /// For what is exact.
+    pub(crate) const ONCE: Self = Self::of(0, 1);
+
+    pub(crate) const fn of(warm_up: usize, counted: usize) -> Self {
+        Self { warm_up, counted }
+    }
+}
+
 /// One number that a turn yields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) goal: Goal,
+}
+
+pub(crate) const fn figure(name: &'static str, goal: Goal) -> Figure {
+    Figure { name, goal }
 }
 
 #[derive(Clone, Copy, Debug)]

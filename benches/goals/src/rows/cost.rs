@@ -12,7 +12,7 @@ use crate::{
     database::Database,
     peers::redisson,
     requests::{by_user, in_turns, passes, users},
-    row::{Contest, Figure, Goal::RatioAtMost, Rounds, Row},
+    row::{Contest, Goal::RatioAtMost, Rounds, Row, figure},
 };
 
 const KEYS: usize = 50;
@@ -75,14 +75,8 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         ),
         beside: "Redisson's script, called likewise",
         needs: &[Contender::Redis, Contender::RedissonScript],
-        rounds: Rounds {
-            warm_up: 2,
-            counted: pace.pick(41, 5),
-        },
-        figures: vec![Figure {
-            name: "µs of Redis per decision",
-            goal: RatioAtMost(kind.goal),
-        }],
+        rounds: Rounds::of(2, pace.pick(41, 5)),
+        figures: vec![figure("µs of Redis per decision", RatioAtMost(kind.goal))],
         begin: Box::new(move || Box::new(Decisions::begin(kind))),
     })
 }
