@@ -1,6 +1,6 @@
 //! A row: the same work by two sides, in turns.
 
-use crate::contenders::Contender;
+use crate::{contenders::Contender, figures::median};
 
 /// Work that has a goal.
 pub(crate) struct Row {
@@ -152,12 +152,10 @@ impl Beside {
 
 impl Spread {
     fn of(numbers: &[f64]) -> Self {
-        let mut sorted = numbers.to_vec();
-        sorted.sort_by(f64::total_cmp);
         Self {
-            median: median(&sorted),
-            min: sorted[0],
-            max: sorted[sorted.len() - 1],
+            median: median(numbers.to_vec()),
+            min: numbers.iter().copied().fold(f64::INFINITY, f64::min),
+            max: numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         }
     }
 }
@@ -172,15 +170,5 @@ impl Compared {
             Goal::AtMost(most) => Some(self.ours.median <= most),
             Goal::Reported => None,
         }
-    }
-}
-
-/// Of numbers in order; between two of them where their count is even.
-pub(crate) fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[half]
-    } else {
-        f64::midpoint(sorted[half - 1], sorted[half])
     }
 }

@@ -9,13 +9,14 @@ use tower::Layer;
 
 use super::Pace;
 use crate::{
+    figures::median,
     governor::{self, Direct},
     in_process::{Asker, MANY, SCENES, asker},
     requests::{nothing, one_thread},
     row::{
         Contest,
         Goal::{AtMost, RatioAtMost, Reported},
-        Rounds, Row, figure, median,
+        Rounds, Row, figure,
     },
 };
 
@@ -154,9 +155,7 @@ fn added(chunks: usize, bare: &mut Asker, with: &mut Asker) -> f64 {
         alone.push(chunk(bare));
         limited.push(chunk(with));
     }
-    alone.sort_by(f64::total_cmp);
-    limited.sort_by(f64::total_cmp);
-    median(&limited) - median(&alone)
+    median(limited) - median(alone)
 }
 
 /// Nanoseconds per request.
