@@ -154,14 +154,13 @@ impl Charge {
         })
     }
 
-    /// Opens the charge of a grant for corrections, where handlers look for it.
-    pub(crate) fn open(
+    /// Puts the charge of a grant where handlers look for it, to correct it.
+    pub(crate) fn insert(
         extensions: &mut Extensions,
         grant: &Grant,
         layer: LayerId,
         store: &Arc<dyn AnyStore>,
     ) {
-        grant.ledger().open();
         let charge = extensions.get_or_insert_with(|| Self {
             charged: List::new(),
             rule: None,
@@ -260,7 +259,7 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     })
 }
 
-/// Settles a grant, whose charge is open, when it is dropped.
+/// Settles a grant when it is dropped, by the corrections of its charge.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
     pub(crate) store: Arc<dyn AnyStore>,

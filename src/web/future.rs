@@ -81,14 +81,14 @@ pin_project! {
 }
 
 impl LayerState {
-    /// Puts a grant where handlers look for it, and opens its charge for corrections.
+    /// Puts a grant and its charge where handlers look for them.
     pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
         log_shadow_refusals(&grant);
         if self.extensions {
             let decision = Decision::Allow(grant.clone());
             insert_decision(&mut request.extensions, decision, false);
         }
-        Charge::open(&mut request.extensions, &grant, self.id, &self.store);
+        Charge::insert(&mut request.extensions, &grant, self.id, &self.store);
         SettleOnDrop {
             grant,
             store: Arc::clone(&self.store),
