@@ -33,28 +33,6 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     }
 }
 
-/// A release returns at once, and a call before it arrives is refused: that refusal must be dropped
-/// when the release has arrived.
-#[tokio::test]
-async fn a_refusal_made_during_a_release_is_dropped_when_it_arrives() {
-    let store = patient(RedisServer::shared().url()).build().unwrap();
-    for way in Way::ALL {
-        let limiter = way.limiter(limited(&store, Limit::per_hour(1)).await);
-        let mut refused = 0;
-        for _ in 0..20 {
-            let grant = granted(limiter.try_acquire().await.unwrap());
-            limiter.give_back(&grant.receipts()[0]);
-            if let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() {
-                limiter.give_back(&grant.receipts()[0]);
-            } else {
-                refused += 1;
-            }
-            store.close().await;
-        }
-        assert!(refused > 0, "no call came in between");
-    }
-}
-
 /// A refused call may write another limit: then the same question has another answer.
 #[tokio::test]
 async fn a_refusal_that_changes_the_limit_drops_those_before_it() {

@@ -2,7 +2,6 @@
 //! stopped meanwhile.
 
 mod dropped;
-mod law;
 
 use crate::scene::*;
 use tower_ratelimit::Error;
@@ -120,11 +119,6 @@ async fn one_script_decides_for_a_lone_caller_and_for_a_crowd() {
     let mut server = RedisServer::start();
     let store = patient(&server).build().unwrap();
     let layer = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("lone")));
-    let known = |server: &RedisServer| {
-        let memory = server.cli(&["INFO", "memory"]);
-        let known = memory.split("number_of_cached_scripts:").nth(1).unwrap();
-        known.lines().next().unwrap().parse::<usize>().unwrap()
-    };
     let _ = ask(layer.clone()).await;
     let before = server.scripts_called();
     for _ in 0..5 {
@@ -132,7 +126,8 @@ async fn one_script_decides_for_a_lone_caller_and_for_a_crowd() {
     }
     assert_eq!(server.scripts_called() - before, 5);
     crowd(&mut server, || ask(layer.clone())).await;
-    assert_eq!(known(&server), 1);
+    let known = server.figure("memory", "number_of_cached_scripts:");
+    assert_eq!(known, Some(1));
 }
 
 /// Each caller chooses whether the permits left are counted.

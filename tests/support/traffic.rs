@@ -105,14 +105,6 @@ pub async fn begin<F: Future>(mut future: Pin<&mut F>) {
     }
 }
 
-/// Closes all connections but those that read along.
-pub fn kill_connections(server: &RedisServer) -> i64 {
-    match server.command(&["CLIENT", "KILL", "TYPE", "normal"]) {
-        Reply::Int(killed) => killed,
-        other => panic!("{other}"),
-    }
-}
-
 /// Layers that fail either way and a limiter, each asked by several tasks without a pause.
 #[derive(Debug)]
 pub struct Traffic {

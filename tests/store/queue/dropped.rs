@@ -143,52 +143,6 @@ async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
     assert_eq!(world.in_use().await, 4);
 }
 
-/// Wherever it is dropped: released permits are free, the remaining callers are served, and none is
-/// charged twice.
-#[tokio::test]
-async fn at_every_poll() {
-    const ASKING: usize = 4;
-    let world = World::new().await;
-    for kind in [Kind::Request, Kind::Limiter] {
-        for place in 0..ASKING {
-            for polls in 0..12 {
-                world.begin_anew().await;
-                let mut asking: Vec<_> = (0..ASKING).map(|_| Some(world.asking(kind))).collect();
-                let (mut answered, mut dropped) = (0, 0);
-                for round in 0..100 {
-                    for (at, slot) in asking.iter_mut().enumerate() {
-                        if at == place && round == polls && slot.take().is_some() {
-                            dropped = 1;
-                        }
-                        if let Some(caller) = slot
-                            && let Poll::Ready(passed) = poll(caller)
-                        {
-                            answered += u64::from(passed);
-                            *slot = None;
-                        }
-                    }
-                    if asking.iter().all(Option::is_none) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_micros(50)).await;
-                }
-                for caller in asking.into_iter().flatten() {
-                    answered += u64::from(caller.await);
-                }
-                let in_use = world.in_use().await;
-                let case = format!("{kind:?} {place} of {ASKING}, after {polls} polls: {in_use}");
-                assert_eq!(answered + dropped, ASKING as u64, "{case}");
-                match kind {
-                    Kind::Limiter => assert_eq!(in_use, answered, "{case}"),
-                    Kind::Request => {
-                        assert!((answered..=answered + dropped).contains(&in_use), "{case}");
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// What it is asked to send, in order. It never answers a call, and while it sends the second one,
 /// another command may overtake it.
 #[derive(Clone, Default)]
