@@ -92,7 +92,6 @@ impl fmt::Display for StartingOn {
 /// the server decides which window it is. **Not for billing**: where a server loses its data, what
 /// the month had used is lost, too. See
 /// [the guide](crate::docs::guide#days-weeks-and-months).
-#[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
 impl Limit {
     /// Limits to `permits` on each day of UTC, or of [a zone](Self::in_zone).
     ///
