@@ -43,14 +43,12 @@ mod route;
 use std::{
     any::{TypeId, type_name},
     fmt,
-    sync::Arc,
 };
 
 use http::request::Parts;
 
 #[cfg(feature = "config")]
-pub(crate) use self::dynamic::{Any, intern};
-pub(crate) use self::mistakes::PEER_HINT;
+pub(crate) use self::dynamic::intern;
 pub use self::{
     client_ip::ClientIp,
     combine::{Or, OrSkip},
@@ -63,7 +61,8 @@ pub use self::{
 };
 pub(crate) use self::{
     client_ip::network_of,
-    mistakes::{Mistakes, Warned},
+    combine::Any,
+    mistakes::{Mistakes, PEER_HINT, Warned},
 };
 use crate::{
     decision::{Fault, Missing},
@@ -199,7 +198,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or(vec![Arc::new(self), Arc::new(other)])
+        Or(vec![Any::new(self), Any::new(other)])
     }
 
     /// Counts all requests in which this finds nothing as one caller. A repeated [`FromHeader`] is
@@ -258,10 +257,8 @@ impl KeyTraits {
     }
 
     /// Returns the properties of keys that may have components of all of these.
-    fn of_all<'k>(
-        keys: impl IntoIterator<Item = &'k (impl KeyExtractor + ?Sized)>,
-    ) -> Result<Self, ConfigError> {
-        let mut keys = keys.into_iter();
+    fn of_all(keys: &[Any]) -> Result<Self, ConfigError> {
+        let mut keys = keys.iter();
         keys.try_fold(Self::BOUNDED, |all, key| Ok(all.and(key.check()?)))
     }
 }
