@@ -86,12 +86,11 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
-    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
         check_timer()?;
-        let look = Look::at(self);
+        let look = Look(self);
         let mut verification = Verification::default();
-        if !look.connection.is_cluster() {
+        if !look.connection().is_cluster() {
             let seen = look.server(None).await?;
             verification.servers.push(seen);
         } else {
@@ -159,7 +158,7 @@ impl Look<'_> {
     }
 
     async fn clocks(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
-        let client_clock = self.store.settings.clock.as_deref();
+        let client_clock = self.0.settings.clock.as_deref();
         let clock = client_clock.unwrap_or(&SystemClock);
         let (began, before) = (moment(), clock.now());
         let reply = self.attempt(to, &redis::cmd("TIME")).await?;
@@ -227,7 +226,7 @@ impl Look<'_> {
         master: Option<&Master>,
         seen: &mut VerifiedServer,
     ) -> Result<(), Error> {
-        let keys = wire::keys(&self.name_on(master)?, self.store.server().client_id()?);
+        let keys = wire::keys(&self.name_on(master)?, self.0.server().client_id()?);
         let to = master.and_then(Master::first_slot);
         let call = |first: &str| {
             let mut command = VERIFY.start(keys.len(), 2);
@@ -301,7 +300,7 @@ impl Look<'_> {
                 limit works: load its module `lua`, or use a server with Lua"),
             // "access one of the keys", "access the '..' key"; commands are run.
             Class::Refused | Class::RefusedWithin if said.contains("access") => {
-                let prefix = self.store.settings.prefix.escape_debug();
+                let prefix = self.0.settings.prefix.escape_debug();
                 finding!(Error KeysForbidden: "the user may not access the keys under {prefix}: \
                     allow them with `ACL SETUSER .. ~{prefix}:*`")
             }
@@ -325,7 +324,7 @@ impl Look<'_> {
         for number in 0..100 * u32::from(SLOTS) {
             let tag = format!("verify.{id}.{number}");
             if master.is_none_or(|master| master.has(slot(&tag))) {
-                return exact(&format!("{}:{{{tag}}}:verify", self.store.settings.prefix));
+                return exact(&format!("{}:{{{tag}}}:verify", self.0.settings.prefix));
             }
         }
         Err(ErrorKind::Unavailable.into())
