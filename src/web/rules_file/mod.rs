@@ -235,19 +235,15 @@ impl fmt::Debug for RulesFile {
 }
 
 /// A whole rules file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Document {
     headers: Option<Spanned<Vec<Spanned<String>>>>,
-    #[serde(default)]
     keys: ByName<Table<keys::Definition>>,
     rules: Option<Spanned<ByName<Table<rules::Definition>>>>,
-    #[serde(default)]
     on: Vec<Spanned<Table<entries::Definition>>>,
     otherwise: Option<Spanned<Table<entries::Otherwise>>>,
-    #[serde(default)]
     deny: Vec<Spanned<Table<entries::Definition>>>,
-    #[serde(default)]
     allow: Vec<Spanned<Table<entries::Definition>>>,
 }
 
