@@ -91,7 +91,8 @@ impl RedisStore {
         let look = Look(self);
         let mut verification = Verification::default();
         if !look.connection().is_cluster() {
-            let seen = look.server(None).await?;
+            let mut seen = VerifiedServer::default();
+            look.server(None, &mut seen).await?;
             verification.servers.push(seen);
         } else {
             let masters = look.masters().await?;
@@ -103,13 +104,18 @@ impl RedisStore {
                 verification.findings.push(unserved);
             }
             for master in &masters {
-                // The other masters are reported all the same.
-                let seen = look.server(Some(master)).await;
-                let seen = seen.unwrap_or_else(|error| VerifiedServer::unasked(&error));
-                verification.servers.push(VerifiedServer {
+                let mut seen = VerifiedServer {
                     address: Some(master.address.clone()),
-                    ..seen
-                });
+                    ..VerifiedServer::default()
+                };
+                // The other masters are reported all the same.
+                if let Err(error) = look.server(Some(master), &mut seen).await {
+                    seen.add(
+                        finding!(Error Unasked: "it could not be queried, {error}: see \
+                        whether it runs"),
+                    );
+                }
+                verification.servers.push(seen);
             }
         }
         Ok(verification)
@@ -140,21 +146,23 @@ impl Master {
 type Reply = Result<Value, RedisError>;
 
 impl Look<'_> {
-    async fn server(&self, master: Option<&Master>) -> Result<VerifiedServer, Error> {
+    async fn server(
+        &self,
+        master: Option<&Master>,
+        seen: &mut VerifiedServer,
+    ) -> Result<(), Error> {
         let to = master.and_then(Master::first_slot);
-        let mut seen = VerifiedServer::default();
         // First without a script, so that an unreachable server is reported as such.
-        self.clocks(to, &mut seen).await?;
+        self.clocks(to, seen).await?;
         match self.attempt(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
             Err(_) => seen.add(finding!(Note NotPermitted: "version, eviction and role \
                 are unknown: check with another user, or allow `INFO` for once")),
         }
         if master.is_some() {
-            self.coverage(to, &mut seen).await?;
+            self.coverage(to, seen).await?;
         }
-        self.scripts(master, &mut seen).await?;
-        Ok(seen)
+        self.scripts(master, seen).await
     }
 
     async fn clocks(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
