@@ -67,6 +67,7 @@ pub(crate) use self::{
 use crate::{
     decision::{Fault, Missing},
     error::ConfigError,
+    macros::opaque,
     name::Identity,
 };
 
@@ -302,11 +303,7 @@ impl Key {
 }
 
 // A key belongs to a person.
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
+opaque!(Key);
 
 /// A request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ pub(crate) mod watch;
 
 use std::{
     collections::BTreeMap,
-    fmt,
     fs::{self, File},
     io::Read,
     path::Path,
@@ -28,6 +27,7 @@ use super::{
 };
 use crate::{
     error::{ConfigError, config_error},
+    macros::opaque,
     name::check_rule_name,
     store::{MemoryStore, rule_names::Holder, sealed::Sealed},
 };
@@ -228,11 +228,7 @@ impl RulesFile {
     }
 }
 
-impl fmt::Debug for RulesFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RulesFile(..)")
-    }
-}
+opaque!(RulesFile);
 
 /// A whole rules file.
 #[derive(Default, Deserialize)]
