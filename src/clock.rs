@@ -287,12 +287,8 @@ impl Now {
     }
 
     fn duration(&self, ticks: i64) -> Duration {
-        let ticks = u64::try_from(ticks).unwrap_or(0);
-        if self.per_ms == TICKS {
-            Duration::from_micros(ticks)
-        } else {
-            Duration::from_millis(ticks)
-        }
+        let micros = self.micros_of(ticks);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) use self::{
 use crate::{
     error::{ConfigError, Error, ErrorKind, bail, config_error},
     limit::{Algorithm, Calendar, Limit, LimitSource, Slots, StoredLimit},
+    macros::opaque,
 };
 
 /// The longest identity that is written out; a longer one is digested.
@@ -153,11 +154,7 @@ impl Name {
 }
 
 // A name holds an identity, which logs must not.
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Name(..)")
-    }
-}
+opaque!(Name);
 
 /// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
 /// It has no counts, and nothing of a rule.
