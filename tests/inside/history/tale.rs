@@ -1,22 +1,11 @@
 //! A history that is made up by hand, step by step.
 
-use std::time::Duration;
-
-use super::{
-    check::{Verdict, check},
-    record::{Came, Event, Moment, Outcome, What},
-    recorded::{Counted, History},
-    steps,
-};
+use super::*;
 use crate::{
-    decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Grant, Refusal},
     labels::Labels,
-    limit::{Limit, LimitSource},
+    limit::LimitSource,
     list::List,
-    name::Name,
-    receipt::{PermitId, Receipt},
-    store::{Op, OpResult},
 };
 
 pub(super) const START: i64 = 1_700_000_000_000;

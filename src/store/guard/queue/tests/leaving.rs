@@ -1,18 +1,8 @@
 //! Callers that leave, at every step of a call.
 
-use std::{
-    pin::pin,
-    sync::Arc,
-    task::{Context, Waker},
-};
-
 use tokio::runtime::Runtime;
 
-use super::{
-    super::in_flight::Bounds,
-    world::{BOUNDS, Caller, World},
-};
-use crate::limit::{Limit, LimitSource};
+use super::*;
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {

@@ -1,7 +1,6 @@
 //! Runtimes that are shut down, or alive and not driven.
 
-use super::world::{BOUNDS, World};
-use crate::demand::MaxWait;
+use super::*;
 
 fn world() -> World {
     World::with(2, BOUNDS, true)

@@ -1,15 +1,6 @@
 //! Callers that wait for permits: their order, and who is turned away.
 
-use std::time::Duration;
-
-use super::{
-    super::wait_queue::own_turn,
-    world::{Caller, World},
-};
-use crate::{
-    decision::{Decision, Refusal, RefusalKind},
-    demand::MaxWait,
-};
+use super::{super::wait_queue::own_turn, *};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
