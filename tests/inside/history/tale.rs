@@ -6,6 +6,7 @@ use crate::{
     labels::Labels,
     limit::LimitSource,
     list::List,
+    store::guard::scripted,
 };
 
 pub(super) const START: i64 = 1_700_000_000_000;
@@ -248,16 +249,12 @@ pub(super) fn name() -> Name {
 pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
     let time = |millis: i64| Duration::from_millis(millis.cast_unsigned());
     LimitState {
-        labels: Labels::unnamed("tale"),
         permits: RATE,
-        interval: time(INTERVAL),
         remaining,
-        next_after: None,
         reset_after: time(reset),
         refused: wait.is_some(),
         retry_after: wait.map(time),
-        shadow: false,
-        banned: false,
+        ..scripted::spent(&Labels::unnamed("tale"), time(INTERVAL))
     }
 }
 

@@ -69,23 +69,13 @@ impl World {
 
     pub(super) fn acquire(&mut self, limiter: u64, max_wait: Option<MaxWait>) -> Acquire {
         self.last += 1;
-        let name = Name::exact(&format!("limiter{limiter}")).expect("a name");
+        let charge = LimiterCharge {
+            id: id_of(self.last << 16 | limiter),
+            ..charge(&format!("limiter{limiter}"), 1, LimitSource::Code(LIMIT))
+        };
         Acquire {
-            first: LimiterCharge {
-                id: id_of(self.last << 16 | limiter),
-                ..LimiterCharge::named(
-                    name,
-                    LimitSource::Code(LIMIT),
-                    Labels::unnamed("limiter"),
-                    1,
-                )
-            },
-            rest: Vec::new(),
-            on_failure: None,
-            wants_remaining: false,
             max_wait,
-            asked_at: None,
-            unsent: std::sync::OnceLock::new(),
+            ..Acquire::of([charge], false)
         }
     }
 
