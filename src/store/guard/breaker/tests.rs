@@ -7,11 +7,7 @@ use std::{collections::BTreeSet, sync::Barrier, thread};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    clock::{ManualClock, Millis},
-    limit::LimitSource,
-    store::guard::scripted::{asks, charge},
-};
+use crate::{clock::Millis, store::guard::scripted::*};
 
 const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;

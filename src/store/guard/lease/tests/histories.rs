@@ -1,20 +1,14 @@
 //! Random histories of several processes against the laws, and how a limit that all of them use up
 //! is shared.
 
-use std::{cell::RefCell, time::Duration};
+use std::cell::RefCell;
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 
-use super::{SECOND, TENTH, world::World};
-use crate::{
-    decision::{Decision, Source},
-    limit::Limit,
-    receipt::Receipt,
-    store::Calls,
-};
+use super::*;
 
 /// What happens, in which of the processes.
 #[derive(Clone, Debug)]
