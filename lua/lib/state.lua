@@ -182,8 +182,8 @@ end
 --
 -- With a keepAliveTime, the TTL covers at least the life of every entry, and is renewed when less
 -- than half of it is left. The value's TTL is read for all three keys if the log is as `old` as the
--- value and the hash belongs to this value alone. The hash of a limit per client does not: another
--- client's `expire` and `clearExpire` change its TTL, but not that of this client's value.
+-- value and the hash belongs to this value alone. A limit per client shares its hash: another
+-- client's `expire` and `clearExpire` change that TTL, but not that of this client's value.
 --
 -- Without a keepAliveTime, a TTL on the hash was set by `expire`, and the other keys get it too, as
 -- in Redisson. But if the limit was `written` just now, all TTLs are removed: those of an earlier
@@ -215,7 +215,7 @@ end
 
 -- PEXPIRE with the conditions that Redis itself has since 7.0: NX sets a TTL only if there is none,
 -- XX only if there is one, GT only a later one, LT only an earlier one, and an empty text always.
--- No TTL counts as later than any. Returns 1 if the TTL was set, else 0.
+-- A missing TTL counts as later than any. Returns 1 if the TTL was set, else 0.
 local function expire(key, millis, when)
   if when ~= '' then
     local left, wanted = redis.call('PTTL', key), tonumber(millis)
