@@ -1,5 +1,5 @@
-//! The name of a limit in responses and logs, with what is rendered or logged once for it:
-//! [`Labels`].
+//! The name of a limit in responses and logs, with the text and the warnings that exist once for
+//! it: [`Labels`].
 
 use std::{
     any::Any,

@@ -1,4 +1,4 @@
-//! The answer of a store to one charge, in the terms of its algorithm.
+//! The result of counting one charge, before it becomes a decision: [`Answer`].
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,8 +1,8 @@
-//! GCRA: what `lua/gcra` does, in Rust.
+//! The algorithm GCRA, a token bucket: decides in Rust as `lua/gcra` does in Redis.
 //!
-//! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that
-//! were taken are through: how far it lies ahead of now says how many are in use. Microseconds,
-//! whatever a tick of the clock is.
+//! Each permit is in use for one emission interval, one after the other. The theoretical arrival
+//! time (TAT) is when all of them are free: its distance from now is the number of permits in use.
+//! All times are microseconds, whatever a tick of the clock is.
 
 mod pace;
 

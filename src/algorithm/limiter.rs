@@ -1,4 +1,4 @@
-//! The one interface of an algorithm, [`Counter`], and a limiter that one counts,
+//! The interface of an algorithm, [`Counter`], and a limiter with its algorithm's state,
 //! [`LimiterState`].
 
 use std::fmt::Debug;

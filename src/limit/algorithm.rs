@@ -1,4 +1,4 @@
-//! How permits are counted: [`Algorithm`].
+//! The choice of the algorithm that counts permits: [`Algorithm`].
 
 use std::{fmt, str::FromStr, time::Duration};
 

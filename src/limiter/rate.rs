@@ -1,4 +1,4 @@
-//! The limit of a limiter: set, changed and read.
+//! The verbs for the limit of a limiter: set, change and read it.
 
 use super::{RateLimiter, in_code, mismatch};
 use crate::{

@@ -1,4 +1,4 @@
-//! One line a minute in the log, where something was refused or failed: [`Summary`].
+//! Logs a line per minute if something was refused or failed: [`Summary`].
 
 use std::{
     fmt::Write,

@@ -1,4 +1,4 @@
-//! What files of rules would have refused of an access log.
+//! Replays an access log through the rules of a file, for `replay --rules` and `diff --log`.
 
 use std::{collections::HashMap, path::Path};
 

@@ -1,4 +1,4 @@
-//! What a command prints and says.
+//! Prints results and messages of a command, as text or JSON.
 
 use std::{
     fmt::Display,

@@ -1,4 +1,4 @@
-//! Requests of a log, sent through a layer whose clock the log moves.
+//! Sends the requests of a log through a layer whose clock the log moves.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -1,4 +1,4 @@
-//! The laws of a store as a test: random histories, beside the plainest count there is.
+//! The laws of a store as a test: compares random histories with the simplest count.
 //!
 //! Never more than the limit in any interval, and never less where there is room; the announced
 //! wait is the first instant at which there is; a refusal takes nothing; several limits are charged

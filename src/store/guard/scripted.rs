@@ -1,4 +1,5 @@
-//! The store that the guards are tested around, and what they ask and answer.
+//! A store for tests of the guards, which answers as the test says, with demands and answers for
+//! it.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! A part of the limiters in this process, with its own lock and its own bound.
+//! A shard of a store in memory: a part of its limiters, with its own lock and its own bound.
 
 use std::{
     borrow::Borrow,

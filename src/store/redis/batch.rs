@@ -1,17 +1,17 @@
-//! Calls that go together: what comes while a call is in flight is sent as one, which costs Redis
-//! and this process less.
+//! Joins calls in batches: calls that come while another is in flight are sent as one command,
+//! which costs Redis and this process less.
 //!
-//! This is the second of two queues, of calls for different limiters. The first,
-//! `guard/queue/runs.rs`, has made one call of all callers of a limiter.
+//! This is the second of two queues, and joins calls of different limiters. The first,
+//! `guard/queue/runs.rs`, has joined all callers of a limiter in one call.
 //!
-//! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
-//! queue of their runtime and script, and a task sends as many as have come: see
-//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits that ban. Each
-//! limiter is decided as by a call of its own, and an error is that of its limiter alone: what a
-//! batch cannot answer is asked alone, once. A batch has only calls that may be sent twice, so what
-//! it may have done before does no harm.
+//! If no call is in flight, a call is sent at once, in its caller's future. Others stand in a queue
+//! for their runtime and script, and a task sends as many as have come: see
+//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits with bans. Each
+//! limiter is decided as by a call of its own, and an error affects only its own limiter: a call
+//! that the batch cannot answer is sent once more, alone. That is safe because a batch has only
+//! calls that may be sent twice.
 //!
-//! The keys of a batch are of different hash slots, so a Redis Cluster has none.
+//! The keys of a batch are in different hash slots, so a Redis Cluster has no batches.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,4 +1,4 @@
-//! The order of guards, and when listeners are called.
+//! Tests the order of guards, and when listeners are called.
 
 use super::*;
 use crate::{

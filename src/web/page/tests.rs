@@ -1,4 +1,4 @@
-//! The answers of the page's router, by its own words.
+//! Tests the answers of the page's router.
 
 use http::{Method, Request};
 use http_body_util::BodyExt;

@@ -1,4 +1,4 @@
-//! The breaker on a clock that is moved.
+//! Tests the breaker on a clock that the test moves.
 
 mod oracle;
 

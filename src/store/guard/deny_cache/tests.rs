@@ -1,4 +1,4 @@
-//! What is kept, for how long, and what drops it.
+//! Tests which refusals are kept, for how long, and what drops them.
 
 mod waiters;
 

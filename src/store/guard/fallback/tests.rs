@@ -1,4 +1,4 @@
-//! Who passes when the store cannot decide, and what is logged of that.
+//! Tests which requests pass when the store cannot decide, and what is logged.
 
 use super::*;
 use crate::{

@@ -1,4 +1,4 @@
-//! The permits that the store granted in the last interval, by key: a few counts each.
+//! Records the permits that the store granted in the last interval: a few counts for each key.
 
 use std::{
     convert::Infallible,

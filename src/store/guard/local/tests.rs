@@ -1,4 +1,4 @@
-//! What is decided here while the store fails.
+//! Tests decisions by a share of the limit while the store fails.
 
 mod given_up;
 

@@ -1,4 +1,4 @@
-//! The breaker against a simple one, on a clock that is moved.
+//! Tests the breaker against a simpler model, on a clock that the test moves.
 
 use proptest::prelude::*;
 

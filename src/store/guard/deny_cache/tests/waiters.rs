@@ -1,4 +1,5 @@
-//! What callers that wait for permits are refused from memory, and what they leave there.
+//! Tests when callers that wait for permits are refused from memory, and what their refusals leave
+//! there.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Random histories of several processes against the laws, and how a limit that all of them use up
-//! is shared.
+//! Tests random histories of several processes against the laws, and how evenly they share an
+//! exhausted limit.
 
 use std::{cell::RefCell, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The callers that a lease serves, what ends it, and how much the next one takes.
+//! Tests which callers a lease serves, what ends it, and how many permits the next one has.
 
 use super::*;
 use crate::clock::Now;
