@@ -24,9 +24,9 @@
 --          ms until its permits are free, also for the callers that wait before it; 0 if granted
 --
 -- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, except that the wait it
--- reports ends just after the window instead of with it. Each caller is granted whole or not at all. A caller that waits
--- in the queue and does not fit blocks those behind it; a caller that does not wait takes what is
--- left. Not safe to send twice, as grants cannot be told apart.
+-- reports ends just after the window instead of with it. Each caller is granted whole or not at
+-- all. A caller that waits in the queue and does not fit blocks those behind it; a caller that does
+-- not wait takes what is left. Not safe to send twice, as grants cannot be told apart.
 --
 --- @include lib/state.lua
 --- @include lib/callers.lua

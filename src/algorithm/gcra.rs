@@ -19,7 +19,7 @@ use crate::{
     receipt::{Taken, Tat},
 };
 
-/// Where the sum of what was given back begins anew.
+/// Where the sum of what was given back wraps around to zero.
 const WRAP: i64 = 1 << 52;
 
 /// The permits of one limiter that are in use, as one time.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_what_was_given_back_begins_anew() {
+    fn the_sum_of_what_was_given_back_wraps_around() {
         let mut limiter = fresh(10, 1000);
         let first = take(&mut limiter, 1, START);
         let given = WRAP - 150_000;

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_above_the_rate_is_counted_anew_from_live_entries() {
+    fn a_value_above_the_rate_is_counted_from_the_live_entries() {
         let entries = [(5_000, 6), (5_001, 1), (5_002, 1), (5_003, 1), (5_900, 1)];
         let mut limiter = limiter(&entries);
         limiter.state.value = Some(0);

@@ -20,7 +20,7 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// Prints a result, which words and an object show alike.
+    /// Prints a result, as words or as the JSON object with the same content.
     pub(crate) fn print(&self, words: &str, mut object: Value) -> Result<(), String> {
         if !self.json {
             return print(&format!("{}\n", words.trim()));

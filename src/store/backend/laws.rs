@@ -204,8 +204,8 @@ impl History {
             Some(more) => book.charges.push((now, more)),
             None => book.charges[charge].1 = keep,
         }
-        // It is carried out in the background. What cannot be seen may come at any time, and so is
-        // left out, unless there is nothing to see for ever.
+        // The store carries a settlement out in the background, at any time. One whose effect
+        // cannot be observed is left out here, unless it can never have any.
         let gives_back = keep < receipt.permits().into();
         if book.free(now) == free && !(is_over && gives_back) {
             book.charges = before;

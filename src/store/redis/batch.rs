@@ -151,8 +151,9 @@ impl Batches {
 
     /// Sends the call of these callers, alone or in a batch.
     ///
-    /// The reply is nil if the batch did not answer it, but may have carried it out. Then the
-    /// caller sends it `anew`: alone, with the same ids. A failure of that is unacknowledged, too.
+    /// The reply is nil if the batch did not answer this call, but may have carried it out. Then
+    /// the caller sends the call `again`: alone, with the same ids. If that fails, the call is
+    /// still unacknowledged.
     ///
     /// # Errors
     ///
@@ -166,14 +167,14 @@ impl Batches {
         call: ScriptCall,
         first: &Acquire,
         run: &[Acquire],
-        anew: bool,
+        again: bool,
     ) -> Result<Value, Failure> {
         let limiter = &first.first.limiter;
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
         let mut _in_flight = None;
-        let together = (!anew).then(|| self.goes_together(&call, run));
+        let together = (!again).then(|| self.goes_together(&call, run));
         if let Some(queue) = together.flatten() {
             _in_flight = self.goes_first(&queue);
             if _in_flight.is_none() {
@@ -185,7 +186,7 @@ impl Batches {
         let outcome = Box::pin(self.exchange(&call, limiter, asked_at)).await;
         call.recycle();
         outcome.map_err(|failure| Failure {
-            unacknowledged: failure.unacknowledged || anew,
+            unacknowledged: failure.unacknowledged || again,
             ..failure
         })
     }

@@ -332,7 +332,7 @@ impl WaitQueue {
             return None;
         };
         if u64::from(acquire.first.permits) > limit.permits() {
-            // Refused for ever, which the store says.
+            // No wait helps: the store refuses it.
             return None;
         }
         let permits = |waiter: &Waiter| u64::from(waiter.acquire.first.permits);

@@ -11,7 +11,7 @@ enum Step {
     End(usize, Signal),
     /// Its callers have left
     Leave(usize),
-    /// Bytes come in, for whichever call
+    /// Bytes come in, for any call
     CameIn,
     Advance(u64),
 }
