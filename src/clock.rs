@@ -133,9 +133,9 @@ pub(crate) fn no_timer() -> Error {
 
 /// Returns whether the present runtime has a timer.
 ///
-/// Only an attempt to create a timer shows it, and panics if there is none. So the attempt is made
-/// once for each runtime without a timer, and by each thread anew for one that has it, where it
-/// costs next to nothing.
+/// Only an attempt to create a timer shows it, and panics if there is none. So it is
+/// attempted once for each runtime without a timer, and once by each thread for a runtime that has
+/// one, where it costs next to nothing.
 fn has_timer(present: Id) -> bool {
     /// The most runtimes without a timer that are remembered.
     const MOST: usize = 64;

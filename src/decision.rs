@@ -1,4 +1,4 @@
-//! The answer of a store: a [`Decision`] is a [`Grant`] or a [`Refusal`].
+//! The answer of a store to a request: a [`Decision`] is a [`Grant`] or a [`Refusal`].
 
 mod limit_state;
 pub(crate) mod source;

@@ -1,4 +1,4 @@
-//! Proof of what was taken: [`Receipt`].
+//! The proof of what a grant took, by which it is settled: [`Receipt`].
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The answer of a store to one charge, in the terms of its algorithm.
+//! The result of counting one charge, before it becomes a decision: [`Answer`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use crate::{
     receipt::{Receipt, Taken},
 };
 
-/// The answer of a store to one charge, whichever store it is, and whatever it answers to the
-/// others of the list.
+/// The result of counting one charge by its algorithm, in any store, apart from the other charges
+/// of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) verdict: Verdict,

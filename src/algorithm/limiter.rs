@@ -1,4 +1,4 @@
-//! The one interface of an algorithm, [`Counter`], and a limiter that one counts,
+//! The interface of an algorithm, [`Counter`], and a limiter with its algorithm's state,
 //! [`LimiterState`].
 
 use std::fmt::Debug;
@@ -125,7 +125,7 @@ pub(crate) trait Counter: Debug + Send {
     /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64;
 
-    /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
+    /// Counts the permits left again. Returns how many had been lost; below zero, counted twice.
     fn repair(&mut self, _call: &CallContext) -> Result<i64, ErrorKind> {
         Ok(0)
     }
@@ -152,7 +152,7 @@ pub(crate) trait Counter: Debug + Send {
     fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64;
 }
 
-/// How a call treats one limiter, whichever its callers are.
+/// The settings of a call for one limiter, the same for all of its callers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Set if a stored limit that differs from the code's is rewritten.
@@ -336,7 +336,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         self.state.release(&self.verb(now, id)?, wanted)
     }
 
-    /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
+    /// Counts the permits left again. Returns how many had been lost; below zero, counted twice.
     pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
         self.state.repair(&self.verb(now, PermitId::NONE)?)
     }

@@ -1,6 +1,6 @@
-//! The algorithms that count permits: a state, an instant, and what is left.
+//! The algorithms that count permits, as pure functions of a state and an instant.
 //!
-//! [`limiter::Counter`] is the one interface. The scripts in `lua/` do the same in Redis.
+//! [`limiter::Counter`] is their interface. The scripts in `lua/` do the same in Redis.
 //! `CONTRIBUTING.md` says what a new algorithm touches.
 
 pub(crate) mod answer;

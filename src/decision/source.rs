@@ -1,4 +1,4 @@
-//! What makes a decision: [`Source`].
+//! Where a decision comes from, such as the store, a cache or a policy: [`Source`].
 
 /// Where a [`Decision`](crate::Decision) was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Bytes of a text that is usually short, and then is stored inline instead of on the heap.
+//! A byte string that is stored inline while it is short, instead of on the heap.
 
 use std::{
     hash::{Hash, Hasher},

@@ -1,4 +1,4 @@
-//! Finished names, each with its hash.
+//! The finished text of a name, with its hash.
 
 use std::{
     cmp::Ordering,

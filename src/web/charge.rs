@@ -1,9 +1,9 @@
 //! The charge of a request, corrected until its response is over: [`Charge`], [`Cost`],
 //! [`Outcome`].
 //!
-//! What was taken before the request stays taken unless it is corrected in time. [`SettleOnDrop`]
-//! settles the correction: it is dropped with the response's body, or with a future that got no
-//! response.
+//! The permits taken before the request stay taken unless the charge is corrected in time.
+//! [`SettleOnDrop`] settles the correction: it is dropped with the response's body, or with a
+//! future that got no response.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! A backend with its guards on: [`BackendStore`].
+//! A backend with the guards in front of it: [`BackendStore`].
 
 use std::{sync::Arc, time::Duration};
 

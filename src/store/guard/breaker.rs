@@ -1,22 +1,22 @@
-//! Keeps decisions away from a server that does not answer: while its breaker is open, none calls
-//! it, and none waits for it.
+//! Keeps decisions away from a server that does not answer. While its breaker is open, no call is
+//! sent to the server, and no request waits for it.
 //!
-//! It is for a server that can be reached and is slow, hangs, or is busy with other things. One
-//! that cannot be reached has the pauses of the connection, in which commands fail at once; the
-//! breaker learns nothing from those. An answer in time is an answer, whatever it says.
+//! The breaker is for a server that can be reached but is slow, hangs, or is busy with other
+//! things. If the server cannot be reached, the connection pauses, and commands fail at once; the
+//! breaker does not count those. Any answer in time counts as a success, even an error.
 //!
 //! [`Breakers::refuses`] is asked before there is a future. [`Breakers::enter`] is asked once for
 //! each call and node, right before the call is sent. `n` failures among the last `2n` calls open a
 //! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
-//! A call that all its callers have left counts as a failure if they left at their deadline, and if
-//! the server was silent: see [`NodeTraffic`]. Callers that hang up early prove nothing: otherwise
-//! any client could open the breaker by sending requests and leaving. A server that answers others
-//! in the meantime is overloaded by a burst, and an open breaker would lift the limits of all
-//! callers for the burst of one. The breaker also learns nothing from an answer that is too late
-//! but still waited for.
+//! A call that all its callers have left counts as a failure only if they left at their deadline
+//! and the server was silent: see [`NodeTraffic`]. Callers that hang up early do not count:
+//! otherwise any client could open the breaker by sending requests and leaving. A server that
+//! answers others in the meantime is overloaded by a burst; an open breaker would lift the limits
+//! of all callers because of the burst of one. An answer that comes too late, while a caller still
+//! waits, does not count either.
 //!
-//! A probe goes alone, so the time that it takes is the server's.
+//! A probe is sent alone, so its time is the server's own.
 
 mod traffic;
 

@@ -1,4 +1,4 @@
-//! Gives up after a time, so that a slow store costs a request no more than its owner allows.
+//! Ends a decision at the deadline, so that a slow store delays a request by no more than that.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 

@@ -1,10 +1,10 @@
-//! Repeats a refusal without asking the store, while nothing that this process knows of can have
-//! made room.
+//! Repeats a refusal without asking the store, while no event known to this process can have freed
+//! permits.
 //!
-//! A refusal carries the first instant at which its permits can be free. Only room given back,
-//! another limit or a loss of data brings that forward. What this process does of these drops the
-//! refusal at once. What others do is seen when the store is asked again, after the cap at the
-//! latest.
+//! A refusal carries the first instant at which its permits can be free. Only a release, a change
+//! of the limit or a loss of data frees them earlier. If this process does one of these, the
+//! refusal is dropped at once. If others do, this process learns of it when it asks the store
+//! again, after the cap at the latest.
 
 pub(crate) mod bans;
 mod generations;

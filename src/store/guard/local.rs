@@ -1,10 +1,10 @@
-//! Decides in this process, by a share of each limit, for as long as the store cannot.
+//! Decides in this process, by a share of each limit, while the store cannot.
 //!
-//! While the store decides, this process records what it grants, to rules that may need it and to
-//! leases: a few counts of the last interval for each key. When the store fails, the first request
-//! for a limiter makes that limiter in memory, charged with these counts.
-//! It stays when the store is back, so that a store that fails now and then does not grant a share
-//! each time; what the store granted meanwhile is charged then.
+//! While the store decides, this process records its grants, for rules that may need them later and
+//! for leases: a few counts of the last interval for each key. When the store fails, the first
+//! request for a limiter creates that limiter in memory, charged with these counts. It stays when
+//! the store is back, so that a store that fails now and then does not grant a share each time: the
+//! next failure charges it with what the store granted meanwhile.
 
 pub(crate) mod recent;
 

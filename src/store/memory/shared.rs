@@ -1,4 +1,4 @@
-//! The limiters of a store in memory, and what decides by them: a store without a queue.
+//! The limiters of a store in memory, and the decisions on them, without a queue for waiters.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,

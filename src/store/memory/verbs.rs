@@ -1,4 +1,4 @@
-//! The verbs that take no permits.
+//! The verbs of a store in memory, which take no permits.
 
 use std::mem;
 

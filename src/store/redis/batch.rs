@@ -1,17 +1,17 @@
-//! Calls that go together: what comes while a call is in flight is sent as one, which costs Redis
-//! and this process less.
+//! Joins calls in batches: calls that come while another is in flight are sent as one command,
+//! which costs Redis and this process less.
 //!
-//! This is the second of two queues, of calls for different limiters. The first,
-//! `guard/queue/runs.rs`, has made one call of all callers of a limiter.
+//! This is the second of two queues, and joins calls of different limiters. The first,
+//! `guard/queue/runs.rs`, has joined all callers of a limiter in one call.
 //!
-//! A call that finds none in flight is sent at once, in its caller's future. Others stand in a
-//! queue of their runtime and script, and a task sends as many as have come: see
-//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits that ban. Each
-//! limiter is decided as by a call of its own, and an error is that of its limiter alone: what a
-//! batch cannot answer is asked alone, once. A batch has only calls that may be sent twice, so what
-//! it may have done before does no harm.
+//! If no call is in flight, a call is sent at once, in its caller's future. Others stand in a queue
+//! for their runtime and script, and a task sends as many as have come: see
+//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits with bans. Each
+//! limiter is decided as by a call of its own, and an error affects only its own limiter: a call
+//! that the batch cannot answer is sent once more, alone. That is safe because a batch has only
+//! calls that may be sent twice.
 //!
-//! The keys of a batch are of different hash slots, so a Redis Cluster has none.
+//! The keys of a batch are in different hash slots, so a Redis Cluster has no batches.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -151,8 +151,9 @@ impl Batches {
 
     /// Sends the call of these callers, alone or in a batch.
     ///
-    /// The reply is nil if the batch did not answer it, but may have carried it out. Then the
-    /// caller sends it `anew`: alone, with the same ids. A failure of that is unacknowledged, too.
+    /// The reply is nil if the batch did not answer this call, but may have carried it out. Then
+    /// the caller sends the call `again`: alone, with the same ids. If that fails, the call is
+    /// still unacknowledged.
     ///
     /// # Errors
     ///
@@ -166,14 +167,14 @@ impl Batches {
         call: ScriptCall,
         first: &Acquire,
         run: &[Acquire],
-        anew: bool,
+        again: bool,
     ) -> Result<Value, Failure> {
         let limiter = &first.first.limiter;
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
         let mut _in_flight = None;
-        let together = (!anew).then(|| self.goes_together(&call, run));
+        let together = (!again).then(|| self.goes_together(&call, run));
         if let Some(queue) = together.flatten() {
             _in_flight = self.goes_first(&queue);
             if _in_flight.is_none() {
@@ -185,7 +186,7 @@ impl Batches {
         let outcome = Box::pin(self.exchange(&call, limiter, asked_at)).await;
         call.recycle();
         outcome.map_err(|failure| Failure {
-            unacknowledged: failure.unacknowledged || anew,
+            unacknowledged: failure.unacknowledged || again,
             ..failure
         })
     }

@@ -1,4 +1,4 @@
-//! The state of the servers, as this process sees it: their breakers, and what calls show of them.
+//! The state of the servers as this process sees it, from breakers and calls, for `health()`.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 

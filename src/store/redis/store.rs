@@ -1,4 +1,4 @@
-//! [`RedisStore`]: the store with its guards on.
+//! The store in Redis, with the guards in front of it: [`RedisStore`].
 
 use std::{
     fmt,

@@ -1,5 +1,5 @@
-//! The header fields with the state of a caller's limits, on refusals and on the inner service's
-//! responses alike.
+//! The header fields with the state of a caller's limits, both on refusals and on the inner
+//! service's responses.
 //!
 //! Written by hand in the canonical form of RFC 9651; `tests/pure/headers.rs` reads them with an
 //! independent parser.

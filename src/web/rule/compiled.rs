@@ -1,4 +1,5 @@
-//! A rule in a layer: checked, with the parts of its limiters' names prepared.
+//! A rule that a layer has checked, with the parts of its limiters' names prepared:
+//! [`CompiledRule`].
 
 use std::{
     collections::{HashMap, HashSet},

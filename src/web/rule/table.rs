@@ -1,4 +1,4 @@
-//! The rules of a layer as requests meet them: [`CompiledRules`].
+//! The compiled rules of a layer, and the plan for a request: [`CompiledRules`].
 
 use std::{
     collections::{BTreeMap, HashSet},

@@ -1,4 +1,4 @@
-//! Warns about entries that match nothing: nothing else shows that a pattern is wrong.
+//! Warns about entries that match no request: nothing else shows that their pattern is wrong.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -1,4 +1,4 @@
-//! The breaker on a clock that is moved.
+//! Tests the breaker on a clock that the test moves.
 
 mod oracle;
 
@@ -284,7 +284,7 @@ fn it_is_told_how_it_is_and_for_how_long() {
     assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 100, 0)]);
     let probe = enter(&breakers, &orders()).unwrap();
     assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 100, 0)]);
-    // It goes on being open, though it pauses anew.
+    // The breaker counts as open since its first failure, even after another pause.
     probe.ends(Signal::Failed);
     clock.advance(LONGEST_PAUSE);
     assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 1100, 0)]);

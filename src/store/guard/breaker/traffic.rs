@@ -1,10 +1,10 @@
-//! The silence of a server: when bytes last came in from it, and since when it owes some.
+//! Observes the silence of a server: when bytes last came from it, and since when it owes a reply.
 //!
 //! A call that was given up at its deadline proves nothing by itself: a burst of calls on a healthy
-//! server has many of these, and so has a process that is short of processor time. A server that
-//! hangs shows in its silence. Replies count whichever call they belong to, also those of
-//! calls whose callers have left. What this process has not sent yet, or has received and not read,
-//! is not held against the server.
+//! server has many of these, and so has a process that is short of processor time. But a server
+//! that hangs is silent. So any bytes from the server count, even the reply to a call that all
+//! callers have left. The server owes nothing for a request that this process has not sent yet, or
+//! a reply that it has received but not read.
 
 use std::{
     sync::{

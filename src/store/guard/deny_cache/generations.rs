@@ -1,8 +1,9 @@
-//! Counts the changes of each name, so that a refusal from before a change is known to be stale.
+//! Counts the changes of each name (its generation), to recognise refusals from before a change.
 //!
-//! A refusal can be on its way while other calls change its limiter, and arrive after them. So a
-//! change does not look up refusals and remove them: each refusal carries the generations at which
-//! it was asked for, and is valid while they last. This needs no order of events.
+//! A refusal can arrive after calls that changed its limiter while it was on its way. So a change
+//! does not look for refusals to remove: each refusal carries the generations of its names from
+//! when its call was made, and is valid only while they are current. The order of events does not
+//! matter.
 
 use std::sync::OnceLock;
 

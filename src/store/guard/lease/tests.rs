@@ -1,5 +1,5 @@
-//! Several processes on one limiter: the pure one, behind a store whose calls can be dropped at any
-//! point.
+//! Tests leases of several processes on one limiter: the pure algorithm, behind a store whose calls
+//! can be dropped at any point.
 
 mod changes;
 mod expiry;

@@ -1,17 +1,17 @@
 //! Queues and calls: which callers share a call, who waits for permits, and how much is in flight.
 //!
 //! A caller that finds no call of its limiter in flight sends its own, at once and in its own
-//! future. Callers that come meanwhile stand behind it and share the next call, so that a busy
-//! limiter is asked as often as the store answers, however many ask: see [`runs`]. Callers that
-//! wait for permits stand in a queue of their own, first come, first served: see [`waits`].
+//! future. Callers that come meanwhile stand behind it and share the next call. So a limiter has
+//! one call for each answer of the store, however many callers there are: see [`runs`]. Callers
+//! that wait for permits stand in a queue of their own, first come, first served: see [`waits`].
 //!
-//! All of it is plain state behind a mutex. A task lives as long as one call; it runs on the
-//! runtime of one of its callers, and where that is gone, on another one's, or the callers send for
-//! themselves. If a runtime is alive and not polled, its call blocks others for one deadline at
-//! most.
+//! All of it is plain state behind a mutex. A task lives as long as one call, and runs on the
+//! runtime of one of its callers. If that runtime is gone, another one runs it, or the callers send
+//! their own calls. If a runtime is alive but not polled, its call blocks others for one deadline
+//! at most.
 //!
-//! Each call to a node has its place among those [`in_flight`] before its callers are picked, so a
-//! caller that leaves unsent takes nothing.
+//! A call to a node gets its place among those [`in_flight`] before its callers are picked. So a
+//! caller that leaves before that takes nothing.
 
 mod in_flight;
 mod reply;

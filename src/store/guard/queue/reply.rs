@@ -1,4 +1,4 @@
-//! Decisions on their way to callers that share a call.
+//! Passes the decisions of a shared call to its callers.
 
 use std::{
     collections::{HashMap, VecDeque},

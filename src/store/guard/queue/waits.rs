@@ -1,8 +1,8 @@
-//! Callers that wait for permits: first come, first served, one call for the first of them.
+//! Serves the callers that wait for permits in order: one call asks for the first of them.
 //!
-//! No task owns a queue. A waiter that is polled and finds that it is time sends a call for the
-//! first ones, in a task, and all of them learn of its reply. The first two wake when it is due, in
-//! case the runtime of one is stalled; the others wake one deadline later.
+//! No task owns a queue. A waiter that is polled when the call is due sends it, in a task, for the
+//! first waiters, and its reply wakes them. The timers of the first two waiters end when the call
+//! is due, in case the runtime of one is stalled; those of the others end one deadline later.
 
 use std::{
     collections::hash_map::Entry,

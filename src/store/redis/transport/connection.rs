@@ -242,8 +242,8 @@ impl Connection {
     /// Updates the state of the connection made at `since` after a reply, or a lack of one.
     fn record(&self, since: Instant, error: Option<&RedisError>) {
         match error {
-            // One node is lost, and redis-rs is repairing it. If nothing at all is answered, start
-            // anew.
+            // One node is lost, and redis-rs is repairing it. If no node answers, the connection is
+            // replaced.
             Some(error) if is_lost(error) && self.source.is_cluster => self.record_silence(since),
             Some(error) if is_lost(error) => self.lose(since, Some(error)),
             Some(error) if error.is_timeout() => self.record_silence(since),

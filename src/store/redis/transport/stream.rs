@@ -1,8 +1,8 @@
-//! Connections that are made here, and whose bytes are observed as they come and go.
+//! Opens connections whose bytes are observed in both directions.
 //!
 //! redis-rs passes a reply only to the caller that waits for it. In a burst most callers have left
-//! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
-//! [`NodeTraffic`].
+//! by then, so a server that answers as fast as it can would look as silent as one that hangs. The
+//! bytes show the difference: see [`NodeTraffic`].
 
 use std::{
     io,

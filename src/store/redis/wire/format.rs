@@ -150,7 +150,7 @@ where
 
 /// Returns the command of callers that take the same number of permits of one limiter: see
 /// `lua/sliding_log/acquire.lua`.
-pub(super) fn acquire_alike(
+pub(super) fn acquire_same(
     script: &Script,
     first: &LimiterCharge,
     run: &[Acquire],
@@ -213,8 +213,8 @@ fn in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
     }
 }
 
-/// Writes the time and whether the permits left are wanted exactly, as far as a script cannot do
-/// without, or if `more` follows.
+/// Writes the time and whether the permits left are wanted exactly. Both are left out at the end of
+/// the arguments if they are the usual ones, unless `more` arguments follow.
 fn unless_usual(command: &mut Cmd, ask: Ask<'_>, more: bool) {
     if ask.now.is_some() || !ask.exact || more {
         optional(command, ask.now);

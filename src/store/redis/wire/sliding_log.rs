@@ -18,8 +18,8 @@ use crate::{
     receipt::Receipt,
 };
 
-/// Decides the usual case of callers that are alike with few commands, and contains `ACQUIRE_LIST`
-/// for all others.
+/// Decides the usual case with few commands, for callers with equal demands, and contains
+/// `ACQUIRE_LIST` for all other cases.
 pub(crate) static ACQUIRE: Loaded =
     lua!("sliding_log/acquire": "sliding_log/acquire.lua", [ACQUIRE_LIST]);
 /// Carries out several calls of `ACQUIRE`, each by itself.
@@ -75,9 +75,9 @@ fn brief(
                 several_answers(reply, caller).map(Ok)
             }))
         }
-        [first, ..] if are_alike(&first.first, run) => {
+        [first, ..] if have_same_demand(&first.first, run) => {
             let rewrite = rewrites(&first.first);
-            let command = format::acquire_alike(&ACQUIRE, &first.first, run, rewrite, ask);
+            let command = format::acquire_same(&ACQUIRE, &first.first, run, rewrite, ask);
             Some((call(&ACQUIRE, command), |reply, run, ask| match reply {
                 // A batch has not answered it.
                 Value::Nil => Ok(Err(None)),
@@ -95,9 +95,9 @@ fn takes_several(caller: &Acquire) -> bool {
     !caller.rest.is_empty() && caller.charges().all(|it| is_of_code(it) && it.lead == 0)
 }
 
-/// Returns whether all take as many permits of one limiter, if there is room, and now. To a lone
-/// caller it makes no difference whether it waits.
-fn are_alike(first: &LimiterCharge, run: &[Acquire]) -> bool {
+/// Returns whether all callers have the same demand: the same number of permits of one limiter,
+/// enforced, and not for a use later. All of them must not wait, or there is only one caller.
+fn have_same_demand(first: &LimiterCharge, run: &[Acquire]) -> bool {
     let is_plain = |charge: &LimiterCharge| {
         !charge.shadow && charge.lead == 0 && charge.permits == first.permits
     };
@@ -207,27 +207,27 @@ mod tests {
 
     // The script does not read how a charge is taken.
     #[test]
-    fn callers_are_alike_that_take_as_much_now_and_in_earnest() {
+    fn which_callers_have_the_same_demand() {
         let plain = charge("orders", 1, LimitSource::Store);
         let ahead = LimiterCharge {
             lead: 50,
             ..plain.clone()
         };
-        let alike = |run: &[Acquire]| are_alike(&run[0].first, run);
+        let same = |run: &[Acquire]| have_same_demand(&run[0].first, run);
         let one = asks([plain.clone()]);
         let waits = Acquire {
             max_wait: Some(MaxWait::ENDLESS),
             ..one.clone()
         };
         let more = asks([charge("orders", 2, LimitSource::Store)]);
-        assert!(alike(slice::from_ref(&one)));
-        assert!(alike(slice::from_ref(&waits)));
-        assert!(alike(&[one.clone(), one.clone()]));
-        assert!(!alike(&[one.clone(), waits]));
-        assert!(!alike(&[one.clone(), more]));
-        assert!(!alike(&[one, asks([ahead.clone()])]));
-        assert!(!alike(&[asks([shadow(plain.clone())])]));
-        assert!(!alike(&[asks([ahead])]));
-        assert!(!alike(&[asks([plain.clone(), plain])]));
+        assert!(same(slice::from_ref(&one)));
+        assert!(same(slice::from_ref(&waits)));
+        assert!(same(&[one.clone(), one.clone()]));
+        assert!(!same(&[one.clone(), waits]));
+        assert!(!same(&[one.clone(), more]));
+        assert!(!same(&[one, asks([ahead.clone()])]));
+        assert!(!same(&[asks([shadow(plain.clone())])]));
+        assert!(!same(&[asks([ahead])]));
+        assert!(!same(&[asks([plain.clone(), plain])]));
     }
 }

@@ -1,4 +1,4 @@
-//! The breaker against a simple one, on a clock that is moved.
+//! Tests the breaker against a simpler model, on a clock that the test moves.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ enum Step {
     End(usize, Signal),
     /// Its callers have left
     Leave(usize),
-    /// Bytes come in, for whichever call
+    /// Bytes come in, for any call
     CameIn,
     Advance(u64),
 }

@@ -1,4 +1,4 @@
-//! A node whose calls are carried out, answered and lost by hand, with the pure sliding log in it.
+//! The simulated node: the pure sliding log, with calls that a test carries out, answers or loses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Callers, runtimes and a clock, all moved by hand.
+//! The simulated callers, runtimes and clock, all moved by the test.
 
 use std::{pin::Pin, sync::atomic::AtomicBool, task::Wake};
 
