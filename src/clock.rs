@@ -196,9 +196,12 @@ impl Now {
         let time = clock.now();
         // Beyond the latest tick.
         let seconds = time.as_secs().min(1 << 43).cast_signed();
+        let tick = seconds * 1000 * TICKS + i64::from(time.subsec_micros());
         Self {
+            tick: tick.min(LATEST),
             past: time.subsec_nanos() % 1000,
-            ..Self::at(seconds * 1000 * TICKS + i64::from(time.subsec_micros()))
+            per_ms: TICKS,
+            is_own: true,
         }
     }
 

@@ -237,6 +237,7 @@ impl Receipt {
     }
 
     /// Returns the receipt of a grant with this mark.
+    #[cfg(all(test, inside))]
     pub(crate) fn taken(self, taken: Taken) -> Self {
         Self {
             taken: Some((taken, Settled::default())),

@@ -77,10 +77,6 @@ struct Charged {
     store: usize,
 }
 
-fn address(store: &Arc<dyn AnyStore>) -> usize {
-    Arc::as_ptr(store).addr()
-}
-
 /// Identifies a layer and its clones in this process, also after they are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerId(u64);
@@ -148,7 +144,7 @@ impl Charge {
                 && other.fixed_cost == rule.fixed_cost
         };
         self.charged.iter().any(|charged| {
-            charged.store == address(store)
+            charged.store == Arc::as_ptr(store).addr()
                 && charged.grant.ledger().is_open()
                 && charged.grant.receipts().iter().any(is_same)
         })
@@ -168,7 +164,7 @@ impl Charge {
         charge.charged.push(Charged {
             grant: grant.clone(),
             layer,
-            store: address(store),
+            store: Arc::as_ptr(store).addr(),
         });
     }
 
