@@ -91,7 +91,7 @@ impl RedisStore {
         check_timer()?;
         let look = Look::at(self);
         let mut verification = Verification::default();
-        if !look.connection.is_cluster() {
+        if !look.connection.source.is_cluster {
             let seen = look.server(None).await?;
             verification.servers.push(seen);
         } else {

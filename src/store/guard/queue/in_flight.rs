@@ -16,7 +16,6 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::reply::take_out;
 use crate::{clock::Clock, error::Error, name::Name, store::guard::late::Late, sync::lock};
 
 /// The most calls in flight to a node, and the least bound.
@@ -29,7 +28,8 @@ pub(crate) struct InFlight {
     nodes: Mutex<Vec<Node>>,
     node_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
     pub(super) bounds: Bounds,
-    clock: Arc<dyn Clock>,
+    /// One that never jumps.
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 /// For how long a call counts, and between what numbers the bound is.
@@ -88,10 +88,6 @@ impl InFlight {
         })
     }
 
-    pub(super) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
     /// Waits by the clock of calls; without end where there is no timer, as the end of a call wakes
     /// those that wait for it.
     ///
@@ -131,7 +127,11 @@ impl InFlight {
                     let mut place = place.await.map_err(|_| Late::Unsent.error())?;
                     // It counts from now on, unless it has counted for a deadline: this task may
                     // not have been polled for as long.
-                    if let Some(call) = self.with(node, |node, now| node.renew(place.call, now)) {
+                    let renew = |node: &mut Node, now| {
+                        node.remove(place.call)?;
+                        Some(node.send(now))
+                    };
+                    if let Some(call) = self.with(node, renew) {
                         place.call = call;
                         return Ok(place);
                     }
@@ -144,7 +144,7 @@ impl InFlight {
     /// Hands out the places that are free before and after `act`, with nothing locked: one that
     /// finds its call gone comes back at once.
     fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
-        let now = self.now();
+        let now = self.clock.now();
         let mut ready = Vec::new();
         let acted = {
             let mut nodes = lock(&self.nodes);
@@ -220,11 +220,6 @@ impl Node {
         take_out(&mut self.sent, call, |(call, _)| *call).map(|(_, sent)| sent)
     }
 
-    /// Restarts the age of a call in flight, under a new number. Returns that number.
-    fn renew(&mut self, call: u64, now: Duration) -> Option<u64> {
-        self.remove(call).map(|_| self.send(now))
-    }
-
     /// Forgets old calls, and sends those that wait while there is room.
     fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<InFlightPlace>)>) {
         while let Some((_, sent)) = self.sent.front()
@@ -276,4 +271,14 @@ impl Drop for InFlightPlace {
         self.in_flight
             .with(self.node, |node, now| node.leave(call, now));
     }
+}
+
+/// Takes the member with this number out of a queue in the order of numbers.
+pub(crate) fn take_out<T>(
+    queue: &mut VecDeque<T>,
+    number: u64,
+    number_of: impl FnMut(&T) -> u64,
+) -> Option<T> {
+    let at = queue.binary_search_by_key(&number, number_of);
+    queue.remove(at.ok()?)
 }

@@ -12,7 +12,10 @@ use super::{
     super::in_flight::Bounds,
     world::{BOUNDS, Caller, World},
 };
-use crate::limit::{Limit, LimitSource};
+use crate::{
+    limit::{Limit, LimitSource},
+    sync::lock,
+};
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
@@ -110,7 +113,7 @@ fn what_is_sent_again_after_its_caller_left_is_given_back_once_more() {
     world.answer_all();
     assert!(!world.held().contains(&leaves_id) && !world.held().contains(&waits_id));
     assert_eq!(world.held(), [stays.id]);
-    assert_eq!(world.queues.unanswered.len(), 0);
+    assert!(lock(&world.queues.unanswered).is_empty());
 }
 
 /// What a list of several calls took before one of them refused is given back, perhaps after the
