@@ -162,7 +162,7 @@ impl Server {
     }
 
     pub(super) fn answer(&self, at: usize, reply: Reply) {
-        self.breakers.traffic().came_in(0);
+        self.breakers.traffic.came_in(0);
         let waker = {
             let mut state = self.state();
             let call = &mut state.calls[at];

@@ -226,7 +226,7 @@ impl World {
     pub(super) fn is_empty(&self) {
         let queues = &self.queues;
         assert_eq!(lock(&queues.runs).len() + lock(&queues.waits).len(), 0);
-        assert_eq!(queues.unanswered.len(), 0);
+        assert!(lock(&queues.unanswered).is_empty());
         assert_eq!(queues.waiting.load(Ordering::SeqCst), 0);
         assert_eq!(self.in_flight.count(0).0, 0);
     }
