@@ -1,9 +1,9 @@
-//! Decides the requests of a log by the crate's algorithms, for all candidates at once.
+//! Decides the requests of a log by the crate's algorithms, for all candidate limits at once.
 //!
-//! Until its first refusal, a caller was granted all it asked for. So a log that has no more
-//! requests in an interval than the limit refuses none, and one list of times stands for the logs
-//! of all candidates; a candidate's own state begins where its limit is first exceeded. A pass that
-//! verifies has no such list: there each state begins with a caller's first request.
+//! Until its first refusal by a candidate, a caller was granted all its requests. So one list of a
+//! caller's recent times can stand for the logs of all candidates; a candidate gets a state of its
+//! own when the list first exceeds its limit. A pass that verifies has no such list: there each
+//! candidate has a state from a caller's first request on.
 
 use std::{collections::VecDeque, mem};
 

@@ -117,7 +117,7 @@ impl Replay {
         self
     }
 
-    /// Shows callers by their keys. Default: by digests, by a secret that each run makes anew.
+    /// Shows callers by their keys. Default: by digests, with a secret that each run draws.
     pub fn show_keys(mut self) -> Self {
         self.show_keys = true;
         self

@@ -1,4 +1,4 @@
-//! `ratelimit check`: what a service would say of a file of rules.
+//! `ratelimit check`: reports the errors and warnings of a rules file, as a service would.
 
 use std::path::PathBuf;
 

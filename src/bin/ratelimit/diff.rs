@@ -1,4 +1,4 @@
-//! `ratelimit diff`: what differs between two files of rules, and who would notice.
+//! `ratelimit diff`: lists what differs between two rules files, and which callers would notice.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},

@@ -1,4 +1,4 @@
-//! `ratelimit explain`: the rules that a request meets.
+//! `ratelimit explain`: shows which rules apply to a request.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The report of a replay as one HTML file: no script, no network, light and dark.
+//! Writes the report of a replay as one HTML file: without scripts or network, light and dark.
 
 use std::fmt::{self, Display, Write};
 

@@ -1,4 +1,4 @@
-//! What a command prints and says.
+//! Prints results and messages of a command, as text or JSON.
 
 use std::{
     fmt::Display,
@@ -21,7 +21,7 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// Prints a result, which words and an object show alike.
+    /// Prints a result, as words or as the JSON object with the same content.
     pub(crate) fn print(&self, words: &str, mut object: Value) -> Result<(), String> {
         if !self.json {
             return print(&format!("{}\n", words.trim()));

@@ -1,4 +1,4 @@
-//! `ratelimit replay`: what limits would have refused of an access log.
+//! `ratelimit replay`: reports what limits would have refused in an access log.
 
 use std::{
     borrow::Cow,

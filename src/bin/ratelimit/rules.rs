@@ -1,4 +1,4 @@
-//! Files of rules, and what only the code of a service defines in them.
+//! Reads rules files, with stand-ins for what only the code of a service defines.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

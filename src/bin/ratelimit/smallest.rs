@@ -1,5 +1,5 @@
-//! The smallest limits of rules, found by replays of the log: costs and the other rules that a
-//! request meets count.
+//! Finds the smallest limits of rules by replaying the log, so that costs and the other rules of a
+//! request count.
 
 use std::{collections::BTreeSet, fs, ops::Range, path::Path};
 
