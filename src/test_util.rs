@@ -295,7 +295,10 @@ impl Decision {
     #[track_caller]
     pub fn assert_remaining(&self, permits: u64) -> &Self {
         let left = self.limits().next().and_then(|limit| limit.remaining());
-        self.assert(left == Some(permits), format_args!("{permits} permits left"))
+        self.assert(
+            left == Some(permits),
+            format_args!("{permits} permits left"),
+        )
     }
 
     #[track_caller]
