@@ -207,7 +207,7 @@ fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<V
     shown.collect()
 }
 
-/// Returns the first of the callers to whom something is new.
+/// Returns the number of the callers for which something is new, and the first of them.
 fn list(new: &str, callers: &[Vec<Field>]) -> String {
     let listed = callers.get(..LISTED).unwrap_or(callers);
     let mut text = format!("Callers newly {new}: {}\n{}", callers.len(), table(listed));
