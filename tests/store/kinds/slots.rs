@@ -45,28 +45,6 @@ async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     }
 }
 
-/// A waiter gets its permits when the slot is old enough, and all that wait together are one entry.
-#[tokio::test]
-async fn waiters_are_served_when_a_slot_has_expired() {
-    let (store, clock) = by_a_clock();
-    let limiter = slotted(&store, Limit::per_second(4), 10).await;
-    clock.advance(millis(1));
-    take(&limiter, 4).await;
-    let waiting: Vec<_> = (0..4)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
-        })
-        .collect();
-    // Until they know the wait.
-    until("they wait", async || clock.sleepers() > 0).await;
-    clock.advance(millis(1099));
-    for waiter in waiting {
-        assert!(waiter.await.unwrap().unwrap().is_allowed());
-    }
-    assert_eq!(entries(&limiter), "1");
-}
-
 /// A waiter beside them with other slots is in another queue, and has a receipt of its own kind.
 #[tokio::test]
 async fn a_waiter_with_other_slots_has_its_own_queue() {

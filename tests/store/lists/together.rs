@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::{AllOf, Error};
 
-use crate::limiter::{are_served_in_order, pending};
+use crate::limiter::pending;
 
 use super::world::{left, refused_by};
 
@@ -13,8 +13,6 @@ on_both_by_a_clock!(
     what_cannot_be_asked_together,
     a_wait_is_for_all,
     a_wait_beyond_the_timeout_is_refused_at_once,
-    waiters_are_served_in_order,
-    a_cost_above_the_rate_delays_no_other,
     a_dropped_waiter_gives_back_all,
     a_dropped_call_gives_back_all,
     room_of_one_wakes_those_who_wait_for_all,
@@ -124,36 +122,6 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once(store: impl Store, clock: 
     clock.advance(millis(3000));
     assert!(waiting.await.unwrap().is_allowed());
     assert_eq!(left(&limiters).await, [1, 3]);
-}
-
-/// Whichever of the limiters lacks room.
-async fn waiters_are_served_in_order(store: impl Store, clock: ManualClock) {
-    let limiters = limiters(&store, [(3, 1000), (4, 1500)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 3).await);
-    are_served_in_order(&clock, |permits| {
-        let all = all.clone();
-        async move { all.acquire_many(permits).await }
-    })
-    .await;
-}
-
-async fn a_cost_above_the_rate_delays_no_other(store: impl Store, clock: ManualClock) {
-    let limiters = limiters(&store, [(3, 1000), (9, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 3).await);
-    let mut first = pin!(all.acquire());
-    pending(&mut first, &clock).await;
-    let mut too_much = pin!(all.acquire_many(4));
-    assert!(poll(&mut too_much).is_pending());
-    let mut behind = pin!(all.acquire());
-    assert!(poll(&mut behind).is_pending());
-    clock.advance(millis(1000));
-    let (first, too_much, behind) = tokio::join!(first, too_much, behind);
-    first.unwrap();
-    assert_eq!(too_much.unwrap_err().kind(), ErrorKind::AboveRate);
-    behind.unwrap();
-    assert_eq!(left(&limiters).await, [1, 7]);
 }
 
 async fn a_dropped_waiter_gives_back_all(store: impl Store, clock: ManualClock) {

@@ -4,7 +4,6 @@
 use tower_ratelimit::redis::{Arg, Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 use super::*;
-use crate::support::wait_until;
 
 const RATE: u64 = 80;
 
@@ -66,15 +65,6 @@ impl World {
         self.store.close().await;
         RATE - self.limiter.available_permits().await.unwrap()
     }
-
-    /// Has the server carry out the one script that was sent, and stand still again.
-    fn answer_one(&mut self, before: u64) {
-        self.server.resume();
-        wait_until("it is carried out", || {
-            self.server.scripts_called() > before
-        });
-        self.server.stop_process();
-    }
 }
 
 #[tokio::test]
@@ -107,40 +97,6 @@ async fn while_its_own_call_is_in_flight_a_request_stays_charged() {
         world.server.resume();
         assert_eq!(world.in_use().await, charged, "{kind:?}");
     }
-}
-
-#[tokio::test]
-async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
-    let mut world = World::new().await;
-    let before = world.server.scripts_called();
-    world.server.stop_process();
-    let kinds = [
-        Kind::Limiter,
-        Kind::Request,
-        Kind::Request,
-        Kind::Limiter,
-        Kind::Limiter,
-    ];
-    let mut asking = kinds.map(|kind| world.asking(kind));
-    for asking in &mut asking {
-        begin(asking.as_mut()).await;
-    }
-    world.answer_one(before);
-    // Until the first reply is read, and the call for the others sent.
-    until("the first is answered", async || {
-        poll(&mut asking[0]).is_ready()
-    })
-    .await;
-    let [_, request, gone_request, limiter, gone_limiter] = asking;
-    let (mut request, limiter) = (request, limiter);
-    assert!(poll(&mut request).is_pending());
-    settle().await;
-    drop(gone_request);
-    drop(gone_limiter);
-    world.server.resume();
-    assert!(request.await && limiter.await);
-    // All but the limiter that was dropped.
-    assert_eq!(world.in_use().await, 4);
 }
 
 /// What it is asked to send, in order. It never answers a call, and while it sends the second one,
