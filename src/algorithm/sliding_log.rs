@@ -53,8 +53,9 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let agreed = self.value.filter(|value| {
-            // Enough is left, and value and log agree by the number of entries: no entry is read.
-            *value >= wanted && self.has_single_entries(rate - value)
+            // Enough is left, and value and log agree if each entry holds one permit, as most do
+            // where each grant has an entry: no entry is read.
+            *value >= wanted && self.bucket.is_none() && self.log.count() == rate - value
         });
         let value = match agreed {
             Some(value) if !call.exact || self.count_expired(call, wanted) => value,
@@ -125,7 +126,7 @@ impl Counter for SlidingLog {
         let mut value = self.agree(call);
         // Where nothing is in use, nothing needs to be stored.
         if !self.is_unused() {
-            value = self.sweep_all(call, value);
+            value = self.sweep(call, value, i64::MAX, i64::MAX);
             self.value = Some(value);
         }
         Ok(value)
@@ -134,7 +135,7 @@ impl Counter for SlidingLog {
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
         let value = self.agree(call);
         // What has expired is not in use.
-        let value = self.sweep_all(call, value);
+        let value = self.sweep(call, value, i64::MAX, i64::MAX);
         let given = self.log.shrink(wanted);
         self.value = Some(match self.log.is_empty() {
             true => call.limit.rate,
@@ -248,12 +249,6 @@ impl Counter for SlidingLog {
 }
 
 impl SlidingLog {
-    /// Returns whether value and log agree if each entry holds one permit, as most do where each
-    /// grant has an entry, and this many are in use.
-    fn has_single_entries(&self, in_use: i64) -> bool {
-        self.bucket.is_none() && self.log.count() == in_use
-    }
-
     /// Counts the entries that have expired. Up to one more than `wanted` of them are dropped when
     /// the call ends.
     ///
@@ -271,14 +266,6 @@ impl SlidingLog {
             (self.expired, self.dropped) = (expired, dropped);
         }
         counted
-    }
-
-    /// Credits everything that has expired.
-    fn sweep_all(&mut self, call: &CallContext, value: i64) -> i64 {
-        if self.log.is_empty() {
-            return value;
-        }
-        self.sweep(call, value, i64::MAX, i64::MAX)
     }
 
     /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much
