@@ -1,4 +1,4 @@
-//! The user's choice for when the store cannot decide.
+//! What a rule does when the store cannot decide: [`FailurePolicy`].
 
 use crate::error::{ConfigError, bail};
 

@@ -1,4 +1,4 @@
-//! Logs under one target.
+//! Macros that log, all with the target `tower_ratelimit`.
 //!
 //! Events carry rule names and error kinds, never a key: the sender of a request must not choose
 //! what is logged.

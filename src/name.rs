@@ -5,7 +5,6 @@
 
 mod address;
 mod identity;
-mod short;
 mod text;
 
 use std::{
@@ -17,8 +16,7 @@ use std::{
 pub(crate) use self::{
     address::{IPV6_PREFIX, spell},
     identity::Identity,
-    short::Short,
-    text::{BuildSpread, Text},
+    text::{BuildSpread, Short, Text},
 };
 use crate::{
     error::{ConfigError, Error, ErrorKind, bail, config_error},
@@ -168,9 +166,7 @@ impl Limiter {
     /// Returns whether the other, of the same name in the store, is counted in the same way and by
     /// the same limit.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        self.limit == other.limit
-            && self.name.algorithm() == other.name.algorithm()
-            && self.name.slots() == other.name.slots()
+        self.limit == other.limit && self.name.counting == other.name.counting
     }
 }
 

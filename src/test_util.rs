@@ -366,16 +366,8 @@ mod tests {
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {
         List::from([LimitState {
-            labels: Labels::unnamed("login"),
-            permits: 5,
-            interval: MINUTE,
             remaining,
-            next_after: None,
-            reset_after: MINUTE,
-            refused: false,
-            retry_after: None,
-            shadow: false,
-            banned: false,
+            ..state("login", Limit::per_minute(5), 0, None)
         }])
     }
 

@@ -1,5 +1,5 @@
-//! Reads one limiter for an operator. It never writes, and works in steps that do not block the
-//! server.
+//! Examines one limiter in Redis for an operator. Never writes, and reads in small steps so as not
+//! to block the server.
 
 mod releases;
 mod report;

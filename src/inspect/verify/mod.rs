@@ -90,7 +90,7 @@ impl RedisStore {
         check_timer()?;
         let look = Look(self);
         let mut verification = Verification::default();
-        if !look.connection().is_cluster() {
+        if !look.connection().source.is_cluster {
             let mut seen = VerifiedServer::default();
             look.server(None, &mut seen).await?;
             verification.servers.push(seen);

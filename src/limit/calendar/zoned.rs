@@ -1,4 +1,4 @@
-//! Days, weeks and months of a time zone, by jiff.
+//! Computes the days, weeks and months of a time zone, by jiff.
 
 use std::{fmt, iter, str::FromStr, sync::OnceLock, time::Duration};
 

@@ -143,10 +143,10 @@ impl RedisStore {
     ///
     /// Prefer [`cluster`](Self::cluster) unless there is a pool already. The pool's connections
     /// have the default settings of redis-rs, and `deadpool_redis` has no others: only the store's
-    /// [`response_timeout`](RedisStoreBuilder::response_timeout) applies, and a lost command is
-    /// sent again up to sixteen times, whichever it is. So [`release`](crate::RateLimiter::release)
-    /// may release twice, when a connection is lost at the wrong moment, and a fixed window, GCRA
-    /// or slots may take twice; all of them for one interval at most. Ordinary limits are not
+    /// [`response_timeout`](RedisStoreBuilder::response_timeout) applies, and any command that is
+    /// lost is sent again up to sixteen times. So [`release`](crate::RateLimiter::release) may
+    /// release twice, when a connection is lost at the wrong moment, and a fixed window, GCRA or
+    /// slots may take twice; all of them for one interval at most. Ordinary limits are not
     /// affected: an acquire that is sent twice takes once.
     #[cfg(feature = "cluster")]
     pub fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> RedisStoreBuilder {

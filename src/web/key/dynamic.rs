@@ -1,4 +1,4 @@
-//! Extractors that are combined at run time, from a file.
+//! Extractors that a rules file combines at run time.
 
 use std::{collections::BTreeSet, sync::Mutex};
 

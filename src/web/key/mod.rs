@@ -379,7 +379,7 @@ fn push_non_empty(
 ) -> Result<(), NoKey> {
     match component {
         Some(component) if !component.as_ref().is_empty() => {
-            key.push(component);
+            key.identity.push(component.as_ref());
             Ok(())
         }
         _ => Err(NoKey::missing(what)),

@@ -1,4 +1,4 @@
-//! Limits of a rule: fixed, one of several tiers, found by a closure, or stored.
+//! The limits of a rule: fixed, one of several tiers, computed by a closure, or stored.
 
 use std::{fmt, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Lists that are applied before any rule: requests that are refused, and requests that pass
-//! uncounted.
+//! The deny and allow lists, which apply before any rule: requests that are refused, and requests
+//! that pass uncounted.
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 

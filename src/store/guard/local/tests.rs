@@ -1,26 +1,13 @@
-//! What is decided here while the store fails.
+//! Tests decisions by a share of the limit while the store fails.
 
 mod given_up;
-
-use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    clock::{ManualClock, millis},
-    failure_policy::FailurePolicy,
-    labels::Labels,
-    limit::{Algorithm, Limit},
     receipt::TakenAhead,
-    store::{
-        MemoryStore,
-        guard::scripted::{
-            Scripted, WithFallback, by, charge, ready, receipts, refused, shadow, with_fallback,
-        },
-        memory::untracked::latest,
-        sealed::Sealed,
-    },
+    store::{guard::scripted::*, memory::untracked::latest},
 };
 
 /// In front of a server that counts by the same clock.
@@ -150,9 +137,9 @@ fn since(grants: &[(i64, u32)], time: i64) -> u32 {
 }
 
 proptest! {
-    /// After the store has failed, somebody has room if, and only if, the share is more than what
-    /// was granted within the last interval, by the store or here. So it is in the next outage,
-    /// when nothing of this one is in use.
+    /// After the store has failed, a caller has room if, and only if, the share is more than the
+    /// grants of the last interval, by the store or here. The same holds in the next outage, when
+    /// nothing of this one is in use.
     #[test]
     fn an_outage_neither_frees_nor_forgets(
         before in steps(false),

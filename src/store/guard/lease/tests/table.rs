@@ -1,7 +1,6 @@
-//! The callers that a lease serves, what ends it, and how much the next one takes.
+//! Tests which callers a lease serves, what ends it, and how many permits the next one has.
 
 use super::*;
-use crate::clock::Now;
 
 /// What a lease taken by one limit has for a caller that goes by another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
@@ -74,9 +73,9 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     assert_eq!(with(asks_for_none), None);
 }
 
-/// Whichever part of the limit is another.
+/// Whether the permits or the interval differ.
 #[tokio::test]
-async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() {
+async fn a_reply_ends_a_lease_only_if_the_limit_in_it_differs() {
     for (permits, interval, lasts) in [
         (1000, SECOND, true),
         (999, SECOND, false),
@@ -85,7 +84,7 @@ async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() 
         let world = World::of_one();
         let taken = world.warm(0);
         let stored = Limit::new(permits, interval).stored();
-        let now = Now::millis(world.now().cast_signed());
+        let now = server_time(&world.clock);
         let mut limiter = world.server.limiter.lock().unwrap();
         limiter.set_rate(stored, true, now);
         drop(limiter);
@@ -99,9 +98,9 @@ async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() 
     }
 }
 
-/// A refusal is its caller's alone, and room for a waiter is no news.
+/// Neither the refusal of a caller that does not wait nor a grant to a waiter ends it.
 #[tokio::test]
-async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
+async fn a_lease_ends_only_for_a_waiter_that_is_refused() {
     for (waits, permits, lasts) in [
         (false, 100, true),
         (false, 999, true),
@@ -111,7 +110,7 @@ async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
         let world = World::of_one();
         let taken = world.warm(0);
         let mut acquire = world.acquire(permits);
-        acquire.max_wait = waits.then_some(crate::demand::MaxWait::ENDLESS);
+        acquire.max_wait = waits.then_some(MaxWait::ENDLESS);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
         let has_ended = world.available() == 1000 - taken;
