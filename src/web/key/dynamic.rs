@@ -1,6 +1,6 @@
 //! Extractors that a rules file combines at run time.
 
-use std::{collections::HashSet, sync::Mutex};
+use std::{collections::BTreeSet, sync::Mutex};
 
 use http::request::Parts;
 
@@ -36,9 +36,8 @@ impl KeyExtractor for Vec<Any> {
 /// Each text is kept once, however often a file is read. Their number is that of the texts that an
 /// operator writes while the process lives.
 pub(crate) fn intern(text: &str) -> &'static str {
-    static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    static TEXTS: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut texts = lock(&TEXTS);
-    let texts = texts.get_or_insert_with(HashSet::new);
     if let Some(known) = texts.get(text) {
         return known;
     }

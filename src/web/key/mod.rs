@@ -281,13 +281,9 @@ impl Key {
     }
 
     /// Adds the components that an extractor finds. Without any, the key is missing.
-    pub(crate) fn add(
-        &mut self,
-        extractor: &(impl KeyExtractor + ?Sized),
-        parts: &Parts,
-    ) -> Result<(), NoKey> {
+    pub(crate) fn add(&mut self, by: &impl KeyExtractor, parts: &Parts) -> Result<(), NoKey> {
         let before = self.identity.end();
-        extractor.extract(parts, self)?;
+        by.extract(parts, self)?;
         match self.identity.end() == before {
             true => Err(NoKey::missing("identity")),
             false => Ok(()),
