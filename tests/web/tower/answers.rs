@@ -200,17 +200,6 @@ async fn the_hook_edits_refusals_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn by_default_each_process_keeps_the_limit_in_an_outage() {
-    let down = RedisStore::open("redis://127.0.0.1:1/").unwrap();
-    let kept = RateLimitLayer::new(&down, by_key(1));
-    for status in [200, 429] {
-        let answer = answer(&kept, request("a")).await;
-        assert_eq!(answer.status(), status);
-        assert_eq!(decision_of(&answer).source(), Source::Local);
-    }
-}
-
-#[tokio::test]
 async fn the_table_chooses_the_rule() {
     let is_bulk = |parts: &Parts| parts.uri.query() == Some("bulk");
     let rules = Rules::new()
