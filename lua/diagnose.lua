@@ -1,5 +1,5 @@
--- Reads a limiter, one page of its log at a time, and changes nothing: no healing, no TTL, no
--- sweep.
+-- Reads a limiter, with one page of its log, and changes nothing: it repairs nothing, sets no TTL
+-- and removes no expired entry.
 --
 -- KEYS  1-5, see lib/state.lua
 -- ARGV  1  the rank of the first entry to read     2  how many entries to read
@@ -9,9 +9,9 @@
 --       4  value as stored, nil if it is missing     5  how many entries the log has
 --       6  the page: member, score and so on
 --
--- Redisson has no such operation. One call is one instant, so that value and log fit together if
--- the log is one page. If it is more, the same value and number of entries on each page show that
--- nothing has changed.
+-- Redisson has no such operation. A call reads everything at one instant. So if the log is one
+-- page, value and log belong together. If it is more, the caller compares the value and the number
+-- of entries of all pages: if they are equal, nothing has changed meanwhile.
 --
 --- @include lib/state.lua
 

@@ -1,14 +1,14 @@
--- Tries the commands of the other scripts on an unused limiter, in a way that changes nothing.
+-- Tries whether a user may run the commands of the other scripts, on an unused limiter and without
+-- a lasting change.
 --
 -- KEYS  1-5, see lib/state.lua: of a name made for this call
 -- ARGV  1  1 to try the commands, or empty     2..  texts of scripts
 -- Reply 1  for each command its name and its refusal, empty if it was not refused
---       2  for each text what keeps it from being compiled, empty if nothing does
+--       2  for each text the error of its compilation, empty if there is none
 --
--- Redisson has no such operation. A server checks permissions before arguments, so each command is
--- one that finds nothing to change, or that is refused for its arguments. This shows a user's
--- permissions as scripts meet them, whatever the version, and the user need not be allowed to read
--- them.
+-- Redisson has no such operation. A server checks permissions before arguments, so each command
+-- finds nothing to change, or is refused for its arguments. This shows a user's permissions inside
+-- scripts on any version of the server, and the user needs no permission to read them.
 
 local key = KEYS[1]
 
@@ -17,16 +17,17 @@ local TRIED = {
   { 'ZCARD', key },
   { 'ZCOUNT', key, '0', '0' }, { 'ZRANGE', key, '0', '0' }, { 'ZRANGEBYSCORE', key, '0', '0' },
   { 'ZSCORE', key, 'x' },
-  -- Nothing is there to be changed.
+  -- The keys do not exist, so nothing changes.
   { 'UNLINK', key }, { 'DEL', key }, { 'RENAME', key, key }, { 'PERSIST', key },
   { 'PEXPIRE', key, '1' },
   { 'SET', key, '0', 'XX' }, { 'ZADD', key, 'XX', '0', 'x' }, { 'ZREM', key, 'x' },
   { 'ZREMRANGEBYRANK', key, '0', '0' }, { 'ZREMRANGEBYSCORE', key, '0', '0' },
-  -- A value is missing, no number, below zero.
+  -- An argument is missing, no number, or below zero.
   { 'HSET', key, 'rate', '0', 'interval' }, { 'INCRBY', key, 'x' }, { 'SETRANGE', key, '-1', 'x' },
 }
 
--- In another Lua these are elsewhere, and it is an error to name a global that does not exist.
+-- Other versions of Lua have these elsewhere, and Redis makes it an error to name a global that
+-- does not exist.
 local unpack = rawget(_G, 'unpack') or table.unpack
 local compile = rawget(_G, 'loadstring') or load
 
@@ -43,8 +44,8 @@ if ARGV[1] == '1' then
     local allowed = try(command)
     removes = removes or allowed and command[1] == 'UNLINK'
   end
-  -- The only one that cannot be without effect: what it creates is gone before any client can see
-  -- it.
+  -- Only this command cannot be tried without an effect. The key that it creates is deleted before
+  -- any client can see it.
   if removes and try({ 'HSETNX', key, 'rate', '0' }) then
     redis.call('UNLINK', key)
   end

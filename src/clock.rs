@@ -133,9 +133,9 @@ pub(crate) fn no_timer() -> Error {
 
 /// Returns whether the present runtime has a timer.
 ///
-/// Only an attempt to create a timer shows it, and panics if there is none. So the attempt is made
-/// once for each runtime without a timer, and by each thread anew for one that has it, where it
-/// costs next to nothing.
+/// Only an attempt to create a timer shows it, and panics if there is none. So it is
+/// attempted once for each runtime without a timer, and once by each thread for a runtime that has
+/// one, where it costs next to nothing.
 fn has_timer(present: Id) -> bool {
     /// The most runtimes without a timer that are remembered.
     const MOST: usize = 64;
@@ -196,9 +196,12 @@ impl Now {
         let time = clock.now();
         // Beyond the latest tick.
         let seconds = time.as_secs().min(1 << 43).cast_signed();
+        let tick = seconds * 1000 * TICKS + i64::from(time.subsec_micros());
         Self {
+            tick: tick.min(LATEST),
             past: time.subsec_nanos() % 1000,
-            ..Self::at(seconds * 1000 * TICKS + i64::from(time.subsec_micros()))
+            per_ms: TICKS,
+            is_own: true,
         }
     }
 
@@ -287,12 +290,8 @@ impl Now {
     }
 
     fn duration(&self, ticks: i64) -> Duration {
-        let ticks = u64::try_from(ticks).unwrap_or(0);
-        if self.per_ms == TICKS {
-            Duration::from_micros(ticks)
-        } else {
-            Duration::from_millis(ticks)
-        }
+        let micros = self.micros_of(ticks);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 }
 

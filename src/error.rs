@@ -1,4 +1,4 @@
-//! The errors of the crate: [`Error`] while deciding, [`ConfigError`] while building.
+//! The errors of the crate: [`Error`] for decisions, [`ConfigError`] for settings.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The user's choice for when the store cannot decide.
+//! What a rule does when the store cannot decide: [`FailurePolicy`].
 
 use crate::error::{ConfigError, bail};
 
@@ -70,10 +70,9 @@ impl FailurePolicy {
     /// Returns the stricter of two policies.
     pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
             (Self::Local(one), Self::Local(other)) => Self::Local(one.min(other)),
-            (local @ Self::Local(_), Self::Allow) | (Self::Allow, local @ Self::Local(_)) => local,
-            (Self::Allow, Self::Allow) => Self::Allow,
+            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
+            (other, Self::Allow) | (Self::Allow, other) => other,
         }
     }
 

@@ -1,5 +1,5 @@
-//! The name of a limit in responses and logs, with what is rendered or logged once for it:
-//! [`Labels`].
+//! The name of a limit in responses and logs, with the text and the warnings that exist once for
+//! it: [`Labels`].
 
 use std::{
     any::Any,
@@ -90,7 +90,7 @@ impl Labels {
         self.is_rule.then_some(&self.name)
     }
 
-    /// Returns whether responses name and show both alike.
+    /// Returns whether responses show both in the same way.
     pub(crate) fn answers_like(&self, other: &Self) -> bool {
         self.name == other.name && self.hidden == other.hidden
     }

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// A value keeps the parts that only a store or a file uses: marking each of them would cost more
-// than they do. With all features everything has its user.
+// Some items are used by one of these features alone. Without that feature they are dead code,
+// which is allowed here once instead of on each of them. With all five features the lints apply.
 #![cfg_attr(
     not(all(
         feature = "cluster",
@@ -60,7 +60,6 @@ pub use limit::StartingOn;
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "unstable-store")]
-#[cfg_attr(docsrs, doc(cfg(feature = "unstable-store")))]
 pub use store::backend;
 #[cfg(feature = "redis")]
 pub use store::redis::{

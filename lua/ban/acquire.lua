@@ -1,28 +1,28 @@
--- Takes permits as the script does whose text is its function, unless a ban is in force; counts
--- refusals, and bans the callers that had too many.
+-- Takes permits by the script of another algorithm, which is its function `decide`, unless a ban is
+-- in force; counts refusals, and bans the callers that had too many.
 --
--- KEYS  those of that script, five for each limiter; then for each limiter that bans two:
+-- KEYS  those of that script, five for each limiter; then two for each limiter that bans:
 --       {N}:strikes  sorted set of the refusals that may count; score ms, member: 16 bytes, how
 --                    many as 32 bits little-endian
 --       {N}:ban      text of four numbers: when the ban ends; how many bans in a row refusals have
 --                    caused; when that is forgotten, and the key vanishes; when the call that was
 --                    refused has room, not before the end
 -- ARGV  1  the number of limiters
---       for each limiter six, empty if it has no ban: after how many refusals; within how many
---       ms; for how many ms at first, and at most; how many refusals were answered from memory, and
---       how many ms ago the first was
---       the id of those, 16 bytes
+--       for each limiter six, empty if it has no ban: the number of refusals that ban; the
+--          ms within which they count; the ms of the first ban and of the longest; how many
+--          refusals were answered from memory, and how many ms ago the first of them was
+--       an id for those refusals, 16 bytes
 --       then those of that script
--- Reply 1  that of the script; nil where a ban refuses all callers
+-- Reply 1  that of the script; nil if a ban refuses all callers
 --       for each limiter six:
 --          ms until its ban ends, 0 for none; ms until a banned caller may come back
 --          the first caller that is banned, unless it was granted; 0 for none
 --          how many refusals count
 --          rate and interval as stored, where 1 is nil; else 0
 --
--- Redisson has no bans. A banned caller takes nothing, unless it was granted before: a call may
--- come twice, and each refusal counts once. Callers that wait ask again, and have not been refused
--- yet.
+-- Redisson has no bans. A call may come twice: a banned caller takes nothing, unless the same call
+-- was granted before, and each refusal counts once. Refusals of callers that wait do not count,
+-- because they ask again.
 --
 --- @include lib/decide.lua
 --- @include sliding_log/acquire_list.lua, or another algorithm's

@@ -1,8 +1,9 @@
--- Carries out several calls of acquire.lua, each by itself: an error is that of its limiters alone.
+-- Carries out several calls of acquire.lua. Each call fails alone: its error does not affect
+-- others.
 --
 -- KEYS  those of each call, one after the other
 -- ARGV  for each call: how many keys and how many arguments it has; its arguments
--- Reply that of each call; nil for one that ended in an error
+-- Reply for each call its reply; nil if it ended in an error
 --
 -- Redisson has no bans.
 --

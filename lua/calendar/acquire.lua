@@ -3,8 +3,8 @@
 --
 -- KEYS  1  see state.lua
 -- ARGV  1  rate
---       2, 3, 4  the window that is present by the caller's clock: its label, a number that is
---          greater for later ones; its start and its end, ms since the epoch
+--       2, 3, 4  the present window by the caller's clock: its label, a number that is greater for
+--          later windows; its start and its end, ms since the epoch
 --       5, 6, 7  the window after it
 --       8, 9, 10, 11, and so on in fours, for each caller: see lib/callers.lua
 -- Reply 1  1; -5 if neither window holds the server's time, which follows alone; negative
@@ -16,13 +16,13 @@
 --       7  0 and  8  0: no limit is stored, and there are no scores
 --       9  ms until at least one more permit is free: as 4
 --       10, 11, and so on in pairs, for each caller:
---          1 granted, 0 refused, 2 refused for ever: more permits than the rate
+--          1 granted, 0 refused, 2 refused whenever it comes: more permits than the rate
 --          ms until its permits are free, also for the callers that wait before it; 0 if granted
 --       last but one  the label of the window that was counted;  last  0
 --
--- The server's time chooses the window. A stored label that is newer goes on counting: labels never
--- fall, whatever clocks do. An older one is over. Not safe to send twice: one grant looks like
--- another. Redisson has no such operation.
+-- The server's time chooses the window. If the stored label is newer, it stays the one that counts,
+-- so labels never fall when a clock is wrong. If it is older, its window is over. Not safe to send
+-- twice, as grants cannot be told apart. Redisson has no such operation.
 --
 --- @include lib/state.lua
 --- @include lib/callers.lua
@@ -30,7 +30,7 @@
 
 local now, rate = clock(''), tonumber(ARGV[1])
 
--- The windows that the caller knows, and the one of them that is present.
+-- The two windows of the call, and the one that contains the server's time.
 local windows, chosen = {}, nil
 for i = 2, 5, 3 do
   local first, last = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
@@ -66,7 +66,7 @@ if left ~= rate - used then
   store_use(open.label, used, not unknown and open.ends - now)
 end
 for _, caller in ipairs(refused) do
-  -- Windows that are not begun are taken to be as long as this one.
+  -- Later windows are assumed to be as long as this one.
   reply[caller.place] = open.ends - now + math.floor((caller.needs - 1) / rate) * open.length
 end
 reply[3] = left

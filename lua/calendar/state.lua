@@ -1,13 +1,14 @@
--- Shared by the scripts of a calendar. Joined behind lib/state.lua at compile time.
+-- Functions on the state of a calendar. Joined behind lib/state.lua.
 --
--- KEYS  1  the permits used, and under which label: "20261101 37". The limit is not stored.
--- The key outlives its window, so that hosts whose zone data differ by an hour still find it.
+-- KEYS  1  the label of a window and the permits used in it, as in "20261101 37". The limit is not
+--          stored. The key outlives its window, so that hosts whose time zone data differ by an
+--          hour still find it.
 
 -- In ms.
 local LINGERS = 3600000
 
--- Returns the stored label and the permits used under it; nil for what is not of this form, and no
--- label if there is no key.
+-- Returns the stored label and the permits used under it. Without a key the label is nil and 0 are
+-- used; both are nil if the value has another form.
 local function stored_use()
   local stored = redis.call('GET', KEYS[1])
   if not stored then
@@ -17,7 +18,8 @@ local function stored_use()
   return tonumber(label), tonumber(used)
 end
 
--- Stores what is used, for `life` ms; without it, for as long as the key has.
+-- Stores the permits used, and the TTL of the key for a window that ends in `life` ms. Without
+-- `life` the key keeps its TTL.
 local function store_use(label, used, life)
   local text = string.format('%.0f %.0f', label, used)
   if life then
@@ -27,7 +29,8 @@ local function store_use(label, used, life)
   end
 end
 
--- Returns the ms until the stored window ends: zero or less if it has, and only the key is left.
+-- Returns the ms until the stored window ends; zero or less if it has ended and only its key is
+-- left.
 local function life_of_stored()
   local left = redis.call('PTTL', KEYS[1])
   return left < 0 and 1 or left - LINGERS

@@ -5,8 +5,7 @@
 -- ARGV  1  the verb, and then its arguments:
 --       release   permits
 --       rename    none
---       settle    label, credited: permits to give back of what was taken under the label; below
---                 zero: to charge
+--       settle    label, credited: permits of that label to give back; below zero, to charge
 --       used      none
 -- Reply release   1, permits released: fewer if fewer are used
 --       rename    1, or 0 if there is no such limiter
@@ -14,14 +13,15 @@
 --       used      1, permits used in the present window
 --       negative: an error, alone in the reply
 --
--- None needs to know the windows: a key that is there, and not only lingers, is of the present one.
--- Redisson has no such operations.
+-- No verb needs to know the windows: a key that exists belongs to the present window, unless it is
+-- in the hour for which it outlives its window. Redisson has no such operations.
 --
 --- @include lib/state.lua
 --- @include calendar/state.lua
 --- @include lib/verbs.lua
 
--- Changes what is used under the stored label, by no more than there is. Returns by how much less.
+-- Gives back up to `permits` of those used under the stored label; charges them if below zero.
+-- Returns the change.
 local function credit(label, used, permits)
   local credited = math.min(permits, used)
   if credited ~= 0 then

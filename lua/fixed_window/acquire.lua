@@ -17,16 +17,16 @@
 --       4  ms until all permits are free; 0 if they are. One ms less is when the window ends
 --       5  rate and  6  interval, ms, in force
 --       7  0 nothing, 1 the limit was created, 2 the limit was rewritten
---       8  0: there are no scores to set back
+--       8  0: there are no scores to reset
 --       9  ms until at least one more permit is free: as 4
 --       10, 11, and so on in pairs, for each caller:
---          1 granted, 0 refused, 2 refused for ever: more permits than the rate
+--          1 granted, 0 refused, 2 refused whenever it comes: more permits than the rate
 --          ms until its permits are free, also for the callers that wait before it; 0 if granted
 --
--- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, with a wait that ends
--- after the window and not with it. Each caller is granted whole or not at all. A caller that waits
--- in the queue and does not fit blocks those behind it; a caller that does not wait takes what is
--- left. Not safe to send twice: one grant looks like another.
+-- RRateLimiter.tryAcquire of Redisson 3.7.1 to 3.13.2 on the same state, except that the wait it
+-- reports ends just after the window instead of with it. Each caller is granted whole or not at
+-- all. A caller that waits in the queue and does not fit blocks those behind it; a caller that does
+-- not wait takes what is left. Not safe to send twice, as grants cannot be told apart.
 --
 --- @include lib/state.lua
 --- @include lib/callers.lua
@@ -88,7 +88,7 @@ if stored then
   end
 elseif value < rate then
   redis.call('SET', value_key, value, 'PX', interval)
-  -- Left by a sliding log, and no longer counted.
+  -- A sliding log left it, and it no longer counts.
   redis.call('UNLINK', log)
   left = interval
 end

@@ -1,4 +1,4 @@
--- Shared by the scripts of a fixed window. Joined behind lib/state.lua at compile time.
+-- Functions on the state of a fixed window. Joined behind lib/state.lua.
 --
 -- KEYS are those of lib/state.lua; a fixed window has no log. The value's own TTL is the window:
 -- the first acquire of a window sets it, and it is never extended; without the key all permits are
@@ -35,9 +35,10 @@ local function open_window(value_key, log, interval)
   return value, left
 end
 
--- Keeps the hash alive as the limit says, and at least for the present window; the value has its
--- own end. Without a keepAliveTime, a TTL on the hash was set by `expire`, and a window does not
--- outlive it. A limit `written` just now has none. Returns the ms until the end of the window.
+-- Sets the TTL of the hash by the limit's keepAliveTime, and at least to the end of the open
+-- window; the value has its own TTL. Without a keepAliveTime, a TTL on the hash was set by
+-- `expire`, and the window ends with it at the latest; a limit `written` just now gets none.
+-- Returns the ms until the end of the window.
 local function keep_limit(value_key, left, keep_alive_time, interval, written)
   if keep_alive_time > 0 then
     if redis.call('PTTL', KEYS[1]) < math.max(keep_alive_time / 2, interval) then

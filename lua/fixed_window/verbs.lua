@@ -2,14 +2,14 @@
 --
 -- KEYS, ARGV and Reply: see lib/verbs.lua, and settle. Windows end by the server's clock: `now` is
 -- ignored
--- RRateLimiter of Redisson 3.7.1 to 3.13.2 on the same state, as far as it had these
+-- RRateLimiter of Redisson 3.7.1 to 3.13.2 on the same state, for the verbs that it had
 --
 --- @include lib/state.lua
 --- @include fixed_window/state.lua
 --- @include lib/verbs.lua
 
--- Returns the limit with the open window: the permits `stored`, nil if none is open; or nil and the
--- reply that says why it cannot be counted.
+-- Returns the limit with the open window (the permits `stored`, nil if none is open); or nil and
+-- the reply with the error.
 local function read_window()
   local limit, unreadable = read_books()
   if not limit then
@@ -23,8 +23,8 @@ local function read_window()
   return limit
 end
 
--- Opens no window, unlike RRateLimiter.availablePermits of Redisson 3.12.1 to 3.13.2. Below zero
--- after a lowered rate.
+-- Opens no window, unlike RRateLimiter.availablePermits of Redisson 3.12.1 to 3.13.2. The result
+-- can be below zero after a lowered rate.
 function verbs.available()
   local limit, unreadable = read_window()
   if not limit then
@@ -34,14 +34,14 @@ function verbs.available()
   return { 1, value, clock(''), limit.rate, limit.interval }
 end
 
--- The window ends all the same. RRateLimiter.clearExpire of Redisson 3.13.1 and 3.13.2. A
--- keep-alive time stays: the next acquire sets a TTL again.
+-- RRateLimiter.clearExpire of Redisson 3.13.1 and 3.13.2. The window still ends. The keepAliveTime
+-- stays, so the next acquire sets a TTL again.
 function verbs.clear_expire()
   return redis.call('PERSIST', KEYS[1])
 end
 
--- The window ends no later. RRateLimiter.expire of Redisson 3.13.1 and 3.13.2, which can also
--- extend it. With a keep-alive time the next acquire sets the TTL anew.
+-- RRateLimiter.expire of Redisson 3.13.1 and 3.13.2, except that it never extends the window. With
+-- a keepAliveTime, the next acquire sets the TTL again.
 function verbs.expire(millis, when)
   local taken = expire(KEYS[1], millis, when)
   if taken == 1 then
@@ -70,8 +70,8 @@ function verbs.release(permits)
   return { 1, value - before, value }
 end
 
--- Makes sure that the window ends, and that no more than the rate is left in it. Redisson has no
--- such operation.
+-- Repairs a window that has no end or has more permits left than the rate. Redisson has no such
+-- operation.
 function verbs.repair()
   local limit, unreadable = read_window()
   if not limit or not limit.stored then
@@ -102,7 +102,7 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, exi
   end
   write_limit(KEYS[1], { rate, interval, rate_type, keep_alive_time })
   if stored then
-    -- Below zero if more is in use than the new rate allows: so it holds at once.
+    -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
     local value = math.min(stored + tonumber(rate) - before, tonumber(rate))
     redis.call('SET', value_key, value, 'KEEPTTL')
   elseif limit[3] and limit[3] ~= rate_type then
@@ -114,8 +114,8 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, exi
   return 1
 end
 
--- RRateLimiter.trySetRate of Redisson 3.7.1 to 3.13.2. A window that is still open, because the
--- limit was lost, ends all the same.
+-- RRateLimiter.trySetRate of Redisson 3.7.1 to 3.13.2. If the limit was lost while a window was
+-- open, that window still ends.
 function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
   if not complete_limit(rate, interval, rate_type, keep_alive_time) then
     return 0
@@ -128,7 +128,7 @@ end
 local function charge(permits, limit, created)
   local rate, interval = rate_and_interval(limit)
   local value_key, log = keys_of(limit[3])
-  -- Debt: it was used, so it also counts below zero.
+  -- The permits were used, so they count even if the value falls below zero: a debt.
   local value = open_window(value_key, log, interval)
   if value then
     redis.call('SET', value_key, math.min(value, rate) - permits, 'KEEPTTL')
@@ -146,8 +146,8 @@ end
 -- ARGV  credited   permits to release; below zero: to charge
 --       ends       the end of the window they were taken from, ms since the epoch by the server's
 --                  clock
---       rate, interval, rate_type, keep_alive_time   written if there is no limit to charge more
---                  against, all empty for none
+--       rate, interval, rate_type, keep_alive_time   the limit that is written if there is none and
+--                  more is charged; all empty to write none
 --
 -- Redisson has no such operation.
 function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time)
@@ -155,7 +155,8 @@ function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   local created = false
   if not (limit[1] and limit[2] and limit[3]) then
-    -- An idle limiter expires, and a response can last longer: the debt must find it again.
+    -- A response can outlast its idle limiter, which expires. Then the limit is written again, so
+    -- that the debt counts.
     if credited >= 0 or rate == '' then
       return { UNINITIALIZED }
     end

@@ -6,19 +6,19 @@
 --       are always exact, and the callers' members, as there is no log:
 --       1  now, ms; empty for the server's clock
 --       3  whose limit counts: 'redis' the hash's; 'init' the hash's, else the one given; 'code'
---          the one given, 'keep' the same but a differing one by which the value is counted is
---          left for now; these two read no hash
+--          the one given; 'keep' that of the value if it differs, else the one given. The last two
+--          read no hash
 --       4  rate   5  interval, ms   6  type   7  keepAliveTime, ms; all empty with 'redis'
 --       8, 9, 10, 11, and so on in fours, for each caller in the order of arrival:
 --          '1' if it waits in the queue, else '0';  permits to take, 1 .. 2^32 - 1;  not used;
 --          not used
 -- Reply 1 to 9 and then in pairs, for each caller: those of sliding_log/acquire_list.lua; 4 is
 --       when tat is past
---       and two more  tat, us since the epoch, and what was given back, us: what receipts know
+--       and two more  tat, us since the epoch, and what was given back, us: for receipts
 --
 -- Redisson has no such limiter. Each caller is granted whole or not at all. A caller that waits in
 -- the queue and does not fit blocks those behind it; a caller that does not wait takes what is
--- left. Not safe to send twice: one grant looks like another.
+-- left. Not safe to send twice, as grants cannot be told apart.
 --
 --- @include lib/state.lua
 --- @include lib/callers.lua
@@ -73,8 +73,8 @@ local left = rate - rounded_up(backlog, emission)
 local rest, refused = decide(reply, left, rate)
 local taken = left - rest
 
--- The stored state. A call that takes nothing creates no key. The call that meets the effect of a
--- wrong clock sets it back, granted or not, or it would last.
+-- The stored state. A call that takes nothing creates no key. A call that meets a tat from a wrong
+-- clock resets it, whether it grants or not: otherwise the limiter would refuse for as long.
 
 local tat, given = now + backlog, 0
 if taken > 0 or differ(state, pace) or is_beyond(state, backlog, now) then
@@ -89,7 +89,7 @@ if not of_code then
 end
 
 for _, caller in ipairs(refused) do
-  -- A number that is not whole, or greater than this one, would not arrive as it is.
+  -- Redis rounds numbers in a reply to integers, and Lua is exact only up to this one.
   local wait = math.min(backlog + caller.needs * emission - pace.whole, MOST)
   reply[caller.place] = math.ceil(wait / 1000)
 end

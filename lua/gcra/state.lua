@@ -1,14 +1,14 @@
--- Shared by the scripts of a GCRA limiter. Joined behind lib/state.lua at compile time.
+-- Functions on the state of a GCRA limiter. Joined behind lib/state.lua.
 --
 -- KEYS are those of lib/state.lua; there is no log. The value is five doubles, little-endian, 40
 -- bytes:
 --   interval (ms) and rate   by which tat is counted; only a limiter set by verbs also has a hash
 --   tat       when all permits are free, us since the epoch: the theoretical arrival time
 --   ends      when the key expires, us since the epoch: never before any tat that it held
---   given     us by which tat was moved back, in total, so that a receipt knows how much of it was
---             before its own
--- The first byte is always zero: a program that expects a number of permits does not take it for
--- one. Any other value belongs to another algorithm, or to none, and counts as none.
+--   given     us by which tat was moved back, in total: from it, a receipt knows how much was given
+--             back since its grant
+-- The first byte is always zero, so that no program reads the value as a number of permits. A value
+-- of another form belongs to another algorithm, or to none, and counts as none.
 
 -- Greatest interval, us: two of them and a time of today can be added exactly.
 local LONGEST = 3200000000000000
@@ -69,9 +69,10 @@ local function differ(state, pace)
   return state ~= nil and (state.pace.rate ~= pace.rate or state.pace.interval ~= pace.interval)
 end
 
--- Returns how far tat lies ahead by this limit. If it was counted by another limit, the same
--- permits at this one's pace, whole ones, up to the limit. By the server's clock, no further than
--- all permits take: more was never in use. A caller's clock may be slow, and proves nothing.
+-- Returns how far tat lies ahead of now by this limit. If tat was counted by another limit, the
+-- whole permits in use are converted to this one. By the server's clock the result is at most what
+-- all permits take, as more was never in use; a caller's clock may be slow, so its result is not
+-- cut.
 local function backlog_of(state, pace, now, given_clock)
   if not state or state.tat <= now then
     return 0
@@ -87,10 +88,10 @@ local function backlog_of(state, pace, now, given_clock)
   return backlog
 end
 
--- Stores how much lies ahead of now: the `kept` part of what did, plus `added`, up to the whole
--- limit: a debt lasts no longer. The rest was given back, as receipts see it. Returns tat, and the
--- total that was given back. The key's expiry is extended by as much as all permits take, so that
--- most calls leave it alone.
+-- Stores how far tat lies ahead of now: the `kept` part of the stored distance, plus `added`, up to
+-- what all permits take, which bounds a debt. What is not kept counts as given back. Returns tat,
+-- and the total that was given back. The key's expiry is extended by as much as all permits take,
+-- so that most calls need not extend it.
 local function write_state(value_key, state, kept, added, pace, now, given_clock)
   local tat = math.min(now + math.min(kept + added, math.max(pace.whole, kept)), MOST)
   local ends, given = 0, 0
@@ -109,13 +110,15 @@ local function write_state(value_key, state, kept, added, pace, now, given_clock
   return tat, given
 end
 
--- Returns whether tat lies further ahead than the `backlog` that counts: a wrong clock was at work.
+-- Returns whether tat lies further ahead than the `backlog` that counts, which only a wrong clock
+-- can cause.
 local function is_beyond(state, backlog, now)
   return state ~= nil and state.tat > now + backlog
 end
 
--- Keeps the hash alive as the limit says, and at least while something is in use. Without a
--- keepAliveTime, a TTL on the hash was set by `expire`; but a limit `written` just now has none.
+-- Sets the TTL of the hash by the limit's keepAliveTime, and at least to the time for which permits
+-- are in use. Without a keepAliveTime, a TTL on the hash was set by `expire`, and stays unless the
+-- limit was `written` just now.
 local function keep_limit(keep_alive_time, backlog, written)
   if keep_alive_time > 0 then
     local in_use = math.floor(backlog / 1000) + 1
@@ -127,8 +130,8 @@ local function keep_limit(keep_alive_time, backlog, written)
   end
 end
 
--- Returns the limit under an operation's keys: the hash, else the one by which a rule counts; or
--- nil and the reply that says why, if there is none that can be counted.
+-- Returns the limit under an operation's keys: that of the hash, otherwise that of the value; or
+-- nil and the reply with the error, if there is none that can be counted.
 local function read_limit()
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   local value_key = keys_of(limit[3])

@@ -7,8 +7,8 @@
 --- @include gcra/state.lua
 --- @include lib/verbs.lua
 
--- Returns the limit under the keys with how much of it lies ahead of now; or nil and the reply that
--- says why it cannot be counted. `proves_nothing` is true of a caller's clock.
+-- Returns the limit under the keys, and how far its tat lies ahead of now; or nil and the reply
+-- with the error. `proves_nothing` is true for a caller's clock.
 local function read_backlog(now, proves_nothing)
   local limit, unreadable = read_limit()
   if limit then
@@ -19,8 +19,9 @@ local function read_backlog(now, proves_nothing)
   return limit, unreadable
 end
 
--- RRateLimiter.availablePermits. Changes nothing but the limit's expiry, and the effect of a wrong
--- clock. Below zero, by a caller's clock, if another's is ahead.
+-- RRateLimiter.availablePermits. Changes only the TTL of the hash, and resets a tat that a wrong
+-- clock wrote. The result can be below zero by a caller's clock, if another caller's clock is
+-- ahead.
 function verbs.available(given)
   local limit, unreadable = read_backlog(given, given ~= '')
   if not limit then
@@ -34,15 +35,15 @@ function verbs.available(given)
   return { 1, pace.rate - limit.used, math.floor(now / 1000), pace.rate, pace.interval }
 end
 
--- RRateLimiter.clearExpire. What is in use ends all the same. A keep-alive time stays: the next
--- acquire sets a TTL again.
+-- RRateLimiter.clearExpire. The permits in use still become free at their time. The keepAliveTime
+-- stays, so the next acquire sets a TTL again.
 function verbs.clear_expire()
   return redis.call('PERSIST', KEYS[1])
 end
 
--- RRateLimiter.expire. What is in use keeps its own end: an interval later at most. A rule's
--- limiter has no limit of its own, and expires by itself. With a keep-alive time the next acquire
--- sets the TTL anew.
+-- RRateLimiter.expire, for the hash. The value keeps its own expiry, at most an interval later. A
+-- rule's limiter has no hash, only the value. With a keepAliveTime, the next acquire sets the TTL
+-- again.
 function verbs.expire(millis, when)
   return expire(KEYS[1], millis, when)
 end
@@ -63,10 +64,10 @@ function verbs.release(permits, given)
   return { 1, released, pace.rate - limit.used + released }
 end
 
--- Forgets what is in use beyond the whole limit: the work of a wrong clock, by any clock. Redisson
--- has no such operation.
+-- Forgets permits in use beyond the whole limit, which only a wrong clock can have written.
+-- Redisson has no such operation.
 function verbs.repair(given)
-  -- All of it, as if by a caller's clock, which proves nothing.
+  -- As by a caller's clock, so that the distance is not cut before it is compared.
   local limit, unreadable = read_backlog(given, true)
   if not limit then
     return unreadable
@@ -74,7 +75,7 @@ function verbs.repair(given)
   local pace, state, backlog = limit.pace, limit.state, limit.backlog
   local lost = math.max(limit.used - pace.rate, 0)
   if state and state.tat > limit.now then
-    -- So that the key's expiry is set anew, even if it was changed by hand.
+    -- So that the key's expiry is set again, even if it was changed by hand.
     state.ends = 0
     backlog = math.min(backlog, pace.whole)
     write_state(limit.value_key, state, backlog, 0, pace, limit.now, given ~= '')
@@ -83,7 +84,7 @@ function verbs.repair(given)
   return { 1, lost, pace.rate - limit.used + lost }
 end
 
--- RRateLimiter.setRate(args) and updateRate(args). What is in use is counted by the new limit from
+-- RRateLimiter.setRate(args) and updateRate(args). The permits in use count by the new limit from
 -- now on.
 function verbs.set_rate(rate, interval, rate_type, keep_alive_time, given, keep, existing)
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
@@ -132,7 +133,7 @@ end
 --       tat, given_back   us, as the acquire left them
 --       source         whose limit counts: 'redis', 'init' or 'code'
 --       rate, interval, rate_type, keep_alive_time   all empty with 'redis'. 'init' writes them if
---                      there is no limit to charge more against
+--                      there is no limit and more is charged
 --
 -- Redisson has no such operation.
 function verbs.settle(credited, given, tat, given_back, source, ...)
@@ -143,7 +144,8 @@ function verbs.settle(credited, given, tat, given_back, source, ...)
     if stored[1] and stored[2] and stored[3] then
       limit = stored
     elseif credited < 0 and source == 'init' then
-      -- An idle limiter vanishes, and an answer can last longer: what it owes must find it again.
+      -- A response can outlast its idle limiter, which expires. Then the limit is written again, so
+      -- that the debt counts.
       created = true
     else
       return { UNINITIALIZED }
@@ -156,14 +158,14 @@ function verbs.settle(credited, given, tat, given_back, source, ...)
   local value_key = keys_of(limit[3])
   local state = read_state(value_key)
   if state and of_code then
-    -- Another process may have another limit, and it is for acquire to say whose counts.
+    -- Another process may count by another limit. Only acquire changes which one counts.
     pace = state.pace
   end
   local now = micros(given)
   local backlog = backlog_of(state, pace, now, given ~= '')
 
   if credited < 0 then
-    -- Debt: it was used, so it counts at once, until all permits are in use.
+    -- The permits were used, so they count at once, until all permits are in use.
     local owed = -credited * pace.emission
     local free = write_state(value_key, state, backlog, owed, pace, now, given ~= '')
     if created then

@@ -1,10 +1,10 @@
--- Decides for the callers of one limiter, for algorithms that keep no log: permits are one number.
+-- Decides for the callers of one limiter, for algorithms whose permits left are one number.
 --
 -- KEYS  those of the operation
 -- ARGV  from 8 on, four for each caller in the order of arrival: '1' if it waits in the queue, else
 --       '0'; permits to take; two that are not used
 
--- Returns whether the limit could ever allow what some caller takes.
+-- Returns whether the limit allows the permits of any caller, if all permits are free.
 local function is_possible(rate)
   for i = 9, #ARGV, 4 do
     if tonumber(ARGV[i]) <= rate then

@@ -1,4 +1,5 @@
--- Begins a function, whose body is the script that follows. A script that calls it ends it.
+-- Begins the function `decide`, whose body is the script that follows. The script that calls it has
+-- the `end`.
 --
 -- KEYS and ARGV are those of one call.
 

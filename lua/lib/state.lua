@@ -1,7 +1,8 @@
--- Shared by every script: a limiter's state.
+-- Functions on a limiter's state, joined in front of most scripts: README.md lists what each script
+-- consists of.
 --
--- KEYS, the same five in every script, declared so that Redis Cluster and servers that refuse
--- undeclared keys can route them:
+-- KEYS, the five of a limiter. Scripts declare every key that they use, so that Redis Cluster can
+-- route them and servers that refuse undeclared keys can run them:
 --   1  the limit: hash of rate, interval (ms), type (0 overall, 1 per client) and keepAliveTime
 --      (ms, 0 none)
 --   2  permits left, decimal string            3  the same for one client (type 1)
@@ -12,40 +13,41 @@
 -- 3.21.0, and here).
 local MEMBER_SIZES = { [8] = true, [13] = true, [20] = true, [21] = true }
 
--- A page of the log that is read at a time, where the number of entries is not known beforehand.
+-- The most entries that are read at a time, if their number is not known.
 local PAGE = 100
 
 -- The most members that a repair adds: 4 * 10^11 permits.
 local RESTORED = 100
 
--- The most that a script can count exactly. Java stores greater rates, and with them loses permits.
+-- The greatest number that a script can count exactly: 2^53 - 1. Java stores greater rates, and
+-- loses permits with them.
 local MOST = 9007199254740991
 
--- First number of a reply. It distinguishes decisions, 1 and 0, from refusals for ever and errors.
+-- The first number of a reply: a decision (1 or 0), a refusal that no wait can change, or an error.
 local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
 local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
 
--- A stored rate or interval as a number; nil for what is none, or too great to count with.
+-- Returns a stored rate or interval as a number; nil if it is none, or too great to count with.
 local function number_of(text)
   local number = tonumber(text or nil)
   return number and number <= MOST and number >= -MOST and number or nil
 end
 
--- A stored interval, whole milliseconds; nil for what is none: within no time everything would be
--- granted.
+-- Returns a stored interval, in whole milliseconds; nil if it is none. An interval of 0 is none: it
+-- would grant everything.
 local function interval_of(text)
   local interval = number_of(text)
   return interval and interval >= 1 and interval % 1 == 0 and interval or nil
 end
 
--- Returns the permits left that a key holds; nil for none. Lua takes "nan" for a number, which
--- compares with nothing.
+-- Returns the permits left that a key holds; nil for none. Lua reads "nan" as a number that equals
+-- nothing, itself included.
 local function value_of(key)
   local value = tonumber(redis.call('GET', key) or nil)
   return value == value and value or nil
 end
 
--- The permits that one member holds; nil for a member that no Redisson wrote.
+-- Returns the permits that one member holds; nil for a member that no Redisson wrote.
 local function permits_of(member)
   if not MEMBER_SIZES[#member] then
     return nil
@@ -53,8 +55,9 @@ local function permits_of(member)
   return (struct.unpack('<I4', member, #member - 3))
 end
 
--- Milliseconds since the epoch: the caller's, or the server's clock where the caller gave none.
--- TIME is read once a call: before Redis 7.2 it moves on while a script runs. A batch has read it.
+-- Returns the time in ms since the epoch: the caller's, or the server's if the caller gives none.
+-- TIME is read once in a call, because before Redis 7.2 it moves on while a script runs. A batch
+-- has read it already.
 local function clock(given)
   if given ~= '' or ARGV.now then
     return tonumber(ARGV.now or given)
@@ -76,14 +79,14 @@ local function write_limit(hash, limit)
     'keepAliveTime', limit[4] or '0', 'type', limit[3])
 end
 
--- Returns the score offset: the most by which a score may be later than its grant. Part of the
--- format.
+-- Returns the score offset: the most by which a score may be later than its grant. It is part of
+-- the format.
 local function ahead_of(interval)
   return math.floor(interval / 10)
 end
 
--- Removes expired entries and returns the sum of the others; nil if a member is foreign (nothing is
--- removed then). O(log): only for repairs and changed intervals.
+-- Removes expired entries, and returns the permits of the others; nil if a member is foreign, and
+-- then nothing is removed. It reads the whole log: only for repairs and changed intervals.
 local function live_permits(log, now, interval)
   local sum = 0
   local expired = '(' .. string.format('%.0f', now - interval)
@@ -98,9 +101,10 @@ local function live_permits(log, now, interval)
   return sum
 end
 
--- Records permits in use of unknown age as granted now. `id` is 16 bytes of the caller's; its
--- second half makes the members of two callers differ. A script should write no more members than
--- these: permits that they do not hold are free when the whole log has expired.
+-- Adds entries for permits that are in use for an unknown time, as if they were granted now. `id`
+-- is 16 bytes of the caller's; its second half makes the members of two callers differ. The number
+-- of members is bounded, to bound the work: permits beyond it are free when the whole log has
+-- expired.
 local function restore(log, now, permits, id)
   local chunk = 0
   while permits > 0 and chunk < RESTORED do
@@ -113,15 +117,14 @@ local function restore(log, now, permits, id)
   end
 end
 
--- Brings value and log into agreement. `value` is what the value key holds, or nil to have it
--- counted from the log. Returns value, and the score of the newest entry or nil if the log is
--- empty; a nil value means a foreign member. The third is true if the log was created anew, and so
--- has no TTL.
+-- Brings value and log into agreement. `value` is what the value key holds, or nil to count it from
+-- the log. Returns three things: the value, nil if a member is foreign; the score of the newest
+-- entry, nil if the log is empty; and true if the log was created now, and so has no TTL.
 local function agree(log, value, rate, interval, now, id)
   local newest = redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
   newest = newest and tonumber(newest)
   if newest and newest + interval <= now then
-    -- The whole log has expired: dropping it is O(1) here, whatever its size, and heals any drift.
+    -- The whole log has expired. Dropping it takes O(1) here, and repairs any drift.
     redis.call('UNLINK', log)
     return rate, nil
   end
@@ -142,9 +145,9 @@ local function agree(log, value, rate, interval, now, id)
   return value, nil
 end
 
--- Credits expired permits to value, oldest first, until `wanted` are left or `budget` members that
--- hold permits are removed. Returns value, and false if it met a foreign member (earlier credits
--- stay).
+-- Credits expired permits to the value, oldest first, until `wanted` are left or `budget` members
+-- that hold permits are removed. Returns the value, and false if it met a foreign member; what was
+-- credited before that stays.
 local function sweep(log, value, rate, interval, now, wanted, budget)
   while value < wanted and budget > 0 do
     local size = math.min(budget, PAGE)
@@ -175,14 +178,17 @@ local function sweep(log, value, rate, interval, now, wanted, budget)
   return value, true
 end
 
--- Keeps the three keys alive as the limit says. With a keepAliveTime, the TTL covers at least the
--- life of every entry, and is renewed when less than half of it is left. Without one, a TTL on the
--- hash was set by `expire` and is passed on to the other two, as in Redisson; but a limit `written`
--- just now has none, and the remaining TTL of an earlier one is removed: grants must not expire
--- while they count. Redisson's SET removes the TTL of the value, and its next acquire sets it
--- again. If the log is as `old` as the value, and the hash belongs to this value only, the value's
--- TTL stands for all three. The hash of a limit per client is shared: another client's `expire` and
--- `clearExpire` change its TTL, but not that of this client's value.
+-- Sets the TTL of the three keys by the limit.
+--
+-- With a keepAliveTime, the TTL covers at least the life of every entry, and is renewed when less
+-- than half of it is left. The value's TTL is read for all three keys if the log is as `old` as the
+-- value and the hash belongs to this value alone. A limit per client shares its hash: another
+-- client's `expire` and `clearExpire` change that TTL, but not that of this client's value.
+--
+-- Without a keepAliveTime, a TTL on the hash was set by `expire`, and the other keys get it too, as
+-- in Redisson. But if the limit was `written` just now, all TTLs are removed: those of an earlier
+-- limit would let grants expire while they count. Redisson's SET removes the TTL of the value, and
+-- its next acquire sets it again.
 local function keep_alive(hash, value_key, log, keep_alive_time, interval, written, old)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
@@ -207,9 +213,9 @@ local function keep_alive(hash, value_key, log, keep_alive_time, interval, writt
   end
 end
 
--- PEXPIRE on the conditions that Redis itself knows since 7.0: NX without, XX with, GT below, LT
--- above an earlier time, or empty for always. A key without a TTL counts as one that never ends.
--- 1 if the key took it, else 0.
+-- PEXPIRE with the conditions that Redis itself has since 7.0: NX sets a TTL only if there is none,
+-- XX only if there is one, GT only a later one, LT only an earlier one, and an empty text always.
+-- A missing TTL counts as later than any. Returns 1 if the TTL was set, else 0.
 local function expire(key, millis, when)
   if when ~= '' then
     local left, wanted = redis.call('PTTL', key), tonumber(millis)
@@ -223,8 +229,8 @@ local function expire(key, millis, when)
   return redis.call('PEXPIRE', key, millis)
 end
 
--- Returns the state under an operation's keys, if a limit is set; else nil and the reply that says
--- why it cannot be counted.
+-- Returns the state under an operation's keys if it has a limit that can be counted; otherwise nil
+-- and the reply with the error.
 local function read_books()
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   if not (limit[1] and limit[2] and limit[3]) then

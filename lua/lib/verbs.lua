@@ -1,5 +1,5 @@
--- Verbs: all that is asked of a limiter beside permits. Joined in front of each verbs.lua, which
--- adds its algorithm's own and calls the one that is asked for.
+-- Verbs: all operations on a limiter except taking permits. Joined in front of each verbs.lua,
+-- which adds the verbs of its algorithm, and calls the one that ARGV names.
 --
 -- KEYS  1-5, see lib/state.lua; for rename also 6 and 7, the two of ban/acquire.lua, and then these
 --       seven under the new name
@@ -15,10 +15,11 @@
 --       try_set_rate    rate, interval, rate_type, keep_alive_time
 --
 --       now is ms since the epoch, or empty for the server's clock; id 16 bytes never used before,
---       for entries that a repair adds. when is empty for always, NX without, XX with, GT below, LT
---       above an earlier time. keep is '1' to keep counting what is in use, '0' to start anew with
---       all permits; existing is '1' to change a limit that is set, and none otherwise. An
---       algorithm ignores what it does not need.
+--       for entries that a repair adds. when is empty, NX, XX, GT or LT: see `expire` in state.lua.
+--       keep is '1' to keep the permits in use, '0' to make all permits free. existing is '1' to
+--       change only a limit that is already set. An algorithm ignores the arguments that it does
+-- not
+--       need.
 -- Reply available       1, permits left, now, rate, interval
 --       release         1, permits released: fewer if fewer are in use; permits left
 --       repair          1, permits that had been lost, below zero if counted twice; permits left
@@ -31,8 +32,9 @@ local unpack = rawget(_G, 'unpack') or table.unpack
 local verbs = {}
 
 -- RRateLimiter.rename of Redisson 4.7.0 renames only the hash: the new name then has all permits,
--- and the old keys stay behind. Here what is in use moves, too, and a limiter that had the new name
--- is lost. Of a limit per client only this client's part moves, as other clients' ids are unknown.
+-- and the old keys stay behind. Here the permits in use move, too, and a limiter that had the new
+-- name is lost. Of a limit per client only this client's part moves, as other clients' ids are
+-- unknown.
 function verbs.rename()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return 0

@@ -1,33 +1,34 @@
--- Takes permits of one limiter for one caller, or reports when they will be free; or takes as many
--- for each of several callers that do not wait. The hot path.
+-- Takes permits of one limiter for one caller, or reports when they will be free; or takes the same
+-- number for each of several callers that do not wait. The hot path.
 --
--- KEYS  1-5, see lib/state.lua; three where the caller's limit counts, and so its type is known:
---       the hash, the value and the log of that type
--- ARGV  1  in a text with spaces between: whose limit counts, and unless that is 'redis' rate,
+-- KEYS  1-5, see lib/state.lua; three if the caller's limit counts, so that its type is known: the
+--       hash, the value and the log of that type
+-- ARGV  1  one text with spaces between: whose limit counts, and unless that is 'redis' rate,
 --          interval, type and keepAliveTime, as in acquire_list.lua
---       2  the members of the callers, one after the other, of as many permits each
+--       2  the members of the callers, one after the other, all of the same number of permits
 --       and two that may be missing:
 --       3  now in ms since the epoch, or empty for the server's clock
 --       4  '0' unless the permits left are wanted exactly
 -- Reply that of acquire_list.lua; in the usual case as one text with spaces between, or, if the
---       caller's limit is in force as given, in brief:
---       a number from 0 on    granted; so many permits are left, and all are free in an interval;
---                             wanted exactly, one more is not before that either
---       the text 'left next'  wanted exactly; the second is the ms until one more is free
+--       limit in force is the caller's, as short as this:
+--       a number from 0 on    granted; the permits left, all of which are free in an interval; if
+--                             they are wanted exactly, one more is not free before that either
+--       the text 'left next'  granted, wanted exactly: permits left; ms until one more is free
 --       and if there is one caller:
---       a number below 0      refused; none is left, and so many ms pass until there is room
---       the text '0 wait ms'  refused; none is left; ms until there is room and until all are free
+--       a number below 0      refused, none is left: the negated ms until there is room
+--       the text '0 wait ms'  refused, none is left: ms until there is room; ms until all are free
 --
--- RRateLimiter.tryAcquire of Redisson 4.7.0. The usual case is decided here, with few commands. All
--- else is left to acquire_list.lua, which follows in the same text: a limit to write, a lost key,
--- drift, a wrong clock, a member that no Redisson wrote; and several callers, unless value and log
--- agree and there is room for all. Nothing is written before that is known, or value and log agree
--- again. The functions of acquire_list.lua are only defined there.
+-- RRateLimiter.tryAcquire of Redisson 4.7.0. The usual case is decided here, with few commands.
+-- Every other case is left to acquire_list.lua, which follows in the same text: a limit to write, a
+-- lost key, drift, a wrong clock, a member that no Redisson wrote; and several callers, unless
+-- value and log agree and there is room for all. Before a case is left to it, nothing is written,
+-- or only what leaves value and log in agreement. The functions of acquire_list.lua are not defined
+-- here yet.
 --
--- Numbers cost more than their commands: each number that goes to Redis, or comes as a score, is
--- printed and parsed. So constants are text, text is passed on as it is, and `+ 0` converts a text
--- in half of tonumber's time. An argument costs as much as two numbers: what is mostly the same is
--- one text, or is left out.
+-- Numbers cost more time than the commands: each number that goes to Redis, or comes as a score, is
+-- printed and parsed. So constants are text, texts are passed on unchanged, and `+ 0` converts a
+-- text in half of tonumber's time. An argument costs as much as two numbers: so arguments that are
+-- mostly the same are joined in one text, or left out.
 
 local call, unpack = redis.call, struct.unpack
 local ARGV = ARGV
@@ -236,7 +237,8 @@ if usual then
       if freed >= missing then
         local due = at == 3 and score or page[at - 1] + 0
         wait = due - expired
-        -- A score that no clock of ours can have made is set back.
+        -- By the server's clock, a longer wait comes from a score that a wrong clock wrote: then
+        -- acquire_list.lua decides, which resets such scores.
         if not own or wait <= interval + ahead then
           status = 0
         end

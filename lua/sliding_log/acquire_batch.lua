@@ -1,12 +1,14 @@
--- Carries out several calls of acquire.lua, each by itself: an error is that of its limiter alone.
+-- Carries out several calls of acquire.lua. Each call fails alone: its error does not affect
+-- others.
 --
 -- KEYS  those of each call, one after the other
--- ARGV  1  for each call a byte: its row, counted from 1
+-- ARGV  1  for each call one byte: the number of its row, from 1 on
 --       for each row four: how many keys a call has; its first, third and fourth argument
---       for each call its members
--- Reply that of each call; nil for one that ended in an error
+--       for each call its members, which are its second argument
+-- Reply for each call its reply; nil if it ended in an error
 --
--- Redisson has no such operation. A table costs as much as an argument: calls of a row share one.
+-- Redisson has no such operation. Calls with the same other arguments share a row and its table, as
+-- a table costs as much time as an argument.
 --
 --- @include lib/decide.lua
 --- @include sliding_log/acquire.lua
@@ -20,7 +22,9 @@ local calls, before = ARGV[1], #ARGV - #ARGV[1]
 for place = 1, #calls do
   local row = string.byte(calls, place)
   local given = rows[row]
-  -- What is not usual is left to acquire_list.lua, which has more arguments.
+  -- `decide` gets the arguments of a row as its ARGV. In an unusual case acquire.lua overwrites
+  -- them with the arguments of acquire_list.lua, of which there are more than four. So the row is
+  -- read again after that.
   if not given or given[5] then
     local first = 4 * row - 2
     given = { ARGV[first + 1], '', ARGV[first + 2], ARGV[first + 3] }

@@ -1,27 +1,27 @@
--- Writes a grant as one member of the caller's own. Joined in front of acquire_list.lua and
--- verbs.lua; with slots, slots/entries.lua comes in between.
+-- Writes each grant as a member of its own. Joined in front of acquire_list.lua and verbs.lua; with
+-- slots, slots/entries.lua comes in between.
 --
 -- KEYS  those of the operation; a book is what the operation knows about one limiter
 
--- Returns whether the same call came before: then its member is there.
+-- Returns whether the same call came before, so that its member exists.
 local function came_before(book, member)
   return redis.call('ZSCORE', book.log, member)
 end
 
--- Returns the number of entries, if value and log agree by it: each entry then holds one permit, as
--- is mostly the case.
+-- Returns the number of entries if it equals the permits in use; otherwise nothing. If so, each
+-- entry usually holds one permit, and value and log agree.
 local function single_entries(book)
   local entries = redis.call('ZCARD', book.log)
   return book.value + entries == book.rate and entries
 end
 
--- Prepares to write grants, once the permits left are known: those that fit, or any if it is debt.
--- False if the log cannot be read.
+-- Prepares to write grants, when the permits left are known. Returns false if the log cannot be
+-- read.
 local function begin_notes()
   return true
 end
 
--- Writes a grant. Returns its score; nil if it was written before, and nothing more is taken.
+-- Writes a grant. Returns its score; nil if the same call wrote it before, and then takes nothing.
 local function note(book, take, now)
   -- A lease's permits have a score of their own. NX: a call that was sent twice finds its member.
   local score = take.score or now
@@ -35,15 +35,15 @@ end
 -- Completes the written grants, before the log is read again.
 local function end_notes() end
 
--- Removes the entry of an acquire, or leaves `rest` of it. Returns the permits that this frees; nil
--- if there is nothing to do.
+-- Removes the entry of an acquire, or replaces it by `rest`. Returns the permits that this frees;
+-- nil if there is nothing to do.
 local function take_back(log, taken, rest)
   local score = redis.call('ZSCORE', log, taken)
   if not score then
     return nil
   end
   local credited = permits_of(taken)
-  -- In this order, or the log could be gone for a moment, and its TTL with it.
+  -- Added before the other is removed: an empty log would vanish, and its TTL with it.
   if rest ~= '' and redis.call('ZADD', log, 'NX', score, rest) == 1 then
     credited = credited - permits_of(rest)
   end

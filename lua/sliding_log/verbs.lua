@@ -8,8 +8,8 @@
 --- @include slots/entries.lua, with slots
 --- @include lib/verbs.lua
 
--- Returns the state with everything credited that has expired; or nil and the reply that says why
--- it cannot be counted. It is not `readable` if it met a foreign entry: earlier credits stay.
+-- Returns the state after crediting all expired permits; or nil and the reply with the error. The
+-- state is not `readable` if there was a foreign entry; what was credited before that stays.
 local function read_credited(now, id)
   local book, unreadable = read_books()
   if not book then
@@ -27,8 +27,8 @@ local function read_credited(now, id)
   return book
 end
 
--- Exact, and heals what it finds on the way. RRateLimiter.availablePermits drops TTLs, may return
--- more than the rate, and reads O(log) members.
+-- Returns the exact permits left, and repairs drift. RRateLimiter.availablePermits drops TTLs, may
+-- return more than the rate, and reads the whole log.
 function verbs.available(now, id)
   now = clock(now)
   local book, unreadable = read_credited(now, id)
@@ -45,7 +45,7 @@ function verbs.available(now, id)
   return { 1, book.value, now, book.rate, book.interval }
 end
 
--- RRateLimiter.clearExpire. A keep-alive time stays: the next acquire sets a TTL again.
+-- RRateLimiter.clearExpire. The keepAliveTime stays, so the next acquire sets a TTL again.
 function verbs.clear_expire()
   local cleared = 0
   for _, key in ipairs(KEYS) do
@@ -55,7 +55,7 @@ function verbs.clear_expire()
 end
 
 -- RRateLimiter.expire, expireIfNotSet, expireIfSet, expireIfGreater and expireIfLess. With a
--- keep-alive time the next acquire sets the TTL anew; without, it passes the hash's on to the other
+-- keepAliveTime, the next acquire sets the TTL again; without, it gives the hash's TTL to the other
 -- keys.
 function verbs.expire(millis, when)
   local taken = 0
@@ -81,15 +81,15 @@ local function release_of(page, log, wanted)
       given = given + held
       whole = whole + 1
     else
-      -- First those before it: this one may shrink to the bytes of one of them, if an acquire came
-      -- twice.
+      -- The entries before it are removed first: if an acquire came twice, this one may shrink to
+      -- the same bytes as one of them.
       if whole > 0 then
         redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
         whole = 0
       end
       -- The same entry with fewer permits: only the count in its bytes changes.
       local rest = struct.pack('<I4', held - (wanted - given))
-      -- In this order, or the log could be gone for a moment, and its TTL with it.
+      -- Added before the other is removed: an empty log would vanish, and its TTL with it.
       redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)
       redis.call('ZREM', log, page[i])
       given = wanted
@@ -134,9 +134,9 @@ function verbs.release(permits, now, id)
   return { 1, given, value }
 end
 
--- Counts the permits left from the log, whatever value says. Redisson has no such operation. Its
--- release(n) and a resent acquire make value and log disagree; its calls recount only if value
--- exceeds the rate, so that lost permits stay lost.
+-- Counts the permits left from the log, and corrects the value. Redisson has no such operation: its
+-- release(n) and a resent acquire make value and log disagree, and its calls count again only if
+-- the value exceeds the rate, so lost permits stay lost.
 function verbs.repair(now)
   now = clock(now)
   local book, unreadable = read_books()
@@ -145,8 +145,8 @@ function verbs.repair(now)
   end
   local rate, log, stored = book.rate, book.log, book.stored
 
-  -- All reading comes before the first write: a live foreign entry is an error that changes
-  -- nothing. An expired one is removed with the others, as what it held is unknown.
+  -- The whole log is read before the first write: a live foreign entry is an error that changes
+  -- nothing. An expired foreign entry is removed like the others, as its permits are unknown.
   local live, expired, entries = 0, 0, 0
   repeat
     local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
@@ -170,13 +170,14 @@ function verbs.repair(now)
   local value = rate - live
   redis.call('SET', book.value_key, value, 'KEEPTTL')
   keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)
-  -- Permits that expired and were not credited yet were not lost: the next call would have found
+  -- Expired permits that were not credited yet are not lost: the next call would have credited
   -- them.
   return { 1, stored and value - stored - expired or 0, value }
 end
 
--- RRateLimiter.setRate(args) and updateRate(args) forget the excess over a lowered rate, so that it
--- never holds under load, and leave an old TTL running if there is no keep-alive time any more.
+-- RRateLimiter.setRate(args) and updateRate(args). Redisson's forget the permits in use above a
+-- lowered rate, so that the new rate never holds under load, and leave an old TTL running if the
+-- keepAliveTime is removed.
 function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, existing)
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
@@ -184,12 +185,12 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, e
   end
   local value_key, log = keys_of(rate_type)
 
-  -- All reading comes before the first write: a foreign entry changes nothing.
+  -- The whole log is read before the first write, so that a foreign entry changes nothing.
   local value
   if keep == '1' and (not limit[3] or limit[3] == rate_type) then
     local stored = value_of(value_key)
     if stored and limit[2] == interval and number_of(limit[1]) then
-      -- Below zero if more is in use than the new rate allows: so it holds at once.
+      -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
       value = stored + tonumber(rate) - tonumber(limit[1])
     else
       local live = live_permits(log, clock(now), tonumber(interval))
@@ -223,7 +224,7 @@ function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
   return 1
 end
 
--- Charges the permits of a member more than was taken.
+-- Charges the permits of a further member, beyond what the acquire took.
 local function charge(limit, value_key, log, member, now, created)
   local rate, interval = number_of(limit[1]), interval_of(limit[2])
   if not rate or not interval then
@@ -245,7 +246,7 @@ local function charge(limit, value_key, log, member, now, created)
     charged = permits_of(member)
     end_notes(book)
   end
-  -- Debt: it was used, so it also counts below zero.
+  -- The permits were used, so they count even if the value falls below zero: a debt.
   redis.call('SET', value_key, book.value - charged, 'KEEPTTL')
   if not readable then
     return { FOREIGN_MEMBER }
@@ -255,20 +256,21 @@ local function charge(limit, value_key, log, member, now, created)
 end
 
 -- Settles what one acquire took: releases all or a part of it, or charges more. Safe to send twice
--- while its members live; a release is also safe for an acquire that never arrived. With slots it
--- is not: what is left of a slot is not distinguished from what was there.
+-- while its members live, and to release what an acquire took that never arrived. With slots
+-- neither is safe: a slot's member does not show what was released before.
 --
 -- ARGV  taken   the member that the acquire was sent with; empty to charge more
 --       now
 --       rest    to release: the member that replaces it, of fewer permits; empty: none does
 --               to charge more: the member of what is added
---       rate, interval, rate_type, keep_alive_time   written if there is no limit to charge more
---               against, all empty for none
---       With slots, the permits of the members count, and the id when the slot's member is full or
---       cannot be found; and there are two more arguments:
---       ends    the end of the slot of the acquire; not used to charge more, which counts from now
+--       rate, interval, rate_type, keep_alive_time   the limit that is written if there is none and
+--               more is charged; all empty to write none
+--       With slots, only the permits of the members are used, and their id if the slot's member is
+--       full or cannot be found; and there are two more arguments:
+--       ends    the end of the slot of the acquire; ignored to charge more, which counts from now
+-- on
 --       and the number of slots of an interval, see slots/entries.lua
--- Reply to charge more has a third: the time that was used, ms since the epoch
+-- Reply to charge more has a third number: the time that was used, ms since the epoch
 --
 -- Redisson has no such operation: its release(n) credits without changing the log, and so admits
 -- too much later.
@@ -276,7 +278,8 @@ function verbs.settle(taken, now, rest, rate, interval, rate_type, keep_alive_ti
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   local created = false
   if taken == '' and not (limit[1] and limit[2] and limit[3]) then
-    -- An idle limiter expires, and a response can last longer: the debt must find it again.
+    -- A response can outlast its idle limiter, which expires. Then the limit is written again, so
+    -- that the debt counts.
     if rate == '' then
       return { UNINITIALIZED }
     end
@@ -296,7 +299,7 @@ function verbs.settle(taken, now, rest, rate, interval, rate_type, keep_alive_ti
   local stored, value = value_of(value_key), nil
   rate, interval = number_of(limit[1]), interval_of(limit[2])
   if not rate or not interval then
-    -- The limit itself is gone: value and log must agree when it is written anew.
+    -- Only the limit is gone: value and log must agree when it is written again.
     value = nil
   elseif redis.call('EXISTS', log) == 0 then
     value = rate
@@ -308,7 +311,8 @@ function verbs.settle(taken, now, rest, rate, interval, rate_type, keep_alive_ti
     redis.call('SET', value_key, value, 'KEEPTTL')
     keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
   elseif stored then
-    -- Without a value, it will be counted from the log: these permits alone would seem to be all.
+    -- Without a value, the next call counts it from the log, where these permits alone would seem
+    -- to be in use.
     redis.call('INCRBY', value_key, credited)
   end
   return { 1, credited }

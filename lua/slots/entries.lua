@@ -1,7 +1,7 @@
--- Writes grants in slots: all grants in one slot, of whichever caller and process, are one member,
--- scored at the slot's end. So they count until the interval that begins there is over, which is
--- less than a slot longer than their own. Joined behind sliding_log/entries.lua, whose functions
--- these replace.
+-- Writes grants in slots: all grants in one slot, of all callers and processes, are one member,
+-- scored at the slot's end. So a grant counts for an interval from the end of its slot on, which is
+-- less than a slot longer than from the grant itself. Joined behind sliding_log/entries.lua, whose
+-- functions these replace.
 --
 -- KEYS  as in lib/state.lua; a book is what an operation knows about one limiter: log, value, rate,
 --       interval, newest, and the members that it has added and removed
@@ -10,7 +10,7 @@
 --       when the slot's member is full or cannot be found
 --
 -- To Redisson, a slot's member is one large grant. A slot that is not over counts as if all of it
--- had been granted at its end. Not safe to send twice: the grants of a slot look alike.
+-- had been granted at its end. Not safe to send twice: the grants of a slot cannot be told apart.
 
 local slots = {}
 for place = #KEYS / 5, 1, -1 do
@@ -32,8 +32,8 @@ local function id_of_slot(ends)
   return 'slot:\0\0\0' .. struct.pack('>I8', ends)
 end
 
--- Returns the slot's member; nil if there is none, or if it is behind too many others that ended in
--- the same millisecond.
+-- Returns the slot's member; nil if there is none, or if too many others with the same score come
+-- before it.
 local function member_of_slot(log, ends)
   local id = id_of_slot(ends)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, ends, ends, 'LIMIT', 0, PAGE)) do
@@ -69,9 +69,9 @@ local function remove_member(book, member)
   book.removed[#book.removed + 1] = member
 end
 
--- Finds the slot that contains `now`. If it has no member yet, its member replaces up to two
--- expired ones: a limiter that is never exhausted would keep them all. False if the log cannot be
--- read.
+-- Finds the slot that contains `now`. If the slot has no member yet, up to two expired members are
+-- removed: a limiter that is never exhausted would otherwise keep them all. Returns false if the
+-- log cannot be read.
 local function open_slot(book, slots, now)
   book.ends, book.noted, book.removed = end_of_slot(slots, book.interval, now), 0, {}
   book.slot = book.newest and member_of_slot(book.log, book.ends)
@@ -83,22 +83,22 @@ local function open_slot(book, slots, now)
   return readable
 end
 
--- Writes the new grants of the slot: one member with the sum replaces the old member. In this
--- order, or the log could be gone for a moment, and its TTL with it.
+-- Writes the new grants of the slot: one member with the sum replaces the old member. It is added
+-- before the old one is removed: an empty log would vanish, and its TTL with it.
 local function write_slot(book)
   if book.noted == 0 then
     return
   end
   local held = book.slot and permits_of(book.slot) or 0
   if held + book.noted > FULL then
-    -- The member continues under a unique id, and leaves its own to the next one.
+    -- The full member gets a unique id, so that the next one can have the slot's id.
     add_own_member(book, book.own_id, held)
     remove_member(book, book.slot)
     book.slot, held = nil, 0
   end
   local sum = add_member(book, id_of_slot(book.ends), held + book.noted)
   if not sum then
-    -- There is such a member under another score: it was set back.
+    -- Such a member exists with another score, which was reset.
     add_own_member(book, book.own_id, book.noted)
   else
     if book.slot then
@@ -130,7 +130,7 @@ end
 
 local function begin_notes(book, place, now, debt)
   book.slots = slots[place]
-  -- With nothing left, there will be no grant.
+  -- If nothing is left, nothing will be granted.
   return not book.slots or book.value <= 0 and not debt or open_slot(book, book.slots, now)
 end
 
@@ -154,7 +154,7 @@ local function take_back(log, taken, rest, ends)
     return nil
   end
   local held = permits_of(member)
-  -- `release` may have taken back by number what was granted here.
+  -- `release` may have released some of the permits that were granted here.
   local credited = math.min(held, permits_of(taken) - (rest ~= '' and permits_of(rest) or 0))
   if credited < held and not add_member(book, id_of_slot(book.ends), held - credited) then
     add_own_member(book, string.sub(taken, 2, 17), held - credited)

@@ -1,6 +1,6 @@
-//! Strikes and bans: how often a caller was refused, and for how long it is refused for that.
+//! Bans: counts the refusals of a caller (strikes), and refuses it for a time after too many.
 //!
-//! Pure, and what `lua/ban/acquire.lua` does in Redis.
+//! Pure state. `lua/ban/acquire.lua` does the same in Redis.
 
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
@@ -14,19 +14,19 @@ use crate::{
 /// The refusals and the ban of the caller of one limiter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The refusals that may still count: their time, their call and their number.
+    /// The refusals that may still count: the time, the id of the call and the number of each.
     strikes: Vec<(i64, PermitId, u32)>,
     ban: Option<Sentence>,
 }
 
-/// A ban, until its level is forgotten. All but the level are ticks.
+/// A ban, kept until its level is forgotten. All fields except the level are ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sentence {
     until: i64,
-    /// The number of bans in a row that refusals have caused.
+    /// The number of bans in a row that refusals have caused: each doubles the next.
     level: u32,
     forgotten: i64,
-    /// When the refused call has room; not before the ban ends.
+    /// When the limit will have room for the refused call; not before the ban ends.
     room: i64,
 }
 
@@ -37,8 +37,8 @@ impl Record {
         Some([ban.until, ban.room].map(|tick| tick - now.tick))
     }
 
-    /// Returns the tick from which on nothing is known any more, by terms that count refusals for
-    /// so many ticks.
+    /// Returns the tick from which the record says nothing any more, if refusals count for `within`
+    /// ticks.
     pub(crate) fn forgotten_at(&self, within: i64) -> Option<i64> {
         let last = self
             .strikes
@@ -56,8 +56,8 @@ impl Record {
         counted.fold(0, |sum, (_, _, number)| sum.saturating_add(*number))
     }
 
-    /// Adds refusals of this call, once, which were at a tick. Returns whether they ban its caller.
-    /// It has room after `wait` ticks.
+    /// Adds `number` refusals of the call `id` at the tick `at`, unless that call was added before.
+    /// Returns whether they ban its caller, for which the limit has room after `wait` ticks.
     pub(crate) fn strike(
         &mut self,
         ban: &Ban,
@@ -82,12 +82,12 @@ impl Record {
         true
     }
 
-    /// Takes back the refusal of a call that is granted after all.
+    /// Removes the refusal of a call that is granted after all.
     pub(crate) fn forgive(&mut self, id: PermitId) {
         self.strikes.retain(|(_, of, _)| *of != id);
     }
 
-    /// Bans for so many ticks, whatever was before.
+    /// Bans for `ticks`, in place of any ban in force.
     pub(crate) fn ban_for(&mut self, ticks: i64, now: Now) {
         self.set(ticks, self.level(now), 0, now);
     }
@@ -110,23 +110,23 @@ impl Record {
 }
 
 impl Answer {
-    /// Returns the answer of one of several limiters that count nothing, as one of them bans the
-    /// caller: this one, if there are ticks until it may come back.
+    /// Returns the answer of a limiter in a call that counts nothing because a ban is in force. It
+    /// is this limiter's ban if `back` has the ticks until the caller may come back.
     pub(crate) fn of_banned(limit: Option<StoredLimit>, back: Option<i64>, now: Now) -> Self {
         let mut answer = Self::new(&limit.unwrap_or_default(), Changed::Nothing, now);
         back.into_iter().for_each(|back| answer.ban(back));
         answer
     }
 
-    /// Makes it that of a limiter that bans the caller, which may come back after so many ticks.
+    /// Marks the answer as a ban of its caller, which may come back after `wait` ticks.
     pub(crate) fn ban(&mut self, wait: i64) {
         self.banned = true;
         self.wait = self.wait.max(wait);
     }
 }
 
-/// Returns whether a ban is in force that refuses the callers: then nothing of the list is counted.
-/// There are terms and a record for each limiter.
+/// Returns whether a ban in force refuses the callers, so that no limiter of the list counts.
+/// `terms` and `records` have an element for each limiter.
 pub(crate) fn is_banned(
     first: &Acquire,
     terms: &[Option<Ban>],
@@ -139,7 +139,7 @@ pub(crate) fn is_banned(
     })
 }
 
-/// Returns the answers to all callers while a ban is in force, by the limits that are known.
+/// Returns the answers to all callers while a ban is in force.
 pub(crate) fn refuse(
     run: &[Acquire],
     terms: &[Option<Ban>],
@@ -158,8 +158,8 @@ pub(crate) fn refuse(
     all.copied().collect()
 }
 
-/// Adds to the answers of the limits what bans change, and to the records what the answers do. The
-/// answers are those of [`acquire`](super::call::acquire).
+/// Records the refusals among `answers`, bans the callers that had too many, and marks the answers
+/// that a ban changes. The answers are those of [`acquire`](super::call::acquire).
 pub(crate) fn judge(
     run: &[Acquire],
     terms: &[Option<Ban>],
@@ -168,7 +168,7 @@ pub(crate) fn judge(
     now: Now,
 ) {
     let each = || terms.iter().zip(records.iter());
-    // Those that are in force: for all callers.
+    // The bans in force, which are the same for all callers.
     let mut waits: List<_> = each()
         .map(|(ban, record)| ban.and_then(|_| Some(record.in_force(now)?[1])))
         .collect();
@@ -196,7 +196,7 @@ pub(crate) fn judge(
     }
 }
 
-/// The answer of all limits together to one caller.
+/// The answers of all enforced limits to one caller, joined.
 struct Outcome {
     is_granted: bool,
     is_above_rate: bool,
@@ -217,7 +217,8 @@ impl Outcome {
         }
     }
 
-    /// Returns whether a limit without room refuses the caller for good: one that waits asks again.
+    /// Returns whether this answer is a refusal that counts. A caller that waits is asked for
+    /// again, so only its last refusal counts.
     fn strikes(&self, caller: &Acquire, charge: &LimiterCharge, answer: &Answer) -> bool {
         let is_last = caller.max_wait.is_none() || charge.shadow && self.is_granted;
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
@@ -226,7 +227,8 @@ impl Outcome {
 
 #[cfg(all(test, inside))]
 impl Record {
-    /// Returns what Redis has of it: the members of the log, each with its score, and the ban.
+    /// Returns the record as Redis stores it: the members of the sorted set with their scores, and
+    /// the ban.
     pub(crate) fn keys(&self, within: i64, now: Now) -> (Vec<(Vec<u8>, i64)>, Option<String>) {
         let live = self
             .strikes

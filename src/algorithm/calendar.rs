@@ -1,4 +1,4 @@
-//! The window of a calendar: what `lua/calendar` does, in Rust.
+//! The algorithm of calendar windows: decides in Rust as `lua/calendar` does in Redis.
 
 use super::{
     answer::Answer,

@@ -1,6 +1,6 @@
-//! One call of several callers or limiters: which callers get what they ask.
+//! Decides for several callers or several limiters in one call.
 //!
-//! Pure, and what `lua/sliding_log/acquire_list.lua` does in Redis.
+//! Pure functions on state. `lua/sliding_log/acquire_list.lua` does the same in Redis.
 
 use super::{
     answer::{Answer, Changed, Verdict},

@@ -1,6 +1,6 @@
-//! The fixed window: what `lua/fixed_window` does, in Rust.
+//! The algorithm fixed window: decides in Rust as `lua/fixed_window` does in Redis.
 //!
-//! A window is open through the millisecond of its end, because Redis keeps a key for as long.
+//! A window is open through the millisecond of its end, because Redis keeps a key until then.
 
 use super::{
     answer::Answer,

@@ -1,8 +1,8 @@
-//! GCRA: what `lua/gcra` does, in Rust.
+//! The algorithm GCRA, a token bucket: decides in Rust as `lua/gcra` does in Redis.
 //!
-//! Each permit takes an emission interval, and the theoretical arrival time, TAT, is when all that
-//! were taken are through: how far it lies ahead of now says how many are in use. Microseconds,
-//! whatever a tick of the clock is.
+//! Each permit is in use for one emission interval, one after the other. The theoretical arrival
+//! time (TAT) is when all of them are free: its distance from now is the number of permits in use.
+//! All times are microseconds, whatever a tick of the clock is.
 
 mod pace;
 
@@ -19,7 +19,7 @@ use crate::{
     receipt::{Taken, Tat},
 };
 
-/// Where the sum of what was given back begins anew.
+/// Where the sum of what was given back wraps around to zero.
 const WRAP: i64 = 1 << 52;
 
 /// The permits of one limiter that are in use, as one time.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_what_was_given_back_begins_anew() {
+    fn the_sum_of_what_was_given_back_wraps_around() {
         let mut limiter = fresh(10, 1000);
         let first = take(&mut limiter, 1, START);
         let given = WRAP - 150_000;

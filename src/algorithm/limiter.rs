@@ -1,4 +1,4 @@
-//! The one interface of an algorithm, [`Counter`], and a limiter that one counts,
+//! The interface of an algorithm, [`Counter`], and a limiter with its algorithm's state,
 //! [`LimiterState`].
 
 use std::fmt::Debug;
@@ -125,7 +125,7 @@ pub(crate) trait Counter: Debug + Send {
     /// Charges permits that were used beyond a grant, also beyond the limit. Returns how many.
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64;
 
-    /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
+    /// Counts the permits left again. Returns how many had been lost; below zero, counted twice.
     fn repair(&mut self, _call: &CallContext) -> Result<i64, ErrorKind> {
         Ok(0)
     }
@@ -152,7 +152,7 @@ pub(crate) trait Counter: Debug + Send {
     fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64;
 }
 
-/// How a call treats one limiter, whichever its callers are.
+/// The settings of a call for one limiter, the same for all of its callers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Set if a stored limit that differs from the code's is rewritten.
@@ -209,7 +209,35 @@ impl CallContext {
         exact: bool,
         now: Now,
     ) -> Result<(Self, Changed), ErrorKind> {
-        let (limit, changed) = limit_in_force(first.limit(), terms.rewrite, stored)?;
+        let (limit, changed) = match (first.limiter.limit, stored) {
+            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+                (given.stored(), Changed::Created)
+            }
+            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+                (stored, Changed::Nothing)
+            }
+            (LimitSource::Code(given), Some(stored)) => {
+                let given = given.stored();
+                if given.rate_type != stored.rate_type {
+                    return Err(ErrorKind::RateTypeDiffers);
+                }
+                let same = given.rate == stored.rate && given.interval == stored.interval;
+                match same || !terms.rewrite {
+                    true => (stored, Changed::Nothing),
+                    false => {
+                        let keep_alive = stored.keep_alive;
+                        (
+                            StoredLimit {
+                                keep_alive,
+                                ..given
+                            },
+                            Changed::Rewritten,
+                        )
+                    }
+                }
+            }
+        };
         let call = Self {
             limit,
             rewritten: stored.filter(|_| changed == Changed::Rewritten),
@@ -225,37 +253,6 @@ impl CallContext {
         let lead = self.now.ticks(charge.lead);
         self.now.score() + lead.min(ahead_of(self.interval()))
     }
-}
-
-/// Returns the limit in force in a call, and what the call makes of the stored one.
-fn limit_in_force(
-    source: LimitSource,
-    rewrite: bool,
-    stored: Option<StoredLimit>,
-) -> Result<(StoredLimit, Changed), ErrorKind> {
-    let (given, stored) = match (source, stored) {
-        (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
-        (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
-            return Ok((given.stored(), Changed::Created));
-        }
-        (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-            return Ok((stored, Changed::Nothing));
-        }
-        (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
-    };
-    if given.rate_type != stored.rate_type {
-        return Err(ErrorKind::RateTypeDiffers);
-    }
-    let same = given.rate == stored.rate && given.interval == stored.interval;
-    if same || !rewrite {
-        return Ok((stored, Changed::Nothing));
-    }
-    let written = StoredLimit {
-        rate: given.rate,
-        interval: given.interval,
-        ..stored
-    };
-    Ok((written, Changed::Rewritten))
 }
 
 /// The permits that must be free for a caller, and the time until they are.
@@ -336,7 +333,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         self.state.release(&self.verb(now, id)?, wanted)
     }
 
-    /// Counts the permits left anew. Returns how many had been lost; below zero, counted twice.
+    /// Counts the permits left again. Returns how many had been lost; below zero, counted twice.
     pub(crate) fn repair(&mut self, now: Now) -> Result<i64, ErrorKind> {
         self.state.repair(&self.verb(now, PermitId::NONE)?)
     }

@@ -1,8 +1,8 @@
-//! The laws of the pure functions by a clock that moves by nanoseconds, whether what is left is
-//! counted or not. `tests/laws/exact_wait.rs` has them of a store, which always counts it.
+//! Tests that the laws of the algorithms hold to the nanosecond, with and without counting the
+//! permits left. `tests/laws/exact_wait.rs` tests the same of a store, which always counts them.
 //!
-//! Grants are scored rounded up and expire by now rounded down, so each law holds to the
-//! nanosecond.
+//! The time of a grant is rounded up and the present time is rounded down, so that rounding never
+//! breaks a law.
 
 use std::{iter, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The sliding log: what `lua/sliding_log` and `lua/slots` do, in Rust.
+//! The algorithm sliding log: decides in Rust as `lua/sliding_log` and `lua/slots` do in Redis.
 
 mod log;
 mod slots;
@@ -20,7 +20,8 @@ use crate::{
     receipt::Taken,
 };
 
-/// Entries beyond those it needs that an acquire removes if the permits left are read.
+/// The number of expired entries that an acquire may remove beyond those it needs, if the permits
+/// left are wanted exactly.
 const PAGE: i64 = 100;
 
 /// The permits of one limiter that are in use: the value and the log.
@@ -28,9 +29,9 @@ const PAGE: i64 = 100;
 pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
-    /// Where the present call records its grants, unless each is an entry of its own.
+    /// With slots: the bucket of the log to which the current call adds its grants.
     bucket: Option<Bucket>,
-    /// The entries that have expired and that the present call counts as free without a look, and
+    /// The number of expired entries that the current call counts as free without reading them, and
     /// how many of them it drops.
     expired: i64,
     dropped: i64,
@@ -53,14 +54,15 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let agreed = self.value.filter(|value| {
-            // Enough is left, and value and log agree by the number of entries: no entry is read.
-            *value >= wanted && self.has_single_entries(rate - value)
+            // Enough is left, and as many entries are there as permits are in use: one permit each,
+            // as in most logs without slots. Value and log agree then, and no entry is read.
+            *value >= wanted && self.bucket.is_none() && self.log.count() == rate - value
         });
         let value = match agreed {
             Some(value) if !call.exact || self.count_expired(call, wanted) => value,
             _ => self.count(call, wanted),
         };
-        // Where nothing is left, nothing will be taken.
+        // If nothing is left, nothing will be taken.
         if value > 0 && self.bucket.is_some() {
             self.open_bucket(call, value)
         } else {
@@ -94,7 +96,7 @@ impl Counter for SlidingLog {
             } else {
                 i64::MAX
             };
-            // What is left is free now.
+            // The permits left are free now.
             answer.repaired = self.log.due(needs, value, latest, now.score() - interval);
             for needs in needs {
                 let rounds = needs.rounds.saturating_mul(interval);
@@ -102,8 +104,9 @@ impl Counter for SlidingLog {
             }
             newest = newest.map(|newest| newest.min(latest));
         }
-        // In debt, the next permit is not free yet. After a mass expiry, some expired entries are
-        // still in the log.
+        // The oldest entry that has not expired says when one more permit is free. Not in debt:
+        // that permit would only reduce the debt. Expired entries that were only counted are
+        // skipped.
         let (expired, dropped) = (mem::take(&mut self.expired), mem::take(&mut self.dropped));
         let oldest = self.log.after(expired).filter(|_| call.exact && value >= 0);
         answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
@@ -123,7 +126,7 @@ impl Counter for SlidingLog {
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let mut value = self.agree(call);
-        // Where nothing is in use, nothing needs to be stored.
+        // If nothing is in use, nothing needs to be stored.
         if !self.is_unused() {
             value = self.sweep_all(call, value);
             self.value = Some(value);
@@ -133,7 +136,7 @@ impl Counter for SlidingLog {
 
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
         let value = self.agree(call);
-        // What has expired is not in use.
+        // Expired permits are no longer in use, so they are not released.
         let value = self.sweep_all(call, value);
         let given = self.log.shrink(wanted);
         self.value = Some(match self.log.is_empty() {
@@ -155,7 +158,7 @@ impl Counter for SlidingLog {
         let Some(held) = held else {
             return Ok(0);
         };
-        // Others may have released by number what was taken from this bucket.
+        // A release of a number of permits may have taken some of this bucket's.
         let mut credited = less.min(held.permits);
         let rest = Entry {
             permits: held.permits - credited,
@@ -167,7 +170,7 @@ impl Counter for SlidingLog {
             } else if self.bucket.is_some() {
                 self.insert_own(Entry { id, ..rest });
             } else {
-                // The acquire was carried out again after it was settled.
+                // The acquire was repeated after it had been settled, and added its entry again.
                 credited = held.permits;
             }
         }
@@ -189,12 +192,12 @@ impl Counter for SlidingLog {
             let score = call.now.score();
             self.log.insert(Entry { score, permits, id });
         }
-        // Debt: it was used, so it counts also below zero.
+        // The permits were used, so they count even if the value falls below zero: a debt.
         self.value = Some(value - charged);
         charged
     }
 
-    /// Counts the permits left from the log, whatever the value says.
+    /// Counts the permits left from the log instead of from the value.
     fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         if self.is_unused() {
             return Ok(0);
@@ -202,13 +205,13 @@ impl Counter for SlidingLog {
         let (rate, logged) = (call.limit.rate, self.log.permits());
         let live = self.log.live_permits(call.now.tick - call.interval());
         let stored = self.value.replace(rate - live);
-        // What has expired and was not credited yet was not lost.
+        // Expired entries that are not credited yet are not lost.
         Ok(stored.map_or(0, |stored| rate - logged - stored))
     }
 
     fn change_limit(&mut self, before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
         self.value = match (before, self.value) {
-            // Below zero if more is in use than the new rate allows: so it holds at once.
+            // Below zero if more is in use than the new rate allows, so the new rate holds at once.
             (Some(before), Some(value)) if before.interval == limit.interval => {
                 Some(value + limit.rate - before.rate)
             }
@@ -248,18 +251,12 @@ impl Counter for SlidingLog {
 }
 
 impl SlidingLog {
-    /// Returns whether value and log agree if each entry holds one permit, as most do where each
-    /// grant has an entry, and this many are in use.
-    fn has_single_entries(&self, in_use: i64) -> bool {
-        self.bucket.is_none() && self.log.count() == in_use
-    }
-
     /// Counts the entries that have expired. Up to one more than `wanted` of them are dropped when
     /// the call ends.
     ///
-    /// Returns false, and counts none, if all have and are more than a page: these are dropped at
-    /// once. Also where those to drop are too many to look at, or one does not hold one permit, so
-    /// that value and log agree by chance.
+    /// Returns false, and counts none, if [`count`](Self::count) must look at the log: all entries
+    /// have expired and are more than a page, or more than a page would be dropped, or one of those
+    /// to drop does not hold one permit, so that value and log agreed by chance.
     fn count_expired(&mut self, call: &CallContext, wanted: i64) -> bool {
         let expired = self.log.count_expired(call.now.tick - call.interval());
         let dropped = expired.min(wanted + 1);
@@ -273,7 +270,7 @@ impl SlidingLog {
         counted
     }
 
-    /// Credits everything that has expired.
+    /// Credits all expired permits.
     fn sweep_all(&mut self, call: &CallContext, value: i64) -> i64 {
         if self.log.is_empty() {
             return value;
@@ -281,8 +278,8 @@ impl SlidingLog {
         self.sweep(call, value, i64::MAX, i64::MAX)
     }
 
-    /// Counts the permits left, and credits what has expired: all of it, within bounds, or as much
-    /// as is wanted.
+    /// Returns the permits left after crediting expired ones: if they are wanted exactly all, up to
+    /// a bound, otherwise as many as the call needs.
     fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let value = self.agree(call);
         let budget = wanted + (-value).max(0) + 1;
@@ -292,7 +289,7 @@ impl SlidingLog {
         }
     }
 
-    /// Counts permits as left that are no longer in the log.
+    /// Adds permits that were removed from the log to the permits left.
     fn credit(&mut self, back: &GiveBack<'_>, credited: i64) {
         self.value = match back.limit {
             None => self.value.map(|value| value + credited),
@@ -311,7 +308,7 @@ impl SlidingLog {
         let Some(newest) = self.log.newest() else {
             return match self.value {
                 Some(value) => {
-                    // Permits are in use, and it is not known since when: as if granted now.
+                    // Permits are in use for an unknown time: they count as granted now.
                     self.log.restore(now.score(), rate - value, call.id);
                     value.min(rate)
                 }
@@ -380,8 +377,8 @@ mod tests {
 
     const ID: PermitId = PermitId([0; 16]);
 
-    /// The rest is held against the scripts: `tests/inside/model`. They forget nothing that can
-    /// still be asked for.
+    /// Only what scripts do not have is tested here. `tests/inside/model` compares the rest with
+    /// the scripts.
     #[test]
     fn it_is_full_an_interval_after_the_newest_entry() {
         assert_eq!(limiter(&[]).full_at(), None);
@@ -393,11 +390,11 @@ mod tests {
     }
 
     #[test]
-    fn where_more_than_the_rate_would_be_left_what_is_live_is_counted() {
+    fn a_value_above_the_rate_is_counted_from_the_live_entries() {
         let entries = [(5_000, 6), (5_001, 1), (5_002, 1), (5_003, 1), (5_900, 1)];
         let mut limiter = limiter(&entries);
         limiter.state.value = Some(0);
-        // It looks at two, and the others have expired, too.
+        // The sweep looks at two entries, though two more have expired.
         let call = CallContext {
             limit: limiter.limit.unwrap(),
             rewritten: None,

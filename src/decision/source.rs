@@ -1,4 +1,4 @@
-//! What makes a decision: [`Source`].
+//! Where a decision comes from, such as the store, a cache or a policy: [`Source`].
 
 /// Where a [`Decision`](crate::Decision) was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,13 +40,5 @@ impl Source {
     /// Returns the name that metrics and logs have for it.
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
-    }
-
-    /// Returns the store, which decided by an estimate or not.
-    pub(crate) fn of_store(by_estimate: bool) -> Self {
-        match by_estimate {
-            true => Self::Estimate,
-            false => Self::Store,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What an inspection finds, with the remedy.
+//! One finding of an inspection, with its remedy: [`Finding`].
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! How permits are counted: [`Algorithm`].
+//! The choice of the algorithm that counts permits: [`Algorithm`].
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -85,8 +85,8 @@ pub enum Algorithm {
     /// A rule's own limit is sent with each call, and is stored only with the number. So a
     /// [`RateLimiter`](crate::RateLimiter) on such a limiter can read, count, release and delete
     /// while something is in use; it cannot change the limit, nor rename it. A changed limit
-    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. Names
-    /// that change from or to another algorithm start anew.
+    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. A
+    /// name that changes from or to another algorithm starts with all permits free.
     ///
     /// Grants have no entries. So an acquire is never sent twice: calls in flight when a connection
     /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a

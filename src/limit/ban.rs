@@ -66,8 +66,9 @@ impl Ban {
         self
     }
 
-    /// Doubles each further ban of a caller, up to this time. It begins anew once a caller was not
-    /// banned for as long as its last ban lasted. Default: each ban lasts as long as the first.
+    /// Doubles each further ban of a caller, up to this time. A caller that was not
+    /// banned for as long as its last ban lasted starts again with the first. Default: each ban
+    /// lasts as long as the first.
     pub fn doubling_to(mut self, longest: Duration) -> Self {
         self.doubling_to = Some(longest);
         self

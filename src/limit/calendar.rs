@@ -1,4 +1,4 @@
-//! Windows of the calendar: their labels and bounds, and the limits that go by them.
+//! Windows of the calendar: their labels and bounds, and the limits that use them.
 
 #[cfg(feature = "calendar")]
 mod zoned;

@@ -1,4 +1,5 @@
-//! Taking permits without HTTP: a decision that its caller does not receive is undone.
+//! Takes permits without HTTP, and gives them back if the caller drops the future before it
+//! receives the decision.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Several limiters asked together, without HTTP: [`AllOf`].
+//! Takes permits of several limiters together, without HTTP: [`AllOf`].
 
 use std::{sync::Arc, time::Duration};
 

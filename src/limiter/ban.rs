@@ -1,4 +1,4 @@
-//! Bans by hand.
+//! Bans and unbans the caller of a limiter by hand.
 
 use std::time::{Duration, SystemTime};
 

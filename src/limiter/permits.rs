@@ -1,4 +1,4 @@
-//! Permits that were taken: given back, settled, counted and repaired.
+//! The verbs for permits that were taken: release, settle, count and repair.
 
 use super::RateLimiter;
 use crate::{

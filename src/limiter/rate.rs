@@ -1,4 +1,4 @@
-//! The limit of a limiter: set, changed and read.
+//! The verbs for the limit of a limiter: set, change and read it.
 
 use super::{RateLimiter, in_code, mismatch};
 use crate::{
@@ -25,8 +25,8 @@ impl RateLimiter {
         self.manage_changed(Op::TrySetRate(limit)).await
     }
 
-    /// Sets the limit whatever was set before, and begins anew: all of its permits are free.
-    /// Redisson: `setRate`.
+    /// Sets the limit in place of any other, and makes all of its permits free. Redisson:
+    /// `setRate`.
     ///
     /// Without a keep-alive time the limiter stays until it is deleted, whatever time it had.
     ///
@@ -41,11 +41,12 @@ impl RateLimiter {
         self.change(limit, false, false).await.map(drop)
     }
 
-    /// Sets the limit whatever was set before, and goes on counting what is in use. Redisson:
-    /// `setRate` with `keepState(true)`.
+    /// Sets the limit in place of any other, and keeps the permits in use. Redisson: `setRate` with
+    /// `keepState(true)`.
     ///
     /// A lower limit holds at once, as with [`update_rate`](Self::update_rate). A limit of another
-    /// [`RateType`](crate::RateType) begins anew: its permits are counted under other keys.
+    /// [`RateType`](crate::RateType) starts with all permits free, because it is counted under
+    /// other keys.
     ///
     /// # Errors
     ///
@@ -93,8 +94,8 @@ impl RateLimiter {
         self.change(limit, true, true).await
     }
 
-    /// Changes the limit that is set and begins anew: all of its permits are free. Returns whether
-    /// there was a limit to change. Redisson: `updateRate`.
+    /// Changes the limit that is set, and makes all of its permits free. Returns whether there was
+    /// a limit to change. Redisson: `updateRate`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The existence of a limiter: how long it lasts, and its name.
+//! The verbs for the life of a limiter: expiry, deletion and renaming.
 
 use std::{sync::Arc, time::Duration};
 

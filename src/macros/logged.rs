@@ -1,4 +1,4 @@
-//! Captures the log of a test, on its own thread.
+//! Captures what a test logs on its own thread.
 
 #[allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The texts under which addresses count.
+//! Writes IP addresses as they are in the names of limiters.
 
 use std::{fmt, net::IpAddr};
 

@@ -1,4 +1,4 @@
-//! The span of a caller, which may have fields for what becomes of its request: [`CallerSpan`].
+//! Records a decision in the caller's span, if that declares the fields: [`CallerSpan`].
 
 use tracing::{Span, level_filters::LevelFilter};
 

@@ -1,4 +1,4 @@
-//! How long calls took, in as few numbers as percentiles need: [`Durations`].
+//! A small histogram of call durations, for percentiles: [`Durations`].
 
 use std::time::Duration;
 

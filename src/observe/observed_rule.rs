@@ -1,4 +1,5 @@
-//! What observers keep for a rule, so that they need not look it up: [`ObservedRule`].
+//! The place in which observers store their handles for a rule, instead of looking them up for each
+//! event: [`ObservedRule`].
 
 #[cfg(any(feature = "page", feature = "redis"))]
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One line a minute in the log, where something was refused or failed: [`Summary`].
+//! Logs a line per minute if something was refused or failed: [`Summary`].
 
 use std::{
     fmt::Write,
@@ -130,7 +130,7 @@ impl Tally {
         }
     }
 
-    /// Returns its sums, and begins anew.
+    /// Returns its sums, and resets them.
     fn take(&self) -> Sums {
         let bits = f64::from(u64::BITS);
         let free = f64::from(self.callers.swap(0, Relaxed).count_zeros()).max(0.5);
@@ -246,7 +246,7 @@ mod tests {
             "rate limits, last 60 s: login 3 refused of 4 (2 callers), api 0 refused of 1 and 1 in \
              shadow; store p99 1.1 ms, failed calls 1"
         );
-        // The next line begins anew, and forgets rules that a reload has replaced.
+        // The next line counts from zero, and forgets rules that a reload has replaced.
         drop(gone);
         assert_eq!(summary.line(&Calls::new(moment()), minute), None);
         assert_eq!(lock(&summary.rules).len(), 2);

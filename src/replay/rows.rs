@@ -27,9 +27,9 @@ const SAMPLE: usize = 100;
 
 /// Reads columns of an access log, in the order of time.
 ///
-/// It reads the formats that [`Replay`](super::Replay) reads, and names columns alike. `ip`,
-/// `method`, `path`, `host` and `status` stand for the usual names of these; method and path also
-/// for those in a column `request`, as in the common format.
+/// The formats and the names of columns are those of [`Replay`](super::Replay). `ip`, `method`,
+/// `path`, `host` and `status` also find columns by other usual names; method and path are also
+/// read from a column `request`, as in the common format.
 ///
 /// # Example
 ///

@@ -1,4 +1,4 @@
-//! Reads the times of a log, in microseconds since the epoch, and how far they are apart.
+//! Reads the times of a log, in microseconds since the epoch, and finds their resolution.
 
 use std::time::Duration;
 

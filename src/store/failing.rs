@@ -1,4 +1,4 @@
-//! A store that always fails, behind the guards of a server: for tests of what happens then.
+//! A store that always fails, behind the guards of a server, for tests of outages.
 
 use std::{sync::Arc, time::Duration};
 

@@ -300,13 +300,15 @@ pub(crate) fn begin(
 ///
 /// It runs before the change is known to its cause, and so neither waits nor comes back.
 pub(crate) trait Listener: Send + Sync {
-    /// Its limit or its state is another: what was known of it is no longer true.
+    /// Learns that the limit or the state of a limiter was changed: forgets what it knew of it.
     fn changed(&self, _name: &Name) {}
 
-    /// Permits of it may be free that were not, or later than a waiter expects.
+    /// Learns that permits of a limiter may have become free, or become free later than a waiter
+    /// expects.
     ///
-    /// `undone` permits come back from a list of several calls, one of which was refused. Other
-    /// such lists sleep on: they would wake each other without end, to take and to give back.
+    /// `undone` permits come back from a list of several calls, because one of these was refused.
+    /// Waiters with such lists are not woken: they would wake each other without end, to take and
+    /// to give back.
     fn room(&self, _name: &Name, _undone: bool) {}
 }
 
@@ -488,7 +490,7 @@ impl Future for Deciding {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            // Polled again after it was ready: pending for ever, as no caller may rely on more.
+            // Polled again after it was ready: never ready again, which a future may do.
             Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
             Self::Pending(future) => future.as_mut().poll(cx),
         }

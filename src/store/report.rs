@@ -1,4 +1,4 @@
-//! Reports decisions of a store to the observers of the caller, and to its span.
+//! Reports each decision of a store to the observers of its caller, and to the caller's span.
 
 use std::{
     slice,

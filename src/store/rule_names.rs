@@ -1,5 +1,5 @@
-//! Refuses a rule whose name another rule in use has, so that they do not count in one place by
-//! different limits.
+//! Refuses a rule if a different rule in use has the same name: both would count in the same
+//! limiters, by different limits.
 
 use std::{
     collections::HashMap,

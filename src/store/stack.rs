@@ -1,7 +1,7 @@
-//! Guards and stores put together, in the one order.
+//! Puts guards and stores together, in one fixed order.
 //!
-//! A [`Remote`] has all guards: every decision, verb and settlement walks them in its functions,
-//! from the outside in. A store in memory has the exit, the queue and itself.
+//! A [`Remote`] has all guards: every decision, verb and settlement passes them in its functions,
+//! from the outside in. A store in memory has only the exit and the queue of waiters.
 
 #[cfg(feature = "_guards")]
 use std::sync::Weak;

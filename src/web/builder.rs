@@ -1,4 +1,4 @@
-//! How a layer is made: [`RateLimitLayerBuilder`].
+//! The builder of a layer: [`RateLimitLayerBuilder`].
 
 use std::{
     sync::{Arc, Mutex},

@@ -59,7 +59,7 @@ fn label(answer: &Answer) -> i64 {
 }
 
 proptest! {
-    // The law of the calendar, whatever the clock does, and whichever zone a caller has.
+    // The law of the calendar, for any clock and any zone of a caller.
     #[test]
     fn no_label_has_more_than_the_limit_and_none_refuses_while_it_has_room(
         steps in proptest::collection::vec((-72i64..72, 1u32..4, 0usize..3), 1..80),

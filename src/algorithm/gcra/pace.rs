@@ -1,4 +1,4 @@
-//! How fast a limit gives permits back, one after the other: [`Pace`].
+//! The emission interval of a GCRA limit, and that of all its permits: [`Pace`].
 
 use crate::limit::emission;
 

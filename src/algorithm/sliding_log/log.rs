@@ -1,4 +1,4 @@
-//! The entries of a log: [`Log`].
+//! The entries of a sliding log, in the order of their scores: [`Log`].
 
 use std::collections::VecDeque;
 

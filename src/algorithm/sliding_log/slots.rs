@@ -1,5 +1,5 @@
-//! A log whose grants are merged in buckets, one for each slot of the interval: what
-//! `lua/slots/entries.lua` does, in Rust.
+//! A sliding log that merges all grants of a slot in one entry, a bucket, as
+//! `lua/slots/entries.lua` does in Redis.
 
 use super::{Entry, PAGE, SlidingLog};
 use crate::{algorithm::limiter::CallContext, limit::Slots, receipt::PermitId};

@@ -1,4 +1,4 @@
-//! A day of requests that is made up, the same one each time.
+//! The access log of `replay --demo`: a made-up day, the same in each run.
 
 use std::io::Write;
 

@@ -13,7 +13,7 @@ use crate::{
     Stop,
     out::{Field, Format, label, object, say, words},
     redis::{Connection, Which},
-    replay::time,
+    values::time,
 };
 
 #[derive(clap::Subcommand)]
@@ -45,9 +45,9 @@ pub(crate) enum Command {
         /// The limit, as in `60/1m`
         #[arg(long, value_name = "RATE")]
         rate: Limit,
-        /// Begin anew: all permits are free
+        /// Make all permits free
         ///
-        /// Of a limit per client those of `--client`.
+        /// Of a limit per client, those of `--client`.
         #[arg(long)]
         reset: bool,
     },
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     ///
     /// Exits with 1 if something does.
     Diagnose(One),
-    /// Count the permits left of a limiter anew, by its log.
+    /// Count the permits left of a limiter again, from its log.
     Repair(Change),
     /// Check that a server can keep limits.
     ///
@@ -219,8 +219,8 @@ impl Change {
         let limit = like(rate, before)?;
         let was = before.map(|limit| limit.to_string());
         let from = was.as_deref().unwrap_or("no limit");
-        let anew = if reset { ", and begin anew" } else { "" };
-        self.confirm(&format!("set {name:?} from {from} to {limit}{anew}"))?;
+        let freed = if reset { ", and free all permits" } else { "" };
+        self.confirm(&format!("set {name:?} from {from} to {limit}{freed}"))?;
         match reset {
             true => limiter.set_rate(limit).await?,
             false => limiter.set_or_update_rate(limit).await?,

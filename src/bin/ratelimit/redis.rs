@@ -1,4 +1,4 @@
-//! The connection to Redis, and the limiter that a command is about.
+//! Connects to Redis, and finds the limiter that a command names.
 
 use std::{fs, path::PathBuf};
 

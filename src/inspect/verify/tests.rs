@@ -1,4 +1,4 @@
-//! What the check tries and compiles, held against the scripts.
+//! Tests that the check tries every command and compiles every text of the scripts.
 
 use std::{
     collections::BTreeSet,

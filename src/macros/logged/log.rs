@@ -1,4 +1,4 @@
-//! Captures the log of a thread.
+//! Captures the formatted log of one thread.
 
 #![allow(
     dead_code,

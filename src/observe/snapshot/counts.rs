@@ -1,4 +1,4 @@
-//! What became of requests, by result and by what decided: [`Counts`], and [`RuleCounts`] for one
+//! Counts requests by their result and by what decided: [`Counts`], and [`RuleCounts`] for one
 //! rule.
 
 use std::{

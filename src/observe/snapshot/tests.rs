@@ -1,4 +1,4 @@
-//! The numbers of the page beside a ledger, and its bounds.
+//! Tests the numbers of the page against a ledger, and its bounds.
 
 use std::{collections::HashMap, time::Duration};
 

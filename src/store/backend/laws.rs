@@ -1,4 +1,4 @@
-//! The laws of a store as a test: random histories, beside the plainest count there is.
+//! The laws of a store as a test: compares random histories with the simplest count.
 //!
 //! Never more than the limit in any interval, and never less where there is room; the announced
 //! wait is the first instant at which there is; a refusal takes nothing; several limits are charged
@@ -204,8 +204,8 @@ impl History {
             Some(more) => book.charges.push((now, more)),
             None => book.charges[charge].1 = keep,
         }
-        // It is carried out in the background. What cannot be seen may come at any time, and so is
-        // left out, unless there is nothing to see for ever.
+        // The store carries a settlement out in the background, at any time. One whose effect
+        // cannot be observed is left out here, unless it can never have any.
         let gives_back = keep < receipt.permits().into();
         if book.free(now) == free && !(is_over && gives_back) {
             book.charges = before;

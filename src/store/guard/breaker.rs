@@ -1,22 +1,22 @@
-//! Keeps decisions away from a server that does not answer: while its breaker is open, none calls
-//! it, and none waits for it.
+//! Keeps decisions away from a server that does not answer. While its breaker is open, no call is
+//! sent to the server, and no request waits for it.
 //!
-//! It is for a server that can be reached and is slow, hangs, or is busy with other things. One
-//! that cannot be reached has the pauses of the connection, in which commands fail at once; the
-//! breaker learns nothing from those. An answer in time is an answer, whatever it says.
+//! The breaker is for a server that can be reached but is slow, hangs, or is busy with other
+//! things. If the server cannot be reached, the connection pauses, and commands fail at once; the
+//! breaker does not count those. Any answer in time counts as a success, even an error.
 //!
 //! [`Breakers::refuses`] is asked before there is a future. [`Breakers::enter`] is asked once for
 //! each call and node, right before the call is sent. `n` failures among the last `2n` calls open a
 //! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
-//! A call that all its callers have left counts as a failure if they left at their deadline, and if
-//! the server was silent: see [`NodeTraffic`]. Callers that hang up early prove nothing: otherwise
-//! any client could open the breaker by sending requests and leaving. A server that answers others
-//! in the meantime is overloaded by a burst, and an open breaker would lift the limits of all
-//! callers for the burst of one. The breaker also learns nothing from an answer that is too late
-//! but still waited for.
+//! A call that all its callers have left counts as a failure only if they left at their deadline
+//! and the server was silent: see [`NodeTraffic`]. Callers that hang up early do not count:
+//! otherwise any client could open the breaker by sending requests and leaving. A server that
+//! answers others in the meantime is overloaded by a burst; an open breaker would lift the limits
+//! of all callers because of the burst of one. An answer that comes too late, while a caller still
+//! waits, does not count either.
 //!
-//! A probe goes alone, so the time that it takes is the server's.
+//! A probe is sent alone, so its time is the server's own.
 
 mod traffic;
 
@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::traffic::{NodeTraffic, WatchedConnection};
+pub(crate) use self::traffic::{HasUnread, NodeTraffic};
 use crate::{
     clock::Clock,
     demand::{Acquire, LimiterCharge},
@@ -72,8 +72,8 @@ pub(crate) struct Breakers {
     failures: u32,
     /// A call that takes as long is too late for its callers.
     slow: Duration,
-    /// Finds the node of a name, and records what comes from there.
-    traffic: Arc<NodeTraffic>,
+    /// Finds the node of a name, and records what comes from there, also where there is no breaker.
+    pub(crate) traffic: Arc<NodeTraffic>,
     clock: Arc<dyn Clock>,
     jitter: RandomState,
     /// Made once, as it is returned often.
@@ -167,25 +167,14 @@ impl Breakers {
         }
     }
 
-    /// Returns what is recorded of the nodes' replies, also where there is no breaker.
-    pub(crate) fn traffic(&self) -> &Arc<NodeTraffic> {
-        &self.traffic
-    }
-
     /// Returns the error of a decision that needs a node whose breaker is open. To be asked before
     /// there is a future.
     ///
     /// Returns none for the caller whose call would be the probe.
-    #[inline]
     pub(crate) fn refuses(&self, acquire: &Acquire) -> Option<Error> {
         if !self.has_failures() {
             return None;
         }
-        self.look_up(acquire)
-    }
-
-    #[cold]
-    fn look_up(&self, acquire: &Acquire) -> Option<Error> {
         let now = self.clock.now();
         let state = self.state();
         let refuses = |charge: &LimiterCharge| {
@@ -240,47 +229,6 @@ impl Breakers {
             (node.state(now), lasts, node.row.count_ones())
         };
         self.state().nodes.iter().map(looks).collect()
-    }
-
-    /// Records the end of a call that began while the breaker was closed.
-    fn record(&self, index: usize, began: Duration, failed: bool) {
-        if !failed && !self.has_failures() {
-            return;
-        }
-        self.change(index, |node, now| {
-            // What began before it opened says nothing after it has closed.
-            if node.open.is_some() || began < node.since {
-                return;
-            }
-            let among = u64::MAX >> (64 - 2 * self.failures);
-            node.row = (node.row << 1 | u64::from(failed)) & among;
-            if node.row.count_ones() >= self.failures {
-                node.open = Some(Open::pausing(0, now, self.spread()));
-            }
-        });
-    }
-
-    /// Records the end of a probe.
-    fn probed(&self, index: usize, began: Duration, probe: Open, signal: Signal) {
-        self.change(index, |node, now| {
-            let Some(open) = node.open.filter(|_| began >= node.since) else {
-                return;
-            };
-            node.open = match signal {
-                // Also if there is another probe by now: this is an answer since the last pause.
-                Signal::Answered if open.pauses == probe.pauses => None,
-                Signal::Failed if open == probe => {
-                    Some(Open::pausing(open.pauses, now, self.spread()))
-                }
-                // Nothing was learnt: the next probe may go at once.
-                Signal::Nothing if open == probe => Some(Open {
-                    until: now,
-                    is_probed: false,
-                    ..open
-                }),
-                _ => return,
-            };
-        });
     }
 
     /// Changes the state of a node, and logs if that opens or closes it.
@@ -398,8 +346,12 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Reports the end of the call. An answer that took longer than callers wait is none.
+    /// Reports the end of the call. An answer that took longer than callers wait is none, but shows
+    /// that the server is not silent.
     pub(crate) fn ends(mut self, signal: Signal) {
+        if signal == Signal::Answered {
+            self.breakers.traffic.replied(self.index);
+        }
         let late = signal == Signal::Answered && self.took() >= self.breakers.slow;
         self.report(match self.probe {
             _ if !late => signal,
@@ -437,14 +389,47 @@ impl Pass<'_> {
 
     fn report(&mut self, signal: Signal) {
         self.has_ended = true;
-        match (self.probe, signal) {
-            (Some(probe), _) => self.breakers.probed(self.index, self.began, probe, signal),
-            (None, Signal::Nothing) => {}
-            (None, _) => {
-                let failed = signal == Signal::Failed;
-                self.breakers.record(self.index, self.began, failed);
-            }
+        let (breakers, failed) = (self.breakers, signal == Signal::Failed);
+        if let Some(probe) = self.probe {
+            return self.probed(probe, signal);
         }
+        if signal == Signal::Nothing || !failed && !breakers.has_failures() {
+            return;
+        }
+        breakers.change(self.index, |node, now| {
+            // What began before it opened says nothing after it has closed.
+            if node.open.is_some() || self.began < node.since {
+                return;
+            }
+            let among = u64::MAX >> (64 - 2 * breakers.failures);
+            node.row = (node.row << 1 | u64::from(failed)) & among;
+            if node.row.count_ones() >= breakers.failures {
+                node.open = Some(Open::pausing(0, now, breakers.spread()));
+            }
+        });
+    }
+
+    /// Reports the end of a probe.
+    fn probed(&self, probe: Open, signal: Signal) {
+        self.breakers.change(self.index, |node, now| {
+            let Some(open) = node.open.filter(|_| self.began >= node.since) else {
+                return;
+            };
+            node.open = match signal {
+                // Also if there is another probe by now: this is an answer since the last pause.
+                Signal::Answered if open.pauses == probe.pauses => None,
+                Signal::Failed if open == probe => {
+                    Some(Open::pausing(open.pauses, now, self.breakers.spread()))
+                }
+                // Nothing was learnt: the next probe may go at once.
+                Signal::Nothing if open == probe => Some(Open {
+                    until: now,
+                    is_probed: false,
+                    ..open
+                }),
+                _ => return,
+            };
+        });
     }
 }
 

@@ -1,4 +1,4 @@
-//! Gives up after a time, so that a slow store costs a request no more than its owner allows.
+//! Ends a decision at the deadline, so that a slow store delays a request by no more than that.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ impl Deadline {
         let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
             return call().await;
         };
-        let asked = self.traffic.now();
+        let asked = self.traffic.clock.now();
         let longest = self.longest.saturating_add(wait);
         // Pinned here, as it is large, and would be moved twice.
         match tokio::time::timeout(longest, pin!(call())).await {

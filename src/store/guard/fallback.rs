@@ -1,4 +1,4 @@
-//! Answers by the user's choice when the store cannot decide.
+//! Decides by the failure policy of the rules when the store cannot.
 
 use std::{
     sync::{

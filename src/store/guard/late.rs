@@ -1,4 +1,4 @@
-//! Why a call has no answer in time.
+//! The reasons for which a call has no answer in time.
 
 use std::{error, fmt};
 

@@ -1,15 +1,18 @@
 //! Leases: permits fetched ahead, which this process grants without asking the store.
 //!
-//! A lease is one entry in the store, of several permits, and scored at its end: each permit is
-//! used before its score, so no window has more than the rate. It is asked for by the call that
-//! serves callers who found none, as one more caller behind them; so nothing is asked that would
-//! not be asked anyway. What no grant used is given back by receipt when the lease is dropped: at
-//! its end, when its limiter is changed by this store, or with the store. If the process dies it
-//! expires with its score.
+//! A lease is one entry of several permits in the store's log. The score of the entry is the end of
+//! the lease: each permit is used before that, so no window has more than the rate.
 //!
-//! It stands within the queue, where it sees the callers that are asked for together, and whether
-//! a caller waits. Waiters go before those still to come: while there are some, nothing is taken
-//! ahead, and a lease ends when a waiter is refused.
+//! A lease costs no call of its own. When callers find no lease, the call that decides for them
+//! also takes the next lease, as if one more caller stood behind them.
+//!
+//! A lease ends at its time, when this store changes its limiter, or when the store is dropped. The
+//! permits that no grant has are then given back by receipt. If the process dies, the entry expires
+//! by its score.
+//!
+//! This guard stands between the queue and the store. So it sees all callers of a call, and whether
+//! a caller waits for permits. Waiters take precedence over later callers: while there are waiters,
+//! no permits are fetched ahead, and a lease ends when a waiter is refused.
 
 mod balance;
 mod estimate;
@@ -39,23 +42,24 @@ use crate::{
     sync::OnDrop,
 };
 
-/// The calls to a store, by which permits are fetched ahead.
+/// Sends calls to a store, and fetches permits ahead with them.
 ///
-/// It stands between the queue and the store, as a type: tasks of the queue send calls through it.
+/// It is a type between the queue and the store because tasks of the queue send calls through it.
 pub(crate) struct Leasing<S: Calls> {
     pub(crate) inner: Arc<S>,
     pub(crate) table: LeaseTable,
     /// Settles with `inner`.
     settle: Settle,
-    /// The clock to wait by.
+    /// The clock that timers use.
     clock: Arc<dyn Clock>,
     queues: Arc<Queues>,
     recent: Arc<Recent>,
 }
 
 impl<S: Calls> Leasing<S> {
-    /// `own_clock` is that of the logs, if it is this process's; `clock` is the one to wait by.
-    /// `queues` are those around it. What a lease takes and gives back is recorded in `recent`.
+    /// `own_clock` is the clock of the logs, if that is a clock of this process; `clock` is the one
+    /// that timers use. `queues` are those around this guard. What leases take and give back is
+    /// recorded in `recent`.
     pub(crate) fn new(
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
@@ -65,7 +69,7 @@ impl<S: Calls> Leasing<S> {
     ) -> Self {
         let (store, settled) = (Arc::clone(&inner), Arc::clone(&recent));
         Self {
-            table: LeaseTable::new(StoreClock::new(own_clock)),
+            table: LeaseTable::new(StoreClock { own: own_clock }),
             settle: Arc::new(move |receipt, keep| {
                 settled.settle(&receipt, keep);
                 store.settle(receipt, keep);
@@ -77,14 +81,16 @@ impl<S: Calls> Leasing<S> {
         }
     }
 
-    /// Gives back what is in hand before a verb is carried out; what is taken meanwhile, after it.
-    /// Returns whether the verb changes anything.
+    /// Ends the leases of the limiters that a verb changes, before it is carried out. Leases that
+    /// are taken meanwhile end when the listeners learn of the change. Returns whether the verb
+    /// changes anything.
     pub(crate) fn begins(&self, name: &Name, op: &Op) -> bool {
         op.changes(name).for_each(|name| self.table.changed(name));
         !op.only_reads()
     }
 
-    /// Asks for callers, and for what is taken ahead behind them.
+    /// Sends a call for the callers of `run`, with the permits that `plan` fetches ahead behind
+    /// them.
     async fn ask(&self, run: &[Acquire], plan: &LeasePlan) -> Result<List<Decision>, Error> {
         let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
             let decisions = self.inner.acquire_run(run).await?;
@@ -100,7 +106,7 @@ impl<S: Calls> Leasing<S> {
         all.push(ahead);
         let sent = self.table.clock.now();
         let decisions = self.inner.acquire_run(&all).await;
-        // What a call may have taken that failed, the store has given back.
+        // If the call failed, the store has given back what it may have taken.
         unanswered.disarm();
         let mut decisions = decisions?;
         let leased = (decisions.len() == all.len()).then(|| decisions.pop());
@@ -115,7 +121,7 @@ impl<S: Calls> Leasing<S> {
                 let received = self.table.clock.elapsed(&sent);
                 let lasts = plan.lead.min(longest(state.interval));
                 let left = lasts.saturating_sub(received);
-                // Before the lease can end, which takes out what no grant has.
+                // Before the lease can end: that subtracts what no grant has.
                 self.recent.record(receipt.name(), state, plan.ahead, left);
                 let receipt = receipt.granted(state.interval);
                 let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
@@ -127,12 +133,12 @@ impl<S: Calls> Leasing<S> {
                     received,
                     state: state.clone(),
                 };
-                // What one of them lacked is not for those still to come.
+                // Permits that one of these callers lacked are not kept for later callers.
                 let lacking =
                     decisions.iter().any(is_over_limit) || self.queues.is_waited_for(first);
                 let put = Arc::downgrade(&lease.balance);
                 if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
-                    // Its task may have come before it.
+                    // The expiry task may have run before the lease was put.
                     if self.table.clock.elapsed(&sent) >= lasts {
                         plan.entry.end(&put);
                     }
@@ -145,7 +151,8 @@ impl<S: Calls> Leasing<S> {
         Ok(decisions)
     }
 
-    /// Returns the task that ends a lease when `left` is over.
+    /// Spawns and returns the task that ends a lease after `left`; `None` without a runtime or
+    /// timer.
     fn expiry(
         &self,
         plan: &LeasePlan,
@@ -169,7 +176,7 @@ impl<S: Calls> Leasing<S> {
     }
 }
 
-/// Learns from the answers of a call.
+/// Updates the estimate of demand by the answers of a call.
 fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
     if let Some(state) = decisions
         .iter()
@@ -183,9 +190,9 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
     }
 }
 
-/// Returns the caller that takes ahead: like another one, except for its permits, its id and its
-/// score. That one is of a rule that leases, so it has no further charges, and learns how much is
-/// left, by which the next lease goes.
+/// Returns the additional caller that takes the lease: a copy of `like` with other permits, another
+/// id and another score. The rule of `like` leases, so it has one charge, and its answer has the
+/// permits left, which bound the next lease.
 fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
     Acquire {
         first: LimiterCharge {
@@ -225,7 +232,7 @@ impl<S: Calls> Listener for Weak<Leasing<S>> {
 impl<S: Calls> Calls for Leasing<S> {
     /// # Cancel safety
     ///
-    /// As the store's within; what is taken ahead meanwhile is given back.
+    /// As that of the inner store; permits that are fetched ahead meanwhile are given back.
     async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some((first, lead)) = run
             .first()
@@ -233,8 +240,8 @@ impl<S: Calls> Calls for Leasing<S> {
         else {
             return self.inner.acquire_run(run).await;
         };
-        // A lease came while they were in the queue. Those that it does not serve are asked for
-        // next.
+        // A lease may have come while they were in the queue. Callers that it does not serve are
+        // not tried, and are in the next call.
         let served = run.iter().map_while(|acquire| self.table.take(acquire));
         let served: List<_> = served.map(Decision::Allow).collect();
         if !served.is_empty() {
@@ -253,7 +260,7 @@ impl<S: Calls> Calls for Leasing<S> {
     fn settle(&self, receipt: Receipt, keep: u32) {
         match (&receipt.taken_from, receipt.permits.checked_sub(keep)) {
             (TakenFrom::Lease(lease), Some(unused)) => lease.give_back(unused),
-            // More than it took is an entry of its own.
+            // A charge above what it took is an entry of its own.
             _ => self.inner.settle(receipt, keep),
         }
     }

@@ -2,25 +2,25 @@
 //! function; here is the reason for each place.
 //!
 //! - The failure policy is outermost, in `fallback`: it sees every error, also that of the
-//!   deadline, and it learns from every grant what this process may decide by in an outage.
-//! - The deadline bounds what a request can lose, so it lies around everything that waits. The
+//!   deadline, and it records every grant, by which this process decides in an outage.
+//! - The deadline bounds the delay of a request, so it lies around everything that waits. The
 //!   time that a caller is ready to wait for permits comes on top.
-//! - The deny cache is asked before the lease. It hides no permits in hand: a lease comes with a
-//!   grant, and a grant drops the refusals of its limiter.
-//! - The queue has one call of a limiter in flight for many callers, and bounds the calls in flight
-//!   to a node. A caller that reaches its deadline leaves, and the call ends with the last of them,
-//!   or by the connection's timeouts. Calls beyond the bound are overload: answered by policy, and
-//!   no failure of the server.
-//! - The lease sees in the queue who is asked for together, so that it costs no call of its own,
-//!   and whether a caller waits, which goes before those still to come.
-//! - The breaker's first half is asked before there is a future: while a server is left alone,
-//!   nothing waits for it. Its second half is in the store, around each call: only there the node
-//!   is known.
+//! - The deny cache comes before the lease. It hides no leased permits: a lease comes with a grant,
+//!   and a grant drops the refusals of its limiter.
+//! - The queue sends one call of a limiter at a time for many callers, and bounds the calls in
+//!   flight to a node. A caller leaves at its deadline; the call ends when the last of them has
+//!   left, or by the connection's timeouts. Calls beyond the bound are overload: they are answered
+//!   by policy, and are no failure of the server.
+//! - The lease is inside the queue. There it can join a call that is made anyway, and it sees
+//!   whether a caller waits, which takes precedence over later callers.
+//! - The breaker has two halves. The first is asked before there is a future, so that nothing waits
+//!   for a server whose breaker is open. The second is in the store, around each call, because only
+//!   there the node is known.
 //!
 //! They belong to the store, so that every layer and limiter on it shares them.
 //!
-//! A grant drops a refusal from the deny cache, also one of the same shared call, which may be the
-//! later of the two. That costs a spent limiter one call more, in which all are refused.
+//! A grant drops a refusal from the deny cache, even a later one of the same shared call. That
+//! costs an exhausted limiter one call more, which refuses all its callers.
 
 #[cfg(feature = "_guards")]
 pub(crate) mod breaker;

@@ -1,4 +1,4 @@
-//! The answer by a failure policy, and the few cases in which there is none.
+//! Answers an error by the failure policy of a request, and knows the errors to which none applies.
 
 use crate::{
     decision::{Decision, Grant, Refusal},
@@ -9,11 +9,12 @@ use crate::{
     macros::warning,
 };
 
-/// Turns an error into the answer that the caller chose, if it chose one.
+/// Answers an error by the failure policy of the request, if it has one.
 ///
-/// Three errors refuse whatever was chosen: the limit was never set, the algorithm cannot count by
-/// it, and the store has no room for another limiter. To let requests pass would open the gate for
-/// as long as a configuration is wrong, or to a caller that fills the store. Shadow rules let pass.
+/// Three errors refuse the request under any policy: the limit was never set, the algorithm cannot
+/// count by it, and the store has no room for another limiter. Otherwise there would be no limit
+/// while a configuration is wrong, or for a caller that fills the store. Shadow rules let requests
+/// pass.
 #[inline]
 pub(crate) fn answer_error(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
     match acquire.on_failure {

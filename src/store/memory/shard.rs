@@ -1,9 +1,10 @@
-//! A part of the limiters in this process, with its own lock and its own bound.
+//! A shard of a store in memory: a part of its limiters, with its own lock and its own bound.
 
 use std::{
     borrow::Borrow,
     collections::{BTreeSet, HashMap},
     hash::{Hash, Hasher},
+    mem,
     sync::Arc,
 };
 
@@ -22,31 +23,32 @@ use crate::{
     receipt::PermitId,
 };
 
-/// A shard looks for idle limiters on behalf of one newcomer if it has no more limiters than this.
+/// A shard of at most this many limiters looks for idle ones for each newcomer.
 const SMALL: usize = 128;
-/// The tick that does not come.
+/// A tick that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
 pub(super) struct Shard {
-    /// By the text of their names alone: as in Redis, another algorithm is not another limiter.
+    /// By the text of their names alone: as in Redis, one name is one limiter, whatever its
+    /// algorithm.
     limiters: HashMap<Named, StoredLimiter, BuildSpread>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
     ends: BTreeSet<(i64, Text)>,
-    /// How many there may be.
+    /// The maximum number of limiters, and of records.
     most: usize,
-    /// How many are lent, and keep their places.
+    /// The number of limiters that are lent. They keep their places.
     lent: usize,
-    /// How many newcomers have found no room since idle limiters were last looked for.
+    /// The number of newcomers that found no room since the shard last looked for idle limiters.
     turned_away: usize,
     /// The tick before which no limiter becomes idle, unless permits are given back.
     next_idle: i64,
-    /// Each limiter of the store holds it, which counts them.
+    /// Counts the limiters of the store by its references: each limiter holds one.
     counter: Arc<()>,
 }
 
-/// A limiter that is found by the text of its name, which is not stored once more for that.
+/// The key of a limiter in the map: compares as the text of its name, without a copy of that text.
 struct Named(Arc<Limiter>);
 
 impl Borrow<Text> for Named {
@@ -70,8 +72,9 @@ impl Hash for Named {
 }
 
 pub(super) struct StoredLimiter {
-    /// The shared limiter that grants hold: one for all callers that use the same name.
-    named: Arc<Limiter>,
+    /// The shared limiter that grants hold: one for all callers that use the same name. The state is
+    /// of its algorithm.
+    pub(super) named: Arc<Limiter>,
     pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
@@ -91,26 +94,38 @@ impl StoredLimiter {
         }
     }
 
-    /// Returns the limiter of a charge as a shared value, which is this one.
-    pub(super) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
+    /// Counts as this caller's limiter says from now on.
+    ///
+    /// Permits that another algorithm counted stay in use, as in Redis, where logs and windows read
+    /// the same keys: by the first call of a sliding log as if granted now, in a window until one
+    /// interval from now. GCRA, which keeps another number there, and the calendar, which has a key
+    /// of its own, take over nothing, and leave nothing.
+    #[inline]
+    pub(super) fn count_by(&mut self, target: &Target, now: Now) {
         if !self.named.counts_like(target) {
+            let algorithm = target.name.algorithm();
+            if algorithm != self.named.name.algorithm() {
+                let before = mem::replace(&mut self.limiter, algorithm::new(algorithm));
+                self.limiter.limit = before.limit;
+                if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
+                    self.limiter.state.resume(&limit, value, now);
+                }
+            }
             self.named = target.share();
         }
-        Arc::clone(&self.named)
+        self.limiter.state.count_by(target.name.counting());
     }
 
-    /// Gives it another name.
+    /// Gives it another name, by which it is counted as before.
     pub(super) fn rename(&mut self, name: &Name) {
-        let (name, limit) = (name.clone(), self.named.limit);
-        self.named = Arc::new(Limiter { name, limit });
+        let counting = self.named.name.counting();
+        self.named = Arc::new(Limiter {
+            name: name.clone().counted(counting),
+            limit: self.named.limit,
+        });
     }
 
-    /// Returns whether it has not expired.
-    pub(super) fn is_there(&self, now: Now) -> bool {
-        self.expires_at > now.tick
-    }
-
-    /// Returns the tick from which on forgetting it makes no difference.
+    /// Returns the tick from which the limiter can be dropped without any effect on decisions.
     fn idle_at(&self) -> i64 {
         let full_at = match self.lasting {
             true => NEVER,
@@ -126,10 +141,10 @@ impl StoredLimiter {
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        algorithm::count_by(&mut self.limiter, &limiter.name, now);
+        self.count_by(limiter, now);
         let mut charge = LimiterCharge {
             id,
-            // A shadow is answered with what is left.
+            // For a shadow charge, the answer contains the permits left.
             shadow: true,
             ..LimiterCharge::new(limiter.clone(), Labels::unnamed(""), permits)
         };
@@ -177,11 +192,11 @@ impl Shard {
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
         let kept = self.limiters.get_mut(name.text());
-        kept.filter(|kept| kept.is_there(now))
+        kept.filter(|kept| kept.expires_at > now.tick)
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
-    /// room. With `can_estimate` its limiter can be counted by an estimate meanwhile.
+    /// room. `can_estimate` says whether an estimate can count the limiter in that case.
     pub(super) fn add(
         &mut self,
         limiter: &Target,
@@ -206,12 +221,12 @@ impl Shard {
         self.limiters.remove(name.text())
     }
 
-    /// Takes the record of a name, to be put back.
+    /// Takes the record of a name out; the caller puts it back.
     pub(super) fn take_record(&mut self, name: &Name) -> Record {
         self.lend_record(name).unwrap_or_default().0
     }
 
-    /// Takes the record of a name, with the tick at which it is forgotten.
+    /// Takes the record of a name out, with the tick at which it is forgotten.
     pub(super) fn lend_record(&mut self, name: &Name) -> Option<(Record, i64)> {
         let (text, (record, end)) = self.records.remove_entry(name.text())?;
         self.ends.remove(&(end, text));
@@ -228,15 +243,15 @@ impl Shard {
         }
     }
 
-    /// Removes a limiter that there is, and its record.
+    /// Removes a limiter and its record. Returns whether the limiter existed.
     pub(super) fn delete(&mut self, name: &Name) -> bool {
         self.lend_record(name);
         self.remove(name).is_some()
     }
 
-    /// Keeps the record of a name for as long as it counts, by terms that count refusals for so
-    /// many ticks. There are as many as limiters: where there is no room, none is added.
-    /// Returns whether it is kept.
+    /// Stores the record of a name for as long as it counts, where a refusal counts for `within`
+    /// ticks. Returns whether it is stored: a record that no longer counts is not, and neither is
+    /// one beyond the maximum.
     pub(super) fn put_record(
         &mut self,
         name: &Name,
@@ -284,11 +299,11 @@ impl Shard {
         self.put(kept);
     }
 
-    /// Returns whether there is room for one more limiter, and makes it if others are idle.
+    /// Returns whether there is room for one more limiter. May drop idle limiters to make room.
     ///
-    /// To look at all limiters of a large shard takes long, so several newcomers that an
-    /// estimate can count share it. For another one it is done as soon as a limiter may have become
-    /// idle.
+    /// Looking for idle limiters takes long in a large shard, as it visits all of them. A newcomer
+    /// that an estimate can count does not need that, so a full shard looks once for many such
+    /// newcomers. For any other newcomer it looks as soon as a limiter may have become idle.
     fn has_room(&mut self, can_estimate: bool, now: Now) -> bool {
         if self.len() + self.lent < self.most {
             return true;

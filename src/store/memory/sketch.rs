@@ -1,18 +1,19 @@
-//! Estimates what many names took in one interval, in bounded memory; never too low.
+//! Estimates the permits that each of many names took in one interval, in bounded memory and never
+//! too low.
 //!
-//! A name without a limiter of its own is counted in four rows of cells, in one cell of each row,
-//! which it shares with other names. It took at most the lowest of its four cells (a count-min
-//! sketch). So a name never gets more than its limit, and gets less only if others have filled all
-//! four of its cells.
+//! This is a count-min sketch. A name without a limiter of its own counts in four cells, one in
+//! each of four rows, and shares them with other names. It took at most as many permits as the
+//! lowest of its cells. So a name never gets more than its limit, and gets less only if others have
+//! filled all four of its cells.
 //!
-//! Permits must leave after an interval. Time is cut into parts of an eighth of the interval, and a
-//! cell counts each part by itself, with nine parts, because an interval touches nine parts when it
-//! cuts two. The estimate is the sum, over the parts, of the lowest of the four cells *in that
-//! part*, and a grant raises, in its part, only the cells below the new lowest one. Both would
-//! count too little if done on sums over the parts: the cell with the lowest sum may be lowest
-//! because a part that others had filled has left it.
+//! Permits must expire after an interval. So time is divided into parts of an eighth of the
+//! interval, and a cell has a count for each of nine parts: an interval that does not begin with a
+//! part touches nine. The estimate is the sum, over the parts, of the lowest of the four cells *in
+//! that part*. A grant raises that lowest value of its part, and the other three cells only as far
+//! as that. Comparing the cells by their sums instead would count too little: a sum may be the
+//! lowest only because a part that others had filled has expired.
 //!
-//! Instants and the interval are in one unit, whichever that is.
+//! Instants and the interval must be in the same unit; any will do.
 
 use std::{
     array,

@@ -1,9 +1,9 @@
-//! Untracked names: those for which a full store has no place, decided by an estimate of what they
-//! took.
+//! Decides for names that have no place in a full store (untracked names), by an estimate of the
+//! permits that they took.
 //!
-//! `sketch.rs` counts them, with one sketch for each interval of their limits. Every algorithm
-//! counts them like a sliding log. Whether a name is untracked, and what it took, changes only
-//! while the lock of its shard is held; the lock of the sketches is always taken last.
+//! `sketch.rs` counts them, with one sketch for each interval of their limits. They count like a
+//! sliding log, whatever their algorithm. Whether a name is untracked, and what it took, changes
+//! only while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
     Mutex, MutexGuard,

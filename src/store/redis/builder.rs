@@ -200,12 +200,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the certificates of TLS: the authorities that must have issued Redis' own, and what
-    /// this process shows, if Redis requires that (mutual TLS). All of them as PEM.
+    /// Sets the certificates of TLS: the authorities that must have issued Redis' certificate, and
+    /// the certificate that this process presents if Redis requires one (mutual TLS). All are PEM.
     ///
-    /// Without this, the authorities are those that the machine trusts, read anew for each
-    /// connection (`SSL_CERT_FILE` names other ones), and nothing is shown. Redis' certificate must
-    /// have the name or the IP address in the store's address. One that is refused, on either side,
+    /// Without this, the authorities are those that the machine trusts, read for each connection
+    /// (`SSL_CERT_FILE` names other ones), and this process presents no certificate. Redis'
+    /// certificate must have the name or the IP address in the store's address. One that is
+    /// refused, on either side,
     /// is an error of kind [`Tls`](crate::ErrorKind::Tls) and meets the failure policy; a
     /// certificate that is renewed in Redis counts from the next connection on.
     ///
@@ -231,7 +232,6 @@ impl RedisStoreBuilder {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
         self.settings.certificates = Some(certificates);
         self

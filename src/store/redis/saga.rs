@@ -2,11 +2,11 @@
 //! list: a Redis Cluster keeps them in different hash slots, or some of them count by fixed
 //! windows, GCRA or the calendar. (Slots in this file are hash slots.)
 //!
-//! There is one call for each part of the list. Limiters whose keys callers cannot make up, such as
-//! an address's, come first, so that a caller over that limit cannot have invented names looked up;
-//! within both groups the likeliest refusal comes first. Permits already taken are given back by
-//! receipt when a later call refuses or fails. So a charge may stand for as long as the calls last,
-//! and for one interval if this process dies in between.
+//! There is one call for each part of the list. Limiters whose keys callers cannot invent, such as
+//! addresses, come first: so a caller over such a limit causes no calls for names that it invents.
+//! Within both groups the likeliest refusal comes first. Permits already taken are given back by
+//! receipt when a later call refuses or fails. So a charge may last as long as the calls, or one
+//! interval if this process dies in between.
 
 use std::{cmp::Ordering, mem};
 
@@ -31,7 +31,7 @@ impl Server {
             limits: List::new(),
             receipts: List::new(),
         };
-        for part in parts(acquire, self.connection.is_cluster()) {
+        for part in parts(acquire, self.connection.source.is_cluster) {
             let before = taken.receipts.len();
             taken.receipts.extend(part.receipts());
             let decision = self.acquire_part(&part, std::slice::from_ref(&part)).await;

@@ -1,4 +1,4 @@
-//! Redis without guards: each verb is a script or a command.
+//! A Redis server without guards: carries out each operation by a script or a command.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -33,11 +33,11 @@ use crate::{
     },
 };
 
-/// While two versions of a service run side by side, each would overwrite the other's limit with
-/// every request. Each leaves a limit alone for so long after writing it, so that it changes at
-/// most twice a minute.
+/// The time for which this process does not rewrite a limit again. While two versions of a service
+/// run side by side, each would otherwise overwrite the other's limit with every request. So the
+/// limit changes at most twice a minute.
 const REWRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The maximum number of names. One that is forgotten is only rewritten once more.
+/// The maximum number of names remembered for that. A forgotten one may be rewritten early.
 pub(super) const MOST_REWRITTEN: usize = 1024;
 
 /// A server, and the state that this process keeps about it.
@@ -47,9 +47,9 @@ pub(crate) struct Server {
     pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
-    /// The caller's clock; `None` for the server's.
+    /// The clock of this process, if it decides; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
-    /// The names whose stored limit was rewritten here, and when.
+    /// The names whose stored limit this process has rewritten, and when.
     pub(super) rewritten: Cache<Text, Instant>,
     pub(crate) listeners: Listeners,
     pub(super) bans: Arc<Bans>,
@@ -85,8 +85,8 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    /// Decides for all of them in one call, or, where one script does not reach all limiters, for
-    /// the first caller alone.
+    /// Decides for all callers in one call, or for the first alone if one script cannot reach all
+    /// of its limiters.
     async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
@@ -101,7 +101,7 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let (first, is_cluster) = (acquire.first.name(), self.connection.is_cluster());
+        let (first, is_cluster) = (acquire.first.name(), self.connection.source.is_cluster);
         let mut rest = acquire.rest.iter();
         rest.all(|charge| wire::go_together(first, charge.name(), is_cluster))
     }
@@ -139,11 +139,11 @@ impl Server {
             Ok(decisions) => return Ok(decisions),
             Err(failure) => failure,
         };
-        // By the same ids: nothing may be given back before that.
+        // Enforced rules alone are tried again by the same ids, so nothing may be given back first.
         if let Some(enforced) = policy::without_shadows(run, &failure.error)
             && let Some(first) = enforced.first()
         {
-            // What is rare is boxed, so that the futures of others have no room for it.
+            // Boxed because it is rare, so that it does not enlarge the future.
             return Box::pin(self.acquire_part(first, &enforced)).await;
         }
         if failure.unacknowledged {
@@ -157,16 +157,20 @@ impl Server {
         Err(failure.error)
     }
 
-    /// Asks for such callers, and gives nothing back.
+    /// Does what [`acquire_part`](Self::acquire_part) does, except that it gives nothing back.
     async fn ask_for(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Decision>, Failure> {
         first.check()?;
-        let scripts = wire::scripts_for(first);
+        // Those of slots, if one of the limiters has slots.
+        let slotted = first
+            .charges()
+            .find(|charge| charge.name().slots().is_some());
+        let scripts = wire::scripts(slotted.unwrap_or(&first.first).name());
         let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?
         };
         if first.charges().any(|charge| charge.labels.ban.is_some()) {
-            // Boxed, so that the futures of others have no room for it.
+            // Boxed, so that it does not enlarge the future of calls without bans.
             return Box::pin(self.acquire_or_ban(first, run, scripts, ask)).await;
         }
         let (mut knows_time, mut may_have_taken) = (false, false);
@@ -178,7 +182,7 @@ impl Server {
                     may_have_taken = true;
                     break;
                 }
-                // Once: a caller that goes by the server's time and misses it has other zone data.
+                // Only once: windows made for the server's time hold it, unless its clock jumps.
                 Err(Some(_)) if knows_time => return Err(wire::unreadable().into()),
                 Err(now) => (ask.now, knows_time) = (now, true),
             }
@@ -196,7 +200,7 @@ impl Server {
         Ok(self.decisions(run, &answers))
     }
 
-    /// Decides for callers that limits may ban, of limiters that one script reaches.
+    /// Decides for callers of limits with a ban, where one script reaches all limiters.
     async fn acquire_or_ban(
         &self,
         first: &Acquire,
@@ -267,7 +271,7 @@ impl Server {
         Ok(stored)
     }
 
-    /// Returns the charges, each with a flag that has a differing limit rewritten.
+    /// Returns the charges, each with a flag: whether a stored limit that differs is rewritten.
     fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a LimiterCharge, bool)> {
         let charges = acquire.charges();
         charges
@@ -295,7 +299,7 @@ impl Server {
         reply.map_err(wire::failure)
     }
 
-    /// Returns what every call says of its caller.
+    /// Returns the part of a call that does not depend on its limiters.
     fn ask(&self) -> Result<wire::Ask<'_>, Error> {
         Ok(wire::Ask {
             client_id: self.client_id()?,
@@ -307,7 +311,7 @@ impl Server {
     pub(crate) fn client_id(&self) -> Result<&str, Error> {
         if self.client_id.get().is_none() {
             let id = uuid(wire::random_id()?);
-            // The first caller sets the id; none is used before.
+            // If several callers come at once, the first one's id is used by all.
             let _ = self.client_id.set(id.into());
         }
         Ok(self.client_id.get().map_or("", |id| id))

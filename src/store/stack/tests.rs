@@ -1,4 +1,4 @@
-//! The order of guards, and when listeners are called.
+//! Tests the order of guards, and when listeners are called.
 
 use super::*;
 use crate::store::guard::scripted::*;
@@ -51,8 +51,8 @@ fn what_is_known_is_told_at_the_first_door() {
     store.settle(acquire.first.receipt(), 0);
     assert_eq!(read(&log), ["orders: 0 of 1"]);
     store.server.answer(granted(&acquire, Source::Store));
-    let anew = decide(&store, &acquire).unwrap();
-    assert_eq!(anew.source(), Source::Store);
+    let again = decide(&store, &acquire).unwrap();
+    assert_eq!(again.source(), Source::Store);
 }
 
 /// A store that fails at either door is answered by the same policy.
@@ -80,9 +80,9 @@ fn both_doors_meet_the_failure_policy() {
     }
 }
 
-struct Heard(Log, &'static str);
+struct Recorder(Log, &'static str);
 
-impl Listener for Heard {
+impl Listener for Recorder {
     fn changed(&self, name: &Name) {
         write(&self.0, format!("{} changed {}", self.1, name.as_str()));
     }
@@ -108,7 +108,7 @@ fn listeners_are_called_when_a_verb_is_over() {
                 log: Arc::clone(&log),
                 ..Scripted::default()
             };
-            let listeners = ["a", "b"].map(|who| Heard(Arc::clone(&log), who));
+            let listeners = ["a", "b"].map(|who| Recorder(Arc::clone(&log), who));
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
             let exit = Exit::new(Listeners::new(listeners), About::default());
             let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));

@@ -38,8 +38,9 @@ impl fmt::Debug for Answers {
 }
 
 impl Answers {
-    /// Builds the answer to a refused request, and passes it to the user's hook: gRPC if the
-    /// request is, decided for each request, as one port can serve both.
+    /// Builds the answer to a refused request, and passes it to the user's hook.
+    ///
+    /// A gRPC request gets a gRPC answer. Each request is looked at, as one port can serve both.
     pub(crate) fn refuse(
         &self,
         refusal: &Refusal,
@@ -77,7 +78,8 @@ impl Answers {
         if span == 0 {
             return wait;
         }
-        // Two of std's hashers hardly ever agree. Good enough for jitter, which is no secret.
+        // Each of std's hashers has its own seed. That is random enough for jitter, which need not
+        // be secret.
         let random = RandomState::new().hash_one(());
         wait.saturating_add(Duration::from_millis(random % span.saturating_add(1)))
     }
@@ -99,7 +101,7 @@ fn over_http(
 /// Returns whole seconds (RFC 9110, section 10.2.3): rounded up, because a caller that comes early
 /// is refused again, and at least one, because zero invites a hot loop.
 fn seconds_to_wait(wait: Duration) -> u64 {
-    headers::clamp(headers::ceil(wait)).max(1)
+    headers::ceil(wait).clamp(1, headers::LARGEST)
 }
 
 #[cfg(test)]
@@ -125,7 +127,7 @@ mod tests {
         }
     }
 
-    /// `tests/pure/headers/fields.rs` has what is added.
+    /// The range of the jitter that is added is tested in `tests/pure/headers/fields.rs`.
     #[test]
     fn no_jitter_adds_nothing_and_much_does_not_overflow() {
         let of = |jitter| Answers {

@@ -1,5 +1,5 @@
-//! Answers that were rendered lately. Many refusals in a short time look alike, so that all but
-//! the first are copies.
+//! A cache of rendered answers. Many refusals in a short time have the same answer, so only the
+//! first is rendered, and the others are copies of it.
 
 use std::{cell::RefCell, sync::Arc, time::Duration};
 
@@ -12,11 +12,12 @@ use crate::{
     labels::Labels,
 };
 
-/// The number of answers that a thread keeps. Those that share a place take turns in it.
+/// The number of answers that a thread keeps: one in each place, which a newer answer overwrites.
 const PLACES: usize = 64;
 
 thread_local! {
-    /// Not of a layer: it would need a lock, which the threads of a flood would wait for.
+    /// One cache for each thread instead of one for each layer: that would need a lock, for which
+    /// the threads would wait in a flood.
     static RENDERED: RefCell<[Option<Rendered>; PLACES]> =
         const { RefCell::new([const { None }; PLACES]) };
 }
@@ -66,7 +67,7 @@ pub(super) fn answer(
         as_text,
     };
     let place = limit.labels.answer_hash ^ retry_after.unwrap_or(0);
-    // Where the thread ends, its answers may be gone already.
+    // While the thread ends, its cache may be gone already.
     let copy = RENDERED.try_with(|rendered| {
         let mut rendered = rendered.borrow_mut();
         let place = &mut rendered[place as usize % PLACES];
@@ -133,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Two names whose answers take turns in one place, if they are shown alike.
+    /// Two names whose answers have the same place, if all else that is shown is the same.
     fn names() -> [String; 2] {
         let place = |name: &String| Labels::new(name, false, None).answer_hash as usize % PLACES;
         let mut names = (0..).map(|number| format!("rule-{number}"));
@@ -181,9 +182,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A copy of an answer is what rendering it anew makes.
+        /// A copy of an answer equals the answer rendered again.
         #[test]
-        fn copies_are_as_rendered_anew(cases in prop::collection::vec(cases(), 1..200)) {
+        fn a_copy_equals_a_new_rendering(cases in prop::collection::vec(cases(), 1..200)) {
             for Case(refusal, retry_after, fields, as_text) in cases {
                 let fields = fields.as_of_now();
                 let render = || over_http(&refusal, retry_after, fields, as_text);

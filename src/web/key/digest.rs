@@ -1,4 +1,4 @@
-//! Keys that must not be readable: tokens, e-mail addresses, addresses.
+//! Digests keys that must not be readable in Redis, such as tokens and e-mail addresses.
 
 use std::{fmt, sync::Arc};
 

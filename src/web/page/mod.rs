@@ -109,7 +109,7 @@ struct Page {
 }
 
 impl Page {
-    /// Returns the newest snapshot, taken anew if it is a second old.
+    /// Returns the newest snapshot, and takes another if that is a second old.
     fn event(&self, now: Instant) -> Bytes {
         let mut newest = lock(&self.newest);
         if let Some((taken, event)) = &*newest
@@ -126,7 +126,7 @@ impl Page {
 }
 
 async fn document() -> impl IntoResponse {
-    // Each is a hash under a secret that is drawn anew.
+    // Each is a hash under a secret of its own.
     let nonce = [(); 2].map(|()| RandomState::new().hash_one(()));
     let nonce = format!("{:016x}{:016x}", nonce[0], nonce[1]);
     let policy = format!(

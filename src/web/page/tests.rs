@@ -1,4 +1,4 @@
-//! The answers of the page's router, by its own words.
+//! Tests the answers of the page's router.
 
 use http::{Method, Request};
 use http_body_util::BodyExt;
@@ -146,9 +146,9 @@ async fn closing_ends_the_streams_and_refuses_others() {
     }
     activity.close();
     for stream in &mut streams {
-        let patience = Duration::from_secs(60);
+        let max_wait = Duration::from_secs(60);
         let mut last = async || while next(stream).await.is_some() {};
-        timeout(patience, last()).await.unwrap();
+        timeout(max_wait, last()).await.unwrap();
     }
     let refused = get(&router, "/events").await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);

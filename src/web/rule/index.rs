@@ -5,13 +5,13 @@
 //! those without a route: hosts, methods and closures are tried one after the other, up to the
 //! first match.
 //!
-//! A segment can lead two ways if a node has both its text and a parameter, as in `/users/me` and
-//! `/users/{id}`. Both are searched, because the entry written first counts, and not the more exact
-//! one. At worst each node of the tree is visited once.
+//! A segment of a path can match two nodes, its text and a parameter, as in `/users/me` and
+//! `/users/{id}`. Both are searched, because the entry that was written first counts, even if the
+//! other is more exact. At worst each node of the tree is visited once.
 //!
 //! An entry that no request can reach, because an earlier one matches all its requests, limits
-//! nothing and is refused. Each reload checks the table anew, so the time of the check is linear in
-//! the table's length.
+//! nothing and is refused. Each reload checks the table again, so the time of the check must be
+//! linear in the table's length.
 
 use std::collections::HashMap;
 
@@ -106,6 +106,9 @@ impl Index {
 
     /// Returns the index of the first entry that matches.
     pub(super) fn find(&self, parts: &Parts) -> Option<usize> {
+        if self.patterns.is_empty() {
+            return None;
+        }
         let mut search = Search {
             index: self,
             parts,

@@ -1,4 +1,4 @@
-//! The breaker on a clock that is moved.
+//! Tests the breaker on a clock that the test moves.
 
 mod oracle;
 
@@ -182,7 +182,7 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
         let pass = enter(&breakers, &orders()).unwrap();
         if let Some(came_in) = came_in {
             clock.advance(came_in);
-            breakers.traffic().came_in(0);
+            breakers.traffic.came_in(0);
         }
         let behind = is_sent_behind.then(|| enter(&breakers, &orders()).unwrap());
         clock.advance(ends - came_in.unwrap_or_default());
@@ -204,7 +204,7 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
-    let traffic = breakers.traffic();
+    let traffic = &breakers.traffic;
     traffic.replied(traffic.index(well.first.name()));
     clock.advance(SLOW / 2);
     drop(passes);
@@ -249,7 +249,7 @@ fn it_is_told_how_it_is_and_for_how_long() {
     assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 100, 0)]);
     let probe = enter(&breakers, &orders()).unwrap();
     assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 100, 0)]);
-    // It goes on being open, though it pauses anew.
+    // The breaker counts as open since its first failure, even after another pause.
     probe.ends(Signal::Failed);
     clock.advance(LONGEST_PAUSE);
     assert_eq!(breakers.look(), [seen(BreakerState::HalfOpen, 1100, 0)]);
@@ -311,14 +311,14 @@ fn what_opens_again_and_again_is_logged_once_a_minute() {
 #[test]
 fn a_read_that_finds_nothing_ends_no_silence() {
     let clock = ManualClock::new();
-    let traffic = Arc::new(NodeTraffic::new(1, |_| 0, Arc::new(clock.clone())));
-    let watched = traffic.watch(|| false);
+    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let _watched = traffic.watch(|| false);
     let is_silent = || traffic.was_silent(0, Duration::ZERO, SLOW);
-    watched.sent();
+    traffic.sent(0);
     clock.advance(SLOW);
     assert!(is_silent());
-    assert!(!watched.read(|| (is_silent(), 0)));
+    assert!(!traffic.read(|| (is_silent(), 0)));
     assert!(is_silent());
-    watched.read(|| ((), 1));
+    traffic.read(|| ((), 1));
     assert!(!is_silent());
 }

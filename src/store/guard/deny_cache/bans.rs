@@ -1,11 +1,12 @@
-//! Answers banned callers without asking the store, and counts the refusals that are answered so.
+//! Refuses banned callers without asking the store, and counts refusals that never reach the store.
 //!
-//! A ban is known by the name of its limiter, whatever a request costs, and whichever list it is
-//! of. It is certain until its end, unless another process ends it: so one caller asks anew before
-//! the cap is over, and others are refused meanwhile, also while the store fails.
+//! A ban is found by the name of its limiter, for a request of any cost and any list. It is in
+//! force until its end, unless another process ends it. To notice that, one request is sent to the
+//! store before the cap is over; all others are refused meanwhile, also while the store fails.
 //!
-//! Refusals that the deny cache repeats count, too. The next call of the limiter reports them, and
-//! a request that, to the knowledge of this process, would be refused once too often, is sent.
+//! Refusals that the deny cache repeats count towards a ban. The next call of the limiter reports
+//! them to the store. A request whose refusal would cause a ban, as far as this process knows, is
+//! sent instead of being refused here.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
@@ -27,47 +28,49 @@ use crate::{
     sync::lock,
 };
 
-/// The knowledge of this process about bans.
+/// The bans and the refusals that this process knows.
 pub(crate) struct Bans {
-    /// Made with the first call that limits may ban for.
+    /// Created with the first call of a limit with a ban.
     known: OnceLock<Cache<Text, Arc<Mutex<Known>>>>,
     most: usize,
-    /// If it is zero, no ban is known, and refusals of callers that have waited are reported.
+    /// The time after which the store is asked again. If it is zero, no ban is remembered, and only
+    /// the refusals of callers that waited are counted here.
     cap: Duration,
     generations: Generations,
     /// The clock of the logs.
     clock: StoreClock,
 }
 
-/// The knowledge about the caller of one limiter.
+/// What is known of the caller of one limiter.
 struct Known {
     ban: Option<KnownBan>,
-    /// How many refusals counted in the store, and when.
+    /// How many refusals counted in the store, and when it said so.
     counted: (u32, StoreInstant),
-    /// How many were answered from memory since, and when the first was.
+    /// How many refusals were answered from memory since then, and when the first was.
     carried: (u32, StoreInstant),
 }
 
-/// A ban in force. Times count from when it was asked for.
+/// A ban in force. Durations count from `asked`, when the call that found it was made.
 struct KnownBan {
     asked: StoreInstant,
+    /// When the reply came.
     received: Duration,
-    /// Until when it is certain.
+    /// When the ban ends at the earliest.
     left: Duration,
     state: LimitState,
     /// When a caller last asked whether it is still in force.
     asked_again: StoreInstant,
 }
 
-/// The knowledge about a demand.
+/// What is known of the bans of a demand's limits.
 pub(crate) enum Knowledge {
     Nothing,
-    /// It is to be asked for, whatever else is known.
+    /// The demand must be sent to the store, to see whether a ban is still in force.
     Asks,
     Banned(Refusal),
 }
 
-/// Refusals that a call reports, and how many milliseconds ago the first was.
+/// Refusals that a call reports to the store, and the age of the first in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Carried {
     pub(crate) number: u32,
@@ -93,14 +96,14 @@ pub(crate) struct AskedOfBans {
 }
 
 impl Bans {
-    /// Knows of so many callers at most.
+    /// Remembers at most this many callers.
     pub(super) fn new(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
         Self {
             most,
             known: OnceLock::new(),
             cap,
             generations: Generations::default(),
-            clock: StoreClock::new(own_clock),
+            clock: StoreClock { own: own_clock },
         }
     }
 
@@ -112,7 +115,8 @@ impl Bans {
         }
     }
 
-    /// Records that a call is made for callers that limits may ban, and takes what it reports.
+    /// Begins a call of limits with a ban: returns the refusals that it reports, which no other
+    /// call does then.
     pub(crate) fn ask(&self, first: &Acquire) -> AskedOfBans {
         let names = || first.charges().map(LimiterCharge::name);
         let carried = first.charges().map(|charge| {
@@ -134,7 +138,7 @@ impl Bans {
         }
     }
 
-    /// Learns what a call has found. `states` are of its first caller.
+    /// Remembers the bans that a call has found. `states` are those of its first caller.
     pub(crate) fn learn(
         &self,
         first: &Acquire,
@@ -176,8 +180,8 @@ impl Bans {
         }
     }
 
-    /// Returns the knowledge of a demand whose limits may ban the caller. `asks_again` is false
-    /// while the store cannot be asked.
+    /// Returns what is known of the bans of a demand's limits. `asks_again` is false while the
+    /// store cannot be asked.
     pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> Knowledge {
         let (mut limits, mut longest) = (List::new(), Duration::ZERO);
         for charge in acquire.charges().filter(|charge| !charge.shadow) {
@@ -213,8 +217,8 @@ impl Bans {
         }
     }
 
-    /// Counts a refusal that is answered from memory. Returns whether it may be: one that bans its
-    /// caller is asked for instead.
+    /// Counts a refusal that is to be answered from memory. Returns false, and counts nothing, if
+    /// it would ban its caller: the store must decide then.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut Known, charge: &LimiterCharge, ban: Ban| {
             known.forget_old(self.clock_of(charge.name()), ban);
@@ -285,7 +289,7 @@ impl Bans {
 }
 
 impl Known {
-    /// Forgets refusals that do not count any more.
+    /// Forgets refusals that no longer count.
     fn forget_old(&mut self, clock: &StoreClock, ban: Ban) {
         let within = Duration::from_millis(ban.millis()[0].unsigned_abs());
         for (number, since) in [&mut self.counted, &mut self.carried] {

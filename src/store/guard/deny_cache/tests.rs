@@ -1,4 +1,4 @@
-//! What is kept, for how long, and what drops it.
+//! Tests which refusals are kept, for how long, and what drops them.
 
 mod waiters;
 
@@ -134,10 +134,9 @@ fn a_refusal_is_repeated_until_its_wait_or_the_cap_is_over() {
     }
 }
 
-/// When the first of several limits has room, the answer changes; that all of them together refuse
-/// does not.
+/// When the first of several limits has room, the answer changes, but the request is still refused.
 #[test]
-fn of_several_limits_the_last_that_has_room_ends_it_while_nobody_can_be_asked() {
+fn in_an_outage_a_refusal_by_several_limits_lasts_until_the_last_has_room() {
     let world = World::new(CAP);
     let ask = acquire(&["a", "b"].map(name));
     let mut refusal = for_ms(&ask, 40_000);

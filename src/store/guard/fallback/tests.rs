@@ -1,4 +1,4 @@
-//! Who passes when the store cannot decide, and what is logged of that.
+//! Tests which requests pass when the store cannot decide, and what is logged.
 
 use super::*;
 use crate::store::guard::{
@@ -107,7 +107,7 @@ fn whatever_was_chosen_three_errors_refuse() {
             assert_eq!(fate(answer_error(&tried, kind.into())), allowed);
             assert_eq!(fate(guard().0.ask(&tried, Some(kind))), allowed);
         }
-        // Nobody chose anything.
+        // No policy was chosen.
         let ask = asks([one("ann")]);
         assert_eq!(answer_error(&ask, kind.into()).unwrap_err().kind(), kind);
         let decision = guard().0.ask(&ask, Some(kind));
@@ -178,7 +178,8 @@ mod logs {
                 assert_eq!(answers(), [""; 0]);
                 assert_eq!(fails(), [""; 0]);
             }
-            // Whoever meets the policy meets an outage, also where the store is left alone.
+            // A request that meets the policy continues the outage, even if the store was not
+            // asked.
             clock.advance(CALM - Duration::from_millis(1));
             assert_eq!(unasked(), [""; 0]);
             clock.advance(CALM - Duration::from_millis(1));
@@ -203,7 +204,7 @@ mod logs {
 
     /// An error of the limiter is returned to its callers, and is no outage.
     #[test]
-    fn what_is_no_fault_of_the_stores_is_no_outage() {
+    fn an_error_of_the_limiter_is_no_outage() {
         for kind in KINDS {
             let (guard, _) = guard();
             let ask = asks([one("ann")]);
@@ -213,31 +214,31 @@ mod logs {
     }
 
     #[test]
-    fn a_limit_that_nobody_has_set_is_told_of_once() {
+    fn a_limit_that_was_never_set_is_logged_once() {
         let [unset, other] = [ErrorKind::NotInitialized, ErrorKind::ForeignState];
         let ask = by(FailurePolicy::Deny, ["ann", "bob"].map(one));
-        let told = |kind: ErrorKind| levels(|| drop(answer_error(&ask, kind.into())));
-        assert_eq!(told(other), [""; 0]);
+        let logged = |kind: ErrorKind| levels(|| drop(answer_error(&ask, kind.into())));
+        assert_eq!(logged(other), [""; 0]);
         // Each of the rules: it is unknown which one it is.
-        assert_eq!(told(unset), ["WARN", "WARN"]);
-        assert_eq!(told(unset), [""; 0]);
+        assert_eq!(logged(unset), ["WARN", "WARN"]);
+        assert_eq!(logged(unset), [""; 0]);
     }
 
     #[test]
-    fn what_is_tried_out_and_cannot_be_counted_is_told_of_once() {
+    fn a_shadow_rule_that_cannot_be_counted_is_logged_once() {
         for kind in KINDS {
             let of_store = [ErrorKind::Timeout, ErrorKind::Unavailable].contains(&kind);
             let ask = by(FailurePolicy::Allow, ["new", "newer"].map(one).map(shadow));
-            let told = || levels(|| drop(answer_error(&ask, kind.into())));
+            let logged = || levels(|| drop(answer_error(&ask, kind.into())));
             let lines = if of_store { 0 } else { 2 };
-            assert_eq!(told(), vec!["WARN"; lines], "{kind:?}");
-            assert_eq!(told(), [""; 0], "{kind:?}");
+            assert_eq!(logged(), vec!["WARN"; lines], "{kind:?}");
+            assert_eq!(logged(), [""; 0], "{kind:?}");
         }
         let mixed = asks([shadow(one("new")), one("ann")]);
         let run = [mixed.clone(), mixed];
-        let told = |kind: ErrorKind| levels(|| drop(without_shadows(&run, &kind.into())));
-        assert_eq!(told(ErrorKind::Rejected), [""; 0]);
-        assert_eq!(told(ErrorKind::Full), ["WARN"]);
-        assert_eq!(told(ErrorKind::Full), [""; 0]);
+        let logged = |kind: ErrorKind| levels(|| drop(without_shadows(&run, &kind.into())));
+        assert_eq!(logged(ErrorKind::Rejected), [""; 0]);
+        assert_eq!(logged(ErrorKind::Full), ["WARN"]);
+        assert_eq!(logged(ErrorKind::Full), [""; 0]);
     }
 }

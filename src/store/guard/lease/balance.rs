@@ -12,12 +12,12 @@ use crate::{
     sync::lock,
 };
 
-/// The permits of one lease, which have one entry in the store between them.
+/// The permits of one lease: all of them are one entry in the store.
 ///
-/// What a grant out of it took has no entry of its own. So the balance corrects the entry: once
-/// when the lease ends, and once more for each grant that is given back after that. The permits of
-/// the entry only ever become fewer, so each correction is of an entry that no other one is of, and
-/// safe to send again.
+/// A grant from the lease has no entry of its own. So unused permits are taken out of the lease's
+/// entry: once when the lease ends, and once more for each grant that is given back after that.
+/// Each such correction names the permits that the entry has before it. As these only ever become
+/// fewer, no two corrections name the same number, and each can be sent again safely.
 pub(crate) struct Balance {
     /// The receipt of the call that took them.
     receipt: Receipt,
@@ -29,15 +29,15 @@ pub(crate) struct Balance {
 pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 struct State {
-    /// Set if permits that come back may be handed out again.
+    /// Set until the lease ends: permits that come back may be handed out again.
     open: bool,
-    /// Permits that no grant has; none once the lease has ended.
+    /// The permits that no grant has; 0 once the lease has ended.
     unused: u32,
-    /// Permits of the entry in the store.
+    /// The permits of the entry in the store, as corrected so far.
     entry: u32,
-    /// How many grants were made out of it.
+    /// The number of grants made from the lease.
     grants: u64,
-    /// Corrections of the entry that are still to be sent.
+    /// The corrections of the entry that are not sent yet.
     corrections: VecDeque<(Receipt, u32)>,
     /// Set while a caller sends them.
     sending: bool,
@@ -60,8 +60,8 @@ impl Balance {
         }
     }
 
-    /// Hands out `permits`, if there are as many. Returns how many are left, and an id for the
-    /// grant: its caller need not have one.
+    /// Hands out `permits`, if as many are unused. Returns how many are left, and an id for the
+    /// grant, because its caller may have none.
     pub(crate) fn take(&self, permits: u32) -> Option<(u32, PermitId)> {
         let mut state = lock(&self.state);
         let left = state.unused.checked_sub(permits)?;
@@ -70,25 +70,25 @@ impl Balance {
         Some((left, self.receipt.id.for_grant(state.grants)))
     }
 
-    /// Returns the limiter that the permits are of.
+    /// Returns the limiter whose permits these are.
     pub(crate) fn limiter(&self) -> &Arc<Limiter> {
         &self.receipt.limiter
     }
 
-    /// Ends the lease: nothing is handed out any more, and what no grant has is given back.
+    /// Ends the lease: no more permits are handed out, and those that no grant has are given back.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.open = false;
         self.correct(state);
     }
 
-    /// Returns whether it is to be followed by another: it has ended, or less than half of it is
-    /// left, which others can still use.
+    /// Returns whether another lease should replace this one: it has ended, or less than half of it
+    /// is left.
     pub(crate) fn is_low(&self) -> bool {
         lock(&self.state).unused < self.taken() / 2
     }
 
-    /// Returns the permits that a grant has, or had.
+    /// Returns how many permits grants hold or have used.
     pub(crate) fn used(&self) -> u32 {
         let state = lock(&self.state);
         state.entry - state.unused
@@ -99,9 +99,10 @@ impl Balance {
         self.receipt.permits
     }
 
-    /// Takes what is unused out of the entry. Corrections are sent in their order, and unlocked:
-    /// `settle` may report a loss to an observer, which may ask for this lease again. So one caller
-    /// at a time sends, also what comes meanwhile.
+    /// Takes the unused permits out of the entry.
+    ///
+    /// Corrections are sent in order, without the lock: `settle` may call an observer, and that may
+    /// use this lease again. So one caller at a time sends, and also sends what is added meanwhile.
     fn correct<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         if state.unused > 0 {
             let permits = state.entry;

@@ -1,15 +1,14 @@
-//! How many permits are worth taking ahead.
+//! Estimates how many permits of a limiter to fetch ahead.
 
 use std::time::Duration;
 
-/// The largest first lease, in callers, and the largest after one that was not used up. One that is
-/// used up is followed by one of four times as many permits at most.
+/// The number of average callers that a first lease serves at most. A later lease may be larger: up
+/// to four times one that was used up, or twice the used part of another.
 const FIRST: u32 = 4;
-/// At most one in this many of the permits left is taken ahead: the others are for other processes,
-/// which take as many.
+/// At most one in this many of the permits left is fetched ahead: other processes fetch as many.
 const SHARE: u64 = 8;
 
-/// The permits asked for lately, and those that were left.
+/// The recent demand for a limiter's permits, and how many were left.
 #[derive(Debug, Default)]
 pub(crate) struct DemandEstimate {
     calls: u64,
@@ -25,7 +24,7 @@ impl DemandEstimate {
         self.permits = self.permits.saturating_add(u64::from(permits));
     }
 
-    /// Begins to count anew.
+    /// Forgets the demand that was counted so far.
     pub(crate) fn restart(&mut self) {
         (self.calls, self.permits) = (0, 0);
     }
@@ -44,16 +43,17 @@ impl DemandEstimate {
         };
     }
 
-    /// Records that there was no room for so many.
+    /// Records that a lease of this many permits was refused.
     pub(crate) fn refused(&mut self, permits: u32) {
         self.most = permits / 2;
     }
 
-    /// Returns how many permits to take for `lead`, where what was recorded came within `over`; 0
-    /// where it does not pay.
+    /// Returns how many permits to fetch ahead for the time `lead`, or 0 if a lease does not pay.
+    /// The demand recorded so far came within `over`.
     ///
-    /// As many as are asked for in that time, if they are of two callers at least, and no greater
-    /// part of what is left than others may take, too. So near exhaustion nothing is taken ahead.
+    /// At that rate, a lease pays if at least two callers come within `lead`. It then has the
+    /// permits that they ask for, but no more than a fixed part of those left. So nothing is
+    /// fetched ahead when the limiter is nearly exhausted.
     pub(crate) fn amount(&self, over: Duration, lead: Duration) -> u32 {
         let within_lead = |count: u64| {
             let over = over.as_nanos().max(1);
@@ -66,7 +66,7 @@ impl DemandEstimate {
         let caller = self.permits.div_ceil(self.calls.max(1));
         let most = u64::from(self.most).max(caller.saturating_mul(u64::from(FIRST)));
         let amount = expected.min(most).min(self.left / SHARE);
-        // Less than one caller asks for is of no use, and one permit alone is no lease.
+        // A lease must serve an average caller, and have more than one permit.
         if amount < caller.max(2) {
             return 0;
         }
@@ -80,7 +80,7 @@ mod tests {
 
     const LEAD: Duration = Duration::from_millis(100);
 
-    /// After so many calls within the lead, each for so many permits, with so many left.
+    /// The estimate after `calls` within the lead, each for `permits`, with `left` left.
     fn estimate(calls: u32, permits: u32, left: u64) -> DemandEstimate {
         let mut estimate = DemandEstimate::default();
         (0..calls).for_each(|_| estimate.record(permits));
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(estimate.amount(LEAD, LEAD), 50);
     }
 
-    /// It pays for two callers within the lead, and for no less than one of them asks for.
+    /// A lease pays from two callers within the lead on, if it serves at least one of them.
     #[test]
     fn nothing_is_taken_ahead_that_does_not_pay() {
         for (calls, left, expected) in [(1, 1000, 0), (2, 1000, 10), (2, 40, 5), (2, 39, 0)] {

@@ -1,4 +1,4 @@
-//! The leases of a store, and what is known of the limiters that may have one.
+//! The leases of a store, and the state that this process keeps for each limiter that may have one.
 
 use std::{
     sync::{Arc, Mutex, Weak},

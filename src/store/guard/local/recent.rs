@@ -1,4 +1,4 @@
-//! The permits that the store granted in the last interval, by key: a few counts each.
+//! Records the permits that the store granted in the last interval: a few counts for each key.
 
 use std::{
     convert::Infallible,
@@ -325,9 +325,9 @@ mod tests {
         }
     }
 
-    /// Who decides next must find it charged.
+    /// The next decision must find it charged.
     #[test]
-    fn nobody_finds_it_gone_before_it_has_arrived() {
+    fn a_grant_is_not_gone_before_it_has_arrived() {
         let (recent, name) = (recent(), Name::exact("ann").unwrap());
         recent.record(&name, &state(), 3, Duration::ZERO);
         let has_arrived = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! What is decided here while the store fails.
+//! Tests decisions by a share of the limit while the store fails.
 
 mod given_up;
 
@@ -132,9 +132,9 @@ fn since(grants: &[(i64, u32)], time: i64) -> u32 {
 }
 
 proptest! {
-    /// After the store has failed, somebody has room if, and only if, the share is more than what
-    /// was granted within the last interval, by the store or here. So it is in the next outage,
-    /// when nothing of this one is in use.
+    /// After the store has failed, a caller has room if, and only if, the share is more than the
+    /// grants of the last interval, by the store or here. The same holds in the next outage, when
+    /// nothing of this one is in use.
     #[test]
     fn an_outage_neither_frees_nor_forgets(
         before in steps(false),

@@ -1,10 +1,13 @@
-//! The bound on calls in flight to a node.
+//! Limits the calls in flight to each node.
 //!
-//! Calls beyond what a server answers in time only make each other late, so some wait here before
-//! they are sent, in the order of arrival, and the others are overload: their callers are answered
-//! by policy, and the breaker learns nothing. The bound halves, once a deadline, where calls take
-//! longer than half of one, and grows by one when as many calls as the bound were in time. A call
-//! that is older than a deadline does not count.
+//! More calls than a server answers in time only make each other late. So a call beyond the bound
+//! waits here, in the order of arrival, until it may be sent. If too many wait, or the first has
+//! waited for half a deadline, the call fails with overload: its callers are answered by the
+//! failure policy, and the breaker does not count it.
+//!
+//! The bound adapts. A call that takes longer than half a deadline halves it, at most once in a
+//! deadline. It grows by one after as many calls as the bound have ended in time while it was
+//! reached. A call older than a deadline no longer counts as in flight.
 
 use std::{
     collections::VecDeque,
@@ -16,10 +19,9 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::reply::take_out;
 use crate::{clock::Clock, error::Error, name::Name, store::guard::late::Late, sync::lock};
 
-/// The most calls in flight to a node, and the least bound.
+/// The largest and the smallest bound.
 const MOST: usize = 256;
 const LEAST: usize = 1;
 
@@ -29,10 +31,11 @@ pub(crate) struct InFlight {
     nodes: Mutex<Vec<Node>>,
     node_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
     pub(super) bounds: Bounds,
-    clock: Arc<dyn Clock>,
+    /// One that never jumps.
+    pub(super) clock: Arc<dyn Clock>,
 }
 
-/// For how long a call counts, and between what numbers the bound is.
+/// The time for which a call counts as in flight, and the limits of the bound.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) deadline: Duration,
@@ -43,14 +46,14 @@ pub(super) struct Bounds {
 struct Node {
     bounds: Bounds,
     bound: usize,
-    /// Calls that ended in time while as many as the bound were in flight, since it was raised.
+    /// The number of calls that ended in time while the bound was reached, since it last grew.
     in_time: usize,
-    /// When the bound was lowered last.
+    /// When the bound was last lowered.
     lowered: Duration,
     last: u64,
     /// The number of each call, and when it was sent.
     sent: VecDeque<(u64, Duration)>,
-    /// Since when each call waits to be sent.
+    /// The calls that wait to be sent, and since when.
     waiting: VecDeque<(Duration, oneshot::Sender<InFlightPlace>)>,
 }
 
@@ -60,17 +63,17 @@ enum Entered {
     Overload,
 }
 
-/// A call's place among those in flight. Dropping it lets another one go.
+/// A call's place among those in flight. Dropping it lets the next call be sent.
 pub(super) struct InFlightPlace {
     in_flight: Arc<InFlight>,
     node: usize,
     call: u64,
-    /// Set if it was handed out later than it was asked for.
+    /// Set if the call had to wait for it.
     pub(super) has_waited: bool,
 }
 
 impl InFlight {
-    /// `clock` is one that never jumps. `deadline` is for how long a caller waits for the server.
+    /// `clock` must be monotonic. `deadline` is the time that a caller waits for the server.
     pub(crate) fn new(
         deadline: Duration,
         clock: Arc<dyn Clock>,
@@ -88,12 +91,8 @@ impl InFlight {
         })
     }
 
-    pub(super) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    /// Waits by the clock of calls; without end where there is no timer, as the end of a call wakes
-    /// those that wait for it.
+    /// Sleeps by the clock of calls. Without a timer it never ends: the end of a call then wakes
+    /// the callers that wait for it.
     ///
     /// # Cancel safety
     ///
@@ -106,16 +105,17 @@ impl InFlight {
         }
     }
 
-    /// Waits until a call may be sent to the node of `name`. A call for callers that wait for
-    /// permits is never overload: they have time.
+    /// Waits until a call may be sent to the node of `name`. With `waits`, its callers wait for
+    /// permits, and so have time: the call is never refused for overload.
     ///
     /// # Errors
     ///
-    /// Overload, at once, if as many calls wait as may be in flight, or one for half a deadline.
+    /// Overload, at once, if as many calls wait as the bound, or if the first of them has waited
+    /// for half a deadline.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives the place up.
+    /// Dropping the future gives the place up.
     pub(super) async fn enter(
         self: &Arc<Self>,
         name: &Name,
@@ -129,9 +129,13 @@ impl InFlight {
                 Entered::Overload => return Err(Late::Unsent.error()),
                 Entered::Waits(place) => {
                     let mut place = place.await.map_err(|_| Late::Unsent.error())?;
-                    // It counts from now on, unless it has counted for a deadline: this task may
-                    // not have been polled for as long.
-                    if let Some(call) = self.with(node, |node, now| node.renew(place.call, now)) {
+                    // The call counts from now on. If it has counted for a deadline already,
+                    // because this task was not polled, the place is lost.
+                    let renew = |node: &mut Node, now| {
+                        node.remove(place.call)?;
+                        Some(node.send(now))
+                    };
+                    if let Some(call) = self.with(node, renew) {
                         place.call = call;
                         return Ok(place);
                     }
@@ -141,10 +145,10 @@ impl InFlight {
         }
     }
 
-    /// Hands out the places that are free before and after `act`, with nothing locked: one that
-    /// finds its call gone comes back at once.
+    /// Hands out the places that are free before and after `act`. The lock is released first: a
+    /// place whose receiver is gone is dropped at once, and then takes the lock again.
     fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
-        let now = self.now();
+        let now = self.clock.now();
         let mut ready = Vec::new();
         let acted = {
             let mut nodes = lock(&self.nodes);
@@ -220,11 +224,6 @@ impl Node {
         take_out(&mut self.sent, call, |(call, _)| *call).map(|(_, sent)| sent)
     }
 
-    /// Restarts the age of a call in flight, under a new number. Returns that number.
-    fn renew(&mut self, call: u64, now: Duration) -> Option<u64> {
-        self.remove(call).map(|_| self.send(now))
-    }
-
     /// Forgets old calls, and sends those that wait while there is room.
     fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<InFlightPlace>)>) {
         while let Some((_, sent)) = self.sent.front()
@@ -276,4 +275,14 @@ impl Drop for InFlightPlace {
         self.in_flight
             .with(self.node, |node, now| node.leave(call, now));
     }
+}
+
+/// Takes the member with this number out of a queue in the order of numbers.
+pub(crate) fn take_out<T>(
+    queue: &mut VecDeque<T>,
+    number: u64,
+    number_of: impl FnMut(&T) -> u64,
+) -> Option<T> {
+    let at = queue.binary_search_by_key(&number, number_of);
+    queue.remove(at.ok()?)
 }

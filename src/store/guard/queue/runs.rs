@@ -1,30 +1,37 @@
-//! Callers that do not wait for permits: one call of a limiter in flight, and the next one for all
-//! that came meanwhile.
+//! The queue of callers that do not wait for permits: a limiter has one call in flight, and all
+//! callers that come meanwhile share the next one.
 //!
-//! This is the first of two queues, of callers that ask for one limiter. In the second,
-//! `redis/batch.rs`, the calls made here go to Redis together with those of other limiters.
+//! This is the first of two queues, and joins callers of one limiter in a call. The second,
+//! `redis/batch.rs`, joins calls of several limiters in a command.
 //!
-//! A caller that leaves while it stands behind a call is taken out. A shared call is sent by a
-//! task, survives each of its callers, and is dropped with the last. An error is that of each of
-//! them; those behind are asked for by the next call.
+//! A caller that leaves before its call is sent is taken out of the queue. A task sends the shared
+//! call, which goes on when single callers leave, and is dropped when all have. If the call fails,
+//! each of its callers gets the error; the callers behind them are in the next call.
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
+    future::poll_fn,
     mem,
+    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use super::{
-    Key, Queued, key,
-    reply::{Reply, of_each, take_out, while_wanted},
-    wait_queue::LONGEST_RUN,
+use super::{Key, Queued, in_flight::take_out, key, wait_queue::LONGEST_RUN};
+use crate::{
+    decision::{Decision, Source},
+    demand::Acquire,
+    error::Error,
+    list::List,
+    receipt::Receipt,
+    store::Calls,
+    sync::lock,
 };
-use crate::{decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock};
 
-/// A limiter that a call is in flight for, or about to be sent.
+/// A limiter with a call in flight or about to be sent, and the callers behind that call.
 pub(super) struct Run {
     call: u64,
     since: Duration,
@@ -39,7 +46,28 @@ struct Member {
     runtime: Handle,
 }
 
-/// Decides by an own call where none is in flight, or else by the next one, which others share.
+/// A decision on its way to a caller, who may have left and given back by now.
+pub(super) struct Reply {
+    pub(super) outcome: Result<Decision, Error>,
+    /// Set if it was given back before it was taken.
+    pub(super) gave_back: bool,
+}
+
+impl Reply {
+    /// Returns what to give back if its caller has left without reading it: what the caller gave
+    /// back too early, or does not know of. For other grants, the code that drops them decides.
+    pub(super) fn unread(self) -> List<Receipt> {
+        match self.outcome {
+            // A lease grants by an id that its caller does not know.
+            Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
+                grant.into_receipts()
+            }
+            _ => List::new(),
+        }
+    }
+}
+
+/// Decides by a call for this caller alone if none is in flight, otherwise by the next shared one.
 ///
 /// # Cancel safety
 ///
@@ -49,7 +77,7 @@ pub(super) async fn acquire<S: Calls>(
     acquire: &Acquire,
 ) -> Result<Decision, Error> {
     let Ok(runtime) = Handle::try_current() else {
-        // There is nothing that could send for it.
+        // Without a runtime, no task can send a shared call.
         return Box::pin(queue.call_alone(acquire, false)).await;
     };
     let key = key(acquire);
@@ -62,7 +90,7 @@ pub(super) async fn acquire<S: Calls>(
                     call,
                 };
                 let place = queue.enter(acquire, false).await?;
-                let begin = |run: &mut Run| run.since = queue.in_flight.now();
+                let begin = |run: &mut Run| run.since = queue.in_flight.clock.now();
                 // Another call may have been sent while this one waited, unpolled.
                 if !place.has_waited || held.run(begin).is_some() {
                     break (held, place);
@@ -93,9 +121,9 @@ enum Entered {
 }
 
 fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
-    let now = queue.in_flight.now();
+    let now = queue.in_flight.clock.now();
     let mut runs = lock(&queue.queues.runs);
-    // With the table locked: by its number a caller finds its place.
+    // Under the lock, so that the numbers in a queue ascend: `take_out` relies on it.
     let number = queue.queues.next();
     match runs.entry(key.clone()) {
         Entry::Vacant(free) => {
@@ -109,7 +137,8 @@ fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Ha
         Entry::Occupied(mut held) => {
             let run = held.get_mut();
             if now >= run.since.saturating_add(queue.in_flight.bounds.deadline) {
-                // A call older than the deadline loses its hold. Those behind follow this call.
+                // A call older than the deadline no longer holds the limiter. The callers behind it
+                // follow this call now.
                 (run.call, run.since) = (number, now);
                 return Entered::Alone(number);
             }
@@ -125,7 +154,7 @@ fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Ha
     }
 }
 
-/// A place behind a call. Dropping it gives it up, if the next call is not sent yet.
+/// A caller's place in the queue behind a call. Dropping it leaves the queue.
 struct RunPlace<'a, S: Calls> {
     queue: &'a Queued<S>,
     key: &'a Key,
@@ -136,7 +165,8 @@ struct RunPlace<'a, S: Calls> {
 
 impl<S: Calls> Drop for RunPlace<'_, S> {
     fn drop(&mut self) {
-        // First: one that is put back behind is then either found here, or known to have left.
+        // The channel is closed before the queue is searched. A caller that `put_back` returns to
+        // the queue meanwhile is then either found below, or recognised by its closed channel.
         self.reply.close();
         if let Ok(reply) = self.reply.try_recv() {
             self.queue.give_back(reply.unread());
@@ -144,7 +174,7 @@ impl<S: Calls> Drop for RunPlace<'_, S> {
         let mut runs = lock(&self.queue.queues.runs);
         let run = runs.get_mut(self.key);
         let left = run.and_then(|run| take_out(&mut run.behind, self.number, |it| it.number));
-        // Not while the table is locked: a runtime may end with its last handle.
+        // The lock is released first: dropping the last handle of a runtime may end the runtime.
         drop(runs);
         if left.is_some() {
             let _ = self.acquire.unsent.set(());
@@ -176,13 +206,13 @@ impl<S: Calls> Drop for Held<S> {
             let Some(run) = runs.get_mut(&self.key).filter(|run| run.call == self.call) else {
                 return;
             };
-            // The last one was polled not long ago, so its runtime is driven.
+            // The last caller was polled most recently, so its runtime is the likeliest to run.
             let Some(last) = run.behind.back() else {
                 runs.remove(&self.key);
                 return;
             };
             let runtime = last.runtime.clone();
-            (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.now());
+            (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.clock.now());
             (runtime, run.call)
         };
         let next = RunCall {
@@ -200,7 +230,7 @@ impl<S: Calls> Drop for Held<S> {
 
 /// A call that a task sends for the first callers behind.
 struct RunCall<S: Calls> {
-    /// Those that it was sent for, and that are not answered. Dropped before the next call is sent.
+    /// The callers of this call that are not answered yet. Dropped before the next call is sent.
     members: VecDeque<Member>,
     has_begun: bool,
     held: Held<S>,
@@ -233,7 +263,7 @@ impl<S: Calls> RunCall<S> {
             let Some(member) = self.members.pop_front() else {
                 return;
             };
-            let gave_back = queue.queues.unanswered.remove(&member.acquire);
+            let gave_back = queue.queues.end_shared(&member.acquire);
             let reply = Reply { outcome, gave_back };
             if let Err(reply) = member.reply.send(reply) {
                 queue.give_back(reply.unread());
@@ -242,18 +272,16 @@ impl<S: Calls> RunCall<S> {
         self.put_back();
     }
 
-    /// Takes the first callers behind, and returns what they ask.
+    /// Moves the first callers of the queue into this call, and returns their demands.
     fn take_members(&mut self) -> Vec<Acquire> {
         let queue = &self.held.queue;
         let taken = self.held.run(|run| {
-            run.since = queue.in_flight.now();
+            run.since = queue.in_flight.clock.now();
             let count = run.behind.len().min(LONGEST_RUN);
             let members: VecDeque<_> = run.behind.drain(..count).collect();
-            // With the table locked: a caller that leaves after that may give back at once.
-            queue
-                .queues
-                .unanswered
-                .insert(members.iter().map(|member| &member.acquire));
+            // Under the lock, because a caller that leaves after that may give back at once.
+            let ids = members.iter().map(|member| member.acquire.first.id);
+            lock(&queue.queues.unanswered).extend(ids.map(|id| (id, false)));
             members
         });
         self.members = taken.unwrap_or_default();
@@ -261,13 +289,13 @@ impl<S: Calls> RunCall<S> {
         members.map(|member| member.acquire.clone()).collect()
     }
 
-    /// Puts the callers that were not tried in front of those behind.
+    /// Puts the callers that were not tried back at the front of the queue.
     fn put_back(&mut self) {
         let mut untried = mem::take(&mut self.members);
         for member in &untried {
-            self.held.queue.queues.unanswered.remove(&member.acquire);
+            self.held.queue.queues.end_shared(&member.acquire);
         }
-        // If another call holds the limiter by now, they are dropped, and send for themselves.
+        // If another call holds the limiter by now, these are dropped, and send calls of their own.
         let mut left = Vec::new();
         self.held.run(|run| {
             while let Some(member) = untried.pop_back() {
@@ -284,17 +312,51 @@ impl<S: Calls> RunCall<S> {
 impl<S: Calls> Drop for RunCall<S> {
     fn drop(&mut self) {
         let queue = &self.held.queue;
-        // Without an answer, what was given back meanwhile may have arrived before the call, which
-        // is not sent again from now on.
+        // What was given back during the call may have reached the store before it. The call is not
+        // sent again from now on, so it is given back once more.
         for member in &self.members {
-            if queue.queues.unanswered.remove(&member.acquire) {
+            if queue.queues.end_shared(&member.acquire) {
                 queue.give_back(member.acquire.receipts());
             }
         }
         if !self.has_begun {
-            // Its runtime is gone, so those behind send for themselves.
+            // The task never ran, as its runtime is gone. The callers behind send their own calls.
             let behind = self.held.run(|run| mem::take(&mut run.behind));
             drop(behind);
         }
+    }
+}
+
+/// Waits for a call as long as one of its callers waits for a reply.
+pub(crate) async fn while_wanted<T, M, R>(
+    call: impl Future<Output = T>,
+    callers: &mut VecDeque<M>,
+    reply: fn(&mut M) -> &mut oneshot::Sender<R>,
+) -> Option<T> {
+    let mut call = pin!(call);
+    let mut left = 0;
+    poll_fn(|cx| {
+        if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+            return Poll::Ready(Some(outcome));
+        }
+        while let Some(caller) = callers.get_mut(left) {
+            if reply(caller).poll_closed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            left += 1;
+        }
+        Poll::Ready(None)
+    })
+    .await
+}
+
+/// Returns the decision of each caller of a call. An error is that of each of them.
+pub(super) fn of_each(
+    outcome: Result<List<Decision>, Error>,
+    callers: usize,
+) -> Vec<Result<Decision, Error>> {
+    match outcome {
+        Ok(decisions) => decisions.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error); callers],
     }
 }

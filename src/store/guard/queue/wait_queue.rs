@@ -1,5 +1,5 @@
-//! The queue of those that wait for permits of one limiter, or of one list: which are asked for
-//! when, and which are turned away.
+//! The queue of the callers that wait for permits of one limiter or one list: decides when to ask
+//! the store for which of them, and which to refuse.
 
 use std::{
     collections::VecDeque,
@@ -332,7 +332,7 @@ impl WaitQueue {
             return None;
         };
         if u64::from(acquire.first.permits) > limit.permits() {
-            // Refused for ever, which the store says.
+            // No wait helps: the store refuses it.
             return None;
         }
         let permits = |waiter: &Waiter| u64::from(waiter.acquire.first.permits);

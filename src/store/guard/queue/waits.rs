@@ -1,8 +1,8 @@
-//! Callers that wait for permits: first come, first served, one call for the first of them.
+//! Serves the callers that wait for permits in order: one call asks for the first of them.
 //!
-//! No task owns a queue. A waiter that is polled and finds that it is time sends a call for the
-//! first ones, in a task, and all of them learn of its reply. The first two wake when it is due, in
-//! case the runtime of one is stalled; the others wake one deadline later.
+//! No task owns a queue. A waiter that is polled when the call is due sends it, in a task, for the
+//! first waiters, and its reply wakes them. The timers of the first two waiters end when the call
+//! is due, in case the runtime of one is stalled; those of the others end one deadline later.
 
 use std::{
     collections::hash_map::Entry,
@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Key, Queued, key,
-    reply::of_each,
+    runs::of_each,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
@@ -105,7 +105,7 @@ impl<S: Calls> WaitPlace<'_, S> {
             let (queue, next_call) = (self.queue, self.queue.queues.next());
             let times = Times {
                 now: queue.clock.now(),
-                of_calls: queue.in_flight.now(),
+                of_calls: queue.in_flight.clock.now(),
                 hold: queue.in_flight.bounds.deadline,
             };
             let turn = |waits: &mut WaitQueue| waits.turn(self.number, next_call, times, cx);
@@ -186,7 +186,10 @@ impl<S: Calls> Asking<S> {
         };
         let place = queue.in_flight.enter(&limiter.name, true).await;
         let in_flight = &queue.in_flight;
-        let until = in_flight.now().saturating_add(in_flight.bounds.deadline);
+        let until = in_flight
+            .clock
+            .now()
+            .saturating_add(in_flight.bounds.deadline);
         let (numbers, callers) = queue.with(&self.key, |waits| waits.ask(self.call, until));
         if callers.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The table of errors, `errors.md`, as tests read it.
+//! Reads the table of errors, `errors.md`, for tests.
 
 const PAGE: &str = include_str!("errors.md");
 

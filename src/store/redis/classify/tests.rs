@@ -1,4 +1,4 @@
-//! The table of errors, held against the page and the messages of servers.
+//! Tests the table of errors against the page and the messages of servers.
 
 use std::{collections::BTreeSet, io};
 

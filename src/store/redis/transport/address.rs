@@ -1,4 +1,4 @@
-//! Addresses: which part of one is wrong, and what may be logged of one.
+//! Parses addresses of servers, says which part of one is wrong, and removes secrets for logs.
 
 use std::{fmt, sync::Arc};
 

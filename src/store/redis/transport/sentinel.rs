@@ -155,7 +155,7 @@ pub(crate) fn sentinel_pool(pool: Pool) -> ConnectionSource {
 ///
 /// The pool returns its stock first, and a master that was demoted since answers its PING.
 /// Connections to others are dropped, so the stock ends, and the pool then looks the master up
-/// anew.
+/// again.
 ///
 /// # Cancel safety
 ///

@@ -1,4 +1,4 @@
-//! TLS: which certificates are believed and shown, and which errors are about them.
+//! TLS: the certificates that are trusted and presented, and the errors about them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The scripts, and how one is called: by its hash, and with its text if the server does not know
+//! The Lua scripts, and how to call one: EVALSHA, and SCRIPT LOAD first if the server does not know
 //! the hash.
 
 use std::{cell::Cell, sync::LazyLock};
@@ -24,37 +24,41 @@ use crate::{
     },
 };
 
-/// The scripts of one algorithm: what they take, and how their replies are read.
+/// The scripts of one algorithm, with the functions that make their calls and read their replies.
 pub(crate) struct Scripts {
-    /// Decides for any callers. Its arguments are those of [`acquire`](super::acquire).
+    /// Decides for any callers. [`acquire`](super::acquire) writes its arguments.
     pub(crate) acquire: &'static Loaded,
-    /// Decides for any callers that limits may ban, where there are such: see [`ban`](super::ban).
+    /// Decides for callers of limits with a ban, if the algorithm allows bans: see
+    /// [`ban`](super::ban).
     pub(crate) banning: Option<&'static Loaded>,
     /// Carries out the verbs: see `lua/lib/verbs.lua`.
     pub(crate) verbs: &'static Loaded,
-    /// Reads what receipts keep, if a reply ends with two numbers for that.
+    /// Makes the part of a receipt that the reply determines, if replies end with two numbers for
+    /// it.
     pub(crate) taken: Option<ReadTaken>,
-    /// Makes the call of a cheaper script for these callers, if one can decide.
+    /// Makes the call of a cheaper script for these callers, if there is one that can decide.
     pub(crate) brief: MakeBrief,
-    /// Makes the call that leaves so many permits of what an acquire took, or charges what is more;
-    /// none if the receipt does not say enough to be settled, or was settled before.
+    /// Makes the call that settles a receipt at a number of permits: fewer than it took are given
+    /// back, more are charged. `None` if the receipt lacks what that needs.
     pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<ScriptCall>,
-    /// Reads the limit from the value of a limiter that has no hash, where there are such.
+    /// Reads the limit from the value of a limiter, for an algorithm whose limiters may lack a
+    /// hash.
     pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
 }
 
-/// Makes a call. The function says whether a limit that differs from a charge's is rewritten.
+/// Makes a call. The function says whether a stored limit that differs from a charge's is
+/// rewritten.
 type MakeBrief =
     fn(&[Acquire], &dyn Fn(&LimiterCharge) -> bool, Ask<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
-/// Reads the reply to such a call, beside what was asked.
+/// Reads the reply to such a call. It gets what was asked, too.
 pub(super) type ReadBrief = fn(&Value, &[Acquire], Ask<'_>) -> Result<Brief, Error>;
 
-/// The answers of such a call. `Err(None)`: [`Scripts::acquire`] decides. `Err(Some(now))`: the
-/// same call is made once more, by this time of the server.
+/// The answers of such a call. After `Err(None)`, [`Scripts::acquire`] must decide. After
+/// `Err(Some(now))`, the same call is made once more, for this time of the server.
 pub(crate) type Brief = Result<List<Answer>, Option<Millis>>;
 
-/// Reads what receipts keep.
+/// Makes that part of a receipt from the two numbers.
 pub(super) type ReadTaken = fn(i64, i64) -> Taken;
 
 /// The part of a call that does not depend on its limiters.
@@ -63,12 +67,12 @@ pub(crate) struct Ask<'a> {
     pub(crate) client_id: &'a str,
     /// The caller's time; `None` for the server's.
     pub(crate) now: Option<Millis>,
-    /// Set if the permits left are wanted exactly.
+    /// Set if the caller wants the exact number of permits left.
     pub(crate) exact: bool,
 }
 
 impl Ask<'_> {
-    /// Returns the same for bans by this limiter, which go by the clock of its waits.
+    /// Returns the same for bans by this limiter. They use the clock by which its algorithm waits.
     pub(crate) fn at(self, name: &Name) -> Self {
         let now = self.now.filter(|_| !name.algorithm().waits_by_server());
         Self { now, ..self }
@@ -78,8 +82,9 @@ impl Ask<'_> {
 /// A script whose hash is computed when it is first needed.
 pub(crate) type Loaded = LazyLock<Script>;
 
-/// Names a script, and joins its text, of files of `lua/` and of the `[SCRIPT]` that it contains.
-/// Which, the last file says: see `lua/README.md`.
+/// Makes a script of a name and the parts of its text: files in `lua/`, and `[SCRIPT]` for the text
+/// of another script. The `--- @include` lines of its last file name the same parts, which a test
+/// compares: see `lua/README.md`.
 macro_rules! lua {
     (@ [$script:expr]) => { $script.text() };
     (@ $file:literal) => { include_str!(concat!("../../../../lua/", $file)) };
@@ -93,7 +98,7 @@ pub(crate) use lua;
 #[derive(Debug)]
 pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
-    /// By its hash.
+    /// The EVALSHA command.
     pub(crate) command: Cmd,
     /// Set if it must not be sent twice: a lost connection is an error, because it may have run.
     pub(crate) once: bool,
@@ -112,14 +117,14 @@ impl ScriptCall {
         }
     }
 
-    /// Sends it by its hash: one command. A server that lacks the script gets it by SCRIPT LOAD,
-    /// and the hash again; where that is refused, the text itself is run.
+    /// Sends the EVALSHA command. If the server lacks the script, it is sent SCRIPT LOAD and
+    /// EVALSHA again; if SCRIPT LOAD is refused, EVAL with the text.
     ///
-    /// Loading comes first because newer servers drop texts that were run, once 500 others came.
+    /// EVAL comes last because newer servers evict scripts that came by EVAL, once there are 500.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it may leave the script executed or not.
+    /// The script may have run or not if the future is dropped.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
         let calling = Calling::new(connection, self.script.name, self.callers);
         let mut reply = connection.send(&self.command, self.once).await;
@@ -127,14 +132,14 @@ impl ScriptCall {
             && is_unknown_script(&failed.error)
         {
             let unacknowledged = failed.unacknowledged;
-            // Boxed, so that a call of a script that is known has no room for it.
+            // Boxed, so that it does not enlarge the future of the usual call.
             let loaded = Box::pin(self.send_unknown(connection)).await;
             reply = loaded.map_err(|last| last.after(unacknowledged));
         }
         calling.ended(reply)
     }
 
-    /// Keeps its memory for the next calls of this thread.
+    /// Keeps the command's memory for the next calls of this thread.
     pub(crate) fn recycle(self) {
         let mut command = self.command;
         // A thread that ends keeps none.
@@ -152,7 +157,7 @@ impl ScriptCall {
         let mut unacknowledged = false;
         if self.load(connection).await {
             match connection.send(&self.command, self.once).await {
-                // It was flushed since.
+                // The script was flushed meanwhile.
                 Err(failed) if is_unknown_script(&failed.error) => {
                     unacknowledged = failed.unacknowledged;
                 }
@@ -166,7 +171,7 @@ impl ScriptCall {
 
     /// Loads the script on the node of these keys, and returns whether that succeeded.
     async fn load(&self, connection: &Connection) -> bool {
-        // By itself redis-rs would load it into every node of a Cluster, and fail if one is down.
+        // Without a key, redis-rs loads it into every node of a Cluster, and fails if one is down.
         let to = match self.command.args_iter().nth(3) {
             Some(Arg::Simple(key)) => To::Key(key),
             _ => To::Any,
@@ -176,10 +181,10 @@ impl ScriptCall {
 }
 
 thread_local! {
-    /// Commands that were sent, for their memory: without them each call allocates twice.
+    /// Commands that were sent, kept for their memory. Without them each call allocates twice.
     static SENT: Cell<Vec<Cmd>> = const { Cell::new(Vec::new()) };
 }
-/// How many of them are kept, and how long they are: as those of a batch.
+/// The maximum number of commands kept, and of arguments in one: as in a batch.
 const MOST_SENT: usize = 64;
 const MOST_WORDS: usize = 20;
 

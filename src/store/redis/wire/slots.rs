@@ -1,4 +1,5 @@
-//! A log whose grants are merged in slots: `lua/slots/`, and otherwise as any. Pure.
+//! A sliding log with slots in Redis: `lua/slots/` joined into the scripts of `lua/sliding_log/`.
+//! Pure.
 
 use super::{
     script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},

@@ -1,4 +1,4 @@
-//! The calls of the verbs: see `lua/lib/verbs.lua`.
+//! Makes the calls of verbs: see `lua/lib/verbs.lua`.
 
 use redis::Value;
 

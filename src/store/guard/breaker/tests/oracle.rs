@@ -1,4 +1,4 @@
-//! The breaker against a simple one, on a clock that is moved.
+//! Tests the breaker against a simpler model, on a clock that the test moves.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ enum Step {
     End(usize, Signal),
     /// Its callers have left
     Leave(usize),
-    /// Bytes come in, for whichever call
+    /// Bytes come in, for any call
     CameIn,
     Advance(u64),
 }
@@ -145,6 +145,9 @@ proptest! {
                     let of_late = if call.probes { Signal::Failed } else { Signal::Nothing };
                     model.signal(&call, now, if late { of_late } else { signal });
                     call.pass.ends(signal);
+                    if signal == Signal::Answered {
+                        came_in = Some((now, sent.len()));
+                    }
                 }
                 Step::Leave(which) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
@@ -161,7 +164,7 @@ proptest! {
                     drop(call.pass);
                 }
                 Step::CameIn => {
-                    breakers.traffic().came_in(0);
+                    breakers.traffic.came_in(0);
                     came_in = Some((now, sent.len()));
                 }
                 Step::End(..) | Step::Leave(_) => {}

@@ -1,4 +1,5 @@
-//! What callers that wait for permits are refused from memory, and what they leave there.
+//! Tests when callers that wait for permits are refused from memory, and what their refusals leave
+//! there.
 
 use super::*;
 
@@ -30,9 +31,13 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
         for max_wait in [MaxWait::of, queue] {
             let waits = Duration::from_millis(waits);
             let hopeless = u128::from(wait - elapsed) > waits.as_millis();
-            let told = world.repeated(&waiting(&ask, max_wait(waits)));
+            let refused_for = world.repeated(&waiting(&ask, max_wait(waits)));
             let left = u128::from(wait - elapsed);
-            assert_eq!(told, hopeless.then_some(left), "{wait} {elapsed} {waits:?}");
+            assert_eq!(
+                refused_for,
+                hopeless.then_some(left),
+                "{wait} {elapsed} {waits:?}"
+            );
         }
         assert_eq!(world.repeated(&waiting(&ask, MaxWait::ENDLESS)), None);
     }

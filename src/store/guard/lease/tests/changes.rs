@@ -1,4 +1,4 @@
-//! What a verb of this store does to the leases that are out.
+//! Tests what a verb of this store does to leases in use.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which leases are out, when they end, and what a balance knows of one.
+//! Tests when leases end, and how a balance counts their permits.
 
 use std::sync::{OnceLock, Weak};
 

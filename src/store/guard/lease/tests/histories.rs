@@ -1,5 +1,5 @@
-//! Random histories of several processes against the laws, and how a limit that all of them use up
-//! is shared.
+//! Tests random histories of several processes against the laws, and how evenly they share an
+//! exhausted limit.
 
 use std::cell::RefCell;
 
@@ -43,7 +43,7 @@ fn input() -> impl Strategy<Value = Input> {
     (rate, interval, proptest::collection::vec(step, 1..80))
 }
 
-/// What somebody has.
+/// A grant that a caller holds.
 #[derive(Clone, Debug)]
 struct Held {
     at: u64,
@@ -160,7 +160,7 @@ async fn a_saturated_limit_is_used_and_shared() {
             world.advance(5);
             world.settle_down().await;
             for turn in 0..processes {
-                // Nobody is always the first.
+                // In each round another process is first.
                 let process = (turn + round as usize) % processes;
                 for _ in 0..wanted {
                     granted[process] += u64::from(world.takes(process, 1).is_allowed());

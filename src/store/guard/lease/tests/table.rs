@@ -1,4 +1,4 @@
-//! The callers that a lease serves, what ends it, and how much the next one takes.
+//! Tests which callers a lease serves, what ends it, and how many permits the next one has.
 
 use super::*;
 
@@ -72,9 +72,9 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     assert_eq!(with(asks_for_none), None);
 }
 
-/// Whichever part of the limit is another.
+/// Whether the permits or the interval differ.
 #[tokio::test]
-async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() {
+async fn a_reply_ends_a_lease_only_if_the_limit_in_it_differs() {
     for (permits, interval, lasts) in [
         (1000, SECOND, true),
         (999, SECOND, false),
@@ -97,9 +97,9 @@ async fn what_the_store_tells_of_the_limit_ends_a_lease_only_if_it_is_another() 
     }
 }
 
-/// A refusal is its caller's alone, and room for a waiter is no news.
+/// Neither the refusal of a caller that does not wait nor a grant to a waiter ends it.
 #[tokio::test]
-async fn a_lease_ends_for_nobody_but_a_waiter_who_is_refused() {
+async fn a_lease_ends_only_for_a_waiter_that_is_refused() {
     for (waits, permits, lasts) in [
         (false, 100, true),
         (false, 999, true),

@@ -1,4 +1,4 @@
-//! What is shared, and several processes on it.
+//! The simulation of several processes that share one limiter.
 
 use std::{cell::Cell, sync::atomic::AtomicU64};
 

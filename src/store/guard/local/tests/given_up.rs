@@ -1,4 +1,4 @@
-//! Calls that were sent and given up, and rules that pass uncounted.
+//! Tests calls that were sent and given up, and rules that pass uncounted.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! Random histories by seed, each against all laws.
+//! Tests random histories by seed, each against all laws.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -1,4 +1,4 @@
-//! Callers that leave, at every step of a call.
+//! Tests callers that leave, at every step of a call.
 
 use tokio::runtime::Runtime;
 

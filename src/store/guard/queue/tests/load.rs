@@ -1,4 +1,4 @@
-//! Bursts, slow nodes, and nodes that hang.
+//! Tests bursts, slow nodes, and nodes that hang.
 
 use std::ops::Range;
 

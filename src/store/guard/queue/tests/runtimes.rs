@@ -1,4 +1,4 @@
-//! Runtimes that are alive and not driven.
+//! Tests runtimes that are shut down, or alive and not driven.
 
 use super::*;
 

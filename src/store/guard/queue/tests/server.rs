@@ -1,4 +1,4 @@
-//! A node whose calls are carried out, answered and lost by hand, with the pure sliding log in it.
+//! The simulated node: the pure sliding log, with calls that a test carries out, answers or loses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -162,7 +162,7 @@ impl Server {
     }
 
     pub(super) fn answer(&self, at: usize, reply: Reply) {
-        self.breakers.traffic().came_in(0);
+        self.breakers.traffic.came_in(0);
         let waker = {
             let mut state = self.state();
             let call = &mut state.calls[at];

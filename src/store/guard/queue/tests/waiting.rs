@@ -1,4 +1,4 @@
-//! Callers that wait for permits: their order, and who is turned away.
+//! Tests callers that wait for permits: their order, and which are refused.
 
 use super::{super::wait_queue::own_turn, *};
 

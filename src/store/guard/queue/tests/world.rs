@@ -1,4 +1,4 @@
-//! Callers, runtimes and a clock, all moved by hand.
+//! The simulated callers, runtimes and clock, all moved by the test.
 
 use std::{pin::Pin, sync::atomic::AtomicBool, task::Wake};
 
@@ -226,7 +226,7 @@ impl World {
     pub(super) fn is_empty(&self) {
         let queues = &self.queues;
         assert_eq!(lock(&queues.runs).len() + lock(&queues.waits).len(), 0);
-        assert_eq!(queues.unanswered.len(), 0);
+        assert!(lock(&queues.unanswered).is_empty());
         assert_eq!(queues.waiting.load(Ordering::SeqCst), 0);
         assert_eq!(self.in_flight.count(0).0, 0);
     }
