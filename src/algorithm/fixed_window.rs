@@ -234,11 +234,7 @@ mod tests {
         now: i64,
     ) -> Result<i64, ErrorKind> {
         let charge = LimiterCharge::plain(limit, permits, ID);
-        let name = charge
-            .name()
-            .clone()
-            .counted_by(limit::Algorithm::FixedWindow);
-        let receipt = charge.of(name).receipt();
+        let receipt = charge.counted_by(limit::Algorithm::FixedWindow).receipt();
         limiter.settle(&receipt, Some(Taken::Window(end)), keep, at(now))
     }
 

@@ -293,8 +293,8 @@ mod tests {
         tat: Tat,
     ) -> Result<i64, ErrorKind> {
         let charge = LimiterCharge::plain(LimitSource::Store, permits, ID);
-        let name = charge.name().clone().counted_by(limit::Algorithm::Gcra);
-        limiter.settle(&charge.of(name).receipt(), Some(Taken::Tat(tat)), keep, NOW)
+        let receipt = charge.counted_by(limit::Algorithm::Gcra).receipt();
+        limiter.settle(&receipt, Some(Taken::Tat(tat)), keep, NOW)
     }
 
     fn give_back(limiter: &mut Limiter, permits: u32, tat: Tat) -> Result<i64, ErrorKind> {

@@ -119,18 +119,10 @@ tuple!(A 0, B 1, C 2, D 3);
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-
     use super::*;
-    use crate::web::key::{ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret, name_of};
-
-    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
-        let mut request = Request::builder();
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        name_of(extractor, request.body(()).unwrap())
-    }
+    use crate::web::key::{
+        ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret, name_by as name,
+    };
 
     #[test]
     fn alternatives_cannot_be_taken_for_each_other() {

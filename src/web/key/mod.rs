@@ -382,6 +382,16 @@ fn push_non_empty(
     }
 }
 
+/// Returns the name that the key of a request with these fields has in Redis.
+#[cfg(test)]
+fn name_by(extractor: &impl KeyExtractor, fields: &[(&str, &str)]) -> Result<String, NoKey> {
+    let request = http::Request::builder();
+    let request = fields
+        .iter()
+        .fold(request, |it, (name, value)| it.header(*name, *value));
+    name_of(extractor, request.body(()).unwrap())
+}
+
 /// Returns the name that a key of these requests has in Redis, without prefix and rule.
 #[cfg(test)]
 fn name_of<B>(extractor: &impl KeyExtractor, request: http::Request<B>) -> Result<String, NoKey> {

@@ -1,9 +1,7 @@
 //! Other rules for a layer that serves.
 
-use crate::scene::*;
-use tower_ratelimit::{HeaderStyle, Rules};
-
-use super::{file, met, one, request, send};
+use super::*;
+use tower_ratelimit::HeaderStyle;
 
 fn all(permits: u64) -> Rule {
     Limit::per_minute(permits).by(PeerIp).named("all")
