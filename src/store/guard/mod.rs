@@ -3,21 +3,16 @@
 //!
 //! - The failure policy is outermost, in `fallback`: it sees every error, also that of the
 //!   deadline, and it records every grant, by which this process decides in an outage.
-//! - The deadline bounds the delay of a request, so it lies around everything that waits. The
-//!   time that a caller is ready to wait for permits comes on top.
+//! - The deadline bounds the delay of a request, so it lies around everything that waits. The time
+//!   that a caller is ready to wait for permits comes on top.
 //! - The deny cache comes before the lease. It hides no leased permits: a lease comes with a grant,
-//!   and
-//!   a grant drops the refusals of its limiter.
+//!   and a grant drops the refusals of its limiter.
 //! - The queue sends one call of a limiter at a time for many callers, and bounds the calls in
-//!   flight
-//!   to a node. A caller leaves at its deadline; the call ends when the last of them has left, or
-//! by
-//!   the connection's timeouts. Calls beyond the bound are overload: they are answered by policy,
-//! and
-//!   are no failure of the server.
+//!   flight to a node. A caller leaves at its deadline; the call ends when the last of them has
+//!   left, or by the connection's timeouts. Calls beyond the bound are overload: they are answered
+//!   by policy, and are no failure of the server.
 //! - The lease is inside the queue. There it can join a call that is made anyway, and it sees
-//!   whether
-//!   a caller waits, which takes precedence over later callers.
+//!   whether a caller waits, which takes precedence over later callers.
 //! - The breaker has two halves. The first is asked before there is a future, so that nothing waits
 //!   for a server whose breaker is open. The second is in the store, around each call, because only
 //!   there the node is known.
