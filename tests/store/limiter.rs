@@ -4,7 +4,7 @@ use crate::scene::*;
 use tower_ratelimit::Error;
 
 on_both_by_a_clock!(
-    another_type_begins_anew,
+    another_type_starts_with_all_permits,
     a_wait_as_long_as_the_timeout_is_waited_for,
     those_ahead_count,
     waiters_are_served_in_order,
@@ -15,7 +15,7 @@ on_both_by_a_clock!(
     whatever_makes_room_wakes_waiters,
 );
 
-async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
+async fn another_type_starts_with_all_permits(store: impl Store, _: ManualClock) {
     let limiter = limited(&store, Limit::per_minute(5)).await;
     take(&limiter, 5).await;
     let limit = Limit::per_minute(5).per_client();

@@ -63,7 +63,7 @@ pub fn permissions() -> Vec<&'static str> {
     rules.split_whitespace().collect()
 }
 
-/// Returns the permits of a log's member: its last four bytes, whichever Redisson packed it.
+/// Returns the permits of a log's member: its last four bytes, in the members of all releases of Redisson.
 pub fn permits_of(member: &[u8]) -> u32 {
     u32::from_le_bytes(*member.last_chunk().expect("packed permits"))
 }

@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::{
     histories::{config, live, rate_type, steps},
-    pair::{Clock, How, Key, Kind, Pair, Plant, Sent, assert_alike, assert_near, decide, replied},
+    pair::{Clock, How, Key, Kind, Pair, Plant, Sent, assert_near, assert_same, decide, replied},
 };
 use crate::store::redis::wire::{
     self,
@@ -121,7 +121,7 @@ impl Kind for Limiter {
         assert_eq!(replied.as_ref().err(), expected.as_ref().err());
         let answers = replied.unwrap_or_default();
         for (replied, expected) in answers.iter().zip(&expected.unwrap_or_default()) {
-            assert_alike(replied, expected, TOLERANCE);
+            assert_same(replied, expected, TOLERANCE);
         }
         for (answer, (sent, _)) in answers.iter().zip(run) {
             if answer.verdict == Verdict::Granted {
@@ -156,8 +156,8 @@ impl Kind for Limiter {
         let expected = if keep > sent.permits {
             settle(end)
         } else if (4..100).contains(&apart) {
-            // A window that was ended by hand, and another soon after: here they look
-            // alike.
+            // A window that was ended by hand, and another soon after: here they cannot
+            // be told apart.
             return;
         } else if apart < 4 {
             settle(live.unwrap_or(end))

@@ -141,7 +141,7 @@ impl<'a> World<'a> {
             Fault::DataLost => assert_eq!(server.cli(&["FLUSHALL"]), "OK"),
             Fault::KeysLost => {
                 // One key of each: what is left tells what is in use. With two of three, or all, it
-                // would begin anew.
+                // would start with all permits.
                 let first = random.below(self.limiters.len() as u64) as usize;
                 for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {
                     let keys = [limiter.name.clone(), limiter.value(), limiter.log()];

@@ -42,7 +42,7 @@ fn outcome(reply: &Reply) -> i64 {
 }
 
 // Section 8.1 and 4.2, #3804, #5687: a retry has the same bytes; Redisson adds one member and takes
-// the permits again: rate 5, one acquire sent three times leaves value 2, and 3 of 5 for ever
+// the permits again: rate 5, one acquire sent three times leaves value 2, and so 3 of 5 from then on
 // after. The retry of one that took the last permits is refused, although they are its own.
 #[tokio::test]
 async fn an_acquire_that_is_sent_again_takes_nothing_more() {

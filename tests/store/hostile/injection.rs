@@ -243,7 +243,7 @@ fn policy_name_is_a_word(name: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A text that may be no TOML at all, and pieces of files put together anew.
+/// A text that may be no TOML at all, and pieces of files in another order.
 fn file() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "[rules.api]\n",

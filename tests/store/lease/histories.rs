@@ -248,7 +248,7 @@ fn histories_of_several_stores_are_lawful() {
 }
 
 #[tokio::test]
-async fn room_that_comes_with_the_end_of_patience_is_waited_for() {
+async fn a_caller_waits_for_room_that_comes_at_the_end_of_its_max_wait() {
     let world = World::new();
     let process = PROCESSES - 1;
     let take = |permits| Step::Take {

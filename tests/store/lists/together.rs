@@ -146,7 +146,7 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>)
     assert_eq!(left(&limiters).await, [1, 3]);
 }
 
-/// Whichever of the limiters lacks room.
+/// Whichever limiter lacks room: each of them in turn.
 async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
     let limiters = limiters(&world, [(3, 1000), (4, 1500)]).await;
     let all = RateLimiter::all(&limiters).unwrap();

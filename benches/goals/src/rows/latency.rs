@@ -11,7 +11,7 @@ use tower_ratelimit::{
 use super::Pace;
 use crate::{
     contenders::Contender,
-    database::{Database, PATIENCE},
+    database::{Database, TIME_LIMIT},
     row::{Contest, Figure, Goal::RatioAtMost, Rounds, Row},
 };
 
@@ -64,7 +64,7 @@ impl Line {
         let database = Database::start();
         let (connection, limiter) = runtime.block_on(async {
             let connection = database.connection().await;
-            let store = RedisStore::connection(connection.clone()).deadline(PATIENCE);
+            let store = RedisStore::connection(connection.clone()).deadline(TIME_LIMIT);
             let store = store.build().unwrap();
             let limiter = RateLimiter::new(&store, "latency").unwrap();
             assert!(limiter.try_set_rate(AMPLE).await.unwrap());
