@@ -22,7 +22,7 @@ use std::{
 
 use redisson::HASH as REDISSONS;
 use support::RedisServer;
-use tower_ratelimit::redis::{self, Cmd, Connection, Pipeline};
+use tower_ratelimit::redis::{self, Connection, Pipeline};
 
 const OURS: &str = concat!(
     include_str!("../lua/sliding_log/acquire.lua"),
@@ -39,31 +39,10 @@ const CALLS: usize = 6 * KEYS;
 const START: u64 = 1_704_153_600_000;
 const CLIENT: &str = "7d9a1b2c-1111-4222-8333-444455556666";
 
-/// A row of the table.
-struct Row {
-    name: &'static str,
-    rate: u64,
-    interval: u64,
-    /// What the caller's clock moves by from call to call on a key; none for the server's, or for
-    /// Java's own
-    step: Option<u64>,
-    exact: bool,
-}
-
-const fn row(
-    name: &'static str,
-    (rate, interval): (u64, u64),
-    step: Option<u64>,
-    exact: bool,
-) -> Row {
-    Row {
-        name,
-        rate,
-        interval,
-        step,
-        exact,
-    }
-}
+/// A row of the table: its name, permits and milliseconds of its limit, what the caller's clock
+/// moves by from call to call on a key (none for the server's, or for Java's own), and whether
+/// remaining is read.
+type Row = (&'static str, (u64, u64), Option<u64>, bool);
 
 const SPENT: (u64, u64) = (10, 86_400_000);
 const AMPLE: (u64, u64) = (1 << 40, 60_000);
@@ -71,16 +50,16 @@ const AMPLE: (u64, u64) = (1 << 40, 60_000);
 const STEADY: (u64, u64) = (10, 1000);
 
 const ROWS: [Row; 10] = [
-    row("refused, client clock", SPENT, Some(1), false),
-    row("refused, server clock", SPENT, None, false),
-    row("refused, server clock, exact", SPENT, None, true),
-    row("admitted, client clock", AMPLE, Some(1), false),
-    row("admitted, server clock", AMPLE, None, false),
-    row("admitted, server clock, exact", AMPLE, None, true),
-    row("one in, one out, client clock", STEADY, Some(100), false),
-    row("one in, one out, exact", STEADY, Some(100), true),
-    row("idle before, client clock", STEADY, Some(5000), false),
-    row("idle before, exact", STEADY, Some(5000), true),
+    ("refused, client clock", SPENT, Some(1), false),
+    ("refused, server clock", SPENT, None, false),
+    ("refused, server clock, exact", SPENT, None, true),
+    ("admitted, client clock", AMPLE, Some(1), false),
+    ("admitted, server clock", AMPLE, None, false),
+    ("admitted, server clock, exact", AMPLE, None, true),
+    ("one in, one out, client clock", STEADY, Some(100), false),
+    ("one in, one out, exact", STEADY, Some(100), true),
+    ("idle before, client clock", STEADY, Some(5000), false),
+    ("idle before, exact", STEADY, Some(5000), true),
 ];
 
 fn main() {
@@ -105,7 +84,7 @@ fn main() {
     );
     println!("| call | Redisson 4.7.0 | this crate | ratio | of the fastest |");
     println!("|---|---:|---:|---:|---:|");
-    for row in &ROWS {
+    for row in ROWS {
         let rounds: Vec<_> = (0..ROUNDS + WARM_UP)
             .map(|round| {
                 // Each goes first every other time.
@@ -123,7 +102,7 @@ fn main() {
         let ratios = sorted(&rounds, |[java, rust]| rust / java);
         println!(
             "| {} | {:.2} | {:.2} | {:.2} ({:.2} to {:.2}) | {:.2} |",
-            row.name,
+            row.0,
             part(&java, 0.5),
             part(&rust, 0.5),
             part(&ratios, 0.5),
@@ -131,19 +110,6 @@ fn main() {
             part(&ratios, 0.75),
             part(&rust, 0.1) / part(&java, 0.1)
         );
-    }
-    println!("\n| one call that finds so many expired | Redisson 4.7.0 | this crate |");
-    println!("|---|---:|---:|");
-    for (name, alive) in [
-        ("100,000 permits, and nothing else", false),
-        ("100,000 permits, and one alive", true),
-    ] {
-        let [java, rust] = [REDISSONS, ours.get_hash()].map(|script| {
-            let calls: Vec<_> = (0..5).collect();
-            let mut expire = |_: &_| mass_expiry(&mut connection, script, alive);
-            part(&sorted(&calls, &mut expire), 0.5) / 1000.0
-        });
-        println!("| {name} | {java:.2} ms | {rust:.2} ms |");
     }
 }
 
@@ -158,68 +124,46 @@ fn part(sorted: &[f64], part: f64) -> f64 {
 }
 
 /// One round of one script over all keys, which are its own.
-fn measure(connection: &mut Connection, row: &Row, round: usize, script: &str) -> f64 {
+fn measure(connection: &mut Connection, row: Row, round: usize, script: &str) -> f64 {
+    let (name, (rate, interval), step, exact) = row;
     let java = script == REDISSONS;
-    let keep_alive = (2 * row.interval).max(60_000);
+    let keep_alive = (2 * interval).max(60_000);
     let mut pipeline = redis::pipe();
     for call in 0..CALLS {
-        let name = format!("ratelimit:{{user-{}}}:{java}:{}", call % KEYS, row.name);
+        let key = format!("ratelimit:{{user-{}}}:{java}:{name}", call % KEYS);
         if round == 0 && call < KEYS {
             let fields = [
-                ("rate", row.rate),
-                ("interval", row.interval),
+                ("rate", rate),
+                ("interval", interval),
                 ("keepAliveTime", keep_alive),
                 ("type", 0),
             ];
-            pipeline.hset_multiple(&name, &fields).ignore();
+            pipeline.hset_multiple(&key, &fields).ignore();
         }
         let place = round * CALLS / KEYS + call / KEYS;
-        let now = row.step.map(|step| START + step * place as u64);
+        let now = step.map(|step| START + step * place as u64);
         let id = id_of((place * CALLS + call) as u64);
-        pipeline
-            .add_command(evalsha(script, &name, java, row, now, keep_alive, id))
-            .ignore();
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script).arg(if java { 5 } else { 3 }).arg(&key);
+        for suffix in ["value", "permits"] {
+            command.arg(format!("{key}:{suffix}"));
+            if java {
+                command.arg(format!("{key}:{suffix}:{CLIENT}"));
+            }
+        }
+        if java {
+            let own = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let now = now.unwrap_or_else(|| own().as_millis() as u64);
+            command.arg(1).arg(now).arg(&id);
+        } else {
+            command.arg(format!("code {rate} {interval} 0 {keep_alive}"));
+            command.arg([&[16], &id[..], &[1, 0, 0, 0]].concat());
+            command.arg(now.map_or_else(String::new, |now| now.to_string()));
+            command.arg(u8::from(exact));
+        }
+        pipeline.add_command(command).ignore();
     }
     cost_of(connection, &pipeline)
-}
-
-/// One call to a full log of 100,000 single permits, all expired or all but one.
-fn mass_expiry(connection: &mut Connection, script: &str, alive: bool) -> f64 {
-    const PERMITS: u64 = 100_000;
-    let row = row("mass", (PERMITS, 60_000), Some(1), false);
-    let java = script == REDISSONS;
-    let name = "ratelimit:{mass}:default";
-    let (value, log) = (format!("{name}:value"), format!("{name}:permits"));
-    let mut pipeline = redis::pipe();
-    pipeline.del(&[name, &value, &log]).ignore();
-    let fields = [
-        ("rate", row.rate),
-        ("interval", row.interval),
-        ("keepAliveTime", 120_000),
-        ("type", 0),
-    ];
-    pipeline.hset_multiple(name, &fields).ignore();
-    pipeline.set(&value, 0).ignore();
-    for page in 0..PERMITS / 1000 {
-        let entries = (0..1000).map(|place| {
-            let place = 1000 * page + place;
-            (START + place / 100, member_of(id_of(place)))
-        });
-        let entries: Vec<_> = entries.collect();
-        pipeline.zadd_multiple(&log, &entries).ignore();
-    }
-    // The first of them a second time, so that value and log agree.
-    if alive {
-        pipeline
-            .zadd(&log, member_of(id_of(0)), START + 60_000)
-            .ignore();
-    }
-    pipeline.exec(connection).unwrap();
-    let now = Some(START + 60_000 + PERMITS / 100);
-    let mut call = redis::pipe();
-    let id = id_of(PERMITS);
-    call.add_command(evalsha(script, name, java, &row, now, 120_000, id));
-    cost_of(connection, &call)
 }
 
 /// Different ones, in no order.
@@ -229,11 +173,6 @@ fn id_of(number: u64) -> [u8; 16] {
     id[..8].copy_from_slice(&mixed.to_le_bytes());
     id[8..].copy_from_slice(&number.to_le_bytes());
     id
-}
-
-/// A grant of one permit as it stands in the log.
-fn member_of(id: [u8; 16]) -> Vec<u8> {
-    [&[16], &id[..], &[1, 0, 0, 0]].concat()
 }
 
 /// Microseconds per EVALSHA, as Redis reckons them.
@@ -248,39 +187,4 @@ fn cost_of(connection: &mut Connection, calls: &Pipeline) -> f64 {
         .expect("EVALSHA was called");
     let (_, cost) = line.split_once("usec_per_call=").expect("a figure");
     cost.split(',').next().expect("a figure").parse().unwrap()
-}
-
-fn evalsha(
-    script: &str,
-    name: &str,
-    java: bool,
-    row: &Row,
-    now: Option<u64>,
-    keep_alive: u64,
-    id: [u8; 16],
-) -> Cmd {
-    let mut command = redis::cmd("EVALSHA");
-    command.arg(script).arg(if java { 5 } else { 3 }).arg(name);
-    for suffix in ["value", "permits"] {
-        command.arg(format!("{name}:{suffix}"));
-        if java {
-            command.arg(format!("{name}:{suffix}:{CLIENT}"));
-        }
-    }
-    if java {
-        let own = || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_millis() as u64
-        };
-        command.arg(1).arg(now.unwrap_or_else(own)).arg(&id);
-    } else {
-        let (rate, interval) = (row.rate, row.interval);
-        command.arg(format!("code {rate} {interval} 0 {keep_alive}"));
-        command.arg(member_of(id));
-        command.arg(now.map_or_else(String::new, |now| now.to_string()));
-        command.arg(u8::from(row.exact));
-    }
-    command
 }

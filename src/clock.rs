@@ -196,9 +196,12 @@ impl Now {
         let time = clock.now();
         // Beyond the latest tick.
         let seconds = time.as_secs().min(1 << 43).cast_signed();
+        let tick = seconds * 1000 * TICKS + i64::from(time.subsec_micros());
         Self {
+            tick: tick.min(LATEST),
             past: time.subsec_nanos() % 1000,
-            ..Self::at(seconds * 1000 * TICKS + i64::from(time.subsec_micros()))
+            per_ms: TICKS,
+            is_own: true,
         }
     }
 
@@ -287,12 +290,8 @@ impl Now {
     }
 
     fn duration(&self, ticks: i64) -> Duration {
-        let ticks = u64::try_from(ticks).unwrap_or(0);
-        if self.per_ms == TICKS {
-            Duration::from_micros(ticks)
-        } else {
-            Duration::from_millis(ticks)
-        }
+        let micros = self.micros_of(ticks);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 }
 

@@ -70,10 +70,9 @@ impl FailurePolicy {
     /// Returns the stricter of two policies.
     pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
             (Self::Local(one), Self::Local(other)) => Self::Local(one.min(other)),
-            (local @ Self::Local(_), Self::Allow) | (Self::Allow, local @ Self::Local(_)) => local,
-            (Self::Allow, Self::Allow) => Self::Allow,
+            (Self::Deny, _) | (_, Self::Deny) => Self::Deny,
+            (other, Self::Allow) | (Self::Allow, other) => other,
         }
     }
 

@@ -60,7 +60,6 @@ pub use limit::StartingOn;
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "unstable-store")]
-#[cfg_attr(docsrs, doc(cfg(feature = "unstable-store")))]
 pub use store::backend;
 #[cfg(feature = "redis")]
 pub use store::redis::{

@@ -21,8 +21,20 @@ macro_rules! notice {
     };
 }
 
+/// Implements `Debug` by the name of a type alone.
+macro_rules! opaque {
+    ($type:ident) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!(stringify!($type), "(..)"))
+            }
+        }
+    };
+}
+
 pub(crate) use detail;
 pub(crate) use notice;
+pub(crate) use opaque;
 pub(crate) use warning;
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 mod address;
 mod identity;
-mod short;
 mod text;
 
 use std::{
@@ -17,12 +16,12 @@ use std::{
 pub(crate) use self::{
     address::{IPV6_PREFIX, spell},
     identity::Identity,
-    short::Short,
-    text::{BuildSpread, Text},
+    text::{BuildSpread, Short, Text},
 };
 use crate::{
     error::{ConfigError, Error, ErrorKind, bail, config_error},
     limit::{Algorithm, Calendar, Limit, LimitSource, Slots, StoredLimit},
+    macros::opaque,
 };
 
 /// The longest identity that is written out; a longer one is digested.
@@ -153,11 +152,7 @@ impl Name {
 }
 
 // A name holds an identity, which logs must not.
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Name(..)")
-    }
-}
+opaque!(Name);
 
 /// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
 /// It has no counts, and nothing of a rule.
@@ -171,9 +166,7 @@ impl Limiter {
     /// Returns whether the other, of the same name in the store, is counted in the same way and by
     /// the same limit.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        self.limit == other.limit
-            && self.name.algorithm() == other.name.algorithm()
-            && self.name.slots() == other.name.slots()
+        self.limit == other.limit && self.name.counting == other.name.counting
     }
 }
 

@@ -237,6 +237,7 @@ impl Receipt {
     }
 
     /// Returns the receipt of a grant with this mark.
+    #[cfg(all(test, inside))]
     pub(crate) fn taken(self, taken: Taken) -> Self {
         Self {
             taken: Some((taken, Settled::default())),
@@ -266,10 +267,16 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// The charges of a grant's receipts, open for corrections from when a request passes until its
-/// response is over. It has no entries before the first correction, as most requests see none.
-#[derive(Debug, Default)]
+/// The charges of a grant's receipts, open for corrections until the response to its request is
+/// over. It has no entries before the first correction, as most requests see none.
+#[derive(Debug)]
 pub(crate) struct Ledger(Mutex<Option<Vec<Correction>>>);
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self(Mutex::new(Some(Vec::new())))
+    }
+}
 
 /// The permits to charge for one receipt, and the party that decided it.
 pub(crate) type Correction = (CorrectedBy, u32);
@@ -296,10 +303,6 @@ impl Clone for Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn open(&self) {
-        *lock(&self.0) = Some(Vec::new());
-    }
-
     /// Closes it, and returns one entry per receipt, or none if none was corrected; `None` if it is
     /// not open.
     pub(crate) fn close(&self) -> Option<Vec<Correction>> {

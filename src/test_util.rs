@@ -15,7 +15,6 @@ use crate::{
     store::MemoryStore,
 };
 
-#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl MemoryStore {
     /// Returns an empty store, and its clock, which stands still until it is moved.
     ///
@@ -86,7 +85,6 @@ impl MemoryStore {
 }
 
 /// Makes decisions for tests of code that reads them. They come from no store, and took nothing.
-#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl Grant {
     /// Returns a grant that took nothing.
     ///
@@ -114,7 +112,6 @@ impl Grant {
 }
 
 /// Makes decisions for tests of code that reads them.
-#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl Refusal {
     /// Returns a refusal of this kind, with what a real one has: one for a missing key lacks
     /// `x-api-key`, and the error of one that is unavailable is [`ErrorKind::Unavailable`].
@@ -184,7 +181,6 @@ fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> Li
 }
 
 /// Asserts a decision in tests. Each method returns the decision, so that another can follow.
-#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 impl Decision {
     /// Returns the decision on the request that a response answers; if several layers decided, the
     /// innermost one's.
@@ -370,16 +366,8 @@ mod tests {
 
     fn limit(remaining: Option<u64>) -> List<LimitState> {
         List::from([LimitState {
-            labels: Labels::unnamed("login"),
-            permits: 5,
-            interval: MINUTE,
             remaining,
-            next_after: None,
-            reset_after: MINUTE,
-            refused: false,
-            retry_after: None,
-            shadow: false,
-            banned: false,
+            ..state("login", Limit::per_minute(5), 0, None)
         }])
     }
 

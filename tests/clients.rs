@@ -21,6 +21,8 @@ mod orders;
 mod promtool;
 #[path = "examples/running.rs"]
 mod running;
+#[path = "support/scene.rs"]
+mod scene;
 #[path = "clients/scrape.rs"]
 mod scrape;
 mod support;
@@ -44,11 +46,10 @@ use axum::{
 };
 use tokio::{net::TcpListener, process::Command};
 use tower_ratelimit::{
-    Decision, HeaderStyle, Limit, MemoryStore, RateLimitLayer, RedisStore, ResetUnit, Store,
-    key::PeerIp,
+    Decision, HeaderStyle, Limit, RateLimitLayer, ResetUnit, Store, key::PeerIp,
 };
 
-use support::{RedisServer, unique};
+use support::RedisServer;
 
 /// Longer than what a client waits that goes by its own head: curl begins with one second, urllib3
 /// with none.
@@ -159,17 +160,13 @@ fn backed_off(log: &Log, times: usize) -> bool {
     log.iter().filter(|seen| refused(seen)).count() >= times
 }
 
-fn redis() -> RedisStore {
-    RedisStore::builder(RedisServer::shared().url())
-        .prefix(&unique("t"))
-        // A busy machine must not turn decisions into policy answers.
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap()
-}
+on_both_stores!(
+    curl_waits_as_long_as_it_is_asked_to,
+    urllib3_waits_as_long_as_it_is_asked_to,
+);
 
-async fn curl(store: &impl Store) {
-    let (server, log) = serve(store).await;
+async fn curl_waits_as_long_as_it_is_asked_to(store: impl Store) {
+    let (server, log) = serve(&store).await;
     let url = format!("http://{server}/");
     // A busy machine may start it so late that it is not refused.
     for _ in 0..10 {
@@ -183,32 +180,12 @@ async fn curl(store: &impl Store) {
     panic!("never refused: {log:#?}");
 }
 
-async fn urllib3(store: &impl Store) {
-    let (server, log) = serve(store).await;
+async fn urllib3_waits_as_long_as_it_is_asked_to(store: impl Store) {
+    let (server, log) = serve(&store).await;
     let url = format!("http://{server}/");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/retry.py");
     // One process for all: as soon as one is answered, the next is asked for.
     let printed = run("python3-urllib3", "python3", &[script, &url, &url, &url]).await;
     assert_eq!(printed, "hello\nhello\nhello\n");
     assert!(backed_off(&log, 1), "never refused: {log:#?}");
-}
-
-#[tokio::test]
-async fn curl_waits_as_long_as_memory_says() {
-    curl(&MemoryStore::new()).await;
-}
-
-#[tokio::test]
-async fn curl_waits_as_long_as_redis_says() {
-    curl(&redis()).await;
-}
-
-#[tokio::test]
-async fn urllib3_waits_as_long_as_memory_says() {
-    urllib3(&MemoryStore::new()).await;
-}
-
-#[tokio::test]
-async fn urllib3_waits_as_long_as_redis_says() {
-    urllib3(&redis()).await;
 }

@@ -8,8 +8,8 @@ use crate::{
     demand::{Acquire, LimiterCharge},
     limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
-    name::Limiter,
-    receipt::{Receipt, Taken},
+    name::{Counting, Limiter},
+    receipt::{Receipt, Settled, Taken},
 };
 
 /// The result of counting one charge by its algorithm, in any store, apart from the other charges
@@ -94,27 +94,26 @@ impl Answer {
 
     /// Returns the receipt of a grant by this limiter.
     fn receipt(&self, charge: &LimiterCharge, limiter: Arc<Limiter>) -> Receipt {
-        let interval = Duration::from_millis(at_least_zero(self.interval));
-        let receipt = charge.receipt_of(limiter, None).granted(interval);
-        if self.estimated {
-            return receipt.taken(Taken::Estimate);
-        }
-        match charge.name().algorithm() {
-            Algorithm::SlidingLog => match charge.name().slots() {
-                None => receipt,
-                Some(slots) => receipt.taken(Taken::Slot(
-                    slots.end(self.now.score(), self.now.ticks(self.interval)),
-                )),
-            },
+        let Counting {
+            algorithm, slots, ..
+        } = charge.name().counting();
+        let taken = match algorithm {
+            _ if self.estimated => Some(Taken::Estimate),
+            Algorithm::SlidingLog => slots.map(|slots| {
+                let interval = self.now.ticks(self.interval);
+                Taken::Slot(slots.end(self.now.score(), interval))
+            }),
             // All permits are free one tick after the window's last.
             Algorithm::FixedWindow => {
                 let last = self.now.tick.saturating_add(self.reset).saturating_sub(1);
-                receipt.taken(Taken::Window(last))
+                Some(Taken::Window(last))
             }
-            Algorithm::Gcra | Algorithm::Calendar => match self.taken {
-                Some(taken) => receipt.taken(taken),
-                None => receipt,
-            },
+            Algorithm::Gcra | Algorithm::Calendar => self.taken,
+        };
+        Receipt {
+            interval: Duration::from_millis(at_least_zero(self.interval)),
+            taken: taken.map(|taken| (taken, Settled::default())),
+            ..charge.receipt_of(limiter, None)
         }
     }
 
@@ -137,7 +136,8 @@ impl Answer {
 }
 
 impl Acquire {
-    /// Returns what the answer to its only charge comes to. A grant is of the `limiter`.
+    /// Returns what the answer to its only charge comes to, which a store has counted exactly. A
+    /// grant is of the `limiter`.
     #[inline]
     pub(crate) fn decision_alone(
         &self,
@@ -148,16 +148,15 @@ impl Acquire {
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
         let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
         let limits = List::from([answer.state(charge, counted && !above_rate)]);
-        let source = Source::of_store(answer.estimated);
-        if answer.verdict == Verdict::Granted || charge.shadow {
-            let receipts = match limiter {
-                Some(limiter) => List::from([answer.receipt(charge, limiter)]),
-                None => List::new(),
-            };
-            return Decision::Allow(Grant::new(limits, receipts, source));
+        if let Some(limiter) = limiter {
+            let receipts = List::from([answer.receipt(charge, limiter)]);
+            return Decision::Allow(Grant::new(limits, receipts, Source::Store));
+        }
+        if charge.shadow {
+            return Decision::Allow(Grant::new(limits, List::new(), Source::Store));
         }
         let wait = (!above_rate).then(|| answer.now.until(answer.wait));
-        Decision::Deny(Refusal::by_limits(limits, wait, source))
+        Decision::Deny(Refusal::by_limits(limits, wait, Source::Store))
     }
 
     /// Returns what the answers to its charges, one for each, come to.
@@ -179,7 +178,10 @@ impl Acquire {
         if limits.len() > 1 {
             limits.sort_by(LimitState::by_tightness);
         }
-        let source = Source::of_store(answers.iter().any(|answer| answer.estimated));
+        let source = match answers.iter().any(|answer| answer.estimated) {
+            true => Source::Estimate,
+            false => Source::Store,
+        };
         if banned {
             // What else it asks for makes no difference.
             for limit in &mut limits {

@@ -209,7 +209,35 @@ impl CallContext {
         exact: bool,
         now: Now,
     ) -> Result<(Self, Changed), ErrorKind> {
-        let (limit, changed) = limit_in_force(first.limit(), terms.rewrite, stored)?;
+        let (limit, changed) = match (first.limiter.limit, stored) {
+            (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
+            (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
+                (given.stored(), Changed::Created)
+            }
+            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+                (stored, Changed::Nothing)
+            }
+            (LimitSource::Code(given), Some(stored)) => {
+                let given = given.stored();
+                if given.rate_type != stored.rate_type {
+                    return Err(ErrorKind::RateTypeDiffers);
+                }
+                let same = given.rate == stored.rate && given.interval == stored.interval;
+                match same || !terms.rewrite {
+                    true => (stored, Changed::Nothing),
+                    false => {
+                        let keep_alive = stored.keep_alive;
+                        (
+                            StoredLimit {
+                                keep_alive,
+                                ..given
+                            },
+                            Changed::Rewritten,
+                        )
+                    }
+                }
+            }
+        };
         let call = Self {
             limit,
             rewritten: stored.filter(|_| changed == Changed::Rewritten),
@@ -225,37 +253,6 @@ impl CallContext {
         let lead = self.now.ticks(charge.lead);
         self.now.score() + lead.min(ahead_of(self.interval()))
     }
-}
-
-/// Returns the limit in force in a call, and what the call makes of the stored one.
-fn limit_in_force(
-    source: LimitSource,
-    rewrite: bool,
-    stored: Option<StoredLimit>,
-) -> Result<(StoredLimit, Changed), ErrorKind> {
-    let (given, stored) = match (source, stored) {
-        (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
-        (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
-            return Ok((given.stored(), Changed::Created));
-        }
-        (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-            return Ok((stored, Changed::Nothing));
-        }
-        (LimitSource::Code(given), Some(stored)) => (given.stored(), stored),
-    };
-    if given.rate_type != stored.rate_type {
-        return Err(ErrorKind::RateTypeDiffers);
-    }
-    let same = given.rate == stored.rate && given.interval == stored.interval;
-    if same || !rewrite {
-        return Ok((stored, Changed::Nothing));
-    }
-    let written = StoredLimit {
-        rate: given.rate,
-        interval: given.interval,
-        ..stored
-    };
-    Ok((written, Changed::Rewritten))
 }
 
 /// The permits that must be free for a caller, and the time until they are.

@@ -54,9 +54,9 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let agreed = self.value.filter(|value| {
-            // Enough is left, and the number of entries shows that value and log agree: no entry is
-            // read.
-            *value >= wanted && self.has_single_entries(rate - value)
+            // Enough is left, and as many entries are there as permits are in use: one permit each,
+            // as in most logs without slots. Value and log agree then, and no entry is read.
+            *value >= wanted && self.bucket.is_none() && self.log.count() == rate - value
         });
         let value = match agreed {
             Some(value) if !call.exact || self.count_expired(call, wanted) => value,
@@ -251,12 +251,6 @@ impl Counter for SlidingLog {
 }
 
 impl SlidingLog {
-    /// Returns whether the log has as many entries as permits are in use. Then value and log agree,
-    /// provided that each entry holds one permit, as is usual.
-    fn has_single_entries(&self, in_use: i64) -> bool {
-        self.bucket.is_none() && self.log.count() == in_use
-    }
-
     /// Counts the entries that have expired. Up to one more than `wanted` of them are dropped when
     /// the call ends.
     ///

@@ -41,12 +41,4 @@ impl Source {
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
     }
-
-    /// Returns the store, which decided by an estimate or not.
-    pub(crate) fn of_store(by_estimate: bool) -> Self {
-        match by_estimate {
-            true => Self::Estimate,
-            false => Self::Store,
-        }
-    }
 }

@@ -4,8 +4,6 @@ pub(crate) mod diagnose;
 mod finding;
 pub(crate) mod verify;
 
-use std::time::Duration;
-
 use redis::{Cmd, RedisError, RedisResult, Value};
 
 pub use self::finding::{Finding, FindingKind, Severity};
@@ -21,27 +19,24 @@ use crate::{
     },
 };
 
-/// A server to inspect, and the timeout of each command.
-struct Look<'a> {
-    store: &'a RedisStore,
-    connection: &'a Connection,
-    timeout: Duration,
-}
+/// A store whose server is inspected.
+struct Look<'a>(&'a RedisStore);
 
-impl<'a> Look<'a> {
-    fn at(store: &'a RedisStore) -> Self {
-        Self {
-            store,
-            connection: &store.server().connection,
-            timeout: store.settings.longest(),
-        }
-    }
-
+impl Look<'_> {
     /// Sends a command to the master of a hash slot, or to the server.
     async fn ask(&self, to: Option<u16>, command: &Cmd) -> Result<RedisResult<Value>, Error> {
         let to = to.map_or(To::Any, To::Slot);
-        let reply = within(self.timeout, self.connection.send_to(to, command)).await;
+        self.in_time(self.connection().send_to(to, command)).await
+    }
+
+    /// Waits for the reply to one command.
+    async fn in_time<T>(&self, reply: impl Future<Output = T>) -> Result<T, Error> {
+        let reply = within(self.0.settings.longest(), reply).await;
         reply.ok_or_else(|| ErrorKind::Timeout.into())
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.0.server().connection
     }
 }
 

@@ -87,7 +87,6 @@ impl fmt::Display for Limit {
 /// [keep-alive time](Limit::keep_alive): the text has no place for these, and without them it would
 /// be read as another limit.
 #[cfg(feature = "serde")]
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl serde::Serialize for Limit {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         if self.rate_type != super::RateType::Overall || self.keep_alive.is_some() {
@@ -122,7 +121,6 @@ impl serde::Serialize for Limit {
 /// # Ok::<_, toml::de::Error>(())
 /// ```
 #[cfg(feature = "serde")]
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> serde::Deserialize<'de> for Limit {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Text;

@@ -119,7 +119,6 @@ impl RateLimiter {
     /// # }
     /// ```
     #[cfg(feature = "calendar")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
     pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
         use crate::{error::bail, name::Counting};
 

@@ -119,7 +119,7 @@ impl Identity {
     }
 
     fn separate(&mut self) {
-        if !self.is_empty() {
+        if !self.0.is_empty() {
             self.0.push(b",");
         }
     }

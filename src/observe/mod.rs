@@ -26,10 +26,8 @@ use std::{
 };
 
 #[cfg(feature = "metrics")]
-#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use self::metrics::Metrics;
 #[cfg(feature = "page")]
-#[cfg_attr(docsrs, doc(cfg(feature = "page")))]
 pub use self::snapshot::Activity;
 pub(crate) use self::{caller_span::CallerSpan, observed_rule::ObservedRule};
 use crate::{

@@ -26,30 +26,27 @@ use crate::{
 /// The number of moments that a log is divided into, at most.
 const MOMENTS: usize = 120;
 
+/// A limit, and the algorithm that counts by it.
+pub(super) type Way = (Algorithm, Limit);
+
 /// A limit, and what it did.
 pub(super) struct Run {
-    algorithm: Algorithm,
-    limit: Limit,
+    way: Way,
     charge: LimiterCharge,
-    /// That of its interval, if the pass has series.
-    series: usize,
+    /// That of the limit, in microseconds.
+    interval: i64,
+    /// The largest numbers of requests in one interval, by caller; none in a pass that verifies.
+    peaks: Vec<u32>,
     pub(super) touched: u64,
     pub(super) refused: u64,
-}
-
-/// The largest numbers of requests in one interval.
-struct Series {
-    interval: i64,
-    /// By caller
-    peaks: Vec<u32>,
 }
 
 /// A caller that asked for something in the last interval.
 struct Active {
     last: i64,
-    /// Its requests in the longest interval, oldest first, if the pass has series.
+    /// Its requests in the longest interval, oldest first.
     times: VecDeque<i64>,
-    /// By series, its requests in the present interval.
+    /// By run, its requests in the present interval; none in a pass that verifies.
     counts: List<u32>,
     /// By run
     states: List<Option<Box<LimiterState>>>,
@@ -66,7 +63,8 @@ struct Caller {
 #[derive(Default)]
 pub(super) struct Counting {
     pub(super) runs: Vec<Run>,
-    series: Vec<Series>,
+    /// The longest interval that requests are counted in; zero in a pass that verifies.
+    longest: i64,
     callers: Vec<Caller>,
     active: Vec<u32>,
     /// For how long after its last request a caller's state matters.
@@ -80,37 +78,26 @@ impl Counting {
     /// As many runs as a caller has bits for them.
     pub(super) const MOST_RUNS: usize = 64;
 
-    pub(super) fn new(
-        limits: &[(Algorithm, Limit)],
-        with_series: bool,
-    ) -> Result<Self, ConfigError> {
+    pub(super) fn new(ways: &[Way], verifies: bool) -> Result<Self, ConfigError> {
         let mut counting = Self {
             next_sweep: i64::MIN,
             ..Self::default()
         };
-        for (algorithm, limit) in limits {
-            let is_new = counting.place(&(*algorithm, *limit)).is_none();
-            if is_new && counting.runs.len() < Self::MOST_RUNS {
-                counting.add(*algorithm, *limit, with_series)?;
+        for way in ways {
+            if counting.place(way).is_none() && counting.runs.len() < Self::MOST_RUNS {
+                counting.add(*way, verifies)?;
             }
         }
         Ok(counting)
     }
 
-    fn add(
-        &mut self,
-        algorithm: Algorithm,
-        limit: Limit,
-        with_series: bool,
-    ) -> Result<(), ConfigError> {
+    fn add(&mut self, way: Way, verifies: bool) -> Result<(), ConfigError> {
+        let (algorithm, limit) = way;
         let stored = limit.stored();
         algorithm.check(stored.rate, stored.interval)?;
         let interval = stored.interval.saturating_mul(TICKS);
-        let known = self.series_of(&limit);
-        let series = known.unwrap_or(self.series.len());
-        if known.is_none() && with_series {
-            let peaks = Vec::new();
-            self.series.push(Series { interval, peaks });
+        if !verifies {
+            self.longest = self.longest.max(interval);
         }
         // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit up to
         // a microsecond.
@@ -119,26 +106,19 @@ impl Counting {
         let name = Name::exact("replay")?.counted_by(algorithm);
         let labels = Labels::unnamed("replay");
         self.runs.push(Run {
-            algorithm,
-            limit,
+            way,
             charge: LimiterCharge::named(name, LimitSource::Code(limit), labels, 1),
-            series,
+            interval,
+            peaks: Vec::new(),
             touched: 0,
             refused: 0,
         });
         Ok(())
     }
 
-    fn series_of(&self, limit: &Limit) -> Option<usize> {
-        let interval = limit.stored().interval.saturating_mul(TICKS);
-        let mut all = self.series.iter();
-        all.position(|series| series.interval == interval)
-    }
-
     /// Returns the place of a limit among those that are run.
-    pub(super) fn place(&self, (algorithm, limit): &(Algorithm, Limit)) -> Option<usize> {
-        let mut runs = self.runs.iter();
-        runs.position(|run| run.algorithm == *algorithm && run.limit == *limit)
+    pub(super) fn place(&self, way: &Way) -> Option<usize> {
+        self.runs.iter().position(|run| run.way == *way)
     }
 
     pub(super) fn callers(&self) -> usize {
@@ -147,8 +127,9 @@ impl Counting {
 
     /// Returns the largest numbers of requests in the interval of a limit, by caller.
     pub(super) fn peaks_of(&self, limit: &Limit) -> &[u32] {
-        let series = self.series_of(limit).and_then(|it| self.series.get(it));
-        series.map_or(&[], |series| &series.peaks)
+        let mut runs = self.runs.iter();
+        let run = runs.find(|run| run.way.1.interval() == limit.interval());
+        run.map_or(&[], |run| &run.peaks)
     }
 
     /// Decides a request; times do not fall.
@@ -157,24 +138,25 @@ impl Counting {
         let place = caller as usize;
         if place >= self.callers.len() {
             self.callers.resize_with(place + 1, Caller::default);
-            let series = self.series.iter_mut();
-            series.for_each(|it| it.peaks.resize(place + 1, 0));
         }
         let Some(row) = self.callers.get_mut(place) else {
             return;
         };
+        let counted = if self.longest > 0 { self.runs.len() } else { 0 };
         let active = row.active.get_or_insert_with(|| {
             self.active.push(caller);
             self.most_active = self.most_active.max(self.active.len());
             Box::new(Active {
                 last: time,
                 times: VecDeque::new(),
-                counts: self.series.iter().map(|_| 0).collect(),
+                counts: List::from_elem(0, counted),
                 states: self.runs.iter().map(|_| None).collect(),
             })
         });
         active.last = time;
-        active.count(&mut self.series, place, time);
+        if counted > 0 {
+            active.count(&mut self.runs, place, time, self.longest);
+        }
         let [requests, refused @ ..] = self.moments.at(time, self.runs.len()) else {
             return;
         };
@@ -182,8 +164,8 @@ impl Counting {
         let counted = self.runs.iter_mut().zip(&mut active.states);
         for (place, ((run, state), refused)) in counted.zip(refused).enumerate() {
             let is_touched = row.touched >> place & 1 == 1;
-            let requests = active.counts.get(run.series).copied();
-            // All that a pass without series is to find.
+            let requests = active.counts.get(place).copied();
+            // All that a pass that verifies is to find.
             if requests.is_none() && is_touched {
                 *state = None;
             } else if run.decides(state, requests, &active.times, time) {
@@ -214,11 +196,8 @@ impl Counting {
 }
 
 impl Active {
-    /// Adds a request to the series, in which the caller has a place.
-    fn count(&mut self, all: &mut [Series], place: usize, time: i64) {
-        let Some(longest) = all.iter().map(|series| series.interval).max() else {
-            return;
-        };
+    /// Counts a request in the interval of each run.
+    fn count(&mut self, runs: &mut [Run], place: usize, time: i64, longest: i64) {
         // As src/algorithm/sliding_log: what is an interval old has expired.
         while self.times.front().is_some_and(|it| *it <= time - longest) {
             self.times.pop_front();
@@ -228,17 +207,20 @@ impl Active {
             self.times.reserve_exact(4.max(self.times.len() / 8));
         }
         self.times.push_back(time);
-        for (series, count) in all.iter_mut().zip(&mut self.counts) {
+        for (run, count) in runs.iter_mut().zip(&mut self.counts) {
             let oldest = |count: u32| {
                 let place = self.times.len().checked_sub(count as usize)?;
                 self.times.get(place)
             };
             *count = count.saturating_add(1);
             // Times that are not kept any more have expired, too.
-            while oldest(*count).is_none_or(|it| *it <= time - series.interval) {
+            while oldest(*count).is_none_or(|it| *it <= time - run.interval) {
                 *count -= 1;
             }
-            if let Some(peak) = series.peaks.get_mut(place) {
+            if run.peaks.len() <= place {
+                run.peaks.resize(place + 1, 0);
+            }
+            if let Some(peak) = run.peaks.get_mut(place) {
                 *peak = (*peak).max(*count);
             }
         }
@@ -287,13 +269,14 @@ impl Run {
         times: &VecDeque<i64>,
         time: i64,
     ) -> bool {
-        let is_log = self.algorithm == Algorithm::SlidingLog;
-        let is_few = requests.is_some_and(|it| u64::from(it) <= self.limit.permits());
+        let (algorithm, limit) = self.way;
+        let is_log = algorithm == Algorithm::SlidingLog;
+        let is_few = requests.is_some_and(|it| u64::from(it) <= limit.permits());
         if state.is_none() && is_log && is_few {
             return false;
         }
         let state = state.get_or_insert_with(|| {
-            let mut state = algorithm::new(self.algorithm);
+            let mut state = algorithm::new(algorithm);
             let before = requests.filter(|_| is_log).unwrap_or(0) as usize;
             for granted in times.iter().rev().take(before).skip(1).rev() {
                 self.refuses(&mut state, *granted);

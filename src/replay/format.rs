@@ -157,9 +157,12 @@ impl Format {
     fn pick<'a>(&self, text: impl Fn(&Column) -> Option<Cow<'a, str>>) -> Fields<'a> {
         let field = |column: &Option<Column>| {
             let column = column.as_ref()?;
-            match column.word {
-                None => text(column),
-                Some(number) => word_of(text(column)?, number),
+            match (text(column)?, column.word) {
+                (text, None) => Some(text),
+                (Cow::Borrowed(line), Some(word)) => word_of(line, word).map(Cow::Borrowed),
+                (Cow::Owned(line), Some(word)) => {
+                    Some(Cow::Owned(word_of(&line, word)?.to_owned()))
+                }
             }
         };
         self.columns.iter().map(field).collect()
@@ -167,18 +170,9 @@ impl Format {
 }
 
 /// Returns a word of a request line, which has several.
-fn word_of(line: Cow<'_, str>, number: usize) -> Option<Cow<'_, str>> {
-    let find = |line: &str| {
-        let (method, rest) = line.split_once(' ')?;
-        let path = rest.split(' ').next()?;
-        let start = [0, method.len() + 1].get(number).copied()?;
-        Some(start..start + [method, path].get(number)?.len())
-    };
-    let found = find(&line)?;
-    match line {
-        Cow::Borrowed(line) => line.get(found).map(Cow::Borrowed),
-        Cow::Owned(line) => Some(Cow::Owned(line.get(found)?.to_owned())),
-    }
+fn word_of(line: &str, number: usize) -> Option<&str> {
+    let (method, rest) = line.split_once(' ')?;
+    [method, rest.split(' ').next()?].get(number).copied()
 }
 
 /// Returns the text of an error for a column that a log lacks.

@@ -46,7 +46,7 @@ use std::{
 
 use self::{
     callers::Callers,
-    counting::{Counting, Run},
+    counting::{Counting, Run, Way},
     smallest::{Bounds, Search},
 };
 pub use self::{
@@ -70,7 +70,7 @@ const BUSIEST: usize = 10;
 #[must_use = "nothing is read before `run`"]
 pub struct Replay {
     rows: Rows,
-    limits: Vec<(Algorithm, Limit)>,
+    limits: Vec<Way>,
     share: f64,
     show_keys: bool,
 }
@@ -147,9 +147,9 @@ impl Replay {
         mut caller: impl for<'f> FnMut(&'f [Option<Cow<'f, str>>]) -> Option<Cow<'f, str>>,
     ) -> Result<Report, ReplayError> {
         self.check()?;
-        let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, with_series| {
+        let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, verifies| {
             let mut callers = Callers::default();
-            let begin = |resolution| Ok(Counting::new(&limits(resolution), with_series)?);
+            let begin = |resolution| Ok(Counting::new(&limits(resolution), verifies)?);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
             let (read, counting) = self.rows.each(log, lines, keep, begin, Counting::request)?;
             Ok::<_, ReplayError>((read, callers, counting))
@@ -158,7 +158,7 @@ impl Replay {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
         };
         let limits = |resolution| self.ends(resolution).flatten().flatten().collect();
-        let (read, callers, counting) = count(log, u64::MAX, &limits, true)?;
+        let (read, callers, counting) = count(log, u64::MAX, &limits, false)?;
         let mut searches: Vec<[Search; 2]> = Vec::new();
         for bounds in self.bounds(read.resolution) {
             if searches.iter().all(|[search, _]| search.bounds != bounds) {
@@ -173,7 +173,7 @@ impl Replay {
                 break;
             }
             let Some(log) = open()? else { break };
-            let (_, _, counting) = count(log, read.physical, &|_| limits.clone(), false)?;
+            let (_, _, counting) = count(log, read.physical, &|_| limits.clone(), true)?;
             let all = searches.iter_mut().flatten();
             all.for_each(|search| search.found(&counting));
         }
@@ -203,7 +203,7 @@ impl Replay {
     }
 
     /// Returns the limits that bound the figures of each limit.
-    fn ends(&self, resolution: Duration) -> impl Iterator<Item = [Option<(Algorithm, Limit)>; 2]> {
+    fn ends(&self, resolution: Duration) -> impl Iterator<Item = [Option<Way>; 2]> {
         let given = self.bounds(resolution).zip(&self.limits);
         given.map(|(bounds, (_, limit))| bounds.of_permits(limit.permits()))
     }
@@ -281,13 +281,8 @@ fn smallest(ends: &[Search; 2]) -> SmallestLimit {
     };
     let [_, most] = ends;
     let is_found = ends.iter().all(Search::is_found);
-    let mut peaks: Vec<(u64, u64)> = Vec::new();
-    for peak in most.peaks.iter().map(|peak| u64::from(*peak)) {
-        match peaks.last_mut() {
-            Some((last, callers)) if *last == peak => *callers += 1,
-            _ => peaks.push((peak, 1)),
-        }
-    }
+    let equal = most.peaks.chunk_by(|one, other| one == other);
+    let peaks = equal.map(|peaks| (u64::from(peaks[0]), peaks.len() as u64));
     SmallestLimit {
         algorithm: most.bounds.algorithm,
         interval: most.bounds.interval,
@@ -295,6 +290,6 @@ fn smallest(ends: &[Search; 2]) -> SmallestLimit {
         touched: figure(|it| it.touched(it.permits)),
         touched_by_one_less: figure(|it| it.touched(it.below)),
         verified: is_found && ends.iter().all(Search::is_verified),
-        peaks,
+        peaks: peaks.collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::counting::Counting;
+use super::counting::{Counting, Way};
 use crate::limit::{Algorithm, Limit};
 
 /// The most limits that one reading tries for one smallest limit.
@@ -42,7 +42,7 @@ impl Bounds {
 
     /// Returns the limits to run for so many permits: the one that refuses the least, if any is
     /// sure to refuse, and the one that refuses the most.
-    pub(super) fn of_permits(&self, permits: u64) -> [Option<(Algorithm, Limit)>; 2] {
+    pub(super) fn of_permits(&self, permits: u64) -> [Option<Way>; 2] {
         let limit = |permits, interval| Limit::try_new(permits, interval).ok();
         let Some(resolution) = self.resolution else {
             let given = limit(permits, self.interval).map(|limit| (self.algorithm, limit));
@@ -128,7 +128,7 @@ impl Search {
         search
     }
 
-    fn limit(&self, permits: u64) -> Option<(Algorithm, Limit)> {
+    fn limit(&self, permits: u64) -> Option<Way> {
         let limits = self.bounds.of_permits(permits);
         limits.get(self.end).copied().flatten()
     }
@@ -141,7 +141,7 @@ impl Search {
 
     /// Returns the limits that the next reading is to run, if there is anything left to find or to
     /// verify.
-    pub(super) fn tried(&self) -> impl Iterator<Item = (u64, (Algorithm, Limit))> {
+    pub(super) fn tried(&self) -> impl Iterator<Item = (u64, Way)> {
         let step = (self.permits.saturating_sub(self.below) / (TRIED + 1)).max(1);
         let between = (1..=TRIED).map(move |place| self.below.saturating_add(place * step));
         let between = between.filter(|permits| *permits < self.permits);

@@ -77,10 +77,6 @@ struct Charged {
     store: usize,
 }
 
-fn address(store: &Arc<dyn AnyStore>) -> usize {
-    Arc::as_ptr(store).addr()
-}
-
 /// Identifies a layer and its clones in this process, also after they are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerId(u64);
@@ -148,20 +144,19 @@ impl Charge {
                 && other.fixed_cost == rule.fixed_cost
         };
         self.charged.iter().any(|charged| {
-            charged.store == address(store)
+            charged.store == Arc::as_ptr(store).addr()
                 && charged.grant.ledger().is_open()
                 && charged.grant.receipts().iter().any(is_same)
         })
     }
 
-    /// Opens the charge of a grant for corrections, where handlers look for it.
-    pub(crate) fn open(
+    /// Puts the charge of a grant where handlers look for it, to correct it.
+    pub(crate) fn insert(
         extensions: &mut Extensions,
         grant: &Grant,
         layer: LayerId,
         store: &Arc<dyn AnyStore>,
     ) {
-        grant.ledger().open();
         let charge = extensions.get_or_insert_with(|| Self {
             charged: List::new(),
             rule: None,
@@ -169,7 +164,7 @@ impl Charge {
         charge.charged.push(Charged {
             grant: grant.clone(),
             layer,
-            store: address(store),
+            store: Arc::as_ptr(store).addr(),
         });
     }
 
@@ -260,7 +255,7 @@ pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
     })
 }
 
-/// Settles a grant, whose charge is open, when it is dropped.
+/// Settles a grant when it is dropped, by the corrections of its charge.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
     pub(crate) store: Arc<dyn AnyStore>,

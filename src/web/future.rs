@@ -20,6 +20,7 @@ use super::{
     body::RateLimitBody,
     charge::{Charge, SettleOnDrop},
     layer::LayerState,
+    request::is_grpc,
 };
 use crate::{
     decision::{Decision, Decisions, Grant, Refusal},
@@ -81,18 +82,26 @@ pin_project! {
 }
 
 impl LayerState {
-    /// Puts a grant where handlers look for it, and opens its charge for corrections.
+    /// Puts a grant and its charge where handlers look for them, and logs which shadow rules would
+    /// have refused the request.
     pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
-        log_shadow_refusals(&grant);
+        let limits = grant.states().iter();
+        for limit in limits.filter(|limit| limit.shadow && limit.refused) {
+            detail!(
+                rule = limit.name(),
+                "a request passes that this rule would refuse if it were enforced"
+            );
+        }
         if self.extensions {
             let decision = Decision::Allow(grant.clone());
             insert_decision(&mut request.extensions, decision, false);
         }
-        Charge::open(&mut request.extensions, &grant, self.id, &self.store);
+        Charge::insert(&mut request.extensions, &grant, self.id, &self.store);
         SettleOnDrop {
             grant,
             store: Arc::clone(&self.store),
-            fields: fields.of_response_to(request),
+            // Clients of gRPC read trailers.
+            fields: (!is_grpc(&request.method, &request.headers)).then(|| fields.as_of_now()),
             extensions: self.extensions,
             awaits: None,
         }
@@ -216,17 +225,6 @@ fn decided<S, B, F>(
             shared: Arc::clone(shared),
             fields,
         },
-    }
-}
-
-/// Logs which shadow rules would have refused the request.
-fn log_shadow_refusals(grant: &Grant) {
-    let limits = grant.states().iter();
-    for limit in limits.filter(|limit| limit.is_shadow() && limit.is_refused()) {
-        detail!(
-            rule = limit.name(),
-            "a request passes that this rule would refuse if it were enforced"
-        );
     }
 }
 

@@ -88,10 +88,12 @@ where
         }
         let (mut parts, body) = request.into_parts();
         let store = (!self.shared.always).then_some(&self.shared.store);
-        let (plan, fields) = {
+        let fields;
+        let plan = {
             let rules = self.shared.rules.load();
             // The response gets the fields of these rules, even if a reload replaces them.
-            (rules.plan(&parts, store), rules.fields)
+            fields = rules.fields;
+            rules.plan(&parts, store)
         };
         let refusal = match plan {
             Plan::Pass => return self.forward(Request::from_parts(parts, body), None),

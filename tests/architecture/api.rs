@@ -175,7 +175,16 @@ impl Api<'_> {
     fn implementations(&mut self) {
         for (module, items) in &self.items {
             for item in items {
-                let Item::Impl(block) = item else { continue };
+                let opaque;
+                let block = match item {
+                    Item::Impl(block) => block,
+                    Item::Macro(it) if it.mac.path.is_ident("opaque") => {
+                        let of = &it.mac.tokens;
+                        opaque = syn::parse_quote!(impl fmt::Debug for #of {});
+                        &opaque
+                    }
+                    _ => continue,
+                };
                 if is_aside(&block.attrs) {
                     continue;
                 }

@@ -23,41 +23,21 @@ use tower_ratelimit::{
     key::{Constant, FromHeader},
 };
 
+use crate::scene::on_both_stores;
+
 use super::{
     listen,
     orders::{COUNT, OrdersServer},
-    redis,
+    root,
 };
 
-/// Makes of each `async fn check(store: impl Store)` two tests, one for each store.
-macro_rules! on_both_stores {
-    ($($check:ident),+ $(,)?) => {
-        mod in_memory {
-            $(
-                #[tokio::test]
-                async fn $check() {
-                    super::$check(tower_ratelimit::MemoryStore::new()).await;
-                }
-            )+
-        }
-        mod in_redis {
-            $(
-                #[tokio::test]
-                async fn $check() {
-                    super::$check(super::redis()).await;
-                }
-            )+
-        }
-    };
-}
-
-on_both_stores! {
+on_both_stores!(
     it_waits_as_long_as_the_pushback_says,
     it_gives_up_what_waiting_does_not_help,
     it_says_at_once_that_the_wait_is_longer_than_the_call,
     it_keeps_to_its_own_backoff_without_a_pushback,
     it_hands_the_details_to_the_caller,
-}
+);
 
 /// The client's own backoff is short, so any longer wait comes from the server. (A pushback or
 /// backoff of 0 ms becomes a wait without end: grpcio 1.85 loses the call.)
@@ -259,8 +239,4 @@ pub(super) async fn python(package: &str) -> PathBuf {
     }
     let prepared = prepared.display();
     panic!("Python's {package} is missing: `tests/grpcio/prepare.sh {prepared}` installs it")
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -5,7 +5,7 @@ use tower_ratelimit::ConnectionState;
 
 use super::{
     proxy::Proxy,
-    traffic::{ALLOWED, BY_REDIS, DENIED, Http, ask, begin, by_redis, deny_and_allow},
+    traffic::{ALLOWED, DENIED, Http, ask, by_redis, deny_and_allow},
 };
 
 const FAILURES: u32 = 5;
@@ -79,35 +79,6 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
     let probes = calls.saturating_sub(before + u64::from(FAILURES));
     println!("{probes} calls for {decisions} decisions while the server hung");
     assert!(u128::from(probes) <= most, "{probes}, {most}");
-}
-
-/// A queue longer than one call takes: the first callers leave while their call is young.
-#[tokio::test]
-async fn a_busy_key_opens_it() {
-    let mut server = RedisServer::start();
-    // With a connection that is kept, no pause of it answers in the breaker's place.
-    let (store, services) = healthy(hasty(server.url(), millis(100))).await;
-    server.stop_process();
-    let mut callers = JoinSet::new();
-    let began = Instant::now();
-    while state(&store) == BreakerState::Closed {
-        assert!(began.elapsed() < LONG, "never opens");
-        for _ in 0..30 {
-            let [deny, _] = services.clone();
-            callers.spawn(async move { ask(&deny).await });
-        }
-        // The pace of callers in real time, by which the breaker counts them.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let (number, took) = (callers.len(), began.elapsed());
-    println!("opened by {number} callers after {took:?}");
-    // Six in a millisecond: those of some deadlines, and not of a hundred.
-    assert!(number < 10_000, "{number}");
-    server.resume();
-    for answer in callers.join_all().await {
-        assert!([DENIED, BY_REDIS].contains(&answer), "{answer:?}");
-    }
-    heals(&store, &services).await;
 }
 
 /// Those who wait for permits, too, and those who stood in line before.

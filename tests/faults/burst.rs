@@ -248,45 +248,6 @@ async fn a_server_that_hangs_is_left_alone_though_many_ask() {
     }
 }
 
-/// It stands still in the midst of a burst, as by DEBUG SLEEP, which not every server has.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_in_a_burst_is_left_alone() {
-    const SLEEPS: &str = "local began = redis.call('TIME')[1] \
-        while redis.call('TIME')[1] - began < 3 do end return 1";
-    let server = RedisServer::start();
-    let (store, service) = warmed(hasty(server.url(), DEADLINE), Limit::per_hour(5)).await;
-    let over = Arc::new(AtomicBool::new(false));
-    let bursts = tokio::spawn({
-        let (service, over) = (service.clone(), Arc::clone(&over));
-        async move {
-            let mut callers = JoinSet::new();
-            for user in 0.. {
-                if over.load(Ordering::Relaxed) {
-                    break;
-                }
-                for of_burst in 0..50 {
-                    callers.spawn(ask(service.clone(), user * 50 + of_burst));
-                }
-                // The pace of bursts in real time: the server stands still in one of them.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            callers.join_all().await
-        }
-    });
-    let mut other = TcpStream::connect(server.address()).unwrap();
-    let script = format!("EVAL \"{SLEEPS}\" 0\r\n");
-    other.write_all(script.as_bytes()).unwrap();
-    until("it is left alone", || async {
-        state(&store) != BreakerState::Closed
-    })
-    .await;
-    over.store(true, Ordering::Relaxed);
-    for (_, status, source) in bursts.await.unwrap() {
-        assert_eq!(status, StatusCode::OK, "{source:?}");
-    }
-    warm_again(&store, &service).await;
-}
-
 async fn warm_again(store: &RedisStore, service: &Http) {
     until("Redis decides again", || async {
         ask(service.clone(), usize::MAX).await.2 == Source::Store
@@ -314,9 +275,7 @@ async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
             let limiter = limiter.clone();
             calls.spawn(async move { limiter.try_acquire().await.map(drop) });
         }
-        for _ in 0..50 {
-            tokio::task::yield_now().await;
-        }
+        settle().await;
         proxy.reset();
         for call in calls.join_all().await {
             match call {

@@ -3,7 +3,7 @@
 
 use super::{
     proxy::{Proxy, Spoil},
-    traffic::{is_free, kill_connections, take_by_redis},
+    traffic::{is_free, take_by_redis},
 };
 use crate::scene::*;
 
@@ -74,7 +74,7 @@ impl Scene {
     /// Closes all connections, and lets no other be made.
     fn part(&self) {
         self.proxy.refuse(true);
-        kill_connections(&self.server);
+        self.server.kill_clients();
         self.server.cli(&["CONFIG", "RESETSTAT"]);
     }
 }

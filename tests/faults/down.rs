@@ -8,35 +8,6 @@ use crate::support::scripted::ScriptedServer;
 /// Too long for two callers to wait it out while a test looks.
 const DEADLINE: Duration = secs(5);
 
-#[tokio::test]
-async fn a_service_starts_without_redis_and_finds_it_later() {
-    let mut server = RedisServer::start();
-    server.kill();
-    let store = RedisStore::builder(server.url()).deadline(DEADLINE);
-    let store = store.build().unwrap();
-    let services = deny_and_allow(&store);
-    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
-
-    fails(store.ping().await, ErrorKind::Unavailable);
-    // All of them together in less than one deadline.
-    let began = Instant::now();
-    for _ in 0..100 {
-        assert_eq!(ask(&services[0]).await, DENIED);
-        assert_eq!(ask(&services[1]).await, ALLOWED);
-        fails(limiter.try_acquire().await, ErrorKind::Unavailable);
-    }
-    println!("300 answers without a server in {:?}", began.elapsed());
-    assert!(began.elapsed() < DEADLINE, "{:?}", began.elapsed());
-
-    server.restart();
-    by_redis(&services).await;
-    store.ping().await.unwrap();
-    assert!(limiter.try_set_rate(HOURLY).await.unwrap());
-    take(&limiter, 1).await;
-    // What could not be sent has taken nothing, and there is nothing to give back.
-    assert_eq!(store.lost_receipts(), 0);
-}
-
 /// Asks for two seconds, whatever the answers: the server is left alone most of the time. One
 /// connection at once, one more, then after 20, 40, 80, 160 and 320 ms, and two in each second from
 /// then on.
@@ -73,10 +44,8 @@ async fn a_server_that_hangs_up_is_not_stormed() {
 }
 
 fn connections_received(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "stats"]);
-    let mut lines = stats.lines();
-    let line = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
-    line.unwrap().trim().parse().unwrap()
+    let received = server.figure("stats", "total_connections_received:");
+    received.unwrap()
 }
 
 /// Makes a replica, of nothing: the port is not one to connect to.

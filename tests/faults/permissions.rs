@@ -3,7 +3,7 @@
 use crate::scene::*;
 use tower_ratelimit::Error;
 
-use super::traffic::{ALLOWED, BY_REDIS, DENIED, ask, begin, service, service_with};
+use super::traffic::{ALLOWED, BY_REDIS, DENIED, ask, service, service_with};
 use crate::support::{permissions, resp::command_with_password};
 
 const LIMIT: Limit = Limit::per_hour(10);

@@ -6,7 +6,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{
     proxy::Proxy,
-    traffic::{self, Http, ask_as, begin, grants, is_free},
+    traffic::{self, Http, ask_as, grants, is_free},
 };
 
 const LIMIT: Limit = Limit::per_hour(20);

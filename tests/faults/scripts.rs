@@ -16,12 +16,8 @@ fn user_without(server: &RedisServer, commands: &str) -> RedisStore {
 
 /// Returns how often the server replied that a command is unknown.
 fn lacked(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "errorstats"]);
-    let count = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("errorstat_NOSCRIPT:count="))
-        .unwrap_or("0");
-    count.trim().parse().unwrap()
+    let count = server.figure("errorstats", "errorstat_NOSCRIPT:count=");
+    count.unwrap_or(0)
 }
 
 /// Returns how often the user was not permitted to load a script.

@@ -2,8 +2,7 @@
 
 use super::{
     proxy::Proxy,
-    traffic::{BY_REDIS, ask, begin, grants, is_free},
-    traffic::{service_with, take_by_redis},
+    traffic::{is_free, take_by_redis},
 };
 use crate::scene::*;
 
@@ -81,62 +80,6 @@ async fn a_connection_lost_for_good_keeps_no_permits() {
     assert_eq!(proxy.replies_cut(), 1);
     proxy.refuse(false);
     is_free(&limiter, 19).await;
-}
-
-#[tokio::test]
-async fn a_limiters_dropped_call_is_given_back() {
-    let mut server = RedisServer::start();
-    let (_store, limiter) = one_taken(patient(server.url())).await;
-
-    server.stop_process();
-    for _ in 0..5 {
-        let mut call = pin!(limiter.try_acquire_many(3));
-        begin(call.as_mut()).await;
-    }
-    server.resume();
-    is_free(&limiter, 19).await;
-    // The reason is not that they never arrived: the server has seen five more calls, and as many
-    // releases.
-    assert_eq!((server.calls_of("zadd"), server.calls_of("zrem")), (6, 5));
-}
-
-#[tokio::test]
-async fn a_request_that_hangs_up_stays_charged() {
-    let mut server = RedisServer::start();
-    // Another limiter on the same connection: Redis answers in order.
-    let (store, other) = one_taken(patient(server.url())).await;
-    let rule = unique("rule");
-    let http = service_with(&store, TWENTY.by(Constant("all")).named(&rule));
-    assert_eq!(ask(&http).await, BY_REDIS);
-
-    server.stop_process();
-    for _ in 0..5 {
-        let mut request = pin!(http.clone().oneshot(Request::new(())));
-        begin(request.as_mut()).await;
-    }
-    server.resume();
-    let log = format!("ratelimit:{{all}}:{rule}:permits");
-    // A receipt would have gone before the second.
-    for _ in 0..2 {
-        take_by_redis(&other, 1).await;
-        assert_eq!(server.cli(&["ZCARD", &log]), "6");
-    }
-}
-
-#[tokio::test]
-async fn a_silent_connection_is_replaced() {
-    let (_server, proxy) = Proxy::and_server();
-    let store = hasty(proxy.url(), millis(200)).response_timeout(millis(500));
-    let (_store, limiter) = one_taken(store).await;
-    assert_eq!(proxy.connections(), 1);
-
-    proxy.freeze();
-    times_out(&limiter).await;
-    let healed = grants(&limiter).await;
-    println!("a silent connection was replaced after {healed:?}");
-    assert_eq!(proxy.connections(), 2);
-    // What never arrived has taken nothing.
-    is_free(&limiter, 18).await;
 }
 
 /// A reply without a waiting caller is an answer too: the connection stays open.

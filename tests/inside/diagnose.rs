@@ -19,7 +19,7 @@ async fn scripts_that_the_server_knows_are_found() {
     let server = RedisServer::shared();
     let builder = RedisStore::builder(server.url()).response_timeout(Duration::from_secs(5));
     let store = builder.build().unwrap();
-    let look = Look::at(&store);
+    let look = Look(&store);
     assert_eq!(look.loaded(&table).await.unwrap(), []);
     server.command(&["SCRIPT", "LOAD", "return 2"]);
     assert_eq!(look.loaded(&table).await.unwrap(), table[1..]);

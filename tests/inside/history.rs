@@ -28,7 +28,7 @@ mod ways;
 mod wrong;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -42,20 +42,22 @@ use self::{
     check::{Verdict, check},
     feed::Feed,
     hints::{Shown, client_id},
-    record::{Outcome, Recorder, Tape, What},
+    record::{Came, Event, Moment, Outcome, Recorder, Tape, What},
     recorded::{Counted, History},
+    steps::{Answer, Asked, Of, Step, is_repeated_at_once},
 };
 use super::{RedisStore, RedisStoreBuilder, support};
 use crate::{
     clock::{Clock, ManualClock},
-    decision::{Decision, Source},
-    demand::Acquire,
+    decision::{Decision, LimitState, Source},
+    demand::{Acquire, LimiterCharge, MaxWait},
     error::Error,
     failure_policy::FailurePolicy,
     limit::Limit,
     limiter::RateLimiter,
-    receipt::Receipt,
-    store::{sealed::Sealed, take},
+    name::Name,
+    receipt::{PermitId, Receipt},
+    store::{Op, OpResult, sealed::Sealed, take},
 };
 use support::{
     RedisServer,

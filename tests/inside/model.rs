@@ -21,4 +21,32 @@ mod rows;
 mod slots;
 mod verbs;
 
+use std::time::Duration;
+
+use proptest::{prelude::*, sample::Index};
+use redis::{Cmd, Value};
+
+use self::{
+    histories::{Step, clock, config, live, rate_type, step, steps, take, whose},
+    members::Generation,
+    pair::{
+        CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, START, Sent, decide, decide_all, replied,
+    },
+};
 use super::support;
+use crate::{
+    algorithm::{
+        answer::{Answer, Changed, Verdict},
+        call,
+        limiter::{LimiterState, Terms},
+        sliding_log::{Entry, SlidingLog},
+    },
+    clock::Now,
+    demand::{Acquire, LimiterCharge},
+    error::ErrorKind,
+    labels::Labels,
+    limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
+    name::Name,
+    receipt::{PermitId, Taken},
+    store::redis::wire::{self, script::Script},
+};

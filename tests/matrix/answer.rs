@@ -2,9 +2,10 @@
 
 use super::lanes::{LANES, Lane};
 use crate::scene::*;
+use serde::{Deserialize, Serialize};
 
 /// Every request has one of these, and one only.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Answer {
     /// The process that sent the request
     pub handle: usize,
@@ -19,7 +20,7 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub enum Outcome {
     Granted(By),
     Refused(By, Option<Duration>),
@@ -28,10 +29,18 @@ pub enum Outcome {
     /// The limit of a `RateLimiter` was not set
     Unset,
     /// An error of a `RateLimiter`, which has no policy
-    Failed(ErrorKind),
+    Failed(Failure),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The errors that a fault may end in. Any other is wrong.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub enum Failure {
+    Unavailable,
+    Timeout,
+    Rejected,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum By {
     Store,
     Cache,
@@ -78,83 +87,7 @@ impl Answer {
     pub fn is_granted(&self) -> bool {
         matches!(self.outcome, Outcome::Granted(_))
     }
-
-    /// One line of a file.
-    pub fn write(&self) -> String {
-        let (what, wait) = match self.outcome {
-            Outcome::Granted(by) => (format!("granted {by:?}"), None),
-            Outcome::Refused(by, wait) => (format!("refused {by:?}"), wait),
-            Outcome::Banned(by, wait) => (format!("banned {by:?}"), wait),
-            Outcome::Unset => ("unset -".to_owned(), None),
-            Outcome::Failed(kind) => (format!("failed {kind:?}"), None),
-        };
-        let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.as_nanos().to_string());
-        format!(
-            "{} {} {} {} {} {} {} {what} {wait}\n",
-            self.handle,
-            self.lane,
-            self.user,
-            self.permits,
-            self.sent.as_nanos(),
-            self.took.as_nanos(),
-            self.budget.as_nanos(),
-        )
-    }
-
-    pub fn read(line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [
-            handle,
-            lane,
-            user,
-            permits,
-            sent,
-            took,
-            budget,
-            what,
-            by,
-            wait,
-        ] = words[..]
-        else {
-            return None;
-        };
-        let time = |text: &str| text.parse().ok().map(Duration::from_nanos);
-        let source = || {
-            [By::Store, By::Cache, By::Lease, By::Local, By::Policy]
-                .into_iter()
-                .find(|known| format!("{known:?}") == by)
-        };
-        let outcome = match what {
-            "granted" => Outcome::Granted(source()?),
-            "refused" => Outcome::Refused(source()?, time(wait)),
-            "banned" => Outcome::Banned(source()?, time(wait)),
-            "unset" => Outcome::Unset,
-            "failed" => Outcome::Failed(
-                FAILURES
-                    .into_iter()
-                    .find(|known| format!("{known:?}") == by)?,
-            ),
-            _ => return None,
-        };
-        Some(Self {
-            handle: handle.parse().ok()?,
-            lane: lane.parse().ok()?,
-            user: user.parse().ok()?,
-            permits: permits.parse().ok()?,
-            sent: time(sent)?,
-            took: time(took)?,
-            budget: time(budget)?,
-            outcome,
-        })
-    }
 }
-
-/// The errors that a fault may end in. Any other is wrong.
-const FAILURES: [ErrorKind; 3] = [
-    ErrorKind::Unavailable,
-    ErrorKind::Timeout,
-    ErrorKind::Rejected,
-];
 
 /// Returns the outcome of a decision, or why it cannot belong to this lane.
 ///
@@ -201,38 +134,11 @@ pub fn outcome(lane: &Lane, decision: &Decision) -> Result<Outcome, String> {
 }
 
 pub fn failure(kind: ErrorKind) -> Result<Outcome, String> {
-    match kind {
-        ErrorKind::NotInitialized => Ok(Outcome::Unset),
-        kind if FAILURES.contains(&kind) => Ok(Outcome::Failed(kind)),
-        kind => Err(format!("no fault ends in {kind:?}")),
-    }
-}
-
-#[test]
-fn a_line_is_read_as_it_was_written() {
-    let outcomes = [
-        Outcome::Granted(By::Lease),
-        Outcome::Refused(By::Cache, Some(Duration::from_nanos(1_234_567))),
-        Outcome::Banned(By::Cache, Some(Duration::from_millis(700))),
-        Outcome::Granted(By::Local),
-        Outcome::Refused(By::Local, Some(Duration::from_millis(530))),
-        Outcome::Refused(By::Policy, None),
-        Outcome::Failed(ErrorKind::Timeout),
-        Outcome::Unset,
-    ];
-    for outcome in outcomes {
-        let answer = Answer {
-            handle: 4,
-            lane: 2,
-            user: 1,
-            permits: 3,
-            sent: Duration::from_nanos(987_654_321),
-            took: Duration::from_micros(17),
-            budget: Duration::from_millis(250),
-            outcome,
-        };
-        let line = answer.write();
-        assert_eq!(Answer::read(line.trim_end()), Some(answer), "{line}");
-    }
-    assert_eq!(Answer::read("1 2 3"), None);
+    Ok(Outcome::Failed(match kind {
+        ErrorKind::NotInitialized => return Ok(Outcome::Unset),
+        ErrorKind::Unavailable => Failure::Unavailable,
+        ErrorKind::Timeout => Failure::Timeout,
+        ErrorKind::Rejected => Failure::Rejected,
+        kind => return Err(format!("no fault ends in {kind:?}")),
+    }))
 }

@@ -102,13 +102,6 @@ pub fn in_use(scene: &Scene, limiter: &RateLimiter) -> usize {
     scene.server.entries(&log).len()
 }
 
-/// Lets all pending work go as far as it can.
-pub async fn settle() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Pauses the load, and waits for what is given back.
 pub async fn pause(scene: &Scene) {
     scene.load.idle(true).await;

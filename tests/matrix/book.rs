@@ -27,7 +27,7 @@ impl Book {
         let (note, noted) = mpsc::channel::<Answer>();
         let writing = thread::spawn(move || {
             for answer in noted {
-                file.write_all(answer.write().as_bytes()).unwrap();
+                serde_json::to_writer(&mut file, &answer).unwrap();
             }
             file.flush().unwrap();
         });

@@ -120,44 +120,16 @@ async fn row_14_a_slot_that_moves() {
     let mut from = played.cluster.master_of("all");
     for _ in 0..3 {
         let to = (from + 1) % MASTERS;
-        aside(|| move_slot(&played.cluster, slot, from, to));
+        aside(|| {
+            played.cluster.begin_move(slot, from, to);
+            played.cluster.move_keys(slot, from, to);
+            played.cluster.end_move(slot, from, to);
+        });
         played.stage.healed().await;
         from = to;
     }
     // No permit is lost on the way, and none is there twice.
     played.judge(EXACT, &[0, 1, 2]).await;
-}
-
-fn move_slot(cluster: &Cluster, slot: usize, from: usize, to: usize) {
-    let slot = slot.to_string();
-    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
-    let set_slot = |node: &RedisServer, what: &[&str]| {
-        let command = [&["CLUSTER", "SETSLOT", &slot], what].concat();
-        assert_eq!(node.cli(&command), "OK");
-    };
-    set_slot(target, &["IMPORTING", &cluster.id(from)]);
-    set_slot(source, &["MIGRATING", &cluster.id(to)]);
-    let port = target.port().to_string();
-    loop {
-        let keys = match source.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "3"]) {
-            Reply::Array(keys) => keys,
-            other => panic!("{other}"),
-        };
-        if keys.is_empty() {
-            break;
-        }
-        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
-        let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-        migrate.extend(keys.iter().map(String::as_str));
-        let moved = source.cli(&migrate);
-        // One that has expired on the way, or was removed by a script, is not there to be moved.
-        assert!(moved == "OK" || moved == "NOKEY", "{moved}");
-    }
-    // The target first; otherwise the hash slot would have no owner for a moment.
-    let others = (0..MASTERS).filter(|node| ![from, to].contains(node));
-    for node in [to, from].into_iter().chain(others) {
-        set_slot(&cluster.nodes[node], &["NODE", &cluster.id(to)]);
-    }
 }
 
 /// The whole Cluster refuses while a part of it is missing, because it is configured to.

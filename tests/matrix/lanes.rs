@@ -42,6 +42,8 @@ pub struct Allowed {
     pub by_user: bool,
 }
 
+const DAY: i64 = 86_400_000;
+
 pub const USERS: usize = 4;
 
 /// The ban of the lane that has one: by so many refusals, within this time, and for as long: longer
@@ -64,52 +66,40 @@ const fn allowed(rate: i64, interval: i64, by_user: bool) -> Allowed {
     }
 }
 
+const fn lane(name: &'static str, how: How, limits: &'static [Allowed]) -> Lane {
+    Lane { name, how, limits }
+}
+
 pub const LANES: [Lane; 9] = [
-    Lane {
-        name: "door",
-        how: How::Layer(FailurePolicy::Deny),
-        limits: &[allowed(47, 500, false)],
-    },
-    Lane {
-        name: "gate",
-        how: How::Layer(FailurePolicy::Allow),
-        limits: &[allowed(13, 400, true)],
-    },
-    Lane {
-        name: "both",
-        how: How::Layer(FailurePolicy::Deny),
-        limits: &[allowed(41, 450, false), allowed(14, 480, true)],
-    },
-    Lane {
-        name: "rush",
-        how: How::Leased(FailurePolicy::Deny),
-        limits: &[allowed(120, 500, false)],
-    },
-    Lane {
-        name: "orders",
-        how: How::Limiter,
-        limits: &[allowed(59, 470, false)],
-    },
-    Lane {
-        name: "queue",
-        how: How::Waiter,
-        limits: &[allowed(29, 300, false)],
-    },
-    Lane {
-        name: "half",
-        how: How::Local,
-        limits: &[allowed(21, 530, true)],
-    },
-    Lane {
-        name: "bans",
-        how: How::Banning(FailurePolicy::Deny),
-        limits: &[allowed(37, 510, true)],
-    },
-    Lane {
-        name: "quota",
-        how: How::Calendar,
-        limits: &[allowed(100_000, 86_400_000, false)],
-    },
+    lane(
+        "door",
+        How::Layer(FailurePolicy::Deny),
+        &[allowed(47, 500, false)],
+    ),
+    lane(
+        "gate",
+        How::Layer(FailurePolicy::Allow),
+        &[allowed(13, 400, true)],
+    ),
+    lane(
+        "both",
+        How::Layer(FailurePolicy::Deny),
+        &[allowed(41, 450, false), allowed(14, 480, true)],
+    ),
+    lane(
+        "rush",
+        How::Leased(FailurePolicy::Deny),
+        &[allowed(120, 500, false)],
+    ),
+    lane("orders", How::Limiter, &[allowed(59, 470, false)]),
+    lane("queue", How::Waiter, &[allowed(29, 300, false)]),
+    lane("half", How::Local, &[allowed(21, 530, true)]),
+    lane(
+        "bans",
+        How::Banning(FailurePolicy::Deny),
+        &[allowed(37, 510, true)],
+    ),
+    lane("quota", How::Calendar, &[allowed(100_000, DAY, false)]),
 ];
 
 impl Lane {

@@ -4,7 +4,7 @@ use crate::scene::*;
 use tower_ratelimit::Error;
 
 use super::{
-    batches::{Asking, CROWD, Crowd, HOURLY, asking, granted_by_store, in_use, pause, settle},
+    batches::{Asking, CROWD, Crowd, HOURLY, asking, granted_by_store, in_use, pause},
     guards::PATIENT,
     stage::{FREE, Scene},
 };

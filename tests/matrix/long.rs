@@ -6,7 +6,7 @@
 //! run prints its own.
 
 mod faults;
-mod machine;
+pub mod machine;
 mod record;
 
 use std::collections::BTreeMap;
@@ -59,12 +59,12 @@ async fn random_faults_over_random_load() {
         load.pace(2 + random.below(15));
         let faults = Fault::draw(&mut random);
         for fault in &faults {
-            *times.entry(format!("{fault:?}")).or_insert(0) += 1;
-            aside(|| world.begin(*fault, &mut random));
+            *times.entry(fault.name).or_insert(0) += 1;
+            aside(|| (fault.begin)(&mut world, &mut random));
         }
         tokio::time::sleep(Duration::from_millis(50 + random.below(1200))).await;
         for fault in faults.iter().rev() {
-            aside(|| world.end(*fault));
+            aside(|| (fault.end)(&mut world));
         }
         // O5: it panics if they do not.
         healed.push(load.decided(3).await);

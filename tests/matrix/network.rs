@@ -182,7 +182,7 @@ async fn row_12_an_address_that_leads_to_another_master() {
 async fn row_21_connections_that_the_server_closes() {
     let mut scene = Scene::begin_with("row 21, killed", &[], PATIENT).await;
     for _ in 0..5 {
-        assert!(kill_clients(&scene.server) >= 2);
+        assert!(scene.server.kill_clients() >= 2);
         scene.load.decided(3).await;
         // A call is sent once more, not twice: none is to meet the next kill, too.
         scene.load.idle(true).await;
@@ -191,15 +191,6 @@ async fn row_21_connections_that_the_server_closes() {
     scene.healed().await;
     // A call that is lost with its connection is sent again at once, so no decision is lost.
     scene.judge_cut(FREE, 10).await;
-}
-
-/// Closes all connections but those that read along: how many.
-fn kill_clients(server: &RedisServer) -> usize {
-    let clients = server.cli(&["CLIENT", "LIST"]);
-    let normal = clients.lines().filter(|line| line.contains(" flags=N "));
-    let ids = normal.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
-    ids.filter(|id| server.cli(&["CLIENT", "KILL", "ID", id]) == "1")
-        .count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,11 +74,7 @@ async fn row_17_limiters_are_evicted() {
     let set = |name: &str, value: &str| {
         assert_eq!(scene.server.cli(&["CONFIG", "SET", name, value]), "OK");
     };
-    let number = |section: &str, name: &str| -> u64 {
-        let info = scene.server.cli(&["INFO", section]);
-        let line = info.lines().find_map(|line| line.strip_prefix(name));
-        line.expect(name).trim().parse().unwrap()
-    };
+    let number = |section: &str, name: &str| scene.server.figure(section, name).unwrap();
     let most = number("memory", "used_memory:") + 400_000;
     set("maxmemory-policy", "allkeys-random");
     set("maxmemory", &most.to_string());

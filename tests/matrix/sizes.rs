@@ -4,23 +4,16 @@
 //! a million.
 
 use crate::scene::*;
-use std::{env, fs};
+use std::num::NonZeroUsize;
 
 use tower::Service;
 
 use super::{
     load::LONG,
+    long::machine::resident,
+    random::setting,
     stage::{EXACT, Scene, patient, set},
 };
-
-/// The resident memory of this process, in kB; nothing where there is no such file.
-fn resident() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
 
 /// One key, as fast as this machine can: refusals are cached, grants share calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,19 +77,11 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
     scene.judge(EXACT).await;
 }
 
-/// The default number of different keys.
-const KEYS: usize = 20_000;
-
-fn keys() -> usize {
-    let given = env::var("TOWER_RATELIMIT_KEYS").ok();
-    let number = given.map(|keys| keys.parse::<std::num::NonZeroUsize>());
-    number.map_or(KEYS, |keys| keys.expect("a number above zero").get())
-}
-
 /// Each request with a new key: the traces are bounded, and expire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_25_keys_that_are_all_different() {
-    let keys = keys();
+    let number = NonZeroUsize::new(20_000).unwrap();
+    let keys = setting("TOWER_RATELIMIT_KEYS", number).get();
     let mut scene = Scene::begin("row 25, keys").await;
     // The memory of the handles must be bounded, not that of the recorder.
     scene.ledger.lock().unwrap().leave_out("stranger");
@@ -131,9 +116,9 @@ async fn row_25_keys_that_are_all_different() {
         .zip(memory)
         .map(|(now, before)| now.saturating_sub(before));
     println!(
-        "row 25, keys: {keys} in {:?}, {by_policy} times by policy before; {grown:?} kB more in memory; Redis: {}",
+        "row 25, keys: {keys} in {:?}, {by_policy} times by policy before; {grown:?} kB more in memory, in Redis {:?} bytes at most",
         began.elapsed(),
-        most_memory(&scene.server)
+        scene.server.figure("memory", "used_memory_peak:")
     );
     let stored: usize = scene.server.cli(&["DBSIZE"]).parse().unwrap();
     let most = 3 * (keys + scene.load.limiters.len());
@@ -150,15 +135,6 @@ async fn row_25_keys_that_are_all_different() {
     }
     scene.healed().await;
     scene.judge(EXACT).await;
-}
-
-/// The most memory that a server has had, as it says it.
-fn most_memory(server: &RedisServer) -> String {
-    let memory = server.cli(&["INFO", "memory"]);
-    let lines = memory.lines();
-    lines
-        .filter(|line| line.starts_with("used_memory_peak_human:"))
-        .collect()
 }
 
 /// Any key, and for how many ms it stays: in one step, in which none expires.

@@ -100,7 +100,7 @@ impl Fleet {
         };
         replay(&mut state, &calls, Generation::of(&self.java[0].version));
         let found = raw::state(&mut self.connection, &name, &[String::new()]).unwrap();
-        raw::compare(&mut state, &found).expect("the replay leaves what the fleet has left");
+        raw::compare(&mut state, found).expect("the replay leaves what the fleet has left");
         let figures = Figures::of(&calls, interval);
         // A permit is free again an interval after its stamp, and so at the earliest an interval
         // less this after it arrived.

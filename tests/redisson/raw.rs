@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::{Connection, Value};
 
 use super::{
-    model::{Entry, Limit, Pair, State},
+    model::{Entry, Limit, Pair, State, Ttl},
     support::permits_of,
 };
 
@@ -146,93 +146,38 @@ fn entry(member: Vec<u8>, score: f64) -> Result<Entry, String> {
 const ELAPSED: i64 = 60_000;
 
 /// Compares what was foreseen with what is, and learns the random bytes of new entries.
-pub fn compare(model: &mut State, real: &State) -> Result<(), String> {
-    let same_ttl = |model: Option<i64>, real: Option<i64>| match (model, real) {
-        (Some(model), Some(real)) => (model - ELAPSED..=model).contains(&real),
-        (model, real) => model == real,
+pub fn compare(model: &mut State, mut real: State) -> Result<(), String> {
+    // A time to live that runs since the step is the one that was set.
+    let runs = |found: &mut Ttl, set: Ttl| {
+        let near = |set: &i64| found.is_some_and(|left| (set - ELAPSED..=*set).contains(&left));
+        if let Some(set) = set.filter(near) {
+            *found = Some(set);
+        }
     };
-    let fields = |state: &State| {
-        state.limit.as_ref().map(|limit| {
-            (
-                limit.rate,
-                limit.interval,
-                limit.per_client,
-                limit.keep_alive,
-            )
-        })
-    };
-    if fields(model) != fields(real) {
-        return Err(format!(
-            "hash: foreseen {:?}, found {:?}",
-            model.limit, real.limit
-        ));
+    if let (Some(found), Some(foreseen)) = (&mut real.limit, &model.limit) {
+        runs(&mut found.ttl, foreseen.ttl);
     }
-    let hash_ttl = |state: &State| state.limit.as_ref().and_then(|limit| limit.ttl);
-    if !same_ttl(hash_ttl(model), hash_ttl(real)) {
-        return Err(format!(
-            "TTL of the hash: foreseen {:?}, found {:?}",
-            hash_ttl(model),
-            hash_ttl(real)
-        ));
-    }
-    for (client, found) in &real.pairs {
+    for (client, found) in &mut real.pairs {
         let foreseen = model.pairs.entry(client.clone()).or_default();
-        let differ = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
-            Err(format!(
-                "{what} of client {client:?}: foreseen {a:?}, found {b:?}"
-            ))
-        };
-        if foreseen.value != found.value {
-            return differ("value", &foreseen.value, &found.value);
-        }
-        adopt(foreseen, found)?;
-        if !same_ttl(foreseen.value_ttl, found.value_ttl) {
-            return differ("TTL of value", &foreseen.value_ttl, &found.value_ttl);
-        }
-        if !same_ttl(foreseen.log_ttl, found.log_ttl) {
-            return differ("TTL of the log", &foreseen.log_ttl, &found.log_ttl);
-        }
+        runs(&mut found.value_ttl, foreseen.value_ttl);
+        runs(&mut found.log_ttl, foreseen.log_ttl);
+        learn(foreseen, found);
     }
-    Ok(())
+    match *model == real {
+        true => Ok(()),
+        false => Err(format!("foreseen {model:?}, found {real:?}")),
+    }
 }
 
-/// Entries whose bytes are known must be there byte for byte; new ones by score and permits.
-fn adopt(foreseen: &mut Pair, found: &Pair) -> Result<(), String> {
-    let error = format!(
-        "log: foreseen {}, found {}",
-        spelled(foreseen),
-        spelled(found)
-    );
-    let mut left: Vec<&Entry> = found.log.iter().collect();
-    let mut take = |fits: &dyn Fn(&Entry) -> bool| {
-        let place = left.iter().position(|entry| fits(entry))?;
-        Some(left.remove(place))
-    };
-    for known in foreseen.log.iter().filter(|entry| entry.member.is_some()) {
-        if take(&|entry| entry == known).is_none() {
-            return Err(error);
-        }
-    }
-    for new in foreseen
-        .log
-        .iter_mut()
-        .filter(|entry| entry.member.is_none())
-    {
-        match take(&|entry| (entry.score, entry.permits) == (new.score, new.permits)) {
-            Some(entry) => new.member = entry.member.clone(),
-            None => return Err(error),
+/// Gives each new entry the bytes of one that was found with its score and permits.
+fn learn(foreseen: &mut Pair, found: &Pair) {
+    let known = |entry: &&Entry| !foreseen.log.contains(entry);
+    let mut left: Vec<_> = found.log.iter().filter(known).collect();
+    for new in foreseen.log.iter_mut().filter(|it| it.member.is_none()) {
+        let fits = |it: &&Entry| (it.score, it.permits) == (new.score, new.permits);
+        if let Some(place) = left.iter().position(fits) {
+            new.member.clone_from(&left.remove(place).member);
         }
     }
     foreseen.sort();
-    if left.is_empty() { Ok(()) } else { Err(error) }
-}
-
-/// (score, permits) of each entry.
-fn spelled(pair: &Pair) -> String {
-    let entries: Vec<_> = pair
-        .log
-        .iter()
-        .map(|entry| (entry.score, entry.permits))
-        .collect();
-    format!("{entries:?}")
 }

@@ -300,7 +300,7 @@ impl Play<'_> {
         let mut keys = 0;
         for (name, model) in self.names.iter().zip(&mut self.world) {
             let real = raw::state(&mut self.stage.connection, name, &clients)?;
-            raw::compare(model, &real)?;
+            raw::compare(model, real)?;
             keys += model.keys();
         }
         let found: usize = redis::cmd("DBSIZE")

@@ -36,7 +36,7 @@
 mod file;
 mod world;
 
-use crate::defects::world::{Books, Keys, redis, unused};
+use crate::defects::world::{Books, Keys, unused};
 use crate::scene::*;
 use crate::{guards, topologies};
 use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs, path::Path};
@@ -327,13 +327,7 @@ async fn change(what: &str, limiter: &RateLimiter, step: &Step, per_client: bool
 
 fn write(keys: &Keys, step: &Step) {
     if let Some(command) = &step.redis {
-        let command = command.iter().map(|word| match &**word {
-            "{hash}" => &keys.hash,
-            "{value}" => &keys.value,
-            "{log}" => &keys.log,
-            word => word,
-        });
-        redis(&command.collect::<Vec<_>>());
+        keys.run(command);
     }
     for (time, permits) in &step.plant {
         keys.plant(*time, *permits);

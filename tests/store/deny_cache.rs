@@ -1,7 +1,6 @@
 //! L4: a cached refusal is the one that the store would return, and costs it nothing.
 
 mod floods;
-mod histories;
 mod outage;
 
 use crate::scene::*;
@@ -30,28 +29,6 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
         assert_eq!(first.source(), Source::Store);
         clock.advance(millis(1));
         assert_eq!(limiter.try_acquire().await.unwrap().source(), source);
-    }
-}
-
-/// A release returns at once, and a call before it arrives is refused: that refusal must be dropped
-/// when the release has arrived.
-#[tokio::test]
-async fn a_refusal_made_during_a_release_is_dropped_when_it_arrives() {
-    let store = patient(RedisServer::shared().url()).build().unwrap();
-    for way in Way::ALL {
-        let limiter = way.limiter(limited(&store, Limit::per_hour(1)).await);
-        let mut refused = 0;
-        for _ in 0..20 {
-            let grant = granted(limiter.try_acquire().await.unwrap());
-            limiter.give_back(&grant.receipts()[0]);
-            if let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() {
-                limiter.give_back(&grant.receipts()[0]);
-            } else {
-                refused += 1;
-            }
-            store.close().await;
-        }
-        assert!(refused > 0, "no call came in between");
     }
 }
 

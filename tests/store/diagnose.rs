@@ -1,6 +1,9 @@
 //! A look at limiters that other hands have spoilt, and their repair.
 
-use crate::{defects::world::redis, scene::*};
+use crate::{
+    defects::world::{Keys, START, member_with, redis},
+    scene::*,
+};
 use std::collections::HashMap;
 
 use serde::Deserialize;
@@ -15,7 +18,7 @@ const INTERVAL: i64 = 3_600_000;
 struct Spoilt {
     store: RedisStore,
     name: String,
-    entries: std::cell::Cell<u64>,
+    keys: Keys,
 }
 
 impl Spoilt {
@@ -30,10 +33,11 @@ impl Spoilt {
     }
 
     fn unset(prefix: &str) -> Self {
+        let name = unique(prefix);
         Self {
             store: shared_redis().client_id(CLIENT).build().unwrap(),
-            name: unique(prefix),
-            entries: std::cell::Cell::new(0),
+            keys: Keys::of(&name),
+            name,
         }
     }
 
@@ -67,53 +71,34 @@ impl Spoilt {
         check(&self.diagnose().await, expected);
     }
 
-    fn key(&self, suffix: &str) -> String {
-        format!("{{{}}}:{suffix}", self.name)
-    }
-
     /// The keys as the server dumps them, and whether they vanish.
-    fn raw(&self) -> Vec<(String, Reply, bool)> {
+    fn raw(&self) -> Vec<(Reply, bool)> {
         let server = RedisServer::shared();
-        let clients = [CLIENT, OTHER].map(|id| [format!("value:{id}"), format!("permits:{id}")]);
-        let mut keys = vec![self.name.clone(), self.key("value"), self.key("permits")];
-        keys.extend(clients.iter().flatten().map(|suffix| self.key(suffix)));
-        keys.into_iter()
+        let shared = [&self.name, &self.keys.value, &self.keys.log].map(Clone::clone);
+        let clients = [CLIENT, OTHER].map(|client| Keys::of_client(&self.name, client));
+        let of_clients = clients.into_iter().flat_map(|keys| [keys.value, keys.log]);
+        (shared.into_iter().chain(of_clients))
             .map(|key| {
                 let dump = server.command(&["DUMP", &key]);
                 let vanishes = !matches!(server.command(&["PTTL", &key]), Reply::Int(-1 | -2));
-                (key, dump, vanishes)
+                (dump, vanishes)
             })
             .collect()
     }
 
-    fn now(&self) -> i64 {
-        RedisServer::shared().micros() / 1000
-    }
-
     fn set_value(&self, value: &str) {
-        redis(&["SET", &self.key("value"), value, "KEEPTTL"]);
+        redis(&["SET", &self.keys.value, value, "KEEPTTL"]);
     }
 
-    /// An entry that was granted `age` milliseconds ago, of so many bytes.
-    fn plant(&self, log: &str, size: usize, permits: u32, age: i64) {
-        let number = self.entries.get();
-        self.entries.set(number + 1);
-        let mut member = vec![7; size - 4];
-        member[..3].copy_from_slice(&number.to_be_bytes()[5..]);
-        member.extend(permits.to_le_bytes());
-        let score = (self.now() - age).to_string();
-        let key = self.key(log);
-        let zadd: [&[u8]; 4] = [b"ZADD", key.as_bytes(), score.as_bytes(), &member];
-        assert_eq!(RedisServer::shared().command(&zadd), Reply::Int(1));
+    fn plant(&self, size: usize, permits: u32, age: i64) {
+        plant(&self.keys, size, permits, age);
     }
+}
 
-    fn value(&self) -> String {
-        redis(&["GET", &self.key("value")])
-    }
-
-    fn log(&self) -> String {
-        redis(&["ZRANGE", &self.key("permits"), "0", "-1", "WITHSCORES"])
-    }
+/// An entry that was granted `age` milliseconds ago, of so many bytes.
+fn plant(keys: &Keys, size: usize, permits: u32, age: i64) {
+    let now = RedisServer::shared().micros() / 1000 - START;
+    keys.plant_member(now - age, &member_with(&[], &vec![7; size - 8], permits));
 }
 
 #[track_caller]
@@ -157,7 +142,7 @@ async fn a_limiter_in_order_has_nothing_wrong() {
     assert!(diagnosis.settled && diagnosis.scanned_all);
     let page = diagnosis.to_string();
     assert!(page.ends_with("Nothing looks wrong."), "{page}");
-    assert!(page.contains(&spoilt.key("permits")), "{page}");
+    assert!(page.contains(&spoilt.keys.log), "{page}");
 
     // Nor has repair anything to do.
     let before = spoilt.raw();
@@ -234,17 +219,10 @@ impl Spoilt {
             take(&limiter, permits).await;
         }
         if let Some(words) = &step.redis {
-            let (value, log) = (self.key("value"), self.key("permits"));
-            let words = words.iter().map(|word| match &**word {
-                "{hash}" => &self.name,
-                "{value}" => &value,
-                "{log}" => &log,
-                word => word,
-            });
-            redis(&words.collect::<Vec<_>>());
+            self.keys.run(words);
         }
         if let Some((size, permits, age, count)) = step.plant {
-            (0..count).for_each(|_| self.plant("permits", size, permits, age));
+            (0..count).for_each(|_| self.plant(size, permits, age));
         }
         if step.clear_expire {
             assert!(limiter.clear_expire().await.unwrap(), "{what}");
@@ -275,7 +253,7 @@ impl Spoilt {
             assert!(diagnosis.settled, "{what}");
             assert_eq!(found, *seen, "{what}");
         }
-        let (before, log) = (self.raw(), self.log());
+        let (before, log) = (self.raw(), self.keys.entries());
         if let Some(lost) = step.repair {
             assert_eq!(limiter.repair().await.unwrap(), lost, "{what}");
         }
@@ -285,9 +263,9 @@ impl Spoilt {
             assert_eq!(self.raw(), before, "{what}");
         }
         if let Some(value) = &step.value {
-            assert_eq!(self.value(), *value, "{what}");
-            let left = if step.log_is_empty { "" } else { &log };
-            assert_eq!(self.log(), left, "{what}");
+            assert_eq!(redis(&["GET", &self.keys.value]), *value, "{what}");
+            let left = if step.log_is_empty { vec![] } else { log };
+            assert_eq!(self.keys.entries(), left, "{what}");
         }
         if let Some(permits) = step.free {
             assert_eq!(free(&limiter).await, permits, "{what}");
@@ -299,11 +277,11 @@ impl Spoilt {
 async fn scores_from_the_future_are_found() {
     let spoilt = Spoilt::new().await;
     // A tenth is what a lease or a slot may lead by.
-    spoilt.plant("permits", 21, 1, -(INTERVAL / 10 - 60_000));
+    spoilt.plant(21, 1, -(INTERVAL / 10 - 60_000));
     spoilt.set_value("9");
     spoilt.finds(&[]).await;
-    spoilt.plant("permits", 21, 1, -(INTERVAL / 10 + 60_000));
-    spoilt.plant("permits", 21, 1, -2 * INTERVAL);
+    spoilt.plant(21, 1, -(INTERVAL / 10 + 60_000));
+    spoilt.plant(21, 1, -2 * INTERVAL);
     spoilt.set_value("7");
     let diagnosis = spoilt.diagnose().await;
     assert_eq!(diagnosis.entries_ahead, 2);
@@ -328,9 +306,9 @@ async fn what_other_clients_left_is_found() {
     assert_eq!(diagnosis.other_clients, Some(vec![]));
     assert_eq!((diagnosis.live_permits, diagnosis.drift), (1, Some(0)));
 
-    let (value, log) = (format!("value:{OTHER}"), format!("permits:{OTHER}"));
-    redis(&["SET", &spoilt.key(&value), "7"]);
-    spoilt.plant(&log, 21, 3, 10);
+    let others = Keys::of_client(&spoilt.name, OTHER);
+    others.plant_value("7");
+    plant(&others, 21, 3, 10);
     let clients = spoilt.diagnose().await.other_clients.unwrap();
     assert_eq!(clients.len(), 1);
     assert_eq!(
@@ -340,15 +318,15 @@ async fn what_other_clients_left_is_found() {
     assert_eq!(clients[0].time_to_live, TimeToLive::Lasting);
     spoilt.finds(&[]).await; // It is alive.
 
-    redis(&["DEL", &spoilt.key(&log)]);
-    spoilt.plant(&log, 21, 3, INTERVAL + 10);
+    redis(&["DEL", &others.log]);
+    plant(&others, 21, 3, INTERVAL + 10);
     spoilt.finds(&[(Kind::LeftBehind, "1 other")]).await;
     let before = spoilt.raw();
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
     assert_eq!(spoilt.raw(), before, "the other client's are its own");
 
-    redis(&["PEXPIRE", &spoilt.key(&value), "3600000"]);
-    redis(&["PEXPIRE", &spoilt.key(&log), "3600000"]);
+    redis(&["PEXPIRE", &others.value, "3600000"]);
+    redis(&["PEXPIRE", &others.log, "3600000"]);
     spoilt.finds(&[]).await; // They vanish.
 
     // Of another rate type.
@@ -360,7 +338,7 @@ async fn what_other_clients_left_is_found() {
 async fn a_log_that_moves_is_not_drift() {
     let spoilt = Spoilt::with(Limit::new(1_000_000, HOUR), "diagnose").await;
     for _ in 0..20_000 {
-        spoilt.plant("permits", 21, 1, 10);
+        spoilt.plant(21, 1, 10);
     }
     spoilt.set_value("980000");
     let busy = tokio::spawn({

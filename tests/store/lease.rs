@@ -1,6 +1,5 @@
 //! Permits taken ahead, on real servers: what they save, and that they change no law.
 
-mod histories;
 mod rules;
 
 use crate::scene::*;

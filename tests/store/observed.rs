@@ -220,21 +220,8 @@ fn request(path: &str, random: &mut Random) -> Request<String> {
     request.body(String::new()).unwrap()
 }
 
-const PATHS: [&str; 13] = [
-    "/health",
-    "/blocked",
-    "/none",
-    "/preflight",
-    "/one",
-    "/two",
-    "/shadow",
-    "/refund",
-    "/owed",
-    "/lease",
-    "/above",
-    "/wait",
-    "/wait",
-];
+const PATHS: &str = "/health /blocked /none /preflight /one /two /shadow /refund /owed /lease \
+                     /above /wait /wait";
 
 /// Takes two permits more on one path.
 async fn serve(request: Request<String>) -> Result<Response<String>, Infallible> {
@@ -257,6 +244,7 @@ async fn each_is_reported_once<S: Settles>(
     let other = limited(&store, Limit::per_hour(20)).await;
     let both = RateLimiter::all([&direct, &other]).unwrap();
     let layer = rules(RateLimitLayer::builder(&store));
+    let paths: Vec<_> = PATHS.split(' ').collect();
     let mut random = Random(seed());
     let mut own = Counts::new();
     let mut waiting = Vec::new();
@@ -273,7 +261,7 @@ async fn each_is_reported_once<S: Settles>(
             count(&mut own, result, decision.source().as_str());
             continue;
         }
-        let path = random.of(&PATHS);
+        let path = random.of(&paths);
         let request = request(path, &mut random);
         let waits = path == "/wait";
         let mut answer = Box::pin(layer.layer(service_fn(serve)).oneshot(request));

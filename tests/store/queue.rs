@@ -2,10 +2,8 @@
 //! stopped meanwhile.
 
 mod dropped;
-mod law;
 
 use crate::scene::*;
-use tower_ratelimit::Error;
 
 const CROWD: usize = 64;
 
@@ -14,20 +12,6 @@ const CROWD: usize = 64;
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
     let store = crate::scene::patient(server.url()).prefix(&unique("queue"));
     store.deny_cache(Duration::ZERO)
-}
-
-/// Lets all pending work go as far as it can.
-async fn settle() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Polls a future once, and lets what it sent reach the socket.
-async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(future.as_mut().poll(&mut context).is_pending());
-    settle().await;
 }
 
 async fn ask(layer: RateLimitLayer) -> (StatusCode, Decision) {
@@ -120,11 +104,6 @@ async fn one_script_decides_for_a_lone_caller_and_for_a_crowd() {
     let mut server = RedisServer::start();
     let store = patient(&server).build().unwrap();
     let layer = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("lone")));
-    let known = |server: &RedisServer| {
-        let memory = server.cli(&["INFO", "memory"]);
-        let known = memory.split("number_of_cached_scripts:").nth(1).unwrap();
-        known.lines().next().unwrap().parse::<usize>().unwrap()
-    };
     let _ = ask(layer.clone()).await;
     let before = server.scripts_called();
     for _ in 0..5 {
@@ -132,7 +111,8 @@ async fn one_script_decides_for_a_lone_caller_and_for_a_crowd() {
     }
     assert_eq!(server.scripts_called() - before, 5);
     crowd(&mut server, || ask(layer.clone())).await;
-    assert_eq!(known(&server), 1);
+    let known = server.figure("memory", "number_of_cached_scripts:");
+    assert_eq!(known, Some(1));
 }
 
 /// Each caller chooses whether the permits left are counted.
@@ -163,77 +143,4 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
         assert_eq!(remaining(&request.await.unwrap().1), None);
     }
     assert_eq!(remaining(&counting.await.unwrap()), Some(3));
-}
-
-/// In a `select!` loop for example, or beside others whose turn it is.
-#[tokio::test]
-async fn a_caller_that_is_no_longer_polled_delays_no_other() {
-    let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url())
-        .deadline(Duration::from_millis(500))
-        .breaker(0)
-        .build()
-        .unwrap();
-    let limiter = limited(&store, Limit::per_hour(80)).await;
-    // Admitted, or answered at the deadline: which of both is up to the one that is not polled.
-    let taken = |outcome: Result<Decision, Error>| match outcome {
-        Ok(decision) => {
-            decision.assert_allowed();
-            1
-        }
-        Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
-            0
-        }
-    };
-    // The server learns the script, or the first would have to send it once more, too late.
-    let mut all = taken(Ok(limiter.try_acquire().await.unwrap()));
-    let end = Instant::now() + LONG;
-    for _ in 0..3 {
-        server.stop_process();
-        let mut first = pin!(limiter.try_acquire());
-        begin(first.as_mut()).await;
-        let mut second = pin!(limiter.try_acquire());
-        begin(second.as_mut()).await;
-        let others = [(); 3].map(|()| {
-            tokio::spawn({
-                let limiter = limiter.clone();
-                async move { limiter.try_acquire().await }
-            })
-        });
-        settle().await;
-        server.resume();
-        for other in others {
-            let other = tokio::time::timeout(Duration::from_secs(20), other);
-            all += taken(other.await.expect("held up").unwrap());
-        }
-        // A call holds the limiter for one deadline: those that come later are not delayed.
-        while taken(limiter.try_acquire().await) == 0 {
-            assert!(Instant::now() < end, "nothing is decided any more");
-        }
-        all += 1;
-        // It was decided for all the same.
-        first.await.unwrap().assert_allowed();
-        all += 1 + taken(second.await);
-    }
-    // Those that were answered at the deadline took nothing, or gave it back.
-    store.close().await;
-    assert_eq!(limiter.available_permits().await.unwrap(), 80 - all);
-}
-
-/// One that waits for permits, and made the timer.
-#[tokio::test]
-async fn a_waiter_that_is_no_longer_polled_delays_no_other() {
-    let server = RedisServer::start();
-    let limiter = limited(
-        &patient(&server).build().unwrap(),
-        Limit::new(2, Duration::from_millis(200)),
-    )
-    .await;
-    limiter.try_acquire_many(2).await.unwrap().assert_allowed();
-    let mut first = pin!(limiter.acquire());
-    begin(first.as_mut()).await;
-    let other = tokio::time::timeout(Duration::from_secs(20), limiter.acquire());
-    other.await.expect("held up").unwrap();
-    first.await.unwrap();
 }

@@ -11,11 +11,8 @@ const OWN: i64 = 60_000;
 
 /// The memory of the server, as it counts it itself.
 fn used(server: &RedisServer) -> i64 {
-    let info = server.cli(&["INFO", "memory"]);
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("used_memory:"));
-    line.expect("its memory").trim().parse().expect("bytes")
+    let used = server.figure("memory", "used_memory:");
+    used.expect("its memory").cast_signed()
 }
 
 /// Returns the bytes of a limiter with so many grants, one after the other: the mean of many, which

@@ -132,8 +132,47 @@ impl Cluster {
     }
 
     /// The id of a node
-    pub fn id(&self, node: usize) -> String {
+    fn id(&self, node: usize) -> String {
         self.nodes[node].cli(&["CLUSTER", "MYID"])
+    }
+
+    fn set_slot(&self, node: usize, slot: usize, what: &str, other: usize) {
+        let (slot, other) = (slot.to_string(), self.id(other));
+        let set = ["CLUSTER", "SETSLOT", &slot, what, &other];
+        assert_eq!(self.nodes[node].cli(&set), "OK");
+    }
+
+    /// Begins to move a slot: from now on no node answers for all of it
+    pub fn begin_move(&self, slot: usize, from: usize, to: usize) {
+        self.set_slot(to, slot, "IMPORTING", from);
+        self.set_slot(from, slot, "MIGRATING", to);
+    }
+
+    /// Moves the keys of a slot, a few at a time
+    pub fn move_keys(&self, slot: usize, from: usize, to: usize) {
+        let (source, slot) = (&self.nodes[from], slot.to_string());
+        let port = self.nodes[to].port().to_string();
+        loop {
+            let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "3"]);
+            if keys.is_empty() {
+                return;
+            }
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            migrate.extend(keys.lines());
+            let moved = source.cli(&migrate);
+            // One that has expired on the way, or was removed by a script, is not there to be
+            // moved.
+            assert!(moved == "OK" || moved == "NOKEY", "{moved}");
+        }
+    }
+
+    /// Tells all nodes that a slot has moved
+    pub fn end_move(&self, slot: usize, from: usize, to: usize) {
+        // The target first; otherwise the slot would have no owner for a moment.
+        let others = (0..MASTERS).filter(|node| ![from, to].contains(node));
+        for node in [to, from].into_iter().chain(others) {
+            self.set_slot(node, slot, "NODE", to);
+        }
     }
 }
 

@@ -63,7 +63,8 @@ pub fn permissions() -> Vec<&'static str> {
     rules.split_whitespace().collect()
 }
 
-/// Returns the permits of a log's member: its last four bytes, in the members of all releases of Redisson.
+/// Returns the permits of a log's member: its last four bytes, in the members of all releases of
+/// Redisson.
 pub fn permits_of(member: &[u8]) -> u32 {
     u32::from_le_bytes(*member.last_chunk().expect("packed permits"))
 }

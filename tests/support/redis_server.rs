@@ -205,11 +205,25 @@ impl RedisServer {
 
     /// How often a command was called, by clients and by scripts
     pub fn calls_of(&self, command: &str) -> u64 {
-        let stats = self.cli(&["INFO", "commandstats"]);
-        let start = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&start));
-        let calls = line.and_then(|line| line.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a number"))
+        let words = format!("cmdstat_{command}:calls=");
+        self.figure("commandstats", &words).unwrap_or(0)
+    }
+
+    /// The number behind these words in a section of INFO; none where they are not there
+    pub fn figure(&self, section: &str, words: &str) -> Option<u64> {
+        let info = self.cli(&["INFO", section]);
+        let rest = info.lines().find_map(|line| line.strip_prefix(words))?;
+        let number = rest.split(|it: char| !it.is_ascii_digit()).next();
+        number.and_then(|number| number.parse().ok())
+    }
+
+    /// Closes all connections but those that read along, and returns how many
+    pub fn kill_clients(&self) -> usize {
+        let clients = self.cli(&["CLIENT", "LIST"]);
+        let normal = clients.lines().filter(|line| line.contains(" flags=N "));
+        let ids = normal.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+        ids.filter(|id| self.cli(&["CLIENT", "KILL", "ID", id]) == "1")
+            .count()
     }
 
     /// How many scripts were called, by their hash or with their text

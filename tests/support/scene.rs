@@ -23,7 +23,7 @@ pub use std::{
 };
 use std::{
     fmt::Debug,
-    future::{Ready, ready},
+    future::{Ready, poll_fn, ready},
 };
 
 pub use http::{HeaderMap, Request, Response, StatusCode, header};
@@ -160,6 +160,22 @@ pub async fn in_time(scenario: impl Future<Output = ()>) {
 /// Polls a future once.
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Lets all pending work go as far as it can.
+pub async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets a future begin, and its command reach the socket. Its result is not awaited.
+///
+/// On a runtime of one thread, with the connection made: its task runs while this one yields.
+pub async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
+    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
+    assert!(pending.await, "decided at once");
+    settle().await;
 }
 
 /// A service that answers with nothing.

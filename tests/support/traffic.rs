@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
-use std::{collections::BTreeSet, future::poll_fn};
+use std::collections::BTreeSet;
 
 use tower::util::BoxCloneSyncService;
 
@@ -92,25 +92,6 @@ pub async fn grants(limiter: &RateLimiter) -> Duration {
 pub async fn is_free(limiter: &RateLimiter, permits: u64) -> Duration {
     let found = async || limiter.available_permits().await.ok() == Some(permits);
     until(&format!("{permits} permits are free"), found).await
-}
-
-/// Lets a future begin, and its command reach the socket. Its result is not awaited.
-///
-/// On a runtime of one thread, with the connection made: its task runs while this one yields.
-pub async fn begin<F: Future>(mut future: Pin<&mut F>) {
-    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
-    assert!(pending.await, "decided at once");
-    for _ in 0..20 {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Closes all connections but those that read along.
-pub fn kill_connections(server: &RedisServer) -> i64 {
-    match server.command(&["CLIENT", "KILL", "TYPE", "normal"]) {
-        Reply::Int(killed) => killed,
-        other => panic!("{other}"),
-    }
 }
 
 /// Layers that fail either way and a limiter, each asked by several tasks without a pause.

@@ -7,7 +7,7 @@ use super::cannot_be_read;
 use crate::scene::*;
 use crate::{
     support::{Cluster, cluster::MASTERS},
-    traffic::{grants, is_free, kill_connections},
+    traffic::{grants, is_free},
 };
 use tower_ratelimit::Error;
 
@@ -178,33 +178,18 @@ async fn a_slot_moves_under_traffic() {
     assert!(is_granted(limiter.try_acquire_many(4).await));
     assert_eq!(limiter.release(1).await.unwrap(), 1);
 
-    let slot = cluster.slot(limiter.name()).to_string();
-    let (from, to) = (cluster.id(0), cluster.id(1));
-    let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
-    let set_slot = |node: &RedisServer, what: &[&str]| {
-        let command = [&["CLUSTER", "SETSLOT", &slot], what].concat();
-        assert_eq!(node.cli(&command), "OK");
-    };
-    set_slot(target, &["IMPORTING", &from]);
-    set_slot(source, &["MIGRATING", &to]);
+    let slot = cluster.slot(limiter.name());
     // The keys of limits per client do not exist here, so Redis treats each command as one whose
     // keys are half moved.
     let unavailable = async || {
         fails(limiter.try_acquire().await, ErrorKind::Unavailable);
         fails(limiter.release(1).await, ErrorKind::Unavailable);
     };
+    cluster.begin_move(slot, 0, 1);
     unavailable().await;
-    let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);
-    let port = target.port().to_string();
-    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-    migrate.extend(keys.lines());
-    assert_eq!(source.cli(&migrate), "OK");
+    cluster.move_keys(slot, 0, 1);
     unavailable().await;
-
-    // The target first; otherwise the hash slot would have no owner for a moment.
-    for node in [target, source, &cluster.nodes[2]] {
-        set_slot(node, &["NODE", &to]);
-    }
+    cluster.end_move(slot, 0, 1);
     // The slot is there: MOVED, which certainly did not run.
     assert_eq!(limiter.release(2).await.unwrap(), 2);
     assert!(is_granted(limiter.try_acquire().await));
@@ -218,7 +203,7 @@ async fn killed_connections_cost_no_decision() {
     let limiters = one_each(&store, &cluster).await;
     for _ in 0..3 {
         for node in &cluster.nodes {
-            assert!(kill_connections(node) > 0);
+            assert!(node.kill_clients() > 0);
         }
         for limiter in &limiters {
             assert!(is_granted(limiter.try_acquire().await));

@@ -12,7 +12,7 @@ use crate::{
         wait_until,
     },
     topologies::{self, Topology, connected},
-    traffic::{Traffic, kill_connections},
+    traffic::Traffic,
 };
 use tower_ratelimit::redis;
 
@@ -47,7 +47,7 @@ async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilde
     for _ in 0..5 {
         // None, if they are just being connected again.
         servers.iter().for_each(|server| {
-            kill_connections(server);
+            server.kill_clients();
         });
         traffic.answered(50).await;
     }
@@ -69,7 +69,7 @@ async fn a_pool_and_a_connection_manager_survive_killed_connections() {
         RedisStore::pool(pool),
         RedisStore::connection(manager.unwrap()),
     ] {
-        let kill = || assert!(kill_connections(&server) > 0);
+        let kill = || assert!(server.kill_clients() > 0);
         Traffic::undisturbed(store, 5, kill).await;
     }
 }
@@ -149,7 +149,7 @@ async fn a_socket_is_found_again() {
     let store = RedisStore::builder(url).deny_cache(Duration::ZERO);
     let traffic = Traffic::start(&patient(store));
     traffic.answered(50).await;
-    kill_connections(&server);
+    server.kill_clients();
     traffic.answered(50).await;
     traffic.all_by_store("with killed connections");
 

@@ -11,17 +11,32 @@ mod who;
 mod with_axum;
 mod with_tonic;
 
-use crate::orders;
+use crate::orders::{self, COUNT, OrdersClient, OrdersServer};
 use crate::scene::*;
-use std::{net::IpAddr, net::Ipv4Addr, net::SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use axum::{Router, routing::get as on_get};
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::Deserialize;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
 };
+use tonic::{
+    Code, Status,
+    service::Routes,
+    transport::{Channel, Server, server::TcpIncoming},
+};
+use tonic_web::GrpcWebLayer;
+use tower::Service;
+use tower_http::{
+    compression::CompressionLayer, trace::TraceLayer, validate_request::ValidateRequestHeaderLayer,
+};
+
+use self::sockets::{Framework, Place, Socket};
 
 pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

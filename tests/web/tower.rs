@@ -18,15 +18,21 @@ mod unlimited;
 mod waiting;
 
 use crate::scene::*;
-use std::future::poll_fn;
+use std::{collections::BTreeMap, future::poll_fn};
 
+use bytes::Bytes;
+use http::{HeaderValue, Method, request::Parts};
+use http_body::Body;
 use http_body_util::BodyExt;
+use proptest::prelude::*;
 use tokio::sync::Semaphore;
 use tower::{
     BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit,
     load_shed::LoadShed, load_shed::error::Overloaded,
 };
-use tower_ratelimit::RateLimitBody;
+use tower_ratelimit::{
+    Cost, Decisions, Error, IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts,
+};
 use tower_test::mock;
 
 /// A service that counts its calls, the moment they are made.

@@ -5,8 +5,7 @@
 //! alone.
 
 use std::{
-    cmp::Ordering,
-    collections::{BinaryHeap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     mem,
     sync::Arc,
 };
@@ -39,7 +38,8 @@ pub(super) type Reply = oneshot::Sender<Vec<Decision>>;
 /// What is under way, and what it arrives at.
 pub(super) struct Network {
     pub(super) now: u64,
-    events: BinaryHeap<Event>,
+    /// By when they happen, and else in the order in which they were caused.
+    events: BTreeMap<(u64, u64), Event>,
     last: u64,
     pub(super) links: Vec<Link>,
     pub(super) nodes: Vec<Node>,
@@ -77,8 +77,6 @@ pub(super) struct Call {
 }
 
 struct Event {
-    at: u64,
-    number: u64,
     link: usize,
     node: usize,
     what: What,
@@ -95,7 +93,7 @@ impl Network {
     pub(super) fn new(scenario: &Scenario, seed: u64) -> Self {
         Self {
             now: 0,
-            events: BinaryHeap::new(),
+            events: BTreeMap::new(),
             last: 0,
             links: Vec::new(),
             nodes: (0..scenario.nodes).map(|_| Node::default()).collect(),
@@ -212,33 +210,27 @@ impl Network {
 
     fn push(&mut self, at: u64, link: usize, node: usize, what: What) {
         self.last += 1;
-        let number = self.last;
-        self.events.push(Event {
-            at,
-            number,
-            link,
-            node,
-            what,
-        });
+        self.events
+            .insert((at, self.last), Event { link, node, what });
     }
 
     /// Delivers all that has arrived by now.
     pub(super) fn deliver(&mut self) {
-        while self.events.peek().is_some_and(|event| event.at <= self.now) {
-            let Some(event) = self.events.pop() else {
-                return;
-            };
+        while let Some(next) = self.events.first_entry()
+            && let (at, _) = *next.key()
+            && at <= self.now
+        {
+            let event = next.remove();
             let link = &mut self.links[event.link];
             match link.cut {
                 true => link.lose(event.what),
-                false => self.arrive(event),
+                false => self.arrive(at, event),
             }
         }
     }
 
-    fn arrive(&mut self, event: Event) {
-        let Event { at, link, node, .. } = event;
-        match event.what {
+    fn arrive(&mut self, at: u64, Event { link, node, what }: Event) {
+        match what {
             What::Arrives(calls) => {
                 let (runs, replies): (Vec<_>, Vec<_>) =
                     calls.into_iter().map(|call| (call.run, call.reply)).unzip();
@@ -293,24 +285,3 @@ impl Link {
         }
     }
 }
-
-/// The earliest is the greatest.
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Event {}

@@ -20,14 +20,14 @@ use std::{
 
 use allocation_counter::measure;
 use http::HeaderValue;
-use tokio::{runtime::Runtime, sync::oneshot, task::JoinSet};
+use tokio::{sync::oneshot, task::JoinSet};
 use tower::{Layer, Service};
 use tower_ratelimit::{Decision, Limit, RateLimitLayer, Source, redis};
 
 use self::{
     database::{Database, patient},
     floors::{Left, Rule},
-    requests::{by_user, nothing, passes, request, users},
+    requests::{by_user, nothing, one_thread, passes, request, users},
 };
 
 const REQUESTS: usize = 1000;
@@ -41,12 +41,6 @@ fn main() {
     println!("{hand} {hands} {evalsha}");
 }
 
-/// Everything happens on the thread that counts.
-fn runtime() -> Runtime {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().unwrap()
-}
-
 fn layer(database: &Database, limit: Limit) -> RateLimitLayer {
     RateLimitLayer::new(
         &patient(&database.url()).build().unwrap(),
@@ -57,7 +51,7 @@ fn layer(database: &Database, limit: Limit) -> RateLimitLayer {
 /// Those of a refusal that is repeated from memory: where it is decided, and of its answer. Those
 /// of the service without the layer.
 fn refusals() -> [f64; 3] {
-    let (runtime, database) = (runtime(), Database::start());
+    let (runtime, database) = (one_thread(), Database::start());
     let (user, layer) = (users(1)[0].clone(), layer(&database, Limit::per_hour(1)));
     let is_cached = |response: &http::Response<_>| {
         let decision = response.extensions().get::<Decision>();
@@ -95,7 +89,7 @@ fn refusals() -> [f64; 3] {
 /// Those of a grant by a server, the connection's included, and making the request and its task
 /// not: one at a time, and with others at once; the same by hand. Those of a bare EVALSHA.
 fn grants() -> [f64; 5] {
-    let (runtime, database) = (runtime(), Database::start());
+    let (runtime, database) = (one_thread(), Database::start());
     let (users, layer) = (users(AT_ONCE), layer(&database, Limit::per_minute(1 << 40)));
     let each = |mut call: Box<dyn FnMut() + '_>| {
         // The first brings the script.

@@ -47,7 +47,7 @@ pub(crate) enum Order {
 pub(crate) struct Arguments {
     pub(crate) quick: bool,
     pub(crate) list: bool,
-    patterns: Vec<String>,
+    pub(crate) patterns: Vec<String>,
 }
 
 impl Arguments {
@@ -90,14 +90,7 @@ impl Arguments {
 
     /// Whether a row is to be measured.
     pub(crate) fn wants(&self, row: &str) -> bool {
-        self.patterns.is_empty()
-            || self
-                .patterns
-                .iter()
-                .any(|pattern| row.contains(pattern.as_str()))
-    }
-
-    pub(crate) fn patterns(&self) -> &[String] {
-        &self.patterns
+        let patterns = &self.patterns;
+        patterns.is_empty() || patterns.iter().any(|it| row.contains(&**it))
     }
 }

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{peers::redisson, row::Row};
+use crate::peers::redisson;
 
 /// Something outside of this program. Peers in Rust are compiled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,18 +18,15 @@ pub(crate) enum Contender {
     Redisson,
 }
 
-/// What is to be installed before these rows can be measured.
-pub(crate) fn missing(rows: &[Row]) -> Vec<String> {
-    let mut missing = Vec::new();
-    for contender in [
+/// What is to be installed before rows with these needs can be measured.
+pub(crate) fn missing(needs: &[Contender]) -> Vec<String> {
+    let all = [
         Contender::Redis,
         Contender::RedissonScript,
         Contender::Redisson,
-    ] {
-        if rows.iter().any(|row| row.needs.contains(&contender)) {
-            missing.extend(contender.missing());
-        }
-    }
+    ];
+    let needed = all.into_iter().filter(|it| needs.contains(it));
+    let mut missing: Vec<_> = needed.filter_map(Contender::missing).collect();
     missing.dedup();
     missing
 }

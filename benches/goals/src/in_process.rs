@@ -21,7 +21,7 @@ use tower_ratelimit::{
 use crate::{
     floors::{Count, Gcra, Hand, Lease, Left, Log, limited},
     governor::Direct,
-    requests::{by_user, nothing, request, users},
+    requests::{by_user, nothing, one_thread, request, users},
     support::RedisServer,
 };
 
@@ -79,12 +79,11 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
     Scene { name, begin }
 }
 
+#[rustfmt::skip]
 pub(crate) const SCENES: [Scene; 34] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extensions and fields", |_, _| by_hand()),
-    scene("by hand, admitted, GCRA", |_, _| {
-        floor::<Gcra>(FASTEST, 1, Left::ALL)
-    }),
+    scene("by hand, admitted, GCRA", |_, _| floor::<Gcra>(FASTEST, 1, Left::ALL)),
     scene("by hand, admitted, GCRA, without extensions", |_, _| {
         floor::<Gcra>(FASTEST, 1, MARK_AND_FIELDS)
     }),
@@ -92,12 +91,8 @@ pub(crate) const SCENES: [Scene; 34] = [
         "by hand, admitted, GCRA, without extensions and fields",
         |_, _| floor::<Gcra>(FASTEST, 1, MARK),
     ),
-    scene("by hand, admitted, GCRA, 100,000 keys", |_, _| {
-        floor::<Gcra>(FASTEST, MANY, Left::ALL)
-    }),
-    scene("by hand, admitted, sliding log", |_, _| {
-        floor::<Log>(AMPLE, 1, Left::ALL)
-    }),
+    scene("by hand, admitted, GCRA, 100,000 keys", |_, _| floor::<Gcra>(FASTEST, MANY, Left::ALL)),
+    scene("by hand, admitted, sliding log", |_, _| floor::<Log>(AMPLE, 1, Left::ALL)),
     scene("by hand, admitted, sliding log, 100,000 keys", |_, _| {
         floor::<Log>(AMPLE, MANY, Left::ALL)
     }),
@@ -105,27 +100,15 @@ pub(crate) const SCENES: [Scene; 34] = [
         let hand = Hand::<Gcra>::new(RULE, HOURLY, Left::ALL);
         decided_alone(limited(nothing(), hand))
     }),
-    scene("by hand, refused, without fields", |_, _| {
-        floor::<Gcra>(HOURLY, 1, EXTENSIONS)
-    }),
-    scene("by hand, refused", |_, _| {
-        floor::<Gcra>(HOURLY, 1, Left::ALL)
-    }),
-    scene("by hand, refused, 100,000 keys", |_, _| {
-        floor::<Gcra>(HOURLY, MANY, Left::ALL)
-    }),
-    scene("by hand, admitted, lease", |_, _| {
-        floor::<Lease>(LEASED, 1, Left::ALL)
-    }),
-    scene("governor, admitted", |_, _| {
-        governor(u32::MAX, Duration::from_nanos(1), StatusCode::OK)
-    }),
+    scene("by hand, refused, without fields", |_, _| floor::<Gcra>(HOURLY, 1, EXTENSIONS)),
+    scene("by hand, refused", |_, _| floor::<Gcra>(HOURLY, 1, Left::ALL)),
+    scene("by hand, refused, 100,000 keys", |_, _| floor::<Gcra>(HOURLY, MANY, Left::ALL)),
+    scene("by hand, admitted, lease", |_, _| floor::<Lease>(LEASED, 1, Left::ALL)),
+    scene("governor, admitted", |_, _| governor(u32::MAX, Duration::from_nanos(1), StatusCode::OK)),
     scene("governor, refused", |_, _| {
         governor(1, Duration::from_secs(3600), StatusCode::TOO_MANY_REQUESTS)
     }),
-    scene("admitted, GCRA", |_, _| {
-        memory(FASTEST, Algorithm::Gcra, 1, |layer| layer)
-    }),
+    scene("admitted, GCRA", |_, _| memory(FASTEST, Algorithm::Gcra, 1, |layer| layer)),
     scene("admitted, GCRA, without extensions", |_, _| {
         memory(FASTEST, Algorithm::Gcra, 1, |layer| layer.extensions(false))
     }),
@@ -137,12 +120,8 @@ pub(crate) const SCENES: [Scene; 34] = [
     scene("admitted, GCRA, 100,000 keys", |_, _| {
         memory(FASTEST, Algorithm::Gcra, MANY, |layer| layer)
     }),
-    scene("admitted, fixed window", |_, _| {
-        memory(AMPLE, Algorithm::FixedWindow, 1, |layer| layer)
-    }),
-    scene("admitted, sliding log", |_, _| {
-        memory(AMPLE, Algorithm::SlidingLog, 1, |layer| layer)
-    }),
+    scene("admitted, fixed window", |_, _| memory(AMPLE, Algorithm::FixedWindow, 1, |layer| layer)),
+    scene("admitted, sliding log", |_, _| memory(AMPLE, Algorithm::SlidingLog, 1, |layer| layer)),
     scene("admitted, list of three limits", |_, _| three_limits()),
     scene("admitted, sliding log, 100,000 keys", |_, _| {
         memory(AMPLE, Algorithm::SlidingLog, MANY, |layer| layer)
@@ -155,18 +134,14 @@ pub(crate) const SCENES: [Scene; 34] = [
     scene("refused, GCRA, without fields", |_, _| {
         memory(HOURLY, Algorithm::Gcra, 1, |layer| layer.headers([]))
     }),
-    scene("refused, GCRA", |_, _| {
-        memory(HOURLY, Algorithm::Gcra, 1, |layer| layer)
-    }),
+    scene("refused, GCRA", |_, _| memory(HOURLY, Algorithm::Gcra, 1, |layer| layer)),
     scene("refused, GCRA, 100,000 keys", |_, _| {
         memory(HOURLY, Algorithm::Gcra, MANY, |layer| layer)
     }),
     scene("refused, deny cache, no observer", |runtime, _| {
         deny_cache(runtime, |store| store.summary(None))
     }),
-    scene("refused, deny cache", |runtime, _| {
-        deny_cache(runtime, |store| store)
-    }),
+    scene("refused, deny cache", |runtime, _| deny_cache(runtime, |store| store)),
     scene("refused, deny cache, metrics", |runtime, _| {
         deny_cache(runtime, |store| store.observe(counting()))
     }),
@@ -187,11 +162,6 @@ pub(crate) fn count(scene: &Scene) {
     }
     let unexpected = counted_requests(&mut *asker.ask, asker.status);
     assert_eq!(unexpected, 0, "answers other than {}", asker.status);
-}
-
-pub(crate) fn one_thread() -> Runtime {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().unwrap()
 }
 
 /// Makes the requests that are counted: callgrind knows it by its name.
@@ -250,23 +220,24 @@ pub(crate) fn memory(
     let kept = limit.keep_alive(Duration::from_secs(86_400)).unwrap();
     let rule = kept.by(by_user()).algorithm(algorithm);
     let layer = set(RateLimitLayer::builder(&store).otherwise(rule));
-    let status = if limit == HOURLY {
-        StatusCode::TOO_MANY_REQUESTS
-    } else {
-        StatusCode::OK
-    };
-    asker(layer.build().unwrap().layer(nothing()), keys, status)
+    asker(
+        layer.build().unwrap().layer(nothing()),
+        keys,
+        status_by(limit),
+    )
+}
+
+fn status_by(limit: Limit) -> StatusCode {
+    match limit == HOURLY {
+        true => StatusCode::TOO_MANY_REQUESTS,
+        false => StatusCode::OK,
+    }
 }
 
 /// The least that a row's promise costs.
 fn floor<C: Count>(limit: Limit, keys: usize, left: Left) -> Asker {
-    let status = if limit == HOURLY {
-        StatusCode::TOO_MANY_REQUESTS
-    } else {
-        StatusCode::OK
-    };
     let hand = Hand::<C>::new(RULE, limit, left);
-    asker(limited(nothing(), hand), keys, status)
+    asker(limited(nothing(), hand), keys, status_by(limit))
 }
 
 /// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision

@@ -4,6 +4,8 @@ mod arguments;
 mod commands;
 mod contenders;
 mod database;
+#[path = "../../shared/figures.rs"]
+mod figures;
 mod floors;
 mod http;
 #[allow(
@@ -11,6 +13,7 @@ mod http;
     reason = "shared with what counts instructions, which uses all of it"
 )]
 mod in_process;
+#[path = "../../shared/machine.rs"]
 mod machine;
 mod peers;
 #[allow(dead_code, reason = "a test reads what is written here")]
@@ -28,8 +31,14 @@ use std::process::ExitCode;
 
 use self::{
     arguments::{Arguments, Order},
-    peers::governor,
+    machine::locked,
+    peers::{governor, redisson},
 };
+
+/// Peers whose versions stand above the table.
+const CRATES: [&str; 5] = ["axum", "governor", "redis", "tokio", "tower_governor"];
+
+const LOCK: &str = include_str!("../Cargo.lock");
 
 fn main() -> ExitCode {
     let arguments = match Arguments::read() {
@@ -67,14 +76,15 @@ fn main() -> ExitCode {
         eprintln!("goals: no row is named so; --list names them");
         return ExitCode::from(2);
     }
-    let missing = contenders::missing(&rows);
+    let needs = rows.iter().flat_map(|row| row.needs).copied();
+    let missing = contenders::missing(&needs.collect::<Vec<_>>());
     if !missing.is_empty() {
         eprintln!("goals: no row is measured without its contender. What is missing:");
         missing.iter().for_each(|what| eprintln!("  - {what}"));
         return ExitCode::FAILURE;
     }
 
-    let about = machine::about(&arguments);
+    let about = about(&arguments);
     let count = rows.len();
     let measured: Vec<_> = rows
         .into_iter()
@@ -86,4 +96,46 @@ fn main() -> ExitCode {
         .collect();
     print!("{}", table::markdown(&about, &measured, !arguments.quick));
     ExitCode::SUCCESS
+}
+
+/// Two lines that stand above the table.
+fn about(arguments: &Arguments) -> String {
+    let kind = match arguments.quick {
+        true => {
+            "A quick run: it shows that each row runs, says little about speed, and judges nothing"
+        }
+        false => "A whole run",
+    };
+    let rows = match &*arguments.patterns {
+        [] => String::new(),
+        words => format!(", rows {words:?}"),
+    };
+    let crates: Vec<_> = CRATES
+        .iter()
+        .map(|name| {
+            format!(
+                "{name} {}",
+                locked(LOCK, name).unwrap_or("of an unknown version")
+            )
+        })
+        .collect();
+    format!(
+        "{kind}{rows}. {}, Redisson {}, {}.\n\
+         Medians (from the least to the most); ratios are of the medians (of each round, from the least to the most).",
+        machine::place(),
+        redisson::VERSION,
+        crates.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_known() {
+        for name in CRATES {
+            assert!(locked(LOCK, name).is_some(), "{name}");
+        }
+    }
 }

@@ -14,12 +14,12 @@ use tower_ratelimit::{Algorithm, Decision, Limit, ManualClock, RateLimitLayer, R
 
 use crate::{
     database::Database,
+    figures::median,
     governor,
-    in_process::{AMPLE, Asker, FASTEST, asker, memory, one_thread},
-    machine,
+    in_process::{AMPLE, Asker, FASTEST, asker, memory},
+    machine::place,
     plot::Plot,
-    requests::{by_user, in_turns, nothing, passes, request, users},
-    row::median,
+    requests::{by_user, in_turns, nothing, one_thread, passes, request, users},
     rows::in_process::chunk,
 };
 
@@ -77,7 +77,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn measure(name: &str) {
     let known = KINDS.into_iter().find(|([known, ..], _)| *known == name);
     let ([name, title, below, beside], figures) = known.expect("a name of `names`");
-    let measured = machine::place();
+    let measured = place();
     let (lines, rows) = figures();
     let plot = Plot {
         title: title.to_owned(),
@@ -97,9 +97,8 @@ fn rounded(figure: f64) -> f64 {
     format!("{figure:.2e}").parse().expect("a number")
 }
 
-fn middle(mut figures: Vec<f64>) -> Option<f64> {
-    figures.sort_by(f64::total_cmp);
-    Some(rounded(median(&figures)))
+fn middle(figures: Vec<f64>) -> Option<f64> {
+    Some(rounded(median(figures)))
 }
 
 /// What was seen of decisions that were due evenly.

@@ -8,7 +8,7 @@ use std::{
 
 use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request, Response};
-use tokio::task::JoinSet;
+use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{Decision, RateLimitLayer, Source, key::FromHeader};
 
@@ -32,6 +32,12 @@ pub(crate) fn request(user: &HeaderValue) -> Request<()> {
     let mut request = Request::new(());
     request.headers_mut().insert(USER, user.clone());
     request
+}
+
+/// Runs all that it is given on the thread that waits for it.
+pub(crate) fn one_thread() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap()
 }
 
 /// A service that does nothing.

@@ -1,6 +1,6 @@
 //! A row: the same work by two sides, in turns.
 
-use crate::contenders::Contender;
+use crate::{contenders::Contender, figures::median};
 
 /// Work that has a goal.
 pub(crate) struct Row {
@@ -24,11 +24,24 @@ pub(crate) struct Rounds {
     pub(crate) counted: usize,
 }
 
+impl Rounds {
+    /// For what is exact.
+    pub(crate) const ONCE: Self = Self::of(0, 1);
+
+    pub(crate) const fn of(warm_up: usize, counted: usize) -> Self {
+        Self { warm_up, counted }
+    }
+}
+
 /// One number that a turn yields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) goal: Goal,
+}
+
+pub(crate) const fn figure(name: &'static str, goal: Goal) -> Figure {
+    Figure { name, goal }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,12 +152,10 @@ impl Beside {
 
 impl Spread {
     fn of(numbers: &[f64]) -> Self {
-        let mut sorted = numbers.to_vec();
-        sorted.sort_by(f64::total_cmp);
         Self {
-            median: median(&sorted),
-            min: sorted[0],
-            max: sorted[sorted.len() - 1],
+            median: median(numbers.to_vec()),
+            min: numbers.iter().copied().fold(f64::INFINITY, f64::min),
+            max: numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         }
     }
 }
@@ -159,15 +170,5 @@ impl Compared {
             Goal::AtMost(most) => Some(self.ours.median <= most),
             Goal::Reported => None,
         }
-    }
-}
-
-/// Of numbers in order; between two of them where their count is even.
-pub(crate) fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[half]
-    } else {
-        f64::midpoint(sorted[half - 1], sorted[half])
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::row::{Compared, Goal, Measured, Spread};
+use crate::{
+    figures::thousands,
+    row::{Compared, Goal, Measured, Spread},
+};
 
 /// `judged`: whether it says which goals are met. A quick run says too little for that.
 pub(crate) fn markdown(about: &str, rows: &[Measured], judged: bool) -> String {
@@ -85,19 +88,6 @@ fn short(number: f64) -> String {
     } else {
         format!("{number:.4}")
     }
-}
-
-fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        let left = digits.len() - place;
-        if place > 0 && left.is_multiple_of(3) && !text.ends_with('-') {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

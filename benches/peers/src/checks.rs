@@ -21,20 +21,14 @@ use tokio::{
 use tower::{Service, limit::ConcurrencyLimit};
 
 use crate::{
-    contest::{Answer, Limit, Slow, request, users},
+    contest::{Answer, Limit, Slow, User, limit, request, users},
     database::Database,
     peers::{Entry, Promise, State},
     work::{Closed, Contestant},
 };
 
-const HOURLY: &[Limit] = &[Limit {
-    permits: 1,
-    seconds: 3600,
-}];
-const TWENTY: &[Limit] = &[Limit {
-    permits: 20,
-    seconds: 3600,
-}];
+const HOURLY: &[Limit] = &[limit(1, 3600)];
+const TWENTY: &[Limit] = &[limit(20, 3600)];
 
 /// How far the wrong clock is ahead: `clock.c` says so, too.
 const AHEAD: &str = "120 s";
@@ -43,15 +37,12 @@ const AHEAD: &str = "120 s";
 /// is promised. Two instances are asked; on Redis they share their state. One request comes first,
 /// and a flood when most of an interval is over.
 pub(crate) async fn over(entry: &Entry, url: &str) -> (usize, bool) {
-    const LIMIT: Limit = Limit {
-        permits: 50,
-        seconds: 1,
-    };
+    const LIMIT: Limit = limit(50, 1);
     let mut instances = vec![entry.built(&[LIMIT], url, "over").await];
     if entry.on_redis() {
         instances.push(entry.built(&[LIMIT], url, "over").await);
     }
-    let users = users(&format!("over-{}", entry.name.replace([' ', ','], "")), 2);
+    let users = users(&format!("over-{}", entry.label()), 2);
     for instance in &instances {
         // What comes with a first request, connections and scripts, is over.
         instance.ask(&users[1], 1).await;
@@ -115,12 +106,9 @@ pub(crate) struct Waits {
 }
 
 pub(crate) async fn waits(entry: &Entry, url: &str) -> Waits {
-    const LIMIT: Limit = Limit {
-        permits: 2,
-        seconds: 4,
-    };
+    const LIMIT: Limit = limit(2, 4);
     let count = if entry.keyed { 12 } else { 1 };
-    let label = format!("wait-{}", entry.name.replace([' ', ','], ""));
+    let label = format!("wait-{}", entry.label());
     let (follow, watch) = (
         users(&format!("{label}-f"), count),
         users(&format!("{label}-w"), count),
@@ -182,10 +170,7 @@ pub(crate) async fn dropped(entries: &[Entry], database: &Database) -> Vec<Strin
     let mut all = Vec::new();
     for entry in entries {
         let contestant = entry.built(HOURLY, &database.url(), "dropped").await;
-        let users = users(
-            &format!("dropped-{}", entry.name.replace([' ', ','], "")),
-            60,
-        );
+        let users = users(&format!("dropped-{}", entry.label()), 60);
         for user in &users[40..] {
             contestant.ask(user, 1).await;
         }
@@ -202,7 +187,7 @@ pub(crate) async fn dropped(entries: &[Entry], database: &Database) -> Vec<Strin
     said.into_iter().map(|(_, said)| said).collect()
 }
 
-async fn after_drop(contestant: &dyn Contestant, users: &[crate::contest::User]) -> String {
+async fn after_drop(contestant: &dyn Contestant, users: &[User]) -> String {
     let (mut failed, mut unlimited, mut last) = (0, 0, None);
     for (at, user) in users.iter().enumerate() {
         let answers = [contestant.ask(user, 1).await, contestant.ask(user, 1).await];
@@ -234,7 +219,7 @@ pub(crate) async fn left(entry: &Entry, url: &str) -> Option<usize> {
         return None;
     }
     let contestant = entry.built(TWENTY, url, "left").await;
-    let users = users(&format!("left-{}", entry.name.replace([' ', ','], "")), 2);
+    let users = users(&format!("left-{}", entry.label()), 2);
     contestant.ask(&users[1], 1).await;
     for _ in 0..10 {
         let mut call = contestant.ask(&users[0], 1);
@@ -246,26 +231,13 @@ pub(crate) async fn left(entry: &Entry, url: &str) -> Option<usize> {
         sleep(Duration::from_millis(5)).await;
     }
     sleep(Duration::from_millis(300)).await;
-    let mut admitted = 0;
-    for _ in 0..25 {
-        admitted += usize::from(contestant.ask(&users[0], 1).await == Answer::Admitted);
-    }
-    Some(20_usize.saturating_sub(admitted))
+    Some(20_usize.saturating_sub(admitted(&*contestant, &users[0], 25).await))
 }
 
 /// Around a service that serves one request at a time: whether it works at all, and whether
 /// requests that are refused reach it.
 pub(crate) async fn inner(entry: &Entry, url: &str) -> String {
-    let contestant = entry
-        .built(
-            &[Limit {
-                permits: 4,
-                seconds: 3600,
-            }],
-            url,
-            "inner",
-        )
-        .await;
+    let contestant = entry.built(&[limit(4, 3600)], url, "inner").await;
     let calls = Arc::new(AtomicU64::new(0));
     let slow = Slow {
         calls: Arc::clone(&calls),
@@ -274,7 +246,7 @@ pub(crate) async fn inner(entry: &Entry, url: &str) -> String {
     let Some(service) = contestant.around(ConcurrencyLimit::new(slow, 1)) else {
         return String::from("–");
     };
-    let users = users(&format!("inner-{}", entry.name.replace([' ', ','], "")), 1);
+    let users = users(&format!("inner-{}", entry.label()), 1);
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
         let (mut service, request) = (service.clone(), request(&users[0], 1));
@@ -303,17 +275,8 @@ pub(crate) async fn inner(entry: &Entry, url: &str) -> String {
 /// whether what it uses up is free again in time.
 pub(crate) async fn clock(entry: &Entry, url: &str) -> Option<(String, String)> {
     env::var_os("PEERS_CLOCK").filter(|_| entry.state == State::Redis)?;
-    let (minute, short) = (
-        Limit {
-            permits: 20,
-            seconds: 60,
-        },
-        Limit {
-            permits: 20,
-            seconds: 2,
-        },
-    );
-    let name = entry.name.replace([' ', ','], "");
+    let (minute, short) = (limit(20, 60), limit(20, 2));
+    let name = entry.label();
     let used_up = entry.built(&[minute], url, "clock-a").await;
     let user = users(&format!("clock-a-{name}"), 1);
     for _ in 0..20 {
@@ -324,11 +287,9 @@ pub(crate) async fn clock(entry: &Entry, url: &str) -> Option<(String, String)> 
     sleep(Duration::from_millis(3500)).await;
     let after = entry.built(&[short], url, "clock-b").await;
     let user = users(&format!("clock-b-{name}"), 1);
-    let free = after.ask(&user[0], 1).await == Answer::Admitted;
-    let free = if free {
-        "free in time"
-    } else {
-        "refused for longer"
+    let free = match after.ask(&user[0], 1).await {
+        Answer::Admitted => "free in time",
+        _ => "refused for longer",
     };
     Some((format!("{more} of 20 more"), free.to_owned()))
 }
@@ -361,9 +322,14 @@ async fn elsewhere(
 pub(crate) async fn ask(entry: &Entry, url: &str, label: &str, limit: Limit, user: &str) -> usize {
     let contestant = entry.built(&[limit], url, label).await;
     let user = users(user, 1);
+    admitted(&*contestant, &user[0], 20).await
+}
+
+/// How many of so many calls, one after the other, are admitted.
+async fn admitted(contestant: &dyn Contestant, user: &User, calls: usize) -> usize {
     let mut admitted = 0;
-    for _ in 0..20 {
-        admitted += usize::from(contestant.ask(&user[0], 1).await == Answer::Admitted);
+    for _ in 0..calls {
+        admitted += usize::from(contestant.ask(user, 1).await == Answer::Admitted);
     }
     admitted
 }
@@ -382,13 +348,8 @@ impl Expiry {
 
     pub(crate) async fn begin(entry: &Entry, database: &Database, keys: usize) -> Self {
         let url = database.url();
-        let limit = |permits| {
-            [Limit {
-                permits,
-                seconds: Self::SECONDS,
-            }]
-        };
-        let name = entry.name.replace([' ', ','], "");
+        let limit = |permits| [limit(permits, Self::SECONDS)];
+        let name = entry.label();
         let begun = Self {
             entry: *entry,
             hot: entry.built(&limit(20_000), &url, "expiry-hot").await,

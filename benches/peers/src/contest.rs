@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     future::{Ready, poll_fn, ready},
     pin::Pin,
+    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,7 +14,7 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{HeaderName, HeaderValue, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::RETRY_AFTER};
 use tokio::time::Sleep;
 use tower::{
     Layer, Service, ServiceExt, layer::util::Stack, limit::ConcurrencyLimit,
@@ -29,11 +30,26 @@ pub(crate) static USER: HeaderName = HeaderName::from_static("x-user");
 /// The field with the cost of a request, where it is not 1.
 pub(crate) static COST: HeaderName = HeaderName::from_static("x-cost");
 
+/// The user that the head of a request names.
+pub(crate) fn user_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get(&USER)?.to_str().ok()
+}
+
+/// The cost in the head of a request; 1 where there is none.
+pub(crate) fn cost_of<T: FromStr + From<u8>>(headers: &HeaderMap) -> T {
+    let cost = headers.get(&COST).and_then(|cost| cost.to_str().ok());
+    cost.and_then(|cost| cost.parse().ok()).unwrap_or(1.into())
+}
+
 /// So many permits in so many seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) permits: u32,
     pub(crate) seconds: u64,
+}
+
+pub(crate) const fn limit(permits: u32, seconds: u64) -> Limit {
+    Limit { permits, seconds }
 }
 
 impl Limit {

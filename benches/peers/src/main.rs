@@ -5,6 +5,10 @@ mod contest;
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 #[path = "../../goals/src/database.rs"]
 mod database;
+#[path = "../../shared/figures.rs"]
+mod figures;
+#[path = "../../shared/machine.rs"]
+mod machine;
 mod measure;
 mod peers;
 #[path = "../../../tests/support/mod.rs"]
@@ -17,6 +21,7 @@ use std::{env, process::Command, time::Duration};
 use crate::{
     contest::Limit,
     database::Database,
+    machine::locked,
     measure::{Figures, Side},
     peers::Entry,
     table::{Checks, Shown},
@@ -321,39 +326,13 @@ async fn weigh(entry: Entry) -> f64 {
 }
 
 fn about(kind: &str, entries: &[Entry]) -> String {
-    let said = |program: &str| {
-        let output = Command::new(program).arg("--version").output();
-        output.map_or_else(
-            |_| program.to_owned(),
-            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        )
-    };
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let processor = name.map_or(env::consts::ARCH, |(_, name)| name);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or_default();
     let mut packages: Vec<_> = entries.iter().map(|entry| entry.package).collect();
     packages.sort_unstable();
     packages.dedup();
     let versions = packages.into_iter().map(|package| {
-        let found = format!("name = \"{package}\"\nversion = \"");
-        let locked = include_str!("../Cargo.lock").split_once(&found);
-        let version = locked.and_then(|(_, rest)| rest.split('"').next());
+        let version = locked(include_str!("../Cargo.lock"), package);
         format!("{package} {}", version.unwrap_or(peers::REDISSON))
     });
-    let server = env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| String::from("redis-server"));
-    let redis = said(&server);
-    let redis = redis
-        .split(' ')
-        .find_map(|word| word.strip_prefix("v="))
-        .unwrap_or("?");
-    format!(
-        "{kind} {cores} cores of {processor}, load {load} before it; {}, Redis {redis}; {}.",
-        said("rustc"),
-        versions.collect::<Vec<_>>().join(", ")
-    )
+    let versions = versions.collect::<Vec<_>>().join(", ");
+    format!("{kind} {}; {versions}.", machine::place())
 }

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     contest::{User, users},
     database::{Database, busy},
+    figures::median,
     peers::Entry,
     work::{Closed, Contestant, Latency, Open, Work},
 };
@@ -39,15 +40,6 @@ impl Figures {
                 p999: of(|turn| turn.latency.p999),
             },
         }
-    }
-}
-
-pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    let half = numbers.len() / 2;
-    match numbers.len() % 2 {
-        1 => numbers[half],
-        _ => f64::midpoint(numbers[half - 1], numbers[half]),
     }
 }
 

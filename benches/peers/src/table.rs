@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     checks::Waits,
+    figures::thousands,
     measure::Figures,
     peers::{Entry, Form, Promise, State},
     work::{Latency, WORKS},
@@ -322,15 +323,7 @@ fn short(number: f64) -> String {
         _ if !number.is_finite() => String::from("–"),
         size if size >= 1e4 => {
             let digits = 10_f64.powi(size.log10() as i32 - 2);
-            let rounded = format!("{:.0}", (number / digits).round() * digits);
-            let mut text = String::new();
-            for (at, digit) in rounded.chars().enumerate() {
-                if at > 0 && (rounded.len() - at).is_multiple_of(3) {
-                    text.push(',');
-                }
-                text.push(digit);
-            }
-            text
+            thousands((number / digits).round() * digits)
         }
         size if size >= 100.0 => format!("{number:.0}"),
         size if size >= 10.0 => format!("{number:.1}"),

@@ -12,20 +12,14 @@ use std::{
 
 use tokio::{runtime::Handle, task::JoinSet};
 
-use crate::contest::{Answer, BoxFuture, Boxed, Guarded, Limit, Peer, User};
+use crate::contest::{Answer, BoxFuture, Boxed, Guarded, Limit, Peer, User, limit};
 
 /// What all contestants do.
 pub(crate) const WORKS: [Work; 5] = [
     Work {
         name: "one hot key, refused",
-        process: &[Limit {
-            permits: 1,
-            seconds: 3600,
-        }],
-        redis: &[Limit {
-            permits: 1,
-            seconds: 3600,
-        }],
+        process: &[limit(1, 3600)],
+        redis: &[limit(1, 3600)],
         users: 1,
         ..Work::ADMITTED
     },
@@ -38,14 +32,8 @@ pub(crate) const WORKS: [Work; 5] = [
     },
     Work {
         name: "weighted mix, 100 keys",
-        process: &[Limit {
-            permits: 60_000,
-            seconds: 60,
-        }],
-        redis: &[Limit {
-            permits: 600,
-            seconds: 60,
-        }],
+        process: &[limit(60_000, 60)],
+        redis: &[limit(600, 60)],
         users: 100,
         costs: &[1, 1, 5, 1, 1, 20, 1, 1, 5],
         ..Work::ADMITTED
@@ -53,33 +41,11 @@ pub(crate) const WORKS: [Work; 5] = [
     Work {
         name: "three limits, 1,000 keys",
         process: &[
-            Limit {
-                permits: 1_500_000,
-                seconds: 30,
-            },
-            Limit {
-                permits: 2_250_000,
-                seconds: 45,
-            },
-            Limit {
-                permits: 3_000_000,
-                seconds: 60,
-            },
+            limit(1_500_000, 30),
+            limit(2_250_000, 45),
+            limit(3_000_000, 60),
         ],
-        redis: &[
-            Limit {
-                permits: 30_000,
-                seconds: 30,
-            },
-            Limit {
-                permits: 45_000,
-                seconds: 45,
-            },
-            Limit {
-                permits: 60_000,
-                seconds: 60,
-            },
-        ],
+        redis: &[limit(30_000, 30), limit(45_000, 45), limit(60_000, 60)],
         users: 1000,
         ..Work::ADMITTED
     },
@@ -102,14 +68,8 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) const ADMITTED: Self = Self {
         name: "one hot key, admitted",
-        process: &[Limit {
-            permits: 3_000_000,
-            seconds: 60,
-        }],
-        redis: &[Limit {
-            permits: 60_000,
-            seconds: 60,
-        }],
+        process: &[limit(3_000_000, 60)],
+        redis: &[limit(60_000, 60)],
         users: 1,
         costs: &[1],
         fresh: true,

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tower_ratelimit::ConfigErrorKind;
 
-use crate::{Stop, out::Format, rules::Assumptions};
+use crate::{
+    Stop,
+    out::{Format, in_file},
+    rules::Assumptions,
+};
 
 /// Check a file of rules as a service does that reads it.
 ///
@@ -23,8 +27,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let path = &arguments.file;
-    let loaded = arguments.assumptions.load([path])?;
-    let [rules] = loaded.rules;
+    let ([rules], code) = arguments.assumptions.load([path])?;
     let error = match rules {
         Err(error) if error.kind() == ConfigErrorKind::Unreadable => return Err(error.into()),
         rules => rules.err(),
@@ -32,12 +35,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let words = error
         .as_ref()
         .map_or("no errors".to_owned(), ToString::to_string);
-    let code = loaded.code.iter();
+    let code = code
+        .iter()
+        .map(|(kind, name)| json!({ "kind": kind, "name": name }));
     let object = json!({
         "error": error.as_ref().map(|it| json!({ "place": it.place(), "reason": it.reason() })),
-        "code": code.map(|(kind, name)| json!({ "kind": kind, "name": name })).collect::<Value>(),
+        "code": code.collect::<Value>(),
     });
-    let words = format!("{}: {words}", path.display());
-    arguments.format.print(&words, object)?;
+    arguments.format.print(&in_file(path)(words), object)?;
     Ok(error.is_none())
 }

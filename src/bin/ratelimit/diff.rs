@@ -1,20 +1,21 @@
 //! `ratelimit diff`: lists what differs between two rules files, and which callers would notice.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, hash_map::RandomState},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
     hash::BuildHasher,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::{ConfigError, Limit, Rules};
+use tower_ratelimit::Limit;
 
 use crate::{
-    Stop, impact,
-    out::{Field, Format, harmless, objects, say, table},
-    replay::ASSUMED,
+    Stop,
+    log::{Columns, said},
+    out::{Field, Format, counted, harmless, in_file, objects, say, table},
+    report::ASSUMED,
     rules::{Assumptions, read_toml},
-    traffic::{Columns, Stage},
+    stage::{Stage, is_refused},
 };
 
 /// The callers of each kind that are listed.
@@ -56,13 +57,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     let files = [&*arguments.old, &*arguments.new];
-    let [old, new] = arguments.assumptions.load(files)?.rules;
-    let stage = |rules: Result<Rules, ConfigError>, path: &Path| {
-        let rules = rules.map_err(|error| Stop::usage(format!("{}: {error}", path.display())))?;
-        Ok::<_, Stop>(Stage::new(rules)?)
-    };
-    let stages = [stage(old, files[0])?, stage(new, files[1])?];
-    let changes = changes(&items(&arguments.old)?, &items(&arguments.new)?);
+    let ([old, new], _) = arguments.assumptions.load(files)?;
+    let stages = [
+        Stage::new(old.map_err(in_file(files[0]))?)?,
+        Stage::new(new.map_err(in_file(files[1]))?)?,
+    ];
+    let changes = changes(&items(files[0])?, &items(files[1])?);
     let mut object = json!({ "changes": objects(&changes) });
     let mut words = match changes.is_empty() {
         true => "The files mean the same.\n".to_owned(),
@@ -70,29 +70,56 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     };
     let mut answer = true;
     if let Some(log) = &arguments.log {
-        let impact = impact::send(&arguments.columns, log, Some(&arguments.by), stages)?;
-        let refused = impact.effects.each_ref().map(|effect| effect.refused);
-        let callers = [[true, false], [false, true]].map(|refusing| {
-            let is_it = |refused: &[u64; 2]| refused.map(|it| it == 0) == refusing;
-            let callers = impact.callers.iter().filter(|(_, refused)| is_it(refused));
-            let callers = callers.map(|(caller, of)| (&**caller, of[0] + of[1]));
-            shown(callers, arguments.show_keys)
-        });
-        words += &log_text(impact.read.requests(), refused, &callers);
-        let [newly_refused, let_through] = &callers;
-        object["log"] = impact.read.object();
-        object["log"]["refused"] = json!(refused);
-        object["log"]["newly_refused"] = objects(newly_refused);
-        object["log"]["newly_let_through"] = objects(let_through);
-        let rules = impact.effects.iter().flat_map(|effect| &effect.rules);
-        answer = impact.read.report(rules);
-        if arguments.fail_on_newly_refused && !newly_refused.is_empty() {
-            say("the new file refuses callers that the old one does not");
-            answer = false;
-        }
+        answer = send(arguments, log, stages, &mut words, &mut object["log"])?;
     }
     arguments.format.print(&words, object)?;
     Ok(answer)
+}
+
+/// Sends a log through both files, and adds what they do to the result. Returns whether the answer
+/// is yes.
+fn send(
+    arguments: &Arguments,
+    log: &Path,
+    mut stages: [Stage; 2],
+    words: &mut String,
+    object: &mut Value,
+) -> Result<bool, Stop> {
+    // By caller, the requests that each file refuses.
+    let mut callers = HashMap::<Box<str>, [u64; 2]>::new();
+    let by = Some(&*arguments.by);
+    let read = arguments.columns.read(log, by, |time, request, caller| {
+        let results = stages.each_mut().map(|it| it.send(time, request.clone()));
+        let refused = results.map(|result| u64::from(is_refused(result)));
+        if let Some(caller) = said(caller).filter(|_| refused != [0, 0]) {
+            let sums = callers.entry(caller).or_default();
+            *sums = [sums[0] + refused[0], sums[1] + refused[1]];
+        }
+    })?;
+    let effects = stages.map(Stage::end);
+    let [newly_refused, let_through] = [[true, false], [false, true]].map(|refusing| {
+        let newly = callers
+            .iter()
+            .filter(|(_, of)| of.map(|it| it == 0) == refusing);
+        let newly = newly.map(|(caller, of)| (&**caller, of[0] + of[1]));
+        shown(newly, arguments.show_keys)
+    });
+    let [old, new] = effects.each_ref().map(|effect| effect.refused);
+    let requests = counted(read.rows.requests, "request");
+    *words += &format!("\nRefused of {requests}: {old} -> {new}.\n");
+    *words += &list("refused", &newly_refused);
+    *words += &list("let through", &let_through);
+    *words += ASSUMED;
+    *object = read.object();
+    object["refused"] = json!([old, new]);
+    object["newly_refused"] = objects(&newly_refused);
+    object["newly_let_through"] = objects(&let_through);
+    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules));
+    if arguments.fail_on_newly_refused && !newly_refused.is_empty() {
+        say("the new file refuses callers that the old one does not");
+        return Ok(false);
+    }
+    Ok(is_enough)
 }
 
 /// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
@@ -177,15 +204,12 @@ fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<V
     shown.collect()
 }
 
-fn log_text(requests: u64, [old, new]: [u64; 2], callers: &[Vec<Vec<Field>>; 2]) -> String {
-    let mut text = format!("\nRefused of {requests} requests: {old} -> {new}.\n");
-    for (words, callers) in ["refused", "let through"].into_iter().zip(callers) {
-        let listed = callers.get(..LISTED).unwrap_or(callers);
-        text += &format!("Callers newly {words}: {}\n", callers.len());
-        text += &table(listed);
-        if callers.len() > LISTED {
-            text += &format!("and {} more\n", callers.len() - LISTED);
-        }
+/// Returns the first of the callers to whom something is new.
+fn list(new: &str, callers: &[Vec<Field>]) -> String {
+    let listed = callers.get(..LISTED).unwrap_or(callers);
+    let mut text = format!("Callers newly {new}: {}\n{}", callers.len(), table(listed));
+    if callers.len() > LISTED {
+        text += &format!("and {} more\n", callers.len() - LISTED);
     }
-    text + ASSUMED
+    text
 }

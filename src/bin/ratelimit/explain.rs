@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
     Stop,
+    log::request,
     out::{Format, harmless, objects, table},
-    rules::{Assumptions, fixed},
-    traffic::{Stage, is_refused, request},
+    rules::Assumptions,
+    stage::{Stage, is_refused},
+    values,
 };
 
 /// Show which rules a request meets, and what each of them counts.
@@ -33,10 +34,10 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "192.0.2.1", value_name = "ADDRESS")]
     ip: std::net::IpAddr,
     /// A header field, as in `x-api-key: abc`
-    #[arg(long, value_parser = header)]
+    #[arg(long, value_parser = values::header)]
     header: Vec<(String, String)>,
     /// A key that code defines, as in `user=ann`
-    #[arg(long, value_parser = fixed::<String>, value_name = "NAME=VALUE")]
+    #[arg(long, value_parser = values::fixed::<String>, value_name = "NAME=VALUE")]
     key: Vec<(String, String)>,
     #[command(flatten)]
     assumptions: Assumptions,
@@ -44,26 +45,13 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
-    let parts = text
-        .split_once(':')
-        .map(|(name, value)| (name.trim(), value.trim()));
-    let valid = parts.filter(|(name, value)| {
-        HeaderName::try_from(*name).is_ok() && HeaderValue::try_from(*value).is_ok()
-    });
-    let valid = valid.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    valid.ok_or_else(|| "write a header field as `name: value`".to_owned())
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
-    let loaded = arguments.assumptions.load([&arguments.file])?;
-    let names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
-    if let Some((_, name)) = names.into_iter().find(|it| !loaded.code.contains(it)) {
-        return Err(Stop::usage(format!(
-            "no rule counts by a key {name:?} of the code"
-        )));
+    let ([rules], code) = arguments.assumptions.load([&arguments.file])?;
+    let mut names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
+    if let Some((_, name)) = names.find(|it| !code.contains(it)) {
+        let reason = format!("no rule counts by a key {name:?} of the code");
+        return Err(Stop::usage(reason));
     }
-    let [rules] = loaded.rules;
     let mut stage = Stage::new(rules?)?;
     let (method, path) = (arguments.method.as_str(), arguments.path.as_str());
     let (ip, host) = (arguments.ip.to_string(), arguments.host.as_deref());

@@ -7,7 +7,7 @@ use tower_ratelimit::replay::{Candidate, Report, SmallestLimit};
 
 use crate::{
     out::{Field, cells},
-    replay::{BUSIEST, busiest, candidates, conclusion, notes},
+    report::{BUSIEST, busiest, candidates, conclusion, notes, size},
 };
 
 /// The beginning of the page, up to its first paragraph.
@@ -27,8 +27,7 @@ pub(crate) fn page(report: &Report) -> String {
 }
 
 fn write(page: &mut String, report: &Report) -> fmt::Result {
-    let (requests, callers) = (report.read.requests, report.callers);
-    write!(page, "{HEAD}{requests} requests of {callers} callers")?;
+    write!(page, "{HEAD}{}", size(report))?;
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
         write!(page, ", {} to {}", time(first), time(last))?;
     }

@@ -13,7 +13,7 @@ use crate::{
     Stop,
     out::{Field, Format, label, object, say, words},
     redis::{Connection, Which},
-    replay::time,
+    values::time,
 };
 
 #[derive(clap::Subcommand)]

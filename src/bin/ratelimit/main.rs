@@ -10,14 +10,16 @@ mod demo;
 mod diff;
 mod explain;
 mod html;
-mod impact;
 mod limiter;
+mod log;
 mod out;
 mod redis;
 mod replay;
+mod report;
 mod rules;
 mod smallest;
-mod traffic;
+mod stage;
+mod values;
 
 use std::process::ExitCode;
 

@@ -3,6 +3,7 @@
 use std::{
     fmt::Display,
     io::{self, ErrorKind, Write},
+    path::Path,
     time::Duration,
 };
 
@@ -80,6 +81,12 @@ pub(crate) fn words((name, value): &Field) -> String {
     }
 }
 
+/// Returns a number with the name of what is counted, which is in the plural unless it is one.
+pub(crate) fn counted(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 /// Escapes what could steer a terminal, and leaves what was escaped before as it is.
 pub(crate) fn harmless(text: &str) -> String {
     let escape = |character: char| match character {
@@ -87,6 +94,11 @@ pub(crate) fn harmless(text: &str) -> String {
         _ => character.escape_debug().collect(),
     };
     text.chars().map(escape).collect()
+}
+
+/// Returns how an error of a file is said.
+pub(crate) fn in_file<E: Display>(file: &Path) -> impl Fn(E) -> String {
+    move |error| format!("{}: {error}", file.display())
 }
 
 /// Prints a result. A reader that has seen enough may leave early.

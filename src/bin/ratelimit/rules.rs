@@ -1,15 +1,18 @@
 //! Reads rules files, with stand-ins for what only the code of a service defines.
 
-use std::{collections::BTreeSet, fmt::Display, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use http::request::Parts;
 use serde_json::Value;
 use tower_ratelimit::{
     ConfigError, Rules, RulesFile,
-    key::{Key, KeyExtractor, NoKey, Secret},
+    key::{FromParts, Secret},
 };
 
-use crate::{Stop, out::say};
+use crate::{
+    out::{in_file, say},
+    values::fixed,
+};
 
 /// Values in place of those that code defines: assumed and listed, or fixed.
 #[derive(clap::Args)]
@@ -34,13 +37,6 @@ pub(crate) struct Assumptions {
     cost: Vec<(String, u32)>,
 }
 
-/// Reads `name=value`.
-pub(crate) fn fixed<T: std::str::FromStr>(text: &str) -> Result<(String, T), String> {
-    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    let fixed = parts.and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
-    fixed.ok_or_else(|| "write a name and its value, as in the help".to_owned())
-}
-
 /// A part that only code defines: its kind in the words of errors, and its name.
 pub(crate) type Name = (&'static str, String);
 
@@ -54,12 +50,8 @@ const KINDS: [(&str, &str); 6] = [
     ("secret", ""),
 ];
 
-/// Files of rules.
-pub(crate) struct Loaded<const N: usize> {
-    pub(crate) rules: [Result<Rules, ConfigError>; N],
-    /// The parts that they name and code defines.
-    pub(crate) code: BTreeSet<Name>,
-}
+/// The rules of files, and the parts that these name and code defines.
+pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTreeSet<Name>);
 
 /// Returns what a file names and nothing defines. The reason of an error begins with it.
 fn missing(error: &ConfigError) -> Option<Name> {
@@ -76,7 +68,7 @@ fn missing(error: &ConfigError) -> Option<Name> {
 
 impl Assumptions {
     /// Reads files, with all that their code defines, and lists what is assumed of it.
-    pub(crate) fn load<const N: usize>(&self, paths: [&Path; N]) -> Result<Loaded<N>, Stop> {
+    pub(crate) fn load<const N: usize>(&self, paths: [&Path; N]) -> Result<Loaded<N>, String> {
         let mut code = BTreeSet::new();
         let rules = loop {
             let file = self.file(&code);
@@ -98,12 +90,7 @@ impl Assumptions {
                 ));
             }
         }
-        Ok(Loaded { rules, code })
-    }
-
-    /// Reads a text, whose code has these names.
-    pub(crate) fn parse(&self, code: &BTreeSet<Name>, text: &str) -> Result<Rules, ConfigError> {
-        self.file(code).parse(text)
+        Ok((rules, code))
     }
 
     /// Returns whether an option is given.
@@ -146,10 +133,17 @@ impl Assumptions {
     }
 
     /// Returns a reader of files whose code has these names.
-    fn file(&self, code: &BTreeSet<Name>) -> RulesFile {
+    pub(crate) fn file(&self, code: &BTreeSet<Name>) -> RulesFile {
         code.iter()
             .fold(RulesFile::new(), |file, (kind, name)| match *kind {
-                "key" => file.key(name, Coded(name.clone())),
+                "key" => {
+                    let known = name.clone();
+                    let key = move |parts: &Parts| {
+                        let found = parts.extensions.get::<Found>()?;
+                        value_of(&found.0, &known).cloned()
+                    };
+                    file.key(name, FromParts(key))
+                }
                 "chooser of tiers" => {
                     let fixed = value_of(&self.tier, name).cloned().unwrap_or_default();
                     // A service has its tiers in its code; here they live as long as the process.
@@ -176,10 +170,8 @@ impl Assumptions {
 
 /// Reads a file as a table.
 pub(crate) fn read_toml(path: &Path) -> Result<Value, String> {
-    let in_file = |error: &dyn Display| format!("{}: {error}", path.display());
-    let text = fs::read_to_string(path).map_err(|error| in_file(&error))?;
-    let text = text.trim_start_matches('\u{feff}');
-    toml::from_str(text).map_err(|error| in_file(&error))
+    let text = fs::read_to_string(path).map_err(in_file(path))?;
+    toml::from_str(text.trim_start_matches('\u{feff}')).map_err(in_file(path))
 }
 
 fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {
@@ -190,16 +182,3 @@ fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {
 /// Keys in a request's extensions in place of those that code finds: names and values.
 #[derive(Clone, Default)]
 pub(crate) struct Found(pub(crate) Vec<(String, String)>);
-
-/// A key that code defines.
-#[derive(Debug)]
-struct Coded(String);
-
-impl KeyExtractor for Coded {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        let found = parts.extensions.get::<Found>();
-        let value = found.and_then(|found| value_of(&found.0, &self.0));
-        key.push(value.ok_or(NoKey::missing("what code finds"))?);
-        Ok(())
-    }
-}

@@ -5,14 +5,13 @@ use std::{collections::BTreeSet, fs, ops::Range, path::Path};
 
 use serde_json::json;
 use toml::de::DeTable;
-use tower_ratelimit::Limit;
+use tower_ratelimit::RulesFile;
 
 use crate::{
     Stop,
+    log::Columns,
     out::Field,
-    replay::Arguments,
-    rules::Name,
-    traffic::{Row, Stage},
+    stage::{Row, Stage},
 };
 
 /// The number of limits that one reading tries for a rule, at most.
@@ -20,8 +19,44 @@ const TRIED: u32 = 8;
 /// The largest limit that is tried.
 const MOST: u64 = 1 << 31;
 
+/// Finds the smallest limit of each rule that has one of its own, and returns what is shown of it.
+///
+/// `file` reads the rules, and `rows` are their effect on the log.
+pub(crate) fn find(
+    columns: &Columns,
+    [rules, log]: [&Path; 2],
+    file: &RulesFile,
+    rows: &[Row],
+    share: f64,
+) -> Result<Vec<Vec<Field>>, Stop> {
+    let text = fs::read_to_string(rules).map_err(|error| error.to_string())?;
+    let text = text.trim_start_matches('\u{feff}');
+    let searches = rows.iter().filter_map(|row| Search::of(row, text));
+    let mut searches: Vec<_> = searches.collect();
+    loop {
+        let mut stages = Vec::new();
+        for (place, search) in searches.iter().enumerate() {
+            for permits in search.tried() {
+                let rules = file.parse(&search.change(text, permits))?;
+                stages.push((place, permits, Stage::new(rules)?));
+            }
+        }
+        if stages.is_empty() {
+            return Ok(searches.iter().map(Search::fields).collect());
+        }
+        columns.read(log, None, |time, request, _| {
+            for (.., stage) in &mut stages {
+                stage.send(time, request.clone());
+            }
+        })?;
+        for (place, permits, stage) in stages {
+            searches[place].found(permits, &stage.end().rules, share);
+        }
+    }
+}
+
 /// The search for the smallest limit of a rule, while the others keep theirs.
-pub(crate) struct Search {
+struct Search {
     name: String,
     /// The place of its rate in the file.
     rate: Range<usize>,
@@ -33,48 +68,6 @@ pub(crate) struct Search {
     permits: (u64, Option<u64>),
 }
 
-/// Finds the smallest limit of each rule of a file that has one of its own.
-///
-/// `rows` is the effect of the file on the log, and `code` what only code defines in it.
-pub(crate) fn find(
-    arguments: &Arguments,
-    [rules, log]: [&Path; 2],
-    code: &BTreeSet<Name>,
-    rows: &[Row],
-    share: f64,
-) -> Result<Vec<Search>, Stop> {
-    if log.as_os_str() == "-" {
-        return Err(Stop::usage(
-            "`--share` reads the log several times: name a file",
-        ));
-    }
-    let text = fs::read_to_string(rules).map_err(|error| error.to_string())?;
-    let text = text.trim_start_matches('\u{feff}');
-    let searches = rows.iter().filter_map(|row| Search::of(row, text));
-    let mut searches: Vec<_> = searches.collect();
-    loop {
-        let mut stages = Vec::new();
-        for (place, search) in searches.iter().enumerate() {
-            for permits in search.tried() {
-                let rules = search.change(text, permits);
-                let rules = arguments.assumptions.parse(code, &rules)?;
-                stages.push((place, permits, Stage::new(rules)?));
-            }
-        }
-        if stages.is_empty() {
-            return Ok(searches);
-        }
-        arguments.columns.read(log, None, |time, request, _| {
-            for (.., stage) in &mut stages {
-                stage.send(time, request.clone());
-            }
-        })?;
-        for (place, permits, stage) in stages {
-            searches[place].found(permits, &stage.end().rules, share);
-        }
-    }
-}
-
 impl Search {
     fn of(row: &Row, text: &str) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
@@ -82,7 +75,7 @@ impl Search {
         let rate = rule.get_ref().get("rate")?.span();
         let limit = row.limit();
         let (_, interval) = limit.split_once('/')?;
-        let micros = limit.parse::<Limit>().ok()?.interval().as_micros();
+        let micros = row.limit?.interval().as_micros();
         let callers = row.callers.len() as u64;
         Some(Self {
             name: row.name.clone(),
@@ -97,11 +90,9 @@ impl Search {
 
     /// Returns the file with another limit for this rule.
     fn change(&self, text: &str, permits: u64) -> String {
+        let rate = format!("\"{permits}/{}\"", self.interval);
         let mut text = text.to_owned();
-        text.replace_range(
-            self.rate.clone(),
-            &format!("\"{permits}/{}\"", self.interval),
-        );
+        text.replace_range(self.rate.clone(), &rate);
         text
     }
 
@@ -126,7 +117,7 @@ impl Search {
     }
 
     /// Returns what is shown of it.
-    pub(crate) fn fields(&self) -> Vec<Field> {
+    fn fields(&self) -> Vec<Field> {
         let (permits, touched) = self.permits;
         let limit = format!("{permits}/{}", self.interval);
         vec![

@@ -19,7 +19,7 @@ use crate::{
         gcra::{Gcra, State},
         limiter::LimiterState,
     },
-    clock::{Now, check_timer, within},
+    clock::{Now, check_timer},
     error::{Error, ErrorKind},
     limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
     name::Name,
@@ -97,11 +97,10 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
-    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn diagnose(&self, name: &str) -> Result<Diagnosis, Error> {
         let name = exact(name)?;
         check_timer()?;
-        let (look, own) = (Look::at(self), self.server().client_id()?);
+        let (look, own) = (Look(self), self.server().client_id()?);
         let (mut report, now) = look.settled(&name, own).await?;
         if let Some((clients, complete)) = permitted(look.other_clients(&report, own, now).await)? {
             (report.other_clients, report.scanned_all) = (Some(clients), complete);
@@ -120,12 +119,11 @@ impl RedisStore {
     /// # Cancel safety
     ///
     /// Safe to drop: it only reads.
-    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn look_at(&self, name: &str) -> Result<Diagnosis, Error> {
         let name = exact(name)?;
         check_timer()?;
         let own = self.server().client_id()?;
-        Ok(Look::at(self).settled(&name, own).await?.0)
+        Ok(Look(self).settled(&name, own).await?.0)
     }
 }
 
@@ -140,14 +138,14 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
 impl Look<'_> {
     /// Reads the limiter, again if it moved between two pages.
     async fn settled(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
-        let mut attempts = 1;
-        loop {
-            let read = self.limiter(name, own).await?;
-            if read.0.settled || attempts == ATTEMPTS {
-                return Ok(read);
+        let mut read = self.limiter(name, own).await?;
+        for _ in 1..ATTEMPTS {
+            if read.0.settled {
+                break;
             }
-            attempts += 1;
+            read = self.limiter(name, own).await?;
         }
+        Ok(read)
     }
 
     /// Reads the limiter, and the server's clock.
@@ -206,8 +204,7 @@ impl Look<'_> {
             once: false,
             callers: 0,
         };
-        let sent = within(self.timeout, call.send(self.connection)).await;
-        let reply = sent.ok_or(ErrorKind::Timeout)?;
+        let reply = self.in_time(call.send(self.connection())).await?;
         parsed(reply.map_err(|failed| wire::failure(failed.error))?)
     }
 

@@ -6,6 +6,7 @@ use super::RedissonReleases;
 use crate::{
     inspect::finding::{Finding, add, write_findings},
     limit::{Algorithm, Limit},
+    macros::opaque,
     store::{TimeToLive, redis::wire},
 };
 
@@ -79,11 +80,7 @@ pub struct Diagnosis {
 #[derive(Clone, Default)]
 pub(crate) struct Keys(pub(crate) [String; 5]);
 
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys(..)")
-    }
-}
+opaque!(Keys);
 
 /// A client that has keys of its own in a limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]

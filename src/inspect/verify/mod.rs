@@ -86,13 +86,13 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
-    #[cfg_attr(docsrs, doc(cfg(feature = "inspect")))]
     pub async fn verify(&self) -> Result<Verification, Error> {
         check_timer()?;
-        let look = Look::at(self);
+        let look = Look(self);
         let mut verification = Verification::default();
-        if !look.connection.is_cluster() {
-            let seen = look.server(None).await?;
+        if !look.connection().source.is_cluster {
+            let mut seen = VerifiedServer::default();
+            look.server(None, &mut seen).await?;
             verification.servers.push(seen);
         } else {
             let masters = look.masters().await?;
@@ -104,13 +104,18 @@ impl RedisStore {
                 verification.findings.push(unserved);
             }
             for master in &masters {
-                // The other masters are reported all the same.
-                let seen = look.server(Some(master)).await;
-                let seen = seen.unwrap_or_else(|error| VerifiedServer::unasked(&error));
-                verification.servers.push(VerifiedServer {
+                let mut seen = VerifiedServer {
                     address: Some(master.address.clone()),
-                    ..seen
-                });
+                    ..VerifiedServer::default()
+                };
+                // The other masters are reported all the same.
+                if let Err(error) = look.server(Some(master), &mut seen).await {
+                    seen.add(
+                        finding!(Error Unasked: "it could not be queried, {error}: see \
+                        whether it runs"),
+                    );
+                }
+                verification.servers.push(seen);
             }
         }
         Ok(verification)
@@ -141,25 +146,27 @@ impl Master {
 type Reply = Result<Value, RedisError>;
 
 impl Look<'_> {
-    async fn server(&self, master: Option<&Master>) -> Result<VerifiedServer, Error> {
+    async fn server(
+        &self,
+        master: Option<&Master>,
+        seen: &mut VerifiedServer,
+    ) -> Result<(), Error> {
         let to = master.and_then(Master::first_slot);
-        let mut seen = VerifiedServer::default();
         // First without a script, so that an unreachable server is reported as such.
-        self.clocks(to, &mut seen).await?;
+        self.clocks(to, seen).await?;
         match self.attempt(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
             Err(_) => seen.add(finding!(Note NotPermitted: "version, eviction and role \
                 are unknown: check with another user, or allow `INFO` for once")),
         }
         if master.is_some() {
-            self.coverage(to, &mut seen).await?;
+            self.coverage(to, seen).await?;
         }
-        self.scripts(master, &mut seen).await?;
-        Ok(seen)
+        self.scripts(master, seen).await
     }
 
     async fn clocks(&self, to: Option<u16>, seen: &mut VerifiedServer) -> Result<(), Error> {
-        let client_clock = self.store.settings.clock.as_deref();
+        let client_clock = self.0.settings.clock.as_deref();
         let clock = client_clock.unwrap_or(&SystemClock);
         let (began, before) = (moment(), clock.now());
         let reply = self.attempt(to, &redis::cmd("TIME")).await?;
@@ -227,7 +234,7 @@ impl Look<'_> {
         master: Option<&Master>,
         seen: &mut VerifiedServer,
     ) -> Result<(), Error> {
-        let keys = wire::keys(&self.name_on(master)?, self.store.server().client_id()?);
+        let keys = wire::keys(&self.name_on(master)?, self.0.server().client_id()?);
         let to = master.and_then(Master::first_slot);
         let call = |first: &str| {
             let mut command = VERIFY.start(keys.len(), 2);
@@ -301,7 +308,7 @@ impl Look<'_> {
                 limit works: load its module `lua`, or use a server with Lua"),
             // "access one of the keys", "access the '..' key"; commands are run.
             Class::Refused | Class::RefusedWithin if said.contains("access") => {
-                let prefix = self.store.settings.prefix.escape_debug();
+                let prefix = self.0.settings.prefix.escape_debug();
                 finding!(Error KeysForbidden: "the user may not access the keys under {prefix}: \
                     allow them with `ACL SETUSER .. ~{prefix}:*`")
             }
@@ -325,7 +332,7 @@ impl Look<'_> {
         for number in 0..100 * u32::from(SLOTS) {
             let tag = format!("verify.{id}.{number}");
             if master.is_none_or(|master| master.has(slot(&tag))) {
-                return exact(&format!("{}:{{{tag}}}:verify", self.store.settings.prefix));
+                return exact(&format!("{}:{{{tag}}}:verify", self.0.settings.prefix));
             }
         }
         Err(ErrorKind::Unavailable.into())

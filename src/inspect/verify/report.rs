@@ -2,10 +2,7 @@
 
 use std::{cmp::Reverse, fmt, time::Duration};
 
-use crate::{
-    error::Error,
-    inspect::finding::{Finding, Severity, add, finding, write_findings},
-};
+use crate::inspect::finding::{Finding, Severity, add, finding, write_findings};
 
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,15 +83,6 @@ pub(super) fn node_of_cluster() -> Finding {
 }
 
 impl VerifiedServer {
-    pub(super) fn unasked(error: &Error) -> Self {
-        let unasked =
-            finding!(Error Unasked: "it could not be queried, {error}: see whether it runs");
-        Self {
-            findings: vec![unasked],
-            ..Self::default()
-        }
-    }
-
     /// Adds a finding, if another part of the check has not found it.
     pub(super) fn add(&mut self, finding: Finding) {
         if !self.findings.contains(&finding) {

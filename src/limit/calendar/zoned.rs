@@ -4,7 +4,7 @@ use std::{fmt, iter, str::FromStr, sync::OnceLock, time::Duration};
 
 use jiff::{
     Error, Timestamp, ToSpan,
-    civil::{Date, Time},
+    civil::{Date, Time, Weekday},
     tz::{AmbiguousOffset, TimeZone, db},
 };
 
@@ -92,7 +92,6 @@ impl fmt::Display for StartingOn {
 /// the server decides which window it is. **Not for billing**: where a server loses its data, what
 /// the month had used is lost, too. See
 /// [the guide](crate::docs::guide#days-weeks-and-months).
-#[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
 impl Limit {
     /// Limits to `permits` on each day of UTC, or of [a zone](Self::in_zone).
     ///
@@ -250,10 +249,9 @@ impl Calendar {
         match self.windows {
             Windows::Days => Ok(today),
             Windows::Weeks(first) => {
-                let weekday = WEEK.iter().position(|day| *day == first);
-                let since = weekday.map_or(0, |first| 7 - first as i64);
-                let since = since + i64::from(today.weekday().to_monday_zero_offset());
-                today.checked_sub((since % 7).days())
+                let place = WEEK.iter().position(|day| *day == first).unwrap_or(0);
+                let weekday = Weekday::from_monday_zero_offset(place as i8)?;
+                today.tomorrow()?.nth_weekday(-1, weekday)
             }
             Windows::Months(day) => match in_month(today, day)? {
                 first if first <= today => Ok(first),

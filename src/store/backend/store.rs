@@ -72,7 +72,7 @@ impl BackendStore {
         let guards = Guards {
             deadline: settings.deadline,
             deny_cache: Duration::from_secs(1),
-            traffic: Arc::clone(breakers.traffic()),
+            traffic: Arc::clone(&breakers.traffic),
             own_clock: settings.clock,
         };
         let about = About {
@@ -112,7 +112,6 @@ impl<B: Backend> Unguarded<B> {
         let name = acquire.first.name();
         let pass = self.breakers.enter(name, asked.unwrap_or_default())?;
         let answers = self.backend.acquire(acquire).await;
-        self.breakers.traffic().replied(0);
         pass.ends(match answers.as_ref().map_err(Error::kind) {
             Err(ErrorKind::Unavailable | ErrorKind::Timeout) => Signal::Failed,
             _ => Signal::Answered,

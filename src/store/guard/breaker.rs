@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::traffic::{NodeTraffic, WatchedConnection};
+pub(crate) use self::traffic::{HasUnread, NodeTraffic};
 use crate::{
     clock::Clock,
     demand::{Acquire, LimiterCharge},
@@ -72,8 +72,8 @@ pub(crate) struct Breakers {
     failures: u32,
     /// A call that takes as long is too late for its callers.
     slow: Duration,
-    /// Finds the node of a name, and records what comes from there.
-    traffic: Arc<NodeTraffic>,
+    /// Finds the node of a name, and records what comes from there, also where there is no breaker.
+    pub(crate) traffic: Arc<NodeTraffic>,
     clock: Arc<dyn Clock>,
     jitter: RandomState,
     /// Made once, as it is returned often.
@@ -167,25 +167,14 @@ impl Breakers {
         }
     }
 
-    /// Returns what is recorded of the nodes' replies, also where there is no breaker.
-    pub(crate) fn traffic(&self) -> &Arc<NodeTraffic> {
-        &self.traffic
-    }
-
     /// Returns the error of a decision that needs a node whose breaker is open. To be asked before
     /// there is a future.
     ///
     /// Returns none for the caller whose call would be the probe.
-    #[inline]
     pub(crate) fn refuses(&self, acquire: &Acquire) -> Option<Error> {
         if !self.has_failures() {
             return None;
         }
-        self.look_up(acquire)
-    }
-
-    #[cold]
-    fn look_up(&self, acquire: &Acquire) -> Option<Error> {
         let now = self.clock.now();
         let state = self.state();
         let refuses = |charge: &LimiterCharge| {
@@ -240,47 +229,6 @@ impl Breakers {
             (node.state(now), lasts, node.row.count_ones())
         };
         self.state().nodes.iter().map(looks).collect()
-    }
-
-    /// Records the end of a call that began while the breaker was closed.
-    fn record(&self, index: usize, began: Duration, failed: bool) {
-        if !failed && !self.has_failures() {
-            return;
-        }
-        self.change(index, |node, now| {
-            // What began before it opened says nothing after it has closed.
-            if node.open.is_some() || began < node.since {
-                return;
-            }
-            let among = u64::MAX >> (64 - 2 * self.failures);
-            node.row = (node.row << 1 | u64::from(failed)) & among;
-            if node.row.count_ones() >= self.failures {
-                node.open = Some(Open::pausing(0, now, self.spread()));
-            }
-        });
-    }
-
-    /// Records the end of a probe.
-    fn probed(&self, index: usize, began: Duration, probe: Open, signal: Signal) {
-        self.change(index, |node, now| {
-            let Some(open) = node.open.filter(|_| began >= node.since) else {
-                return;
-            };
-            node.open = match signal {
-                // Also if there is another probe by now: this is an answer since the last pause.
-                Signal::Answered if open.pauses == probe.pauses => None,
-                Signal::Failed if open == probe => {
-                    Some(Open::pausing(open.pauses, now, self.spread()))
-                }
-                // Nothing was learnt: the next probe may go at once.
-                Signal::Nothing if open == probe => Some(Open {
-                    until: now,
-                    is_probed: false,
-                    ..open
-                }),
-                _ => return,
-            };
-        });
     }
 
     /// Changes the state of a node, and logs if that opens or closes it.
@@ -398,8 +346,12 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Reports the end of the call. An answer that took longer than callers wait is none.
+    /// Reports the end of the call. An answer that took longer than callers wait is none, but shows
+    /// that the server is not silent.
     pub(crate) fn ends(mut self, signal: Signal) {
+        if signal == Signal::Answered {
+            self.breakers.traffic.replied(self.index);
+        }
         let late = signal == Signal::Answered && self.took() >= self.breakers.slow;
         self.report(match self.probe {
             _ if !late => signal,
@@ -437,14 +389,47 @@ impl Pass<'_> {
 
     fn report(&mut self, signal: Signal) {
         self.has_ended = true;
-        match (self.probe, signal) {
-            (Some(probe), _) => self.breakers.probed(self.index, self.began, probe, signal),
-            (None, Signal::Nothing) => {}
-            (None, _) => {
-                let failed = signal == Signal::Failed;
-                self.breakers.record(self.index, self.began, failed);
-            }
+        let (breakers, failed) = (self.breakers, signal == Signal::Failed);
+        if let Some(probe) = self.probe {
+            return self.probed(probe, signal);
         }
+        if signal == Signal::Nothing || !failed && !breakers.has_failures() {
+            return;
+        }
+        breakers.change(self.index, |node, now| {
+            // What began before it opened says nothing after it has closed.
+            if node.open.is_some() || self.began < node.since {
+                return;
+            }
+            let among = u64::MAX >> (64 - 2 * breakers.failures);
+            node.row = (node.row << 1 | u64::from(failed)) & among;
+            if node.row.count_ones() >= breakers.failures {
+                node.open = Some(Open::pausing(0, now, breakers.spread()));
+            }
+        });
+    }
+
+    /// Reports the end of a probe.
+    fn probed(&self, probe: Open, signal: Signal) {
+        self.breakers.change(self.index, |node, now| {
+            let Some(open) = node.open.filter(|_| self.began >= node.since) else {
+                return;
+            };
+            node.open = match signal {
+                // Also if there is another probe by now: this is an answer since the last pause.
+                Signal::Answered if open.pauses == probe.pauses => None,
+                Signal::Failed if open == probe => {
+                    Some(Open::pausing(open.pauses, now, self.breakers.spread()))
+                }
+                // Nothing was learnt: the next probe may go at once.
+                Signal::Nothing if open == probe => Some(Open {
+                    until: now,
+                    is_probed: false,
+                    ..open
+                }),
+                _ => return,
+            };
+        });
     }
 }
 

@@ -9,7 +9,10 @@ use crate::clock::{Clock, SystemClock, millis, moment};
 
 /// The clock that waits and scores go by: one of this process, or the server's.
 #[derive(Clone)]
-pub(crate) struct StoreClock(Option<Arc<dyn Clock>>);
+pub(crate) struct StoreClock {
+    /// None for the server's.
+    pub(crate) own: Option<Arc<dyn Clock>>,
+}
 
 /// An instant, by a clock that never jumps and by one that does not stop.
 #[derive(Clone, Copy, Debug)]
@@ -20,21 +23,12 @@ pub(crate) struct StoreInstant {
 
 impl StoreClock {
     /// The server's clock: it goes on as those of this process do.
-    pub(crate) const SERVER: Self = Self(None);
-
-    /// Returns the clock of this process by which calls are made, or else the server's.
-    pub(crate) fn new(own: Option<Arc<dyn Clock>>) -> Self {
-        Self(own)
-    }
-
-    pub(crate) fn is_own(&self) -> bool {
-        self.0.is_some()
-    }
+    pub(crate) const SERVER: Self = Self { own: None };
 
     /// Returns the part of a wait that is not certain: a server's clock is read in whole
     /// milliseconds, and can turn so much earlier than this process sees.
     pub(crate) fn slack(&self) -> Duration {
-        match self.is_own() {
+        match self.own.is_some() {
             true => Duration::ZERO,
             false => Duration::from_millis(1),
         }
@@ -43,7 +37,7 @@ impl StoreClock {
     pub(crate) fn now(&self) -> StoreInstant {
         StoreInstant {
             moment: moment(),
-            time: self.0.as_deref().map_or_else(|| SystemClock.now(), whole),
+            time: self.own.as_deref().map_or_else(|| SystemClock.now(), whole),
         }
     }
 
@@ -68,7 +62,7 @@ impl StoreClock {
 
     /// Returns the same by the clock of this process alone; `None` by the server's.
     pub(crate) fn own_elapsed(&self, then: &StoreInstant) -> Option<Duration> {
-        let own = self.0.as_deref()?;
+        let own = self.own.as_deref()?;
         Some(whole(own).checked_sub(then.time).unwrap_or(Duration::MAX))
     }
 }
@@ -109,7 +103,9 @@ mod tests {
     #[test]
     fn a_clock_of_this_process_that_was_set_back_has_no_time() {
         let clock = ManualClock::new();
-        let own = StoreClock::new(Some(Arc::new(clock.clone())));
+        let own = StoreClock {
+            own: Some(Arc::new(clock.clone())),
+        };
         let then = own.now();
         clock.advance(Duration::from_micros(1999));
         assert_eq!(own.elapsed(&then), Duration::from_millis(1));

@@ -42,7 +42,7 @@ impl Deadline {
         let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
             return call().await;
         };
-        let asked = self.traffic.now();
+        let asked = self.traffic.clock.now();
         let longest = self.longest.saturating_add(wait);
         // Pinned here, as it is large, and would be moved twice.
         match tokio::time::timeout(longest, pin!(call())).await {

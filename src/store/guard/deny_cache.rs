@@ -78,7 +78,7 @@ impl Refusals {
             cap,
             generations: Generations::default(),
             bans: Arc::new(Bans::new(most, cap, own_clock.clone())),
-            clock: StoreClock::new(own_clock),
+            clock: StoreClock { own: own_clock },
         }
     }
 
@@ -139,31 +139,28 @@ impl Refusals {
         }
     }
 
-    /// Returns the refusal that asking would give, if it is known.
+    /// Returns the refusal that asking would give, if it is known, and counts it for limits that
+    /// may ban the caller.
     #[inline]
     pub(crate) fn refusal(&self, acquire: &Acquire) -> Option<Refusal> {
         // A caller that misses the first refusal asks the store, as before it.
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        if acquire.charges().any(|charge| charge.labels.ban.is_some()) {
-            return self.refusal_or_ban(acquire);
-        }
-        let (known, elapsed) = self.known(acquire)?;
-        Some(known.refusal(elapsed))
-    }
-
-    /// Returns the same for a caller that limits may ban, and counts it.
-    fn refusal_or_ban(&self, acquire: &Acquire) -> Option<Refusal> {
-        match self.bans.find(acquire, true) {
-            Knowledge::Banned(refusal) => return Some(refusal),
-            Knowledge::Asks => return None,
-            Knowledge::Nothing => {}
+        let may_ban = acquire.charges().any(|charge| charge.labels.ban.is_some());
+        if may_ban {
+            match self.bans.find(acquire, true) {
+                Knowledge::Banned(refusal) => return Some(refusal),
+                Knowledge::Asks => return None,
+                Knowledge::Nothing => {}
+            }
         }
         let (known, elapsed) = self.known(acquire)?;
         let mut refusal = known.refusal(elapsed);
-        let is_repeated = self.bans.repeats(acquire, &mut refusal);
-        is_repeated.then_some(refusal)
+        if may_ban && !self.bans.repeats(acquire, &mut refusal) {
+            return None;
+        }
+        Some(refusal)
     }
 
     /// Keeps a refusal.
@@ -271,7 +268,7 @@ impl Refusals {
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
         let by_server = |charge: &LimiterCharge| charge.name().algorithm().waits_by_server();
-        if !self.clock.is_own() || !acquire.charges().any(by_server) {
+        if self.clock.own.is_none() || !acquire.charges().any(by_server) {
             Some(&self.clock)
         } else if acquire.charges().all(by_server) {
             Some(&StoreClock::SERVER)

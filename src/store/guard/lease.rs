@@ -69,7 +69,7 @@ impl<S: Calls> Leasing<S> {
     ) -> Self {
         let (store, settled) = (Arc::clone(&inner), Arc::clone(&recent));
         Self {
-            table: LeaseTable::new(StoreClock::new(own_clock)),
+            table: LeaseTable::new(StoreClock { own: own_clock }),
             settle: Arc::new(move |receipt, keep| {
                 settled.settle(&receipt, keep);
                 store.settle(receipt, keep);

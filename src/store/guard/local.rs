@@ -107,7 +107,15 @@ impl<L: StandIn> Locals<L> {
         }
         let decided = self.store.decide_at_once(&mut shared);
         match decided.ok_or(ErrorKind::Unavailable)?? {
-            Decision::Allow(grant) => Ok(Decision::Allow(taken_here(&grant))),
+            Decision::Allow(grant) => {
+                let taken_here = grant.receipts().iter().cloned().map(|receipt| Receipt {
+                    taken_from: TakenFrom::Local,
+                    ..receipt
+                });
+                let states = grant.states().iter().cloned().collect();
+                let grant = Grant::new(states, taken_here.collect(), Source::Local);
+                Ok(Decision::Allow(grant))
+            }
             // Above the share, not above the limit: only for as long as the store fails.
             Decision::Deny(refusal) if refusal.kind == RefusalKind::AboveRate => Err(error),
             Decision::Deny(refusal) => Ok(Decision::Deny(Refusal {
@@ -126,7 +134,13 @@ impl<L: StandIn> Locals<L> {
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
-                warn_unknown(charge);
+                if charge.labels.is_to_warn(Warning::Unknown) {
+                    warning!(
+                        rule = charge.labels.for_logs(),
+                        "requests are refused because only the store knows the limit, and it has \
+                         not answered yet: give the rule `or_init`"
+                    );
+                }
                 return None;
             };
             let limit = match limit.rate_type() {
@@ -153,30 +167,6 @@ impl<L: StandIn> Locals<L> {
         let of_rule = || lock(&self.last_seen).get(&charge.labels.name).copied();
         given.or_else(of_limiter).or_else(of_rule)
     }
-}
-
-/// Logs once for a rule that its requests are refused because its limit is not known.
-fn warn_unknown(charge: &LimiterCharge) {
-    if charge.labels.is_to_warn(Warning::Unknown) {
-        warning!(
-            rule = charge.labels.for_logs(),
-            "requests are refused because only the store knows the limit, and it has not answered \
-             yet: give the rule `or_init`"
-        );
-    }
-}
-
-/// Returns the same grant with receipts that are settled here.
-fn taken_here(grant: &Grant) -> Grant {
-    let receipts = grant.receipts().iter().cloned().map(|receipt| Receipt {
-        taken_from: TakenFrom::Local,
-        ..receipt
-    });
-    Grant::new(
-        grant.states().iter().cloned().collect(),
-        receipts.collect(),
-        Source::Local,
-    )
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
-//! A store for tests of the guards, which answers as the test says, with demands and answers for
-//! it.
+//! The store that the guards are tested around, what they ask and answer, and the names that their
+//! tests use.
 
-use std::{
-    collections::VecDeque,
-    future::poll_fn,
-    ops::Deref,
+use std::{collections::VecDeque, future::poll_fn, ops::Deref};
+pub(crate) use std::{
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -17,21 +15,22 @@ use super::{
     local::{Locals, recent::Recent},
 };
 use crate::{
-    clock::{Clock, ManualClock},
-    decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge},
+    algorithm::{call, limiter::Terms},
+    store::memory::shared::{Shared, stand_in},
+};
+pub(crate) use crate::{
+    algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
+    clock::{Clock, ManualClock, Now, millis},
+    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    demand::{Acquire, LimiterCharge, MaxWait},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::LimitSource,
+    limit::{Algorithm, Limit, LimitSource},
     list::List,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{
-        Calls, Decide, Listeners, MemoryStore, Op, OpResult,
-        memory::shared::{Shared, stand_in},
-        sealed::Sealed,
-    },
+    store::{Calls, Decide, Listener, Listeners, MemoryStore, Op, OpResult, sealed::Sealed},
 };
 
 /// What a store was asked, in order.
@@ -153,6 +152,29 @@ pub(crate) fn ready<F: Future>(future: F) -> F::Output {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("it waits"),
     }
+}
+
+/// The time of a server whose clock this is.
+pub(crate) fn server_time(clock: &ManualClock) -> Now {
+    Now::millis(millis(clock).cast_signed())
+}
+
+/// Has the pure sliding log decide for callers of one limiter, as a server does.
+pub(crate) fn decide(
+    limiter: &mut LimiterState<SlidingLog>,
+    run: &[Acquire],
+    now: Now,
+) -> List<Decision> {
+    let terms = Terms {
+        resendable: true,
+        ..Terms::HERE
+    };
+    let limiters = std::iter::once((limiter as &mut LimiterState, terms));
+    let answers = call::acquire(limiters, run, now).unwrap();
+    let answers = run.iter().zip(answers.iter());
+    answers
+        .map(|(acquire, answer)| acquire.decision(&[*answer]))
+        .collect()
 }
 
 /// Returns so many permits of a limiter whose rule has its name.

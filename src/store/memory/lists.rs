@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     algorithm::{
-        self,
         answer::Answer,
         ban::{self, Record},
         call,
@@ -190,7 +189,7 @@ impl Shared {
             .filter_map(|(charge, kept)| {
                 let limiter: &mut LimiterState = match kept {
                     Some(kept) => {
-                        algorithm::count_by(&mut kept.limiter, charge.name(), now);
+                        kept.count_by(&charge.limiter, now);
                         &mut kept.limiter
                     }
                     None => next_met.next()?,

@@ -4,6 +4,7 @@ use std::{
     borrow::Borrow,
     collections::{BTreeSet, HashMap},
     hash::{Hash, Hasher},
+    mem,
     sync::Arc,
 };
 
@@ -71,8 +72,9 @@ impl Hash for Named {
 }
 
 pub(super) struct StoredLimiter {
-    /// The shared limiter that grants hold: one for all callers that use the same name.
-    named: Arc<Limiter>,
+    /// The shared limiter that grants hold: one for all callers that use the same name. The state
+    /// is of its algorithm.
+    pub(super) named: Arc<Limiter>,
     pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
@@ -92,23 +94,35 @@ impl StoredLimiter {
         }
     }
 
-    /// Returns the shared value of this limiter, for grants to hold.
-    pub(super) fn shared(&mut self, target: &Target) -> Arc<Limiter> {
+    /// Counts as this caller's limiter says from now on.
+    ///
+    /// Permits that another algorithm counted stay in use, as in Redis, where logs and windows read
+    /// the same keys: by the first call of a sliding log as if granted now, in a window until one
+    /// interval from now. GCRA, which keeps another number there, and the calendar, which has a key
+    /// of its own, take over nothing, and leave nothing.
+    #[inline]
+    pub(super) fn count_by(&mut self, target: &Target, now: Now) {
         if !self.named.counts_like(target) {
+            let algorithm = target.name.algorithm();
+            if algorithm != self.named.name.algorithm() {
+                let before = mem::replace(&mut self.limiter, algorithm::new(algorithm));
+                self.limiter.limit = before.limit;
+                if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
+                    self.limiter.state.resume(&limit, value, now);
+                }
+            }
             self.named = target.share();
         }
-        Arc::clone(&self.named)
+        self.limiter.state.count_by(target.name.counting());
     }
 
-    /// Gives it another name.
+    /// Gives it another name, by which it is counted as before.
     pub(super) fn rename(&mut self, name: &Name) {
-        let (name, limit) = (name.clone(), self.named.limit);
-        self.named = Arc::new(Limiter { name, limit });
-    }
-
-    /// Returns whether it has not expired.
-    pub(super) fn is_there(&self, now: Now) -> bool {
-        self.expires_at > now.tick
+        let counting = self.named.name.counting();
+        self.named = Arc::new(Limiter {
+            name: name.clone().counted(counting),
+            limit: self.named.limit,
+        });
     }
 
     /// Returns the tick from which the limiter can be dropped without any effect on decisions.
@@ -127,7 +141,7 @@ impl StoredLimiter {
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        algorithm::count_by(&mut self.limiter, &limiter.name, now);
+        self.count_by(limiter, now);
         let mut charge = LimiterCharge {
             id,
             // For a shadow charge, the answer contains the permits left.
@@ -178,7 +192,7 @@ impl Shard {
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
         let kept = self.limiters.get_mut(name.text());
-        kept.filter(|kept| kept.is_there(now))
+        kept.filter(|kept| kept.expires_at > now.tick)
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no

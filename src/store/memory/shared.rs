@@ -10,14 +10,17 @@ use super::{
     untracked::{self, Untracked},
 };
 use crate::{
-    algorithm::{self, answer::Verdict, limiter::Terms},
+    algorithm::{
+        answer::{Answer, Verdict},
+        limiter::Terms,
+    },
     clock::{Clock, Now},
     decision::{Decision, Refusal, RefusalKind},
     demand::{Acquire, LimiterCharge, Target},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
-    name::Name,
+    name::{Limiter, Name},
     receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
@@ -50,8 +53,8 @@ impl Decide for Shared {
             return None;
         }
         let is_alone = acquire.rest.is_empty() && acquire.first.labels.ban.is_none();
-        if is_alone && let Ok(decision) = self.decide_one(acquire) {
-            return Some(Ok(decision));
+        if is_alone && let Ok((answer, limiter)) = self.answer_one(acquire) {
+            return Some(Ok(acquire.decision_alone(&answer, limiter)));
         }
         let decisions = self.acquire_all(std::slice::from_ref(acquire));
         Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
@@ -152,24 +155,25 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    /// Decides for one caller of one limiter that has a place, as nearly all are.
+    /// Returns the answer to one caller of one limiter that has a place, as nearly all are, and the
+    /// limiter of a grant.
     #[inline]
-    fn decide_one(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    fn answer_one(&self, acquire: &Acquire) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
         let (charge, now) = (&acquire.first, self.now());
-        charge.check()?;
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => kept,
-            None => self.add(&mut shard, &charge.limiter, now)?,
+            None => {
+                charge.check()?;
+                self.add(&mut shard, &charge.limiter, now)?
+            }
         };
-        algorithm::count_by(&mut kept.limiter, charge.name(), now);
+        kept.count_by(&charge.limiter, now);
         let exact = acquire.wants_remaining;
         let answer = (kept.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
         kept.keep_alive(now);
         let is_granted = answer.verdict == Verdict::Granted;
-        let limiter = is_granted.then(|| kept.shared(&charge.limiter));
-        drop(shard);
-        Ok(acquire.decision_alone(&answer, limiter))
+        Ok((answer, is_granted.then(|| Arc::clone(&kept.named))))
     }
 
     fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {

@@ -7,7 +7,6 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    algorithm,
     clock::{Now, TICKS},
     demand::Target,
     error::{Error, ErrorKind},
@@ -65,7 +64,7 @@ impl Shared {
             return self.without_limiter(name, op);
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Used | Op::Repair = op {
-            algorithm::count_by(&mut kept.limiter, name, now);
+            kept.count_by(&stored(name), now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {

@@ -100,8 +100,9 @@ impl QueueOf {
 
 #[derive(Default)]
 struct Queue {
+    /// The calls in flight, also that of a task which is about to take its own.
     in_flight: usize,
-    /// Set if a task is about to take those that stand here.
+    /// Set if there is such a task.
     is_sending: bool,
     /// In the order of arrival.
     members: VecDeque<(Member, ScriptCall)>,
@@ -206,7 +207,7 @@ impl Batches {
             acquire.max_wait.is_none() && acquire.rest.is_empty() && is_short(acquire)
         };
         let together = run.iter().all(goes)
-            && !self.connection.is_cluster()
+            && !self.connection.source.is_cluster
             && !self.no_cross_slot.load(Relaxed);
         let runtime = Handle::try_current().ok().filter(|_| together)?;
         Some(QueueOf { runtime, script })
@@ -227,13 +228,10 @@ impl Batches {
         let waited = asked_at.map_or(Duration::ZERO, |asked_at| {
             moment().saturating_duration_since(asked_at)
         });
-        let entered = self.breakers.enter(&limiter.name, waited);
-        let pass = entered?;
+        let pass = self.breakers.enter(&limiter.name, waited)?;
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         match call.send(&self.connection).await {
             Ok(reply) => {
-                let traffic = self.breakers.traffic();
-                traffic.replied(traffic.index(&limiter.name));
                 pass.ends(Signal::Answered);
                 Ok(reply)
             }
@@ -242,7 +240,7 @@ impl Batches {
                 if class == Class::Silent && failed.unacknowledged {
                     pass.ends_unanswered();
                 } else {
-                    pass.ends(node::signal(&failed, self.connection.is_cluster()));
+                    pass.ends(node::signal(&failed, self.connection.source.is_cluster));
                 }
                 Err(Failure {
                     unacknowledged: failed.unacknowledged,
@@ -257,14 +255,18 @@ impl Batches {
     }
 
     /// Lets a call go alone if none is in flight.
-    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<OnDrop<impl FnOnce() + use<>>> {
+    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<InFlight> {
         let mut queues = lock(&self.queues);
         let queue = queues.entry(of.key()).or_default();
-        if queue.in_flight > 0 || queue.is_sending {
+        if queue.in_flight > 0 {
             return None;
         }
         queue.in_flight = 1;
-        Some(self.in_flight(of.clone()))
+        Some(InFlight {
+            batches: Arc::clone(self),
+            of: of.clone(),
+            is_unbegun: false,
+        })
     }
 
     /// Puts a call into the queue.
@@ -302,70 +304,14 @@ impl Batches {
         }
     }
 
-    /// Has a task send those that stand in a queue. If its runtime ends before, they go alone.
+    /// Has a task send those that stand in a queue.
     fn spawn(self: &Arc<Self>, of: &QueueOf) {
-        let (batches, key) = (Arc::clone(self), of.key());
-        let unbegun = OnDrop::new(move || {
-            let left = batches.with(key, |queue| {
-                queue.is_sending = false;
-                mem::take(&mut queue.members)
-            });
-            // Not while the queues are locked: it wakes them.
-            drop(left);
-        });
-        let task = Arc::clone(self).send_batch(of.clone(), unbegun);
-        of.runtime.spawn(task);
-    }
-
-    /// Returns what ends a call in flight when it is dropped: those that came meanwhile go.
-    fn in_flight(self: &Arc<Self>, of: QueueOf) -> OnDrop<impl FnOnce() + use<>> {
-        let batches = Arc::clone(self);
-        OnDrop::new(move || {
-            let begins = batches.with(of.key(), |queue| {
-                queue.in_flight = queue.in_flight.saturating_sub(1);
-                queue.begins()
-            });
-            if begins == Some(true) {
-                batches.spawn(&of);
-            }
-        })
-    }
-
-    /// Sends the first that stand in a queue.
-    async fn send_batch(self: Arc<Self>, of: QueueOf, unbegun: OnDrop<impl FnOnce()>) {
-        // Those that come in the same turn of the runtime go with it.
-        tokio::task::yield_now().await;
-        self.connection.ready().await;
-        // Until the first poll that sends the calls is over.
-        self.departing.fetch_add(1, SeqCst);
-        let departing = OnDrop::new(|| {
-            self.departing.fetch_sub(1, SeqCst);
-        });
-        let taken = self.with(of.key(), |queue| (queue.take(), queue.begins()));
-        unbegun.disarm();
-        let _in_flight = self.in_flight(of.clone());
-        let Some(((mut members, calls), begins)) = taken else {
-            return;
+        let call = InFlight {
+            batches: Arc::clone(self),
+            of: of.clone(),
+            is_unbegun: true,
         };
-        if begins {
-            self.spawn(&of);
-        }
-        let limiter = members.front().map(|member| Arc::clone(&member.limiter));
-        let (Some(call), Some(limiter)) = (together(calls), limiter) else {
-            return;
-        };
-        let asked_at = members.iter().filter_map(|member| member.asked_at).min();
-        let mut exchange = pin!(self.exchange(&call, &limiter, asked_at));
-        let mut departing = Some(departing);
-        let sending = poll_fn(|cx| {
-            let outcome = exchange.as_mut().poll(cx);
-            departing = None;
-            outcome
-        });
-        let outcome = while_wanted(sending, &mut members, |member| &mut member.reply).await;
-        if let Some(outcome) = outcome {
-            self.answer(members, outcome);
-        }
+        of.runtime.spawn(call.send_batch());
     }
 
     /// Answers each call of a batch. Those that it does not answer go alone.
@@ -396,7 +342,7 @@ impl Batches {
         let mut queues = lock(&self.queues);
         let queue = queues.get_mut(&key)?;
         let acted = act(queue);
-        if queue.in_flight == 0 && !queue.is_sending {
+        if queue.in_flight == 0 {
             queues.remove(&key);
         }
         Some(acted)
@@ -404,19 +350,85 @@ impl Batches {
 }
 
 impl Queue {
-    /// Returns whether a task is to be spawned for those that stand here.
+    /// Returns whether a task is to be spawned for those that stand here. Its call is in flight
+    /// from then on.
     fn begins(&mut self) -> bool {
         let begins = !self.is_sending && self.in_flight < MOST && !self.members.is_empty();
         self.is_sending |= begins;
+        self.in_flight += usize::from(begins);
         begins
     }
+}
 
-    /// Takes the first that stand here, for a call that is in flight from now on.
-    fn take(&mut self) -> (VecDeque<Member>, Vec<ScriptCall>) {
-        let count = self.members.len().min(LONGEST);
-        self.is_sending = false;
-        self.in_flight += 1;
-        self.members.drain(..count).unzip()
+/// A call in flight, alone or a batch. Dropping it lets those go that came meanwhile.
+struct InFlight {
+    batches: Arc<Batches>,
+    of: QueueOf,
+    /// Set for a batch until it has taken its calls.
+    is_unbegun: bool,
+}
+
+impl InFlight {
+    /// Sends the first that stand in the queue.
+    async fn send_batch(mut self) {
+        let batches = Arc::clone(&self.batches);
+        // Those that come in the same turn of the runtime go with it.
+        tokio::task::yield_now().await;
+        batches.connection.ready().await;
+        // Until the first poll that sends the calls is over.
+        batches.departing.fetch_add(1, SeqCst);
+        let departing = OnDrop::new(|| {
+            batches.departing.fetch_sub(1, SeqCst);
+        });
+        let taken = batches.with(self.of.key(), |queue| {
+            queue.is_sending = false;
+            let count = queue.members.len().min(LONGEST);
+            let taken: (VecDeque<_>, Vec<_>) = queue.members.drain(..count).unzip();
+            (taken, queue.begins())
+        });
+        self.is_unbegun = false;
+        let Some(((mut members, calls), begins)) = taken else {
+            return;
+        };
+        if begins {
+            batches.spawn(&self.of);
+        }
+        let limiter = members.front().map(|member| Arc::clone(&member.limiter));
+        let (Some(call), Some(limiter)) = (together(calls), limiter) else {
+            return;
+        };
+        let asked_at = members.iter().filter_map(|member| member.asked_at).min();
+        let mut exchange = pin!(batches.exchange(&call, &limiter, asked_at));
+        let mut departing = Some(departing);
+        let sending = poll_fn(|cx| {
+            let outcome = exchange.as_mut().poll(cx);
+            departing = None;
+            outcome
+        });
+        let outcome = while_wanted(sending, &mut members, |member| &mut member.reply).await;
+        if let Some(outcome) = outcome {
+            batches.answer(members, outcome);
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut left = VecDeque::new();
+        let begins = self.batches.with(self.of.key(), |queue| {
+            queue.in_flight = queue.in_flight.saturating_sub(1);
+            if self.is_unbegun {
+                // Its runtime has ended: they go alone.
+                queue.is_sending = false;
+                left = mem::take(&mut queue.members);
+            }
+            queue.begins()
+        });
+        // Not while the queues are locked: it wakes them.
+        drop(left);
+        if begins == Some(true) {
+            self.batches.spawn(&self.of);
+        }
     }
 }
 

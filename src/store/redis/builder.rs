@@ -232,7 +232,6 @@ impl RedisStoreBuilder {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
         self.settings.certificates = Some(certificates);
         self

@@ -35,7 +35,7 @@ impl RedisStore {
     /// ```
     pub fn health(&self) -> Health {
         let server = self.server();
-        let is_cluster = server.connection.is_cluster();
+        let is_cluster = server.connection.source.is_cluster;
         let seen = server.batches.breakers.look().into_iter().zip(0..);
         Health {
             connection: server.connection.state(),

@@ -85,7 +85,6 @@ impl RedisStore {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(
             read_addresses(addresses)
@@ -118,7 +117,6 @@ impl RedisStore {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel(
         sentinels: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
@@ -151,7 +149,6 @@ impl RedisStore {
     /// slots may take twice; all of them for one interval at most. Ordinary limits are not
     /// affected: an acquire that is sent twice takes once.
     #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Ok(ConnectionSource::cluster_pool(pool)))
     }
@@ -163,7 +160,6 @@ impl RedisStore {
     /// master's: after a failover the store goes through the stock until the pool makes one that
     /// is. [`response_timeout`](RedisStoreBuilder::response_timeout) is the store's.
     #[cfg(feature = "sentinel")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Ok(sentinel::sentinel_pool(pool)))
     }

@@ -31,7 +31,7 @@ impl Server {
             limits: List::new(),
             receipts: List::new(),
         };
-        for part in parts(acquire, self.connection.is_cluster()) {
+        for part in parts(acquire, self.connection.source.is_cluster) {
             let before = taken.receipts.len();
             taken.receipts.extend(part.receipts());
             let decision = self.acquire_part(&part, std::slice::from_ref(&part)).await;

@@ -101,7 +101,7 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let (first, is_cluster) = (acquire.first.name(), self.connection.is_cluster());
+        let (first, is_cluster) = (acquire.first.name(), self.connection.source.is_cluster);
         let mut rest = acquire.rest.iter();
         rest.all(|charge| wire::go_together(first, charge.name(), is_cluster))
     }
@@ -160,7 +160,11 @@ impl Server {
     /// Does what [`acquire_part`](Self::acquire_part) does, except that it gives nothing back.
     async fn ask_for(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Decision>, Failure> {
         first.check()?;
-        let scripts = wire::scripts_for(first);
+        // Those of slots, if one of the limiters has slots.
+        let slotted = first
+            .charges()
+            .find(|charge| charge.name().slots().is_some());
+        let scripts = wire::scripts(slotted.unwrap_or(&first.first).name());
         let mut ask = wire::Ask {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.ask()?

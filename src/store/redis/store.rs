@@ -165,7 +165,7 @@ impl RedisStore {
 
     pub(super) fn assemble(source: ConnectionSource, settings: Settings) -> Self {
         let breakers = settings.breakers(&source);
-        let traffic = Arc::clone(breakers.traffic());
+        let traffic = Arc::clone(&breakers.traffic);
         let guards = Guards {
             deadline: settings.deadline,
             deny_cache: settings.deny_cache,

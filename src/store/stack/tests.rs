@@ -1,16 +1,7 @@
 //! Tests the order of guards, and when listeners are called.
 
 use super::*;
-use crate::{
-    clock::ManualClock,
-    decision::Source,
-    error::ErrorKind,
-    failure_policy::FailurePolicy,
-    limit::{Limit, LimitSource},
-    store::guard::scripted::{
-        Log, Scripted, by, charge, granted, poll, read, ready, refusal, write,
-    },
-};
+use crate::store::guard::scripted::*;
 
 fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
     let clock = ManualClock::new();

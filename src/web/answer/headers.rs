@@ -6,18 +6,17 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
 use crate::{
     clock::{Clock, SystemClock},
     decision::{Decision, Decisions, LimitState},
     error::{ConfigError, bail},
     name::Short,
-    web::request::is_grpc,
 };
 
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
-const LARGEST: u64 = 999_999_999_999_999;
+pub(super) const LARGEST: u64 = 999_999_999_999_999;
 
 static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -153,14 +152,6 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Returns the fields that the response to an admitted request has, as of now.
-    ///
-    /// gRPC has none: its clients read trailers.
-    pub(crate) fn of_response_to(self, request: &request::Parts) -> Option<Self> {
-        let is_grpc = is_grpc(&request.method, &request.headers);
-        (!is_grpc).then(|| self.as_of_now())
-    }
-
     /// Returns the fields of a decision that is made now.
     pub(crate) fn as_of_now(mut self) -> Self {
         if let Some(HeaderStyle::Legacy { reset }) = self.legacy
@@ -190,18 +181,14 @@ impl Fields {
             at: self.at,
             is_tighter: is_tighter(limits, kind, &head.extensions),
         };
-        let mut text = Short::default();
         let (headers, first) = (&mut head.headers, report.is_tighter);
         match self.policy {
             Some(HeaderStyle::Draft11) => {
-                report.write_limits(&mut text);
-                add(headers, &RATE_LIMIT, value(&mut text), first);
-                let policies = report.policies(&mut text);
-                add(headers, &POLICY, policies, first);
+                add(headers, &RATE_LIMIT, report.limits_left(), first);
+                add(headers, &POLICY, report.policies(), first);
             }
             Some(HeaderStyle::Draft6) => {
-                report.write_nameless_policies(&mut text);
-                add(headers, &POLICY, value(&mut text), first);
+                add(headers, &POLICY, report.nameless_policies(), first);
                 if report.tightest.1.remaining.is_some() {
                     report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
                 }
@@ -226,15 +213,15 @@ impl Report<'_> {
         }
     }
 
-    /// Writes `"api";r=9;t=60`.
-    fn write_limits(&self, text: &mut Short) {
+    /// Returns `"api";r=9;t=60`.
+    fn limits_left(&self) -> Option<HeaderValue> {
+        let mut text = Short::default();
         for (place, limit) in shown(self.limits) {
             let Some(remaining) = limit.remaining else {
                 continue;
             };
-            comma(text);
-            push_name(text, limit.name());
-            push_number(text, ";r=", remaining);
+            push_name(&mut text, &limit.labels.name);
+            push_number(&mut text, ";r=", remaining);
             let more_after = match self.kind {
                 // Section 6 of the draft: Retry-After must not be earlier than `t`.
                 DecisionKind::Granted if self.retries_elsewhere => None,
@@ -242,34 +229,38 @@ impl Report<'_> {
                 DecisionKind::Refused(_) => self.reset(place, limit),
             };
             if let Some(more_after) = more_after {
-                push_number(text, ";t=", more_after);
+                push_number(&mut text, ";t=", more_after);
             }
         }
+        value(&text)
     }
 
-    /// Writes `"api";q=10;w=60`.
-    fn policies(&self, text: &mut Short) -> Option<HeaderValue> {
+    /// Returns `"api";q=10;w=60`.
+    fn policies(&self) -> Option<HeaderValue> {
+        let mut text = Short::default();
         // It is the one that is shown.
         if let [only] = self.limits {
             let policy = &only.labels.draft11_policy;
             return policy.of(only.permits, only.interval, || {
-                push_policy(text, only);
-                value(text)
+                push_policy(&mut text, only);
+                value(&text)
             });
         }
-        shown(self.limits).for_each(|(_, limit)| push_policy(text, limit));
-        value(text)
+        shown(self.limits).for_each(|(_, limit)| push_policy(&mut text, limit));
+        value(&text)
     }
 
-    /// Writes `10;w=60`; without a window it would not be a policy.
-    fn write_nameless_policies(&self, text: &mut Short) {
+    /// Returns `10;w=60`; without a window it would not be a policy.
+    fn nameless_policies(&self) -> Option<HeaderValue> {
+        let mut text = Short::default();
         for (_, limit) in shown(self.limits) {
             if let Some(window) = whole_seconds(limit.interval) {
-                comma(text);
-                push_number(text, "", limit.permits);
-                push_number(text, ";w=", window);
+                let begin = if text.is_empty() { "" } else { ", " };
+                push_number(&mut text, begin, limit.permits);
+                push_number(&mut text, ";w=", window);
             }
         }
+        value(&text)
     }
 
     /// Writes three numbers, unless another limiter has written its own or a limit within is closer
@@ -293,7 +284,7 @@ impl Report<'_> {
         let wrote = extensions.get_or_insert_default::<Wrote>();
         wrote.0.retain(|(name, _)| !names.contains(name));
         let mut insert = |name: &HeaderName, number: u64| {
-            let value = HeaderValue::from(clamp(number));
+            let value = HeaderValue::from(number.min(LARGEST));
             wrote.0.push((name.clone(), value.clone()));
             // Fails only if there are more fields than a map can hold.
             let _ = headers.try_insert(name.clone(), value);
@@ -357,26 +348,16 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>, f
     }
 }
 
-/// Takes the text as a value; `None` if it is empty.
-fn value(text: &mut Short) -> Option<HeaderValue> {
-    if text.is_empty() {
-        return None;
-    }
+/// Returns the text as a value; `None` if it is empty.
+fn value(text: &Short) -> Option<HeaderValue> {
     // Names of rules were checked when they were built: always a value.
-    let value = HeaderValue::from_bytes(text).ok();
-    text.truncate(0);
-    value
+    let value = || HeaderValue::from_bytes(text).ok();
+    (!text.is_empty()).then(value).flatten()
 }
 
-fn comma(text: &mut Short) {
-    if !text.is_empty() {
-        text.push(b", ");
-    }
-}
-
-/// Adds a String of RFC 9651: names of rules contain nothing to escape.
+/// Begins an item of a list by a String of RFC 9651: names of rules contain nothing to escape.
 fn push_name(text: &mut Short, name: &str) {
-    text.push(b"\"");
+    text.push(if text.is_empty() { b"\"" } else { b", \"" });
     text.push(name.as_bytes());
     text.push(b"\"");
 }
@@ -385,21 +366,16 @@ fn push_name(text: &mut Short, name: &str) {
 fn push_number(text: &mut Short, label: &str, number: u64) {
     text.push(label.as_bytes());
     let mut digits = itoa::Buffer::new();
-    text.push(digits.format(clamp(number)).as_bytes());
+    text.push(digits.format(number.min(LARGEST)).as_bytes());
 }
 
 /// Adds `"api";q=10;w=60`.
 fn push_policy(text: &mut Short, limit: &LimitState) {
-    comma(text);
-    push_name(text, limit.name());
+    push_name(text, &limit.labels.name);
     push_number(text, ";q=", limit.permits);
     if let Some(window) = whole_seconds(limit.interval) {
         push_number(text, ";w=", window);
     }
-}
-
-pub(crate) fn clamp(number: u64) -> u64 {
-    number.min(LARGEST)
 }
 
 /// Rounds up, so that the announced time suffices.

@@ -101,7 +101,7 @@ fn over_http(
 /// Returns whole seconds (RFC 9110, section 10.2.3): rounded up, because a caller that comes early
 /// is refused again, and at least one, because zero invites a hot loop.
 fn seconds_to_wait(wait: Duration) -> u64 {
-    headers::clamp(headers::ceil(wait)).max(1)
+    headers::ceil(wait).clamp(1, headers::LARGEST)
 }
 
 #[cfg(test)]

@@ -101,7 +101,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        decision::Source,
+        decision::{RefusalKind, Source},
+        limit::Limit,
         list::List,
         web::answer::{HeaderStyle, ResetUnit, over_http},
     };
@@ -195,20 +196,9 @@ mod tests {
 
     #[test]
     fn the_same_refusal_is_rendered_once() {
-        let state = LimitState {
-            labels: Labels::new("api", false, None),
-            permits: 10,
-            interval: Duration::from_secs(60),
-            remaining: Some(0),
-            next_after: None,
-            reset_after: Duration::from_secs(60),
-            refused: true,
-            retry_after: Some(Duration::from_secs(1)),
-            shadow: false,
-            banned: false,
-        };
-        let wait = Some(Duration::from_secs(1));
-        let refusal = Refusal::by_limits(List::from([state]), wait, Source::Store);
+        let wait = Duration::from_secs(1);
+        let limit = |refusal: Refusal| refusal.with_limit("api", Limit::per_minute(10), wait);
+        let refusal = limit(Refusal::for_test(RefusalKind::OverLimit));
         let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
         let bodies = [0; 2].map(|_| {
             let render = || over_http(&refusal, Some(1), fields, false);

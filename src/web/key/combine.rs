@@ -7,15 +7,42 @@ use http::request::Parts;
 use super::{Key, KeyExtractor, KeyTraits, NoKey};
 use crate::{decision::Fault, error::ConfigError};
 
-/// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
+/// An extractor of any type.
 #[derive(Clone)]
-pub struct Or(pub(super) Vec<Arc<dyn KeyExtractor>>);
+pub(crate) struct Any(pub(crate) Arc<dyn KeyExtractor>);
+
+impl Any {
+    pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
+        Self(Arc::new(extractor))
+    }
+}
+
+impl KeyExtractor for Any {
+    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+        self.0.extract(parts, key)
+    }
+
+    fn check(&self) -> Result<KeyTraits, ConfigError> {
+        self.0.check()
+    }
+}
+
+// Rules are compared by this.
+impl fmt::Debug for Any {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.description())
+    }
+}
+
+/// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
+#[derive(Clone, Debug)]
+pub struct Or(pub(super) Vec<Any>);
 
 impl Or {
     /// Uses another extractor if none of these finds anything.
     #[must_use]
     pub fn or<K: KeyExtractor>(mut self, other: K) -> Self {
-        self.0.push(Arc::new(other));
+        self.0.push(Any::new(other));
         self
     }
 }
@@ -28,7 +55,7 @@ impl KeyExtractor for Or {
             if index > 0 {
                 key.identity.mark(index);
             }
-            match key.add(&**alternative, parts) {
+            match key.add(alternative, parts) {
                 Ok(()) => {
                     // The first alternative goes unmarked, unless it could be taken for another.
                     if index == 0 && key.identity.is_marked_from(start) {
@@ -55,14 +82,7 @@ impl KeyExtractor for Or {
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
-        KeyTraits::of_all(self.0.iter().map(|key| &**key))
-    }
-}
-
-impl fmt::Debug for Or {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let descriptions = self.0.iter().map(|alternative| alternative.description());
-        f.debug_list().entries(descriptions).finish()
+        KeyTraits::of_all(&self.0)
     }
 }
 

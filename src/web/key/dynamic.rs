@@ -1,53 +1,21 @@
 //! Extractors that a rules file combines at run time.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashSet, sync::Mutex};
 
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, KeyTraits, NoKey, Or};
+use super::{Any, Key, KeyExtractor, KeyTraits, NoKey, Or};
 use crate::error::ConfigError;
 use crate::sync::lock;
 
-/// An extractor of any type.
-#[derive(Clone)]
-pub(crate) struct Any(pub(crate) Arc<dyn KeyExtractor>);
-
 impl Any {
-    pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
-        Self(Arc::new(extractor))
-    }
-
     /// Combines several extractors into the first that finds something. A single one is returned
     /// unchanged, and so makes the same names.
     pub(crate) fn first_of(mut alternatives: Vec<Self>) -> Option<Self> {
         match alternatives.len() {
             0 | 1 => alternatives.pop(),
-            _ => Some(Self::new(Or(alternatives
-                .into_iter()
-                .map(|any| any.0)
-                .collect()))),
+            _ => Some(Self::new(Or(alternatives))),
         }
-    }
-}
-
-impl KeyExtractor for Any {
-    fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.0.extract(parts, key)
-    }
-
-    fn check(&self) -> Result<KeyTraits, ConfigError> {
-        self.0.check()
-    }
-}
-
-// Rules are compared by this.
-impl fmt::Debug for Any {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.description())
     }
 }
 

@@ -29,19 +29,13 @@ use super::{Key, KeyExtractor, NoKey, push_non_empty};
 /// let same = FromExtension::by(|user: &UserId| user.0.to_string());
 /// ```
 #[derive(Clone)]
-pub struct FromExtension<T, F = fn(&T) -> String> {
-    text: F,
-    of: PhantomData<fn() -> T>,
-}
+pub struct FromExtension<T, F = fn(&T) -> String>(F, PhantomData<fn() -> T>);
 
 impl<T: fmt::Display> FromExtension<T> {
     /// Counts by the value's text.
     #[must_use]
     pub fn key() -> Self {
-        Self {
-            text: T::to_string,
-            of: PhantomData,
-        }
+        Self(T::to_string, PhantomData)
     }
 }
 
@@ -53,10 +47,7 @@ impl<T, F> FromExtension<T, F> {
         F: Fn(&T) -> K + Send + Sync + 'static,
         K: AsRef<[u8]>,
     {
-        Self {
-            text,
-            of: PhantomData,
-        }
+        Self(text, PhantomData)
     }
 }
 
@@ -67,7 +58,7 @@ where
     K: AsRef<[u8]>,
 {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        push_non_empty(key, parts.extensions.get::<T>().map(&self.text), "identity")
+        push_non_empty(key, parts.extensions.get::<T>().map(&self.0), "identity")
     }
 }
 

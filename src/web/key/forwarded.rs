@@ -132,20 +132,16 @@ fn value_of(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
 /// Parses an address of RFC 7239, section 6: IPv6 in brackets, optionally a port. `unknown` and
 /// `_hidden` are none.
 fn node(text: &str) -> Option<IpAddr> {
-    let (address, port) = if let Some(bracketed) = text.strip_prefix('[') {
-        let (address, rest) = bracketed.split_once(']')?;
-        let port = match rest.strip_prefix(':') {
-            None if rest.is_empty() => None,
-            None => return None,
-            port => port,
-        };
-        (IpAddr::V6(address.parse().ok()?), port)
-    } else {
-        let (address, port) = match text.split_once(':') {
-            Some((address, port)) => (address, Some(port)),
-            None => (text, None),
-        };
-        (IpAddr::V4(address.parse().ok()?), port)
+    let (address, port) = match text.rsplit_once(':') {
+        Some((address, port)) if !port.ends_with(']') => (address, Some(port)),
+        _ => (text, None),
+    };
+    let bracketed = address
+        .strip_prefix('[')
+        .and_then(|it| it.strip_suffix(']'));
+    let address = match bracketed {
+        Some(address) => IpAddr::V6(address.parse().ok()?),
+        None => IpAddr::V4(address.parse().ok()?),
     };
     port.is_none_or(is_port).then(|| address.to_canonical())
 }

@@ -43,14 +43,12 @@ mod route;
 use std::{
     any::{TypeId, type_name},
     fmt,
-    sync::Arc,
 };
 
 use http::request::Parts;
 
 #[cfg(feature = "config")]
-pub(crate) use self::dynamic::{Any, intern};
-pub(crate) use self::mistakes::PEER_HINT;
+pub(crate) use self::dynamic::intern;
 pub use self::{
     client_ip::ClientIp,
     combine::{Or, OrSkip},
@@ -63,11 +61,13 @@ pub use self::{
 };
 pub(crate) use self::{
     client_ip::network_of,
-    mistakes::{Mistakes, Warned},
+    combine::Any,
+    mistakes::{Mistakes, PEER_HINT, Warned},
 };
 use crate::{
     decision::{Fault, Missing},
     error::ConfigError,
+    macros::opaque,
     name::Identity,
 };
 
@@ -199,7 +199,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or(vec![Arc::new(self), Arc::new(other)])
+        Or(vec![Any::new(self), Any::new(other)])
     }
 
     /// Counts all requests in which this finds nothing as one caller. A repeated [`FromHeader`] is
@@ -258,10 +258,8 @@ impl KeyTraits {
     }
 
     /// Returns the properties of keys that may have components of all of these.
-    fn of_all<'k>(
-        keys: impl IntoIterator<Item = &'k (impl KeyExtractor + ?Sized)>,
-    ) -> Result<Self, ConfigError> {
-        let mut keys = keys.into_iter();
+    fn of_all(keys: &[Any]) -> Result<Self, ConfigError> {
+        let mut keys = keys.iter();
         keys.try_fold(Self::BOUNDED, |all, key| Ok(all.and(key.check()?)))
     }
 }
@@ -305,11 +303,7 @@ impl Key {
 }
 
 // A key belongs to a person.
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
+opaque!(Key);
 
 /// A request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,7 +379,7 @@ fn push_non_empty(
 ) -> Result<(), NoKey> {
     match component {
         Some(component) if !component.as_ref().is_empty() => {
-            key.push(component);
+            key.identity.push(component.as_ref());
             Ok(())
         }
         _ => Err(NoKey::missing(what)),

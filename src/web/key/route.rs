@@ -42,10 +42,17 @@ impl Route {
         }
     }
 
-    fn is_known(&self, service: &str) -> bool {
-        self.services
-            .as_ref()
-            .is_none_or(|services| services.contains(&service))
+    /// Returns whether this is the path of a gRPC method that counts separately.
+    fn has_grpc(&self, path: &str) -> bool {
+        let names = path.strip_prefix('/').and_then(|it| it.split_once('/'));
+        names.is_some_and(|(service, method)| {
+            let is_known = self
+                .services
+                .as_ref()
+                .is_none_or(|it| it.contains(&service));
+            let fits = path.len() <= LONGEST_GRPC_PATH;
+            is_known && fits && is_grpc_name(service) && is_grpc_name(method)
+        })
     }
 }
 
@@ -58,9 +65,8 @@ impl KeyExtractor for Route {
         let may_be_grpc = template.is_none_or(|template| template.contains("/{*"));
         if may_be_grpc && is_grpc(&parts.method, &parts.headers) {
             let path = parts.uri.path();
-            let known = grpc_method(path).is_some_and(|(service, _)| self.is_known(service));
             key.push("grpc");
-            key.push(if known { path } else { UNMATCHED });
+            key.push(if self.has_grpc(path) { path } else { UNMATCHED });
         } else {
             key.push(method(&parts.method));
             // A template begins with a slash, so none is equal to this.
@@ -68,14 +74,6 @@ impl KeyExtractor for Route {
         }
         Ok(())
     }
-}
-
-/// Splits a gRPC path into service and method.
-fn grpc_method(path: &str) -> Option<(&str, &str)> {
-    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
-    let well_formed =
-        path.len() <= LONGEST_GRPC_PATH && is_grpc_name(service) && is_grpc_name(method);
-    well_formed.then_some((service, method))
 }
 
 fn method(method: &Method) -> &str {

@@ -1,36 +1,37 @@
 //! A rule that a layer has checked, with the parts of its limiters' names prepared:
 //! [`CompiledRule`].
 
-use std::{
-    collections::{HashMap, HashSet},
-    ptr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, ptr, sync::Arc, time::Duration};
 
+use hmac_sha256::Hash;
 use http::request::Parts;
 
-use super::{CostOf, LimitOf, Rule, Share};
+use super::{CostOf, LimitOf, Rule};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    demand::LimiterCharge,
+    demand::{LimiterCharge, Target},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::Labels,
-    limit::{Limit, LimitSource, RateType, Slots, check_lease},
+    limit::{Limit, LimitSource, RateType},
     macros::warning,
-    name::{Counting, Identity, Name, Naming, check_rule_name},
+    name::{Counting, Identity, Limiter, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
+    receipt::PermitId,
     store::{AnyStore, rule_names::Holder},
     web::{
         answer::Fields,
-        key::{Key, KeyTraits, Mistakes, NoKey, Warned},
+        key::{Key, Mistakes, NoKey, Warned},
         request::is_preflight,
     },
 };
 
 /// The default number of requests that may wait for the same limits.
 const LONGEST_QUEUE: usize = 100;
+
+/// The percentage of keys for which a shadow rule is enforced, and any other by default.
+const NONE: u8 = 0;
+const ALL: u8 = 100;
 
 /// The layer's settings for all its rules.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +78,20 @@ struct NamedLimit {
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
         of them")
+}
+
+/// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.
+/// It still may when the share grows, in every process and in every release of this crate.
+///
+/// The name contains prefix, key and rule, so each rule begins with other callers.
+fn is_enforced(percent: u8, name: &Name) -> bool {
+    if matches!(percent, NONE | ALL) {
+        return percent == ALL;
+    }
+    let [a, b, c, d, ..] = Hash::hash(name.as_str().as_bytes());
+    let place = u64::from(u32::from_be_bytes([a, b, c, d]));
+    // Scales a place among 2^32 to one among a hundred.
+    (place * u64::from(ALL)) >> 32 < u64::from(percent)
 }
 
 impl NamedLimit {
@@ -132,7 +147,7 @@ impl CompiledRule {
         }
         rule.name = Some(label);
         if defaults.shadow {
-            rule.share = Share::NONE;
+            rule.share = NONE;
         }
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
         let labels = match (&rule.limit, limits.first()) {
@@ -186,11 +201,15 @@ impl CompiledRule {
             name = name.counted(counting);
         }
         Ok(Some(LimiterCharge {
-            shadow: !rule.share.has(&name),
+            shadow: !is_enforced(rule.share, &name),
+            limiter: Target::Named(Limiter { name, limit }),
+            labels: Arc::clone(&named.labels),
+            permits,
+            id: PermitId::NONE,
+            lead: 0,
+            lease: (!rule.lease.is_zero()).then_some(rule.lease),
             allow_on_failure: rule.on_failure == FailurePolicy::Allow,
             key_is_bounded: self.key_is_bounded,
-            lease: (!rule.lease.is_zero()).then_some(rule.lease),
-            ..LimiterCharge::named(name, limit, Arc::clone(&named.labels), permits)
         }))
     }
 
@@ -257,7 +276,7 @@ impl CompiledRule {
         if missing.fault == Fault::Caller && is_preflight(parts) {
             return None;
         }
-        let (rule, is_shadow) = (self.rule.label(), !self.rule.share.is_all());
+        let (rule, is_shadow) = (self.rule.label(), self.rule.share != ALL);
         let (effect, later) = match is_shadow {
             true => (
                 "pass uncounted",
@@ -288,118 +307,6 @@ impl CompiledRule {
 }
 
 impl Rule {
-    /// Checks its settings, and returns what is known of its key; `None` without one.
-    fn check(&self) -> Result<Option<KeyTraits>, ConfigError> {
-        let label = self.label();
-        check_rule_name(label)?;
-        if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
-            bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
-        }
-        if self.init.is_some() && self.has_calendar() {
-            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
-        }
-        if self.share.0 > Share::ALL.0 {
-            bail!(Rule: "rule {label:?}: `enforce_share` must be 0 to 100, not {}", self.share.0);
-        }
-        self.check_lease(self.lease)?;
-        if let Some(ban) = &self.ban {
-            ban.check(label)?;
-            if !self.lease.is_zero() {
-                bail!(Rule: "rule {label:?} leases permits and bans callers: a leased \
-                    permit does not reach the store, so choose one of the two");
-            }
-            if self.has_calendar() {
-                bail!(Rule: "rule {label:?} counts by the calendar and bans callers: give the ban \
-                    to a second rule with a short interval");
-            }
-        }
-        self.on_failure.check(label)?;
-        let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
-        if let Some(header) = traits.and_then(|key| key.exposed_credential) {
-            bail!(Key: "the header {header:?} holds a credential, which would be visible in \
-                Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
-        }
-        if self.observe_keys && traits.is_none_or(|key| key.is_secret) {
-            bail!(Key: "rule {label:?} has no key that observers may see: with a credential, a \
-                digest or no key leave `observe_keys` out");
-        }
-        for limit in self.known_limits() {
-            limit.check_counting(label, self.algorithm)?;
-            let limit = limit.stored();
-            self.algorithm.check(limit.rate, limit.interval)?;
-        }
-        if let LimitOf::Tiers(tiers) = &self.limit {
-            if tiers.tiers.is_empty() {
-                bail!(Rule: "rule {label:?} has no tiers");
-            }
-            let mut names = HashSet::new();
-            if let Some((name, _)) = tiers.tiers.iter().find(|(name, _)| !names.insert(name)) {
-                bail!(Rule: "rule {label:?} has two tiers named {name:?}");
-            }
-        }
-        if let CostOf::Fixed(permits) = self.cost {
-            self.check_cost(permits)?;
-        }
-        Ok(traits)
-    }
-
-    /// Returns where the closure lies that finds its limit, if one does.
-    fn closure(&self) -> Option<*const ()> {
-        match &self.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast()),
-            _ => None,
-        }
-    }
-
-    /// Checks that a fixed cost is between 1 and the limits that are known.
-    pub(crate) fn check_cost(&self, cost: u32) -> Result<(), ConfigError> {
-        let mut limits = self.known_limits();
-        if cost == 0 || limits.any(|limit| u64::from(cost) > limit.permits()) {
-            let rule = self.label();
-            bail!(Rule: "rule {rule:?} costs {cost} permits: the cost must be between 1 and the \
-                limit");
-        }
-        Ok(())
-    }
-
-    /// Checks that permits can be leased for this long.
-    pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
-        let check = |limit| {
-            let in_slots = self.slots.is_some();
-            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
-        };
-        // The part of the check that needs no limit.
-        check(None)?;
-        self.known_limits().try_for_each(|limit| check(Some(limit)))
-    }
-
-    /// Returns how many slots divide its intervals, after a check.
-    fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
-        let checked = |slots| {
-            let has_log = self.algorithm.has_log() && !self.has_calendar();
-            let intervals = self.known_limits().map(Limit::interval);
-            Slots::try_new(slots, self.label(), has_log, intervals)
-        };
-        self.slots.map(checked).transpose()
-    }
-
-    /// Returns whether a known limit goes by the calendar.
-    fn has_calendar(&self) -> bool {
-        let mut limits = self.known_limits();
-        limits.any(|limit| limit.calendar().is_some())
-    }
-
-    /// Returns its limits, except those that a request determines or that are stored.
-    fn known_limits(&self) -> impl Iterator<Item = &Limit> {
-        let (one, tiers) = match &self.limit {
-            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
-            LimitOf::Shared(_) => (self.init.as_ref(), &[][..]),
-            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
-            LimitOf::Parts(_) => (None, &[][..]),
-        };
-        one.into_iter().chain(tiers.iter().map(|(_, limit)| limit))
-    }
-
     /// Returns its limits with the names under which they count.
     fn named_limits(
         &self,
@@ -456,5 +363,40 @@ impl Rule {
                 Ok(vec![named(label, Naming::shared(name)?, Some(source))])
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(key: usize) -> Name {
+        Name::exact(&format!("shop:{{{key}}}:login")).unwrap()
+    }
+
+    #[test]
+    fn a_share_is_as_large_as_it_says_and_only_grows() {
+        let share = |percent| (0..10_000).filter(move |key| is_enforced(percent, &name(*key)));
+        assert_eq!(share(0).count(), 0);
+        assert_eq!(share(100).count(), 10_000);
+        let mut before = Vec::new();
+        for percent in [1, 10, 50, 99] {
+            let enforced: Vec<_> = share(percent).collect();
+            let expected = usize::from(percent) * 100;
+            assert!(
+                enforced.len().abs_diff(expected) < 200,
+                "{} of 10000 at {percent} percent",
+                enforced.len()
+            );
+            assert!(before.iter().all(|key| enforced.contains(key)));
+            before = enforced;
+        }
+    }
+
+    /// Fixed since the first release: another choice would change which callers an update refuses.
+    #[test]
+    fn a_share_is_of_the_same_keys_for_ever() {
+        let enforced: Vec<_> = (0..40).filter(|key| is_enforced(10, &name(*key))).collect();
+        assert_eq!(enforced, [0, 29, 37]);
     }
 }

@@ -106,6 +106,9 @@ impl Index {
 
     /// Returns the index of the first entry that matches.
     pub(super) fn find(&self, parts: &Parts) -> Option<usize> {
+        if self.patterns.is_empty() {
+            return None;
+        }
         let mut search = Search {
             index: self,
             parts,

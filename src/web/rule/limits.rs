@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::limit::Limit;
+use crate::{limit::Limit, macros::opaque};
 
 /// The source of a rule's limit.
 #[derive(Clone)]
@@ -37,11 +37,7 @@ impl From<Tiers> for RuleLimit {
     }
 }
 
-impl fmt::Debug for RuleLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RuleLimit(..)")
-    }
-}
+opaque!(RuleLimit);
 
 /// Determines the limit from a request's head, for limits that differ between callers.
 ///

@@ -1,7 +1,7 @@
 //! The deny and allow lists, which apply before any rule: requests that are refused, and requests
 //! that pass uncounted.
 
-use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use http::request::Parts;
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ use super::{index::Index, pattern::Pattern};
 use crate::{
     decision::{Missing, Refusal},
     error::{ConfigError, config_error},
-    macros::warning,
+    macros::{opaque, warning},
     name::Identity,
     observe::RequestResult,
     web::{
@@ -123,11 +123,7 @@ impl Requests {
 }
 
 // The identities in it must not be logged.
-impl fmt::Debug for Requests {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Requests(..)")
-    }
-}
+opaque!(Requests);
 
 /// The lists of a layer, checked.
 pub(super) struct Lists {

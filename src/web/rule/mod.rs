@@ -1,20 +1,18 @@
 //! Rules: a limit, the key it counts by, the cost of a request, and a name.
 
+mod checks;
 mod compiled;
 pub(crate) mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod pattern;
 mod rules;
-mod share;
 mod table;
-mod unmatched;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use self::share::Share;
 pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
@@ -62,7 +60,8 @@ pub struct Rule {
     pub(crate) observe_keys: bool,
     pub(crate) charge_if: Option<ChargeIf>,
     pub(crate) ban: Option<Ban>,
-    share: Share,
+    /// The percentage of keys for which it is enforced; for all others it is a shadow rule.
+    share: u8,
     pub(crate) wait: Option<Duration>,
     pub(crate) queue: Option<usize>,
     /// The limit of [`or_init`](Self::or_init).
@@ -362,7 +361,7 @@ impl Rule {
     /// let rule = Limit::per_second(5).by(PeerIp).enforce_share(10);
     /// ```
     pub fn enforce_share(mut self, percent: u8) -> Self {
-        self.share = Share(percent);
+        self.share = percent;
         self
     }
 
@@ -432,7 +431,7 @@ impl Rule {
             observe_keys: false,
             charge_if: None,
             ban: None,
-            share: Share::ALL,
+            share: 100,
             wait: None,
             queue: None,
             init: None,

@@ -160,13 +160,10 @@ pub(super) fn segments(
 fn segment(part: &str, is_last: bool) -> Result<Segment<'_>, &'static str> {
     let inner = part.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
     match inner {
-        Some(name) => match name.strip_prefix('*') {
-            Some("") => Err("a parameter has no name"),
-            Some(_) if !is_last => Err("`{*rest}` must be the last segment"),
-            Some(_) => Ok(Segment::Rest),
-            None if name.is_empty() => Err("a parameter has no name"),
-            None => Ok(Segment::One),
-        },
+        Some("" | "*") => Err("a parameter has no name"),
+        Some(name) if !name.starts_with('*') => Ok(Segment::One),
+        Some(_) if is_last => Ok(Segment::Rest),
+        Some(_) => Err("`{*rest}` must be the last segment"),
         None if part.contains(['{', '}']) => {
             Err("a parameter is a whole segment, as in `/users/{id}`")
         }

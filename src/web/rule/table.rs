@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fmt, iter,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -15,7 +18,6 @@ use super::{
     index::Index,
     list::Lists,
     rules::Rules,
-    unmatched::Unmatched,
 };
 use crate::{
     decision::{Refusal, Source},
@@ -30,20 +32,34 @@ use crate::{
     web::{answer::Fields, charge},
 };
 
+/// After this many requests, an entry without a match is more likely a mistake than rare.
+const ENOUGH: u32 = 1_000;
+/// The number of entries that the warning names: a table may have thousands.
+const NAMED: usize = 10;
+
 /// The table, checked and with the limiters' names prepared, as used for each request.
 pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
-    /// The rules of each entry, in the order of the index.
-    entries: Vec<Vec<CompiledRule>>,
-    unmatched: Unmatched,
+    /// In the order of the index.
+    entries: Vec<Entry>,
     otherwise: Vec<CompiledRule>,
+    /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
+    requests: AtomicU32,
     pub(crate) defaults: Defaults,
     /// The header fields of responses.
     pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
     warned: Once,
+}
+
+/// An entry of the table. Nothing but a warning shows that a pattern is wrong and matches nothing.
+struct Entry {
+    text: String,
+    rules: Vec<CompiledRule>,
+    /// Set from the start without rules: then it limits nothing anyway.
+    matched: AtomicBool,
 }
 
 impl fmt::Debug for CompiledRules {
@@ -94,14 +110,19 @@ impl CompiledRules {
         let fields = rules.headers.as_deref();
         let fields = fields.map_or(Ok(defaults.fields), Fields::new)?;
         rules.check_limits()?;
-        let (index, unmatched) = (rules.index()?, Unmatched::new(&rules.entries));
-        let entries = rules.entries.into_iter();
+        let index = rules.index()?;
+        let entries = rules.entries.into_iter().map(|entry| {
+            Ok(Entry {
+                text: entry.text,
+                matched: entry.rules.is_empty().into(),
+                rules: compile(entry.rules)?,
+            })
+        });
+        let entries: Vec<_> = entries.collect::<Result<_, ConfigError>>()?;
         Ok(Self {
             index,
-            unmatched,
-            entries: entries
-                .map(|entry| compile(entry.rules))
-                .collect::<Result<_, _>>()?,
+            requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),
+            entries,
             otherwise: compile(rules.otherwise)?,
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
@@ -131,7 +152,8 @@ impl CompiledRules {
     /// kind [`Key`](crate::ConfigErrorKind::Key) if it has a key and there is no identity, or has
     /// none.
     pub(crate) fn name_of(&self, rule: &str, identity: &Identity) -> Result<Name, ConfigError> {
-        let rules = self.entries.iter().flatten().chain(&self.otherwise);
+        let entries = self.entries.iter().flat_map(|entry| &entry.rules);
+        let rules = entries.chain(&self.otherwise);
         let names: BTreeMap<_, _> = rules.flat_map(|rule| rule.names(identity)).collect();
         match names.get(rule) {
             Some(Some(name)) => Ok(name.clone()),
@@ -148,16 +170,45 @@ impl CompiledRules {
 
     /// Returns the limiters that a request would be counted in: their rules and names.
     pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
-        let rules = self.rules_for(self.index.find(parts)).iter();
-        let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
+        let (_, rules) = self.find(parts);
+        let charges = rules
+            .iter()
+            .filter_map(|rule| rule.plan(parts).ok().flatten());
         let named = charges.map(|it| (Arc::clone(&it.labels.name), it.name().clone()));
         named.collect()
     }
 
-    /// Returns the rules of an entry.
-    fn rules_for(&self, entry: Option<usize>) -> &[CompiledRule] {
-        let rules = entry.and_then(|entry| self.entries.get(entry));
-        rules.unwrap_or(&self.otherwise)
+    /// Returns the entry that a request matches, if any, and the rules that it meets.
+    fn find(&self, parts: &Parts) -> (Option<&Entry>, &[CompiledRule]) {
+        let entry = self.index.find(parts).and_then(|at| self.entries.get(at));
+        (entry, entry.map_or(&self.otherwise, |entry| &entry.rules))
+    }
+
+    /// Records that a request has matched an entry, or none. Warns of the entries without a match
+    /// when that were enough requests.
+    fn record(&self, entry: Option<&Entry>) {
+        if let Some(entry) = entry {
+            entry.matched.store(true, Relaxed);
+        }
+        if self.requests.fetch_add(1, Relaxed) + 1 != ENOUGH {
+            return;
+        }
+        let unmatched = self.entries.iter().filter(|it| !it.matched.load(Relaxed));
+        let mut patterns: Vec<_> = unmatched.map(|entry| entry.text.as_str()).collect();
+        if patterns.len() > NAMED {
+            patterns.truncate(NAMED);
+            patterns.push("..");
+        }
+        if !patterns.is_empty() {
+            warning!(
+                ?patterns,
+                requests = ENOUGH,
+                hint = "a pattern is the whole path as the client requests it: with axum's \
+                        `nest`, it includes the prefix. If such requests are rare, nothing is \
+                        wrong",
+                "entries of the table have matched no request so far: their rules limit nothing"
+            );
+        }
     }
 
     fn passes(&self, result: RequestResult) -> Plan {
@@ -207,15 +258,15 @@ impl CompiledRules {
         if let Some(listed) = self.lists.find(parts) {
             return listed.map_or_else(|it| self.refuses(it, None), |it| self.passes(it));
         }
-        let entry = self.index.find(parts);
-        self.unmatched.record(entry);
-        let rules = self.rules_for(entry);
+        let (entry, rules) = self.find(parts);
+        // After enough of them, requests write nothing that other threads read.
+        if self.requests.load(Relaxed) < ENOUGH {
+            self.record(entry);
+        }
         let outer = store.zip(parts.extensions.get::<charge::Charge>());
-        // Shadow rules are ignored here.
-        let mut strictest = FailurePolicy::Allow;
-        // Of several rules the shortest wait and the shortest queue count.
-        let mut wait = Some((Duration::MAX, usize::MAX));
-        let mut asked: Option<Acquire> = None;
+        // The failure policy and the wait. Shadow rules are ignored here.
+        let mut terms: Option<(FailurePolicy, Option<(Duration, usize)>)> = None;
+        let mut plan = Plan::Pass;
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -230,28 +281,36 @@ impl CompiledRules {
                 continue;
             }
             if !charge.shadow {
-                strictest = strictest.stricter(rule.rule.on_failure);
-                let both = wait.zip(rule.wait);
-                wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
+                let (policy, wait) = (rule.rule.on_failure, rule.wait);
+                terms = Some(match terms {
+                    None => (policy, wait),
+                    // Of several rules the shortest wait and the shortest queue count.
+                    Some((strictest, shortest)) => {
+                        let both = wait.zip(shortest);
+                        let wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
+                        (policy.stricter(strictest), wait)
+                    }
+                });
             }
-            match &mut asked {
-                None => asked = Some(Acquire::new(charge, Vec::new(), None)),
-                Some(acquire) => add(charge, acquire),
+            match &mut plan {
+                Plan::Acquire(acquire) => add(charge, acquire),
+                _ => plan = Plan::Acquire(Acquire::new(charge, Vec::new(), None)),
             }
         }
-        let Some(mut acquire) = asked else {
+        // A decision asked for is large: it is completed in place.
+        let Plan::Acquire(acquire) = &mut plan else {
             return self.passes(RequestResult::NoRule);
         };
         // A lease is sized by the permits left.
         acquire.wants_remaining = self.defaults.remaining || acquire.first.lease.is_some();
-        acquire.on_failure = Some(strictest);
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
-        let wait = wait.filter(|_| !acquire.is_all_shadow());
+        let (policy, wait) = terms.unwrap_or((FailurePolicy::Allow, None));
+        acquire.on_failure = Some(policy);
         acquire.max_wait = wait.map(|(up_to, queue)| MaxWait {
             queue: Some(queue),
             ..MaxWait::of(up_to)
         });
-        Plan::Acquire(acquire)
+        plan
     }
 }
 

@@ -8,7 +8,6 @@ pub(crate) mod watch;
 
 use std::{
     collections::BTreeMap,
-    fmt,
     fs::{self, File},
     io::Read,
     path::Path,
@@ -28,6 +27,7 @@ use super::{
 };
 use crate::{
     error::{ConfigError, config_error},
+    macros::opaque,
     name::check_rule_name,
     store::{MemoryStore, rule_names::Holder, sealed::Sealed},
 };
@@ -228,26 +228,18 @@ impl RulesFile {
     }
 }
 
-impl fmt::Debug for RulesFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RulesFile(..)")
-    }
-}
+opaque!(RulesFile);
 
 /// A whole rules file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Document {
     headers: Option<Spanned<Vec<Spanned<String>>>>,
-    #[serde(default)]
     keys: ByName<Table<keys::Definition>>,
     rules: Option<Spanned<ByName<Table<rules::Definition>>>>,
-    #[serde(default)]
     on: Vec<Spanned<Table<entries::Definition>>>,
     otherwise: Option<Spanned<Table<entries::Otherwise>>>,
-    #[serde(default)]
     deny: Vec<Spanned<Table<entries::Definition>>>,
-    #[serde(default)]
     allow: Vec<Spanned<Table<entries::Definition>>>,
 }
 

@@ -33,8 +33,8 @@ const NO_RULES: &str = "there are no rules, and nothing would be limited: write 
                         `[rules.api]`, and name it in the `rules` of an `[[on]]` or `[otherwise]`";
 
 /// A table below `rules`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Definition {
     rate: Option<Spanned<Limit>>,
     tiers: Option<Spanned<ByName<Limit>>>,
@@ -51,11 +51,8 @@ pub(super) struct Definition {
     on_failure: Option<Spanned<OnFailure>>,
     charge_if: Option<Spanned<String>>,
     ban: Option<Spanned<Table<Terms>>>,
-    #[serde(default)]
     hide_headers: bool,
-    #[serde(default)]
     observe_keys: bool,
-    #[serde(default)]
     shadow: bool,
     enforce_share: Option<Spanned<u8>>,
     wait: Option<Time>,

@@ -5,12 +5,10 @@
 //! is a proof, however it was guessed: what a server showed of its own order only says where to
 //! look first.
 
-use std::collections::HashMap;
-
 use super::{
-    recorded::{Counted, History},
     spec::{State, Taken},
     ways::{Guide, Hint, Ways},
+    *,
 };
 
 /// More attempts than a true history has ever taken, by far.

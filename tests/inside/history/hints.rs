@@ -5,17 +5,13 @@
 //! was made, and for which callers, is part of the history. Order and times are hints: one that
 //! is wrong, or missing, costs the search some time and changes no verdict.
 
-use std::collections::HashMap;
-
 use super::{
     feed::{Seen, bytes_of},
-    record::{Event, What},
-    recorded::{Counted, History},
-    steps::{Answer, Asked, Caller, Of, Step},
+    steps::Caller,
     ways::{Hint, Time},
+    *,
 };
 use crate::store::redis::wire::sliding_log::{ACQUIRE_BATCH, VERBS};
-use crate::{name::Name, receipt::PermitId, store::Op};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began
 /// to look for calls.

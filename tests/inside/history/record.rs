@@ -1,29 +1,17 @@
 //! Writes down what handles of one store are asked, what they answer, and when.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fmt,
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
+    sync::{MutexGuard, PoisonError},
+    task::Context,
 };
 
+use super::*;
 use crate::{
-    clock::{Clock, ManualClock, SystemClock},
-    decision::{Decision, Source},
-    demand::Acquire,
-    error::Error,
-    name::Name,
-    receipt::{PermitId, Receipt},
-    store::{
-        About, AnyStore, Deciding, Managing, Op, OpResult,
-        redis::{BreakerState, RedisStore},
-        sealed::{Handle, Sealed},
-    },
+    clock::SystemClock,
+    store::{About, AnyStore, Deciding, Managing, redis::BreakerState, sealed::Handle},
 };
 
 /// When something happened: by an order that all threads share, and by the clock that permits are
@@ -37,7 +25,7 @@ pub(crate) struct Moment {
 impl Moment {
     /// In whole milliseconds, as a server counts.
     pub(crate) fn at(&self) -> i64 {
-        super::millis(self.clock)
+        millis(self.clock)
     }
 }
 

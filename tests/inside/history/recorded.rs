@@ -1,13 +1,10 @@
 //! A history: all that was recorded, and what of it can be said before any order of it is known.
 
-use std::{collections::HashMap, time::Duration};
-
 use super::{
-    record::{Event, Moment, Outcome, What},
     spec::shown,
-    steps::{Answer, Asked, Of, Step, given_back, steps},
+    steps::{given_back, steps},
+    *,
 };
-use crate::name::Name;
 
 /// All that was recorded of some limiters, and by which rules it is judged.
 #[derive(Debug)]

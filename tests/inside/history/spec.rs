@@ -4,14 +4,7 @@
 //! held against. It adds only what L4 allows: a refusal repeated from memory, and one for a caller
 //! that waits behind others.
 
-use std::time::Duration;
-
-use super::{
-    millis,
-    record::{Came, Event, Outcome, What},
-    recorded::{Counted, History},
-    steps::{self, Answer, Of, is_repeated_at_once},
-};
+use super::*;
 use crate::{
     algorithm::{
         call,
@@ -19,11 +12,6 @@ use crate::{
         sliding_log::SlidingLog,
     },
     clock::Now,
-    decision::{Decision, LimitState, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
-    name::Name,
-    receipt::PermitId,
-    store::{Op, OpResult},
 };
 
 type Limiter = LimiterState<SlidingLog>;

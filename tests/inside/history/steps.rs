@@ -6,13 +6,10 @@
 //! that waits is asked for again and again, and each time what has expired is removed, by the limit
 //! that stands then.
 
-use std::{collections::HashMap, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
-use super::record::{Came, Event, Moment, Outcome, What};
-use crate::{
-    decision::{Decision, RefusalKind, Source},
-    receipt::{PermitId, Receipt},
-};
+use super::*;
+use crate::decision::RefusalKind;
 
 /// One place in the order.
 #[derive(Debug)]

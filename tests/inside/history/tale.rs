@@ -1,22 +1,12 @@
 //! A history that is made up by hand, step by step.
 
-use std::time::Duration;
-
-use super::{
-    check::{Verdict, check},
-    record::{Came, Event, Moment, Outcome, What},
-    recorded::{Counted, History},
-    steps,
-};
+use super::*;
 use crate::{
-    decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Grant, Refusal},
     labels::Labels,
-    limit::{Limit, LimitSource},
+    limit::LimitSource,
     list::List,
-    name::Name,
-    receipt::{PermitId, Receipt},
-    store::{Op, OpResult},
+    store::guard::scripted,
 };
 
 pub(super) const START: i64 = 1_700_000_000_000;
@@ -259,16 +249,12 @@ pub(super) fn name() -> Name {
 pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
     let time = |millis: i64| Duration::from_millis(millis.cast_unsigned());
     LimitState {
-        labels: Labels::unnamed("tale"),
         permits: RATE,
-        interval: time(INTERVAL),
         remaining,
-        next_after: None,
         reset_after: time(reset),
         refused: wait.is_some(),
         retry_after: wait.map(time),
-        shadow: false,
-        banned: false,
+        ..scripted::spent(&Labels::unnamed("tale"), time(INTERVAL))
     }
 }
 

@@ -1,11 +1,7 @@
 //! How a step of a history may be taken: when, or not at all. What a server showed of it says what
 //! is tried first.
 
-use super::{
-    recorded::{Counted, History},
-    spec::Taken,
-    steps::{Of, is_repeated_at_once},
-};
+use super::{spec::Taken, *};
 
 /// Ways to take steps, the likeliest first. There can be very many, and few are looked at.
 pub(crate) type Ways<'a> = Box<dyn Iterator<Item = (usize, Taken)> + 'a>;

@@ -1,16 +1,10 @@
 //! Right histories and wrong ones: the check itself can fail.
 
-use std::time::Duration;
-
 use super::{
-    record::Came,
     tale::{RATE, Tale, spent},
+    *,
 };
-use crate::{
-    decision::{Decision, Grant, Source},
-    limit::Limit,
-    list::List,
-};
+use crate::{decision::Grant, list::List};
 
 #[test]
 fn grants() {

@@ -1,31 +1,18 @@
 //! Random histories of limiters that ban their callers, asked alone and together.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use proptest::{array::uniform2, prelude::*, sample::Index};
-use redis::Value;
+use proptest::array::uniform2;
 
-use super::{
-    histories::config,
-    pair::{CLIENT, Pair, Sent, decide_all},
-};
+use super::*;
 use crate::{
-    algorithm::{
-        answer::Answer,
-        ban::{self, Record},
-        limiter::{LimiterState, Terms},
-        sliding_log::SlidingLog,
-    },
-    clock::Now,
-    demand::{Acquire, LimiterCharge},
-    labels::Labels,
-    limit::{Ban, LimitSource},
+    algorithm::ban::{self, Record},
+    limit::Ban,
     list::List,
     store::{
         Op,
         guard::deny_cache::bans::{Carried, Found},
         redis::wire::{
-            self,
             ban::{VERBS, keys, read, verb},
             sliding_log::{BANNING, SCRIPTS},
         },

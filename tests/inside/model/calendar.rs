@@ -3,34 +3,20 @@
 //! The server's clock cannot be moved: so the windows are. Each begins and ends so far from now
 //! that a busy machine does not reach its turn.
 
-use proptest::{prelude::*, sample::Index};
-use redis::{Connection, Value};
+use redis::Connection;
 
 use super::{
-    histories::config,
     pair::{ask, assert_same, connect, run_script},
     support::unique,
+    *,
 };
 use crate::{
-    algorithm::{
-        answer::{Answer, Verdict},
-        calendar::{Calendar, Used},
-        call,
-        limiter::{LimiterState, Terms},
-    },
-    demand::{Acquire, LimiterCharge},
-    error::ErrorKind,
-    labels::Labels,
-    limit::{
-        Limit, LimitSource,
-        calendar::{LINGERS, Window},
-    },
-    name::{Counting, Name},
-    receipt::Taken,
+    algorithm::calendar::{Calendar, Used},
+    limit::calendar::{LINGERS, Window},
+    name::Counting,
     store::{
         Op,
         redis::wire::{
-            self,
             calendar::{ACQUIRE, SCRIPTS, VERBS, acquire, read},
             verbs,
         },

@@ -1,23 +1,7 @@
 //! Single cases that random histories hit too seldom, and keys that are no limiter's.
 
-use std::time::Duration;
-
-use redis::{Cmd, Value};
-
-use super::{
-    members::Generation,
-    pair::{Clock, How, Key, Lone, Pair, START},
-};
-use crate::store::redis::wire::{
-    self,
-    script::Script,
-    sliding_log::{SCRIPTS, VERBS},
-};
-use crate::{
-    algorithm::answer::Verdict,
-    error::ErrorKind,
-    limit::{Limit, LimitSource, RateType},
-};
+use super::*;
+use crate::store::redis::wire::sliding_log::{SCRIPTS, VERBS};
 
 #[test]
 fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {

@@ -1,10 +1,7 @@
 //! What the scripts may ask of a server: one of Redis 6.2, and one whose Lua is newer than 5.1.
 
-use redis::Value;
-
-use super::pair::{How, Pair, START};
-use crate::error::ErrorKind;
-use crate::store::redis::wire::{self, script::calling, sliding_log::ACQUIRE_LIST};
+use super::*;
+use crate::store::redis::wire::{script::calling, sliding_log::ACQUIRE_LIST};
 
 /// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
 const NEWER_LUA: &str = "

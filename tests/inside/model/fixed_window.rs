@@ -4,27 +4,13 @@
 //! windows are so long that a busy machine does not end one. The model reads the keys before each
 //! step; times may differ by what passes meanwhile.
 
-use proptest::{prelude::*, sample::Index};
-use redis::Value;
-
 use super::{
-    histories::{config, live, rate_type, steps},
-    pair::{Clock, How, Key, Kind, Pair, Plant, Sent, assert_near, assert_same, decide, replied},
-};
-use crate::store::redis::wire::{
-    self,
-    fixed_window::{ACQUIRE, SCRIPTS},
+    pair::{assert_near, assert_same},
+    *,
 };
 use crate::{
-    algorithm::{
-        answer::Verdict,
-        fixed_window::{FixedWindow, Window},
-        limiter::LimiterState,
-    },
-    clock::Now,
-    error::ErrorKind,
-    limit::{Algorithm, LimitSource, RateType, StoredLimit},
-    receipt::{PermitId, Taken},
+    algorithm::fixed_window::{FixedWindow, Window},
+    store::redis::wire::fixed_window::{ACQUIRE, SCRIPTS},
 };
 
 type Limiter = LimiterState<FixedWindow>;

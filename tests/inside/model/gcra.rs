@@ -3,24 +3,11 @@
 //! That clock tells milliseconds. By the server's, which tells microseconds, each step is held
 //! against what it says of itself: see the end.
 
-use proptest::{prelude::*, sample::Index};
-use redis::Value;
-
-use super::{
-    histories::{config, live, rate_type, steps},
-    pair::{CLIENT, Clock, How, Key, Kind, Pair, START, Sent, decide, replied},
-};
-use crate::store::redis::wire::gcra::{self, Lone, SCRIPTS};
+use super::*;
 use crate::{
-    algorithm::{
-        answer::{Answer, Changed, Verdict},
-        gcra::{Gcra, Pace, State},
-        limiter::LimiterState,
-    },
-    clock::Now,
-    error::ErrorKind,
-    limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    receipt::{Taken, Tat},
+    algorithm::gcra::{Gcra, Pace, State},
+    receipt::Tat,
+    store::redis::wire::gcra::{self, Lone, SCRIPTS},
 };
 
 type Limiter = LimiterState<Gcra>;

@@ -1,18 +1,7 @@
 //! Random histories of every kind: grants, refusals, resends, give-backs, changed limits, lost
 //! keys, drift, other writers.
 
-use std::time::Duration;
-
-use proptest::{prelude::*, sample::Index};
-
-use super::{
-    members::Generation,
-    pair::{Clock, How, Key, Kind, Lone, Pair, Plant, START, Sent},
-};
-use crate::{
-    algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
-    limit::{Algorithm, Limit, LimitSource, RateType},
-};
+use super::*;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {

@@ -1,27 +1,13 @@
 //! Random histories of limiters that are asked together, and each on its own in between.
 
-use proptest::{prelude::*, sample::Index};
-
 use super::{
-    histories::{Step, Whose, clock, config, permits, rate_type, step, take, whose},
-    pair::{Clock, How, Kind, Pair, START, Sent, decide_all, replied},
+    histories::{Whose, permits},
     slots::note_in,
+    *,
 };
 use crate::store::redis::wire::{
-    self,
-    script::Script,
     sliding_log::{ACQUIRE_LIST, SCRIPTS},
     slots,
-};
-use crate::{
-    algorithm::{
-        answer::{Answer, Verdict},
-        limiter::{LimiterState, Terms},
-        sliding_log::SlidingLog,
-    },
-    demand::{Acquire, LimiterCharge},
-    error::ErrorKind,
-    limit::{LimitSource, RateType},
 };
 
 const LIMITERS: usize = 3;

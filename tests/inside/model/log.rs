@@ -3,30 +3,16 @@
 
 use std::ops::RangeInclusive;
 
-use proptest::{prelude::*, sample::Index};
-use redis::{Arg, Cmd, ToRedisArgs, Value};
+use redis::{Arg, ToRedisArgs};
 
 use super::{
-    members::{Generation, packed, unpacked},
-    pair::{CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, START, Sent, decide},
-    slots,
-};
-use crate::store::redis::wire::{
-    self,
-    script::Script,
-    sliding_log::{self, ACQUIRE, ACQUIRE_BATCH, ACQUIRE_LIST},
+    members::{packed, unpacked},
+    *,
 };
 use crate::{
-    algorithm::{
-        answer::{Answer, Changed, Verdict},
-        limiter::{Counter as _, LimiterState},
-        sliding_log::{Entry, Log, SlidingLog},
-    },
-    clock::Now,
-    error::ErrorKind,
-    limit::{Algorithm, LimitSource, RateType, Slots, StoredLimit, ahead_of},
-    name::Name,
-    receipt::Taken,
+    algorithm::{limiter::Counter as _, sliding_log::Log},
+    limit::{Slots, ahead_of},
+    store::redis::wire::sliding_log::{self, ACQUIRE, ACQUIRE_BATCH, ACQUIRE_LIST},
 };
 
 /// Times around which something happens with the intervals below.
@@ -100,7 +86,8 @@ impl Kind for LimiterState<SlidingLog> {
         };
         if pair.settle(sent, keep, limit).is_ok() {
             let again = pair.settle(sent, keep, limit);
-            // By the server's clock its interval may be over meanwhile, and a charge counts once more.
+            // By the server's clock its interval may be over meanwhile, and a charge counts once
+            // more.
             let is_over = keep > sent.permits && pair.clock == Clock::Server;
             assert!(is_over || again == Ok(0), "settled twice: {again:?}");
         } else {

@@ -1,17 +1,9 @@
 //! A lone caller: entries that are not looked at, and brief replies.
 
-use redis::Value;
-
-use super::pair::{How, Pair, START, Sent};
+use super::*;
 use crate::store::redis::wire::{
     format::{self, member},
     sliding_log::{ACQUIRE_BATCH, brief_answers},
-};
-use crate::{
-    algorithm::answer::{Answer, Verdict},
-    error::ErrorKind,
-    limit::LimitSource,
-    receipt::PermitId,
 };
 
 /// 5 in 1000 ms, as the code says it.

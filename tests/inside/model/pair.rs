@@ -1,32 +1,14 @@
 //! One limiter twice, however it counts: in Redis, and as pure functions of state and now.
 
-use std::time::Duration;
-
-use proptest::{sample::Index, strategy::BoxedStrategy};
-use redis::{Cmd, Connection, FromRedisValue, RedisError, Value};
+use redis::{Connection, FromRedisValue, RedisError};
 
 use super::{
-    members::Generation,
     support::{RedisServer, unique},
-};
-use crate::store::redis::wire::{
-    self,
-    script::{Script, Scripts, is_unknown_script},
+    *,
 };
 use crate::{
-    algorithm::{
-        answer::Answer,
-        call,
-        limiter::{LimiterState, Terms},
-        sliding_log::SlidingLog,
-    },
-    clock::Now,
-    demand::{Acquire, LimiterCharge},
-    error::ErrorKind,
-    labels::Labels,
-    limit::{Algorithm, Limit, LimitSource, RateType, StoredLimit},
-    name::Name,
-    receipt::{PermitId, Receipt, Taken},
+    receipt::Receipt,
+    store::redis::wire::script::{Scripts, is_unknown_script},
 };
 
 pub(crate) const CLIENT: &str = "7d9";

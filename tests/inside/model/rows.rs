@@ -5,16 +5,8 @@ use serde::Deserialize;
 
 use super::{
     edges::{cannot_acquire, cannot_count, changes_nothing},
-    members::Generation,
-    pair::{Clock, How, Key, Kind, Pair, START, Sent},
     slots::{log, plant_stray, settle},
-};
-use crate::store::redis::wire;
-use crate::{
-    algorithm::answer::{Answer, Changed, Verdict},
-    error::ErrorKind,
-    limit::{Limit, LimitSource, RateType},
-    receipt::Taken,
+    *,
 };
 
 /// The rows of `rows.toml`.

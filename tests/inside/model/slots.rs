@@ -1,22 +1,8 @@
 //! A log whose grants are noted in slots: random histories, beside callers that note each grant,
 //! and single cases.
 
-use super::{
-    histories::{Step, clock, config, live, rate_type, step, whose},
-    pair::{How, Kind, Pair, START, Sent},
-};
+use super::*;
 use crate::store::redis::wire::{format::member, slots};
-use crate::{
-    algorithm::{
-        answer::Verdict,
-        limiter::LimiterState,
-        sliding_log::{Entry, SlidingLog},
-    },
-    error::ErrorKind,
-    limit::LimitSource,
-    receipt::{PermitId, Taken},
-};
-use proptest::{prelude::*, sample::Index};
 
 type Limiter = LimiterState<SlidingLog>;
 

@@ -1,25 +1,16 @@
 //! The verbs that take no permits, carried out in Redis and by the model: those of every kind, and
 //! how a sliding log settles.
 
-use redis::{Cmd, Value};
-
-use super::pair::{Clock, Kind, Pair, Sent};
-use crate::store::redis::wire::{
-    self,
-    format::{fields, optional},
-    reply::flag,
-    script::ScriptCall,
-    sliding_log, verbs,
-};
+use super::*;
 use crate::{
-    algorithm::{
-        limiter::{Counter as _, LimiterState},
-        sliding_log::SlidingLog,
+    algorithm::limiter::Counter as _,
+    clock::Millis,
+    store::redis::wire::{
+        format::{fields, optional},
+        reply::flag,
+        script::ScriptCall,
+        sliding_log, verbs,
     },
-    clock::{Millis, Now},
-    error::ErrorKind,
-    limit::{Limit, LimitSource, RateType},
-    receipt::PermitId,
 };
 
 impl<K: Kind> Pair<K> {

@@ -65,11 +65,10 @@ impl Record {
         }
     }
 
-    pub fn each_answer(&self, mut see: impl FnMut(Answer)) {
-        for line in BufReader::new(File::open(self.answers()).unwrap()).lines() {
-            let line = line.unwrap();
-            see(Answer::read(&line).unwrap_or_else(|| panic!("not an answer: {line:?}")));
-        }
+    pub fn each_answer(&self, see: impl FnMut(Answer)) {
+        let answers = BufReader::new(File::open(self.answers()).unwrap());
+        let answers = serde_json::Deserializer::from_reader(answers).into_iter();
+        answers.map(Result::unwrap).for_each(see);
     }
 
     pub fn ledger(&self) -> Ledger {

@@ -126,6 +126,17 @@ impl Keys {
         ]);
     }
 
+    /// A command whose words may be `{hash}`, `{value}` and `{log}`.
+    pub(crate) fn run(&self, command: &[String]) {
+        let command = command.iter().map(|word| match &**word {
+            "{hash}" => &self.hash,
+            "{value}" => &self.value,
+            "{log}" => &self.log,
+            word => word,
+        });
+        redis(&command.collect::<Vec<_>>());
+    }
+
     pub(crate) fn plant_value(&self, value: &str) {
         redis(&["SET", &self.value, value]);
     }

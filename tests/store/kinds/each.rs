@@ -35,7 +35,6 @@ of_every_kind!(
     a_receipt_gives_back_once,
     lists_take_of_all_or_of_none,
     waiters_are_served_as_room_comes,
-    a_call_that_is_dropped_takes_no_more_than_it_asked_for,
     a_limiter_is_renamed_with_what_is_in_use,
     a_limiter_expires_and_stays,
     a_keep_alive_time_is_put_off_by_use,
@@ -140,36 +139,6 @@ async fn waiters_are_served_as_room_comes(way: Way, store: impl Settles) {
     assert!(begun.elapsed() > fifth, "{:?}", begun.elapsed());
 }
 
-/// A waiter that leaves while it is asked for, where another gets the answer for it, took nothing.
-async fn a_waiter_that_leaves_while_asked_for_gives_back(way: Way) {
-    let store = redis_store().build().unwrap();
-    let limiter = way.hourly(&store, 10).await;
-    let [mut first, mut second, mut third] =
-        [1, 1, 4].map(|permits| Box::pin(limiter.acquire_many(permits)));
-    // The first call is for the first alone, as the others come later; the second is for both.
-    for waiter in [&mut first, &mut second, &mut third] {
-        assert!(poll(waiter).is_pending());
-    }
-    first.await.unwrap();
-    drop(third);
-    second.await.unwrap();
-    store.settled().await;
-    assert_eq!(free(&limiter).await, 8);
-}
-
-/// Its answer was not read, and what it took may be given back; what another took must not be.
-async fn a_call_that_is_dropped_takes_no_more_than_it_asked_for(way: Way, store: impl Settles) {
-    let limiter = way.hourly(&store, 10).await;
-    take(&limiter, 3).await;
-    {
-        let mut call = pin!(limiter.try_acquire_many(2));
-        let _ = poll(&mut call);
-    }
-    store.settled().await;
-    let left = free(&limiter).await;
-    assert!(left == 5 || left == 7, "{left}");
-}
-
 async fn a_limiter_is_renamed_with_what_is_in_use(way: Way, store: impl Settles) {
     let (limiter, target) = (way.hourly(&store, 5).await, way.hourly(&store, 50).await);
     take(&limiter, 2).await;
@@ -225,24 +194,6 @@ async fn a_keep_alive_time_is_put_off_by_use(way: Way, store: impl Settles) {
     assert!(limiter.expire(HOUR).await.unwrap());
     take(&limiter, 1).await;
     lives(&limiter, 3 * HOUR).await;
-}
-
-/// A waiter that is served and dropped before it returns has taken nothing.
-async fn a_waiter_that_leaves_before_its_grant_gives_back(way: Way) {
-    let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone());
-    let limiter = way.hourly(&store, 2).await;
-    take(&limiter, 2).await;
-    let mut first = Box::pin(limiter.acquire());
-    let mut second = Box::pin(limiter.acquire());
-    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
-    // An interval, and a slot of it.
-    clock.advance(HOUR + HOUR / 10 + millis(1));
-    // The first drives the line for both.
-    assert!(poll(&mut first).is_ready());
-    assert_eq!(free(&limiter).await, 0);
-    drop(second);
-    assert_eq!(free(&limiter).await, 1);
 }
 
 /// A clock that is set back costs an interval, and a tenth of it more for a log.
@@ -326,7 +277,6 @@ async fn limits_per_client_have_a_value_each(way: Way) {
 async fn what_memory_does_by_its_clock_holds_of_each() {
     for way in Way::ALL {
         println!("{way:?}");
-        a_waiter_that_leaves_before_its_grant_gives_back(way).await;
         a_clock_that_is_set_back_costs_an_interval(way).await;
     }
 }
@@ -354,6 +304,5 @@ async fn state_and_leaving_in_redis_for_each_algorithm() {
         println!("{way:?}");
         what_is_no_value_is_an_error(way).await;
         limits_per_client_have_a_value_each(way).await;
-        a_waiter_that_leaves_while_asked_for_gives_back(way).await;
     }
 }

@@ -7,7 +7,10 @@ mod state;
 use super::*;
 use crate::scene::on_both_stores;
 
-on_both_stores!(a_rate_that_cannot_be_counted_is_refused);
+on_both_stores!(
+    a_rate_that_cannot_be_counted_is_refused,
+    a_rules_limiter_is_read_and_deleted,
+);
 
 /// If the limit comes with a request or a verb, there is a typed error then: no failure policy
 /// admits the request.
@@ -82,45 +85,26 @@ async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     assert_eq!(decision_of(&answer).limits().next().unwrap().permits(), 4);
 }
 
-/// Checks the verbs on a limiter made by a rule, which has no limit of its own.
-async fn a_rules_limiter_is_read_and_deleted(
-    store: impl Store,
-    name: String,
-    layer: RateLimitLayer,
-) {
-    let limiter = Way::Gcra.named(&store, &name);
-    assert!(!limiter.exists().await.unwrap());
-    send(&layer, "a").await;
-    send(&layer, "a").await;
-    assert_eq!(free(&limiter).await, 3);
-    let limit = limiter.limit().await.unwrap().unwrap();
-    assert_eq!((limit.permits(), limit.interval()), (5, HOUR));
-    assert!(matches!(
-        limiter.time_to_live().await.unwrap(),
-        TimeToLive::Left(_)
-    ));
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    assert_eq!(free(&limiter).await, 4);
-    assert!(limiter.delete().await.unwrap());
-    assert!(!limiter.exists().await.unwrap());
-    let answer = send(&layer, "a").await;
-    decision_of(&answer).assert_remaining(4);
-}
-
-#[tokio::test]
-async fn a_rules_limiter_is_read_and_deleted_in_memory() {
-    let store = MemoryStore::new();
-    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
-    a_rules_limiter_is_read_and_deleted(store, "memory:{a}:five".to_owned(), layer).await;
-}
-
-#[tokio::test]
-async fn a_rules_limiter_is_read_and_deleted_in_redis() {
+/// A limiter that a rule has made has no limit of its own.
+async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
-        let prefix = unique("five");
-        let store = redis_store().prefix(&prefix).build().unwrap();
         let layer = Way::Gcra.layer(&store, limit);
-        a_rules_limiter_is_read_and_deleted(store, format!("{prefix}:{{a}}:five"), layer).await;
+        let limiter = layer.limiter("five", ["a"]).unwrap();
+        assert!(!limiter.exists().await.unwrap());
+        send(&layer, "a").await;
+        send(&layer, "a").await;
+        assert_eq!(free(&limiter).await, 3);
+        let limit = limiter.limit().await.unwrap().unwrap();
+        assert_eq!((limit.permits(), limit.interval()), (5, HOUR));
+        let left = limiter.time_to_live().await.unwrap();
+        assert!(matches!(left, TimeToLive::Left(_)));
+        assert_eq!(limiter.release(1).await.unwrap(), 1);
+        assert_eq!(free(&limiter).await, 4);
+        assert!(limiter.delete().await.unwrap());
+        assert!(!limiter.exists().await.unwrap());
+        let answer = send(&layer, "a").await;
+        decision_of(&answer).assert_remaining(4);
+        assert!(limiter.delete().await.unwrap());
     }
 }
 

@@ -45,28 +45,6 @@ async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
     }
 }
 
-/// A waiter gets its permits when the slot is old enough, and all that wait together are one entry.
-#[tokio::test]
-async fn waiters_are_served_when_a_slot_has_expired() {
-    let (store, clock) = by_a_clock();
-    let limiter = slotted(&store, Limit::per_second(4), 10).await;
-    clock.advance(millis(1));
-    take(&limiter, 4).await;
-    let waiting: Vec<_> = (0..4)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.try_acquire_for(1, 5 * SECOND).await })
-        })
-        .collect();
-    // Until they know the wait.
-    until("they wait", async || clock.sleepers() > 0).await;
-    clock.advance(millis(1099));
-    for waiter in waiting {
-        assert!(waiter.await.unwrap().unwrap().is_allowed());
-    }
-    assert_eq!(entries(&limiter), "1");
-}
-
 /// A waiter beside them with other slots is in another queue, and has a receipt of its own kind.
 #[tokio::test]
 async fn a_waiter_with_other_slots_has_its_own_queue() {
@@ -132,51 +110,4 @@ async fn a_receipt_knows_its_slot_by_the_servers_clock() {
     }
     store.close().await;
     assert_eq!(free(&slotted).await, 50);
-}
-
-/// Bytes of the limiter's keys.
-fn memory(limiter: &RateLimiter) -> u64 {
-    let name = limiter.name();
-    let keys = [
-        name.to_owned(),
-        format!("{{{name}}}:value"),
-        format!("{{{name}}}:permits"),
-    ];
-    let bytes = keys.map(|key| {
-        let said = RedisServer::shared().cli(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]);
-        said.parse::<u64>().expect("a size")
-    });
-    bytes.iter().sum()
-}
-
-/// A hundred thousand permits in use are what a thousand entries hold, and no more than that ever.
-#[tokio::test]
-async fn a_large_limit_takes_the_memory_of_its_slots() {
-    let (store, clock) = by_a_clock();
-    // Never exhausted, so that no call must remove expired entries.
-    let limit = Limit::per_minute(10_000_000);
-    let slotted = slotted(&store, limit, 1000).await;
-    let mut most = 0;
-    for step in 0..2500 {
-        clock.advance(millis(60));
-        take(&slotted, 60).await;
-        take(&slotted, 40).await;
-        if step % 100 == 99 {
-            most = most.max(memory(&slotted));
-        }
-    }
-    assert_eq!(free(&slotted).await, 10_000_000 - 100_000);
-    most = most.max(memory(&slotted));
-    println!("{most} bytes for 100000 permits in use, 1000 slots");
-    assert!(most <= 150_000, "{most}");
-
-    // For comparison: an entry for each of a thousand grants is as much.
-    let plain = limited(&store, limit).await;
-    for _ in 0..1000 {
-        take(&plain, 1).await;
-    }
-    let each = memory(&plain);
-    println!("{each} bytes for 1000 grants without slots");
-    // How much that is, is the server's affair.
-    assert!(most <= 2 * each, "{most} and {each}");
 }

@@ -1,12 +1,10 @@
 //! Several rules on one request.
 
-use super::{world::World, world::ask, world::left_of, world::on_both, world::refused_by};
+use super::world::{ask, left_of, refused_by};
 use crate::scene::*;
 
-on_both!(
+on_both_by_a_clock!(
     per_address_and_per_user_and_per_route,
-    a_refusal_waits_for_the_longest,
-    refusals_are_free,
     the_tightest_comes_first,
     a_limiter_of_two_rules_is_charged_once_for_both,
     a_missing_key_charges_no_limit,
@@ -34,12 +32,15 @@ async fn is_unavailable(layer: &RateLimitLayer, headers: &[(&str, &str)], kind: 
     assert_eq!(refused(decision).error().unwrap().kind(), kind);
 }
 
-async fn per_address_and_per_user_and_per_route<S: Store>(world: World<S>) {
-    let layer = world.layer([
-        seconds(6).by(FromHeader::new("address")).named("address"),
-        by_user(4, "user").cost(2),
-        seconds(5).by(Constant("export")).named("route"),
-    ]);
+async fn per_address_and_per_user_and_per_route(store: impl Store, _: ManualClock) {
+    let layer = layer_of(
+        &store,
+        [
+            seconds(6).by(FromHeader::new("address")).named("address"),
+            by_user(4, "user").cost(2),
+            seconds(5).by(Constant("export")).named("route"),
+        ],
+    );
     let ann = [("address", "here"), ("user", "ann")];
     let (status, decision) = ask(&layer, &ann).await;
     assert_eq!(status, StatusCode::OK);
@@ -74,81 +75,15 @@ async fn per_address_and_per_user_and_per_route<S: Store>(world: World<S>) {
     assert_eq!(left().await, [4, 0, 0]);
 }
 
-/// L2 for lists: refused at every instant before the announced wait, granted at it.
-async fn a_refusal_waits_for_the_longest<S: Store>(world: World<S>) {
-    let rule = |name: &str, permits, interval| {
-        let limit = Limit::new(permits, millis(interval));
-        limit.by(FromHeader::new("user")).named(name)
-    };
-    let layer = world.layer([
-        rule("short", 2, 300),
-        rule("middle", 3, 1000),
-        rule("wide", 100, 1000),
-        rule("long", 4, 2500).cost(2),
-    ]);
-    let ann = [("user", "ann")];
-    assert_eq!(ask(&layer, &ann).await.0, StatusCode::OK);
-    world.advance(100);
-    assert_eq!(ask(&layer, &ann).await.0, StatusCode::OK);
-    world.advance(50);
-    // Short has room when the first has left it, and long a good while later.
-    let refusal = refused(ask(&layer, &ann).await.1);
-    let waits = [("long", 2350), ("short", 150)];
-    let waits = waits.map(|(name, wait)| (name.to_owned(), Some(wait)));
-    assert_eq!(refused_by(&refusal), waits);
-    assert_eq!(refusal.retry_after(), Some(millis(2350)));
-    for later in [149, 1, 700, 1499] {
-        world.advance(later);
-        let (status, _) = ask(&layer, &ann).await;
-        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{later}");
-    }
-    world.advance(1);
-    assert_eq!(ask(&layer, &ann).await.0, StatusCode::OK);
-}
-
-/// L3 for lists.
-async fn refusals_are_free<S: Store>(world: World<S>) {
-    let limits = [("a", 3), ("b", 7), ("c", 50)];
-    let layer = world.layer(limits.map(|(name, permits)| {
-        let cost = |parts: &http::request::Parts| {
-            let cost = parts.headers.get("cost").unwrap().to_str().unwrap();
-            cost.parse::<u32>().unwrap()
-        };
-        of_all(permits, name).cost_by(cost)
-    }));
-    let left = async || {
-        let mut left = Vec::new();
-        for (name, _) in limits {
-            left.push(left_of(&layer, name, "all").await);
-        }
-        left
-    };
-    assert_eq!(ask(&layer, &[("cost", "2")]).await.0, StatusCode::OK);
-    let before = left().await;
-    assert_eq!(before, [1, 5, 48]);
-    for cost in ["2", "3", "4", "7", "8", "51", "4294967295"] {
-        let (status, decision) = ask(&layer, &[("cost", cost)]).await;
-        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-        let above = cost.parse::<u32>().unwrap() > 3;
-        let refusal = refused(decision);
-        assert_eq!(refusal.kind() == RefusalKind::AboveRate, above, "{cost}");
-        assert_eq!(refusal.retry_after().is_none(), above, "{cost}");
-        let refused_by = refused_by(&refusal);
-        assert_eq!(refused_by[0].1.is_none(), above, "{cost}");
-        // The others allow as many.
-        assert!(cost != "4" || refused_by == [("a".to_owned(), None)]);
-        assert_eq!(left().await, before, "{cost}");
-    }
-    assert_eq!(ask(&layer, &[("cost", "1")]).await.0, StatusCode::OK);
-    assert_eq!(left().await, [0, 4, 47]);
-}
-
-async fn the_tightest_comes_first<S: Store>(world: World<S>) {
-    let layer = world.layer([
-        of_all(100, "wide"),
-        of_all(2, "narrow"),
-        of_all(20, "middle").cost(15),
-    ]);
+async fn the_tightest_comes_first(store: impl Store, _: ManualClock) {
+    let layer = layer_of(
+        &store,
+        [
+            of_all(100, "wide"),
+            of_all(2, "narrow"),
+            of_all(20, "middle").cost(15),
+        ],
+    );
     let names = |decision: &Decision| {
         let limits = decision.limits();
         let each = limits.map(|limit| format!("{} {}", limit.name(), limit.remaining().unwrap()));
@@ -162,15 +97,18 @@ async fn the_tightest_comes_first<S: Store>(world: World<S>) {
     assert_eq!(names(&decision)[0], "middle 5");
 }
 
-async fn a_limiter_of_two_rules_is_charged_once_for_both<S: Store>(world: World<S>) {
+async fn a_limiter_of_two_rules_is_charged_once_for_both(store: impl Store, _: ManualClock) {
     let name = unique("both");
-    let limiter = world.limiter(&name);
+    let limiter = RateLimiter::new(&store, &name).unwrap();
     let shared = |label: &str| Rule::shared(&name).named(label).or_init(seconds(10));
-    let layer = world.layer([
-        shared("one").cost(3),
-        shared("two").cost(4),
-        of_all(9, "other"),
-    ]);
+    let layer = layer_of(
+        &store,
+        [
+            shared("one").cost(3),
+            shared("two").cost(4),
+            of_all(9, "other"),
+        ],
+    );
     let granted = granted(ask(&layer, &[]).await.1);
     assert_eq!(granted.receipts().len(), 2);
     assert_eq!(free(&limiter).await, 3);
@@ -181,8 +119,8 @@ async fn a_limiter_of_two_rules_is_charged_once_for_both<S: Store>(world: World<
     assert_eq!(left_of(&layer, "other", "all").await, 8);
 }
 
-async fn a_missing_key_charges_no_limit<S: Store>(world: World<S>) {
-    let layer = world.layer([of_all(5, "all"), by_user(5, "user")]);
+async fn a_missing_key_charges_no_limit(store: impl Store, _: ManualClock) {
+    let layer = layer_of(&store, [of_all(5, "all"), by_user(5, "user")]);
     // Makes the limiters.
     assert_eq!(ask(&layer, &[("user", "ann")]).await.0, StatusCode::OK);
     let (status, decision) = ask(&layer, &[]).await;
@@ -193,13 +131,16 @@ async fn a_missing_key_charges_no_limit<S: Store>(world: World<S>) {
     assert_eq!(left_of(&layer, "all", "all").await, 4);
 }
 
-async fn a_rule_that_does_not_concern_the_request_is_left_out<S: Store>(world: World<S>) {
+async fn a_rule_that_does_not_concern_the_request_is_left_out(store: impl Store, _: ManualClock) {
     let user = seconds(1).by(FromHeader::new("user").or_skip());
-    let layer = world.layer([
-        of_all(5, "all"),
-        user.named("user"),
-        seconds(1).by(Constant("free")).named("free").cost_by(|_| 0),
-    ]);
+    let layer = layer_of(
+        &store,
+        [
+            of_all(5, "all"),
+            user.named("user"),
+            seconds(1).by(Constant("free")).named("free").cost_by(|_| 0),
+        ],
+    );
     for _ in 0..2 {
         let granted = granted(ask(&layer, &[]).await.1);
         assert_eq!(granted.limits().len(), 1);
@@ -209,13 +150,13 @@ async fn a_rule_that_does_not_concern_the_request_is_left_out<S: Store>(world: W
     assert_eq!(left_of(&layer, "all", "all").await, 2);
 }
 
-async fn an_unset_limit_charges_no_other<S: Store>(world: World<S>) {
+async fn an_unset_limit_charges_no_other(store: impl Store, _: ManualClock) {
     let name = unique("unset");
     let allowed = FailurePolicy::Allow;
     let rules = [of_all(5, "all"), Rule::shared(&name)];
-    let layer = world.layer(rules.map(|rule| rule.on_failure(allowed)));
+    let layer = layer_of(&store, rules.map(|rule| rule.on_failure(allowed)));
     is_unavailable(&layer, &[], ErrorKind::NotInitialized).await;
-    let unset = world.limiter(&name);
+    let unset = RateLimiter::new(&store, &name).unwrap();
     assert!(unset.try_set_rate(seconds(2)).await.unwrap());
     assert_eq!(ask(&layer, &[]).await.0, StatusCode::OK);
     assert_eq!(left_of(&layer, "all", "all").await, 4);
@@ -224,11 +165,14 @@ async fn an_unset_limit_charges_no_other<S: Store>(world: World<S>) {
     assert_eq!(left_of(&layer, "all", "all").await, 4);
 }
 
-async fn another_rate_type_charges_no_limit<S: Store>(world: World<S>) {
-    let layer = world.layer([
-        of_all(5, "all"),
-        of_all(5, "typed").on_failure(FailurePolicy::Deny),
-    ]);
+async fn another_rate_type_charges_no_limit(store: impl Store, _: ManualClock) {
+    let layer = layer_of(
+        &store,
+        [
+            of_all(5, "all"),
+            of_all(5, "typed").on_failure(FailurePolicy::Deny),
+        ],
+    );
     assert_eq!(ask(&layer, &[]).await.0, StatusCode::OK);
     let stored = layer.limiter("typed", ["all"]).unwrap();
     assert!(stored.update_rate(seconds(5).per_client()).await.unwrap());

@@ -3,30 +3,24 @@
 use crate::scene::*;
 use tower_ratelimit::{AllOf, Error};
 
-use crate::limiter::{are_served_in_order, pending};
+use crate::limiter::pending;
 
-use super::{world::World, world::left, world::on_both, world::refused_by};
+use super::world::{left, refused_by};
 
-on_both!(
+on_both_by_a_clock!(
     each_takes_its_own,
     an_error_of_one_charges_none,
     what_cannot_be_asked_together,
-    receipts_give_back_exactly_what_was_taken,
     a_wait_is_for_all,
     a_wait_beyond_the_timeout_is_refused_at_once,
-    waiters_are_served_in_order,
-    a_cost_above_the_rate_delays_no_other,
     a_dropped_waiter_gives_back_all,
     a_dropped_call_gives_back_all,
     room_of_one_wakes_those_who_wait_for_all,
 );
 
 /// Limiters of these rates, each in an interval of its own in ms.
-async fn limiters<S: Store, const N: usize>(
-    world: &World<S>,
-    limits: [(u64, u64); N],
-) -> [RateLimiter; N] {
-    let limiters = limits.map(|_| world.limiter(&unique("all")));
+async fn limiters<const N: usize>(store: &impl Store, limits: [(u64, u64); N]) -> [RateLimiter; N] {
+    let limiters = limits.map(|_| RateLimiter::new(store, &unique("all")).unwrap());
     for (limiter, (rate, interval)) in limiters.iter().zip(limits) {
         let limit = Limit::new(rate, Duration::from_millis(interval));
         assert!(limiter.try_set_rate(limit).await.unwrap());
@@ -38,8 +32,8 @@ async fn taken(all: &AllOf, permits: u32) -> bool {
     all.try_acquire_many(permits).await.unwrap().is_allowed()
 }
 
-async fn each_takes_its_own<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(9, 1000), (5, 1000)]).await;
+async fn each_takes_its_own(store: impl Store, _: ManualClock) {
+    let limiters = limiters(&store, [(9, 1000), (5, 1000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     let decision = all.try_acquire_each(&[7, 2]).await.unwrap();
     let receipts = granted(decision).receipts().to_vec();
@@ -58,9 +52,9 @@ async fn each_takes_its_own<S: Store>(world: World<S>) {
     assert_eq!(left(&limiters).await, [2, 3]);
 }
 
-async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
-    let [first, last] = limiters(&world, [(5, 1000), (5, 1000)]).await;
-    let unset = world.limiter(&unique("unset"));
+async fn an_error_of_one_charges_none(store: impl Store, _: ManualClock) {
+    let [first, last] = limiters(&store, [(5, 1000), (5, 1000)]).await;
+    let unset = RateLimiter::new(&store, &unique("unset")).unwrap();
     let all = RateLimiter::all([&first, &unset, &last]).unwrap();
     fails(all.try_acquire().await, ErrorKind::NotInitialized);
     fails(all.acquire().await, ErrorKind::NotInitialized);
@@ -76,8 +70,9 @@ async fn an_error_of_one_charges_none<S: Store>(world: World<S>) {
     assert_eq!(left(&[first, last]).await, [4, 4]);
 }
 
-async fn what_cannot_be_asked_together<S: Store>(world: World<S>) {
-    let [one, other] = ["one", "other"].map(|name| world.limiter(&unique(name)));
+async fn what_cannot_be_asked_together(store: impl Store, _: ManualClock) {
+    let [one, other] =
+        ["one", "other"].map(|name| RateLimiter::new(&store, &unique(name)).unwrap());
     let foreign = RateLimiter::new(&MemoryStore::new(), "foreign").unwrap();
     let not_together = |limiters: &[&RateLimiter], reason: &str| {
         let error = RateLimiter::all(limiters.iter().copied()).unwrap_err();
@@ -94,43 +89,26 @@ async fn what_cannot_be_asked_together<S: Store>(world: World<S>) {
     assert!(!debug.contains(one.name()), "{debug}");
 }
 
-async fn receipts_give_back_exactly_what_was_taken<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(9, 1000), (5, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    let first = granted(all.try_acquire_each(&[4, 2]).await.unwrap());
-    assert!(all.try_acquire_each(&[3, 3]).await.unwrap().is_allowed());
-    for _ in 0..2 {
-        all.give_back(&first);
-    }
-    until("it is given back", async || left(&limiters).await == [6, 2]).await;
-    // One receipt of two is the limiter's own.
-    let second = granted(all.try_acquire_each(&[1, 1]).await.unwrap());
-    for receipt in second.receipts() {
-        limiters[1].give_back(receipt);
-    }
-    until("it is given back", async || left(&limiters).await == [5, 2]).await;
-}
-
-async fn a_wait_is_for_all<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(2, 1000), (4, 3000)]).await;
+async fn a_wait_is_for_all(store: impl Store, clock: ManualClock) {
+    let limiters = limiters(&store, [(2, 1000), (4, 3000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 2).await);
     assert!(limiters[1].try_acquire_many(2).await.unwrap().is_allowed());
     let mut waiting = pin!(all.acquire_many(2));
-    pending(&mut waiting, &world.clock).await;
+    pending(&mut waiting, &clock).await;
     assert_eq!(left(&limiters).await, [0, 0]);
-    world.advance(1000);
-    pending(&mut waiting, &world.clock).await;
+    clock.advance(millis(1000));
+    pending(&mut waiting, &clock).await;
     assert_eq!(left(&limiters).await, [2, 0], "it takes none ahead");
-    world.advance(1999);
-    pending(&mut waiting, &world.clock).await;
-    world.advance(1);
+    clock.advance(millis(1999));
+    pending(&mut waiting, &clock).await;
+    clock.advance(millis(1));
     assert_eq!(waiting.await.unwrap().receipts().len(), 2);
     assert_eq!(left(&limiters).await, [0, 2]);
 }
 
-async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(2, 1000), (4, 3000)]).await;
+async fn a_wait_beyond_the_timeout_is_refused_at_once(store: impl Store, clock: ManualClock) {
+    let limiters = limiters(&store, [(2, 1000), (4, 3000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(limiters[1].try_acquire_many(4).await.unwrap().is_allowed());
     let millis = Duration::from_millis;
@@ -139,57 +117,27 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once<S: Store>(world: World<S>)
         assert_eq!(refused.retry_after(), Some(millis(3000)));
     }
     let mut waiting = pin!(all.try_acquire_for(1, millis(3000)));
-    pending(&mut waiting, &world.clock).await;
+    pending(&mut waiting, &clock).await;
     assert_eq!(left(&limiters).await, [2, 0]);
-    world.advance(3000);
+    clock.advance(millis(3000));
     assert!(waiting.await.unwrap().is_allowed());
     assert_eq!(left(&limiters).await, [1, 3]);
 }
 
-/// Whichever limiter lacks room: each of them in turn.
-async fn waiters_are_served_in_order<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(3, 1000), (4, 1500)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 3).await);
-    are_served_in_order(&world.clock, |permits| {
-        let all = all.clone();
-        async move { all.acquire_many(permits).await }
-    })
-    .await;
-}
-
-async fn a_cost_above_the_rate_delays_no_other<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(3, 1000), (9, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 3).await);
-    let mut first = pin!(all.acquire());
-    pending(&mut first, &world.clock).await;
-    let mut too_much = pin!(all.acquire_many(4));
-    assert!(poll(&mut too_much).is_pending());
-    let mut behind = pin!(all.acquire());
-    assert!(poll(&mut behind).is_pending());
-    world.advance(1000);
-    let (first, too_much, behind) = tokio::join!(first, too_much, behind);
-    first.unwrap();
-    assert_eq!(too_much.unwrap_err().kind(), ErrorKind::AboveRate);
-    behind.unwrap();
-    assert_eq!(left(&limiters).await, [1, 7]);
-}
-
-async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(2, 1000), (4, 1000)]).await;
+async fn a_dropped_waiter_gives_back_all(store: impl Store, clock: ManualClock) {
+    let limiters = limiters(&store, [(2, 1000), (4, 1000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     assert!(taken(&all, 2).await);
     let mut first = Box::pin(all.acquire_many(2));
-    pending(&mut first, &world.clock).await;
+    pending(&mut first, &clock).await;
     let mut second = pin!(all.acquire());
     assert!(poll(&mut second).is_pending());
     drop(first);
     // It takes over, and may get its wait before or after the clock moves. The clock stands still
     // while a call is in flight; otherwise the grant expires before the reply is here.
     until("the second is served", async || {
-        if world.clock.sleepers() > 0 {
-            world.advance(10);
+        if clock.sleepers() > 0 {
+            clock.advance(millis(10));
         }
         matches!(poll(&mut second), Poll::Ready(Ok(_)))
     })
@@ -201,8 +149,8 @@ async fn a_dropped_waiter_gives_back_all<S: Store>(world: World<S>) {
 }
 
 /// Dropped at each of its awaits, before and after Redis has decided.
-async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(3, 1000), (4, 1000)]).await;
+async fn a_dropped_call_gives_back_all(store: impl Store, _: ManualClock) {
+    let limiters = limiters(&store, [(3, 1000), (4, 1000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     for polls in 0..6 {
         {
@@ -234,19 +182,19 @@ async fn a_dropped_call_gives_back_all<S: Store>(world: World<S>) {
     }
 }
 
-async fn room_of_one_wakes_those_who_wait_for_all<S: Store>(world: World<S>) {
-    let limiters = limiters(&world, [(9, 1000), (2, 60_000)]).await;
+async fn room_of_one_wakes_those_who_wait_for_all(store: impl Store, clock: ManualClock) {
+    let limiters = limiters(&store, [(9, 1000), (2, 60_000)]).await;
     let all = RateLimiter::all(&limiters).unwrap();
     let granted = granted(limiters[1].try_acquire_many(2).await.unwrap());
     let mut waiting = pin!(all.acquire());
-    pending(&mut waiting, &world.clock).await;
+    pending(&mut waiting, &clock).await;
     limiters[1].give_back(&granted.receipts()[0]);
     waiting.await.unwrap();
     assert_eq!(left(&limiters).await, [8, 1]);
 
     assert!(limiters[1].try_acquire().await.unwrap().is_allowed());
     let mut waiting = pin!(all.acquire());
-    pending(&mut waiting, &world.clock).await;
+    pending(&mut waiting, &clock).await;
     let raised = Limit::new(3, Duration::from_secs(60));
     assert!(limiters[1].update_rate(raised).await.unwrap());
     waiting.await.unwrap();

@@ -1,45 +1,6 @@
-//! Both stores, a clock that is moved, and layers of rules.
+//! What is asked of several limits, and what is left of each.
 
 use crate::scene::*;
-use tower_ratelimit::IntoRules;
-
-pub struct World<S> {
-    pub store: S,
-    pub clock: ManualClock,
-}
-
-impl World<MemoryStore> {
-    pub fn memory() -> Self {
-        let clock = ManualClock::new();
-        Self {
-            store: MemoryStore::new().clock(clock.clone()),
-            clock,
-        }
-    }
-}
-
-impl World<RedisStore> {
-    pub fn redis() -> Self {
-        let clock = ManualClock::new();
-        let store = shared_by_clock(&clock).prefix(&unique("lists"));
-        let store = store.build().unwrap();
-        Self { store, clock }
-    }
-}
-
-impl<S: Store> World<S> {
-    pub fn layer(&self, rules: impl IntoRules) -> RateLimitLayer {
-        layer_of(&self.store, rules)
-    }
-
-    pub fn limiter(&self, name: &str) -> RateLimiter {
-        RateLimiter::new(&self.store, name).unwrap()
-    }
-
-    pub fn advance(&self, time: u64) {
-        self.clock.advance(millis(time));
-    }
-}
 
 /// Sends a request with these headers.
 pub async fn ask(layer: &RateLimitLayer, headers: &[(&str, &str)]) -> (StatusCode, Decision) {
@@ -75,22 +36,3 @@ pub fn refused_by(refusal: &Refusal) -> Vec<(String, Option<u128>)> {
         })
         .collect()
 }
-
-/// Runs scenarios on both stores.
-macro_rules! on_both {
-    ($($name:ident),+ $(,)?) => {
-        mod in_memory {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(crate::lists::world::World::memory()).await;
-            })+
-        }
-        mod in_redis {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name(crate::lists::world::World::redis()).await;
-            })+
-        }
-    };
-}
-pub(crate) use on_both;

@@ -128,16 +128,8 @@ fn an_observer_may_ask_its_store_again() {
             again.seen.lock().unwrap().contains_key("breaker")
         }));
         let seen = again.seen.lock().unwrap();
-        for event in [
-            "decided",
-            "called",
-            "breaker",
-            "connection",
-            "settled",
-            "managed",
-            "lost",
-            "waiting",
-        ] {
+        let events = "decided called breaker connection settled managed lost waiting";
+        for event in events.split(' ') {
             assert!(seen.contains_key(event), "{event}: {seen:?}");
         }
     });

@@ -4,7 +4,6 @@
 use tower_ratelimit::redis::{Arg, Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 use super::*;
-use crate::support::wait_until;
 
 const RATE: u64 = 80;
 
@@ -66,15 +65,6 @@ impl World {
         self.store.close().await;
         RATE - self.limiter.available_permits().await.unwrap()
     }
-
-    /// Has the server carry out the one script that was sent, and stand still again.
-    fn answer_one(&mut self, before: u64) {
-        self.server.resume();
-        wait_until("it is carried out", || {
-            self.server.scripts_called() > before
-        });
-        self.server.stop_process();
-    }
 }
 
 #[tokio::test]
@@ -106,86 +96,6 @@ async fn while_its_own_call_is_in_flight_a_request_stays_charged() {
         drop(asking);
         world.server.resume();
         assert_eq!(world.in_use().await, charged, "{kind:?}");
-    }
-}
-
-#[tokio::test]
-async fn while_a_call_for_many_is_in_flight_a_request_stays_charged() {
-    let mut world = World::new().await;
-    let before = world.server.scripts_called();
-    world.server.stop_process();
-    let kinds = [
-        Kind::Limiter,
-        Kind::Request,
-        Kind::Request,
-        Kind::Limiter,
-        Kind::Limiter,
-    ];
-    let mut asking = kinds.map(|kind| world.asking(kind));
-    for asking in &mut asking {
-        begin(asking.as_mut()).await;
-    }
-    world.answer_one(before);
-    // Until the first reply is read, and the call for the others sent.
-    until("the first is answered", async || {
-        poll(&mut asking[0]).is_ready()
-    })
-    .await;
-    let [_, request, gone_request, limiter, gone_limiter] = asking;
-    let (mut request, limiter) = (request, limiter);
-    assert!(poll(&mut request).is_pending());
-    settle().await;
-    drop(gone_request);
-    drop(gone_limiter);
-    world.server.resume();
-    assert!(request.await && limiter.await);
-    // All but the limiter that was dropped.
-    assert_eq!(world.in_use().await, 4);
-}
-
-/// Wherever it is dropped: released permits are free, the remaining callers are served, and none is
-/// charged twice.
-#[tokio::test]
-async fn at_every_poll() {
-    const ASKING: usize = 4;
-    let world = World::new().await;
-    for kind in [Kind::Request, Kind::Limiter] {
-        for place in 0..ASKING {
-            for polls in 0..12 {
-                world.start_over().await;
-                let mut asking: Vec<_> = (0..ASKING).map(|_| Some(world.asking(kind))).collect();
-                let (mut answered, mut dropped) = (0, 0);
-                for round in 0..100 {
-                    for (at, slot) in asking.iter_mut().enumerate() {
-                        if at == place && round == polls && slot.take().is_some() {
-                            dropped = 1;
-                        }
-                        if let Some(caller) = slot
-                            && let Poll::Ready(passed) = poll(caller)
-                        {
-                            answered += u64::from(passed);
-                            *slot = None;
-                        }
-                    }
-                    if asking.iter().all(Option::is_none) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_micros(50)).await;
-                }
-                for caller in asking.into_iter().flatten() {
-                    answered += u64::from(caller.await);
-                }
-                let in_use = world.in_use().await;
-                let case = format!("{kind:?} {place} of {ASKING}, after {polls} polls: {in_use}");
-                assert_eq!(answered + dropped, ASKING as u64, "{case}");
-                match kind {
-                    Kind::Limiter => assert_eq!(in_use, answered, "{case}"),
-                    Kind::Request => {
-                        assert!((answered..=answered + dropped).contains(&in_use), "{case}");
-                    }
-                }
-            }
-        }
     }
 }
 

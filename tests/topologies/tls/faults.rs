@@ -7,7 +7,7 @@ use crate::{
     certificates::{Authority, HERE},
     patient,
     support::{redis_server::Tls, scripted::ScriptedServer},
-    traffic::{ALLOWED, DENIED, Traffic, ask, by_redis, deny_and_allow, kill_connections},
+    traffic::{ALLOWED, DENIED, Traffic, ask, by_redis, deny_and_allow},
 };
 
 /// Puts other files in the place of a running server's, and cuts its connections.
@@ -23,7 +23,7 @@ fn replace(server: &RedisServer, tls: &Tls) {
     ];
     assert_eq!(server.cli(&set), "OK");
     // None, if the store is waiting to connect again.
-    kill_connections(server);
+    server.kill_clients();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,16 +1,7 @@
 //! The fields of responses, by axum and by hyper, over HTTP/1.1 and HTTP/2.
 
-use crate::scene::*;
-use std::net::SocketAddr;
-
-use serde::Deserialize;
+use super::{sockets::serve, *};
 use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
-
-use super::{
-    Reply, connect, get, send, send_http2, send_http2_on, send_on,
-    sockets::{Framework, Socket, serve},
-    with,
-};
 
 on_both_stores! { every_response_has_its_fields, both_versions_share_a_limit }
 
@@ -98,7 +89,7 @@ async fn every_response_has_its_fields(store: impl Store) {
     }
 }
 
-async fn check(server: SocketAddr, from: std::net::Ipv4Addr, over: Over, step: &Step, what: &str) {
+async fn check(server: SocketAddr, from: Ipv4Addr, over: Over, step: &Step, what: &str) {
     let method = step.method.as_deref().unwrap_or("GET");
     let accept = step.accept.as_deref().map(|accept| ("accept", accept));
     let request = with(method, "/", accept.as_slice());

@@ -1,29 +1,17 @@
 //! The responses to refused calls, in all content types, over both versions of HTTP, by all
 //! servers.
 
-use crate::scene::*;
-use std::net::SocketAddr;
-
-use axum::Router;
-use hyper::body::{Body as _, Incoming};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tonic::{
-    Code, Status,
-    body::Body,
-    service::Routes,
-    transport::{Server, server::TcpIncoming},
-};
+use hyper::body::Body as _;
+use hyper_util::client::legacy::Client;
+use tonic::body::Body;
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
-use tonic_web::{GrpcWebClientService, GrpcWebLayer};
-use tower::Service;
+use tonic_web::GrpcWebClientService;
 
 use super::{
-    listen,
-    orders::{COUNT, Nothing, OrdersServer, Receipt},
-    send, send_http2,
+    orders::{Nothing, Receipt},
     sockets::serve_hyper,
-    with,
+    *,
 };
 
 on_both_stores! {

@@ -1,22 +1,13 @@
 //! The layer beside compression, trace and authentication, in the order of the guide.
 //! `preflights.rs` adds CORS.
 
-use crate::scene::*;
-use std::net::SocketAddr;
-
-use axum::{Router, routing::get as on_get};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use tower_http::{
-    classify::ServerErrorsFailureClass, compression::CompressionLayer,
-    decompression::Decompression, trace::TraceLayer, validate_request::ValidateRequestHeaderLayer,
-};
+use http_body_util::Full;
+use tower_http::{classify::ServerErrorsFailureClass, decompression::Decompression};
 
 use super::{
-    get,
     preflights::{authenticate, by_user},
-    send, send_http2, with,
     with_axum::serve,
+    *,
 };
 
 fn limit(permits: u64) -> RateLimitLayer {

@@ -1,26 +1,13 @@
 //! A browser's preflight through each order of layers that the guide has or warns of.
 
-use crate::scene::*;
-use std::net::SocketAddr;
-
-use axum::{Router, body::Body, routing};
+use axum::{body::Body, routing};
 use http::{
     HeaderName, HeaderValue, Method, header::AUTHORIZATION, header::CONTENT_TYPE,
     header::RETRY_AFTER,
 };
-use tonic::service::Routes;
-use tonic_web::GrpcWebLayer;
-use tower_http::{
-    compression::CompressionLayer, cors::CorsLayer, trace::TraceLayer,
-    validate_request::ValidateRequestHeaderLayer,
-};
+use tower_http::cors::CorsLayer;
 
-use super::{
-    Reply,
-    orders::{CREATE, OrdersServer},
-    send, with,
-    with_axum::serve,
-};
+use super::{orders::CREATE, with_axum::serve, *};
 
 const ORIGIN: &str = "https://shop.example";
 const AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64) Chrome/142.0.0.0";

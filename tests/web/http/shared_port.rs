@@ -1,16 +1,6 @@
 //! One port that serves HTTP and gRPC out of one budget.
 
-use crate::scene::*;
-use std::net::{Ipv4Addr, SocketAddr};
-
-use axum::{Router, routing::get as on_get};
-use tonic::{Code, service::Routes, transport::Channel};
-
-use super::{
-    get,
-    orders::{COUNT, OrdersClient, OrdersServer},
-    send, send_from, with, with_axum,
-};
+use super::*;
 
 on_both_stores! {
     http_and_grpc_share_a_budget,

@@ -1,39 +1,27 @@
 //! axum, hyper and tonic on TCP, on a Unix socket and behind a balancer that uses the PROXY
 //! protocol, and connections to them.
 
-use crate::scene::*;
-use std::{io, net::IpAddr, net::Ipv4Addr, net::Ipv6Addr, net::SocketAddr};
+use std::{io, net::Ipv6Addr};
 
 use axum::{
-    Router,
     extract::connect_info::{ConnectInfo, Connected},
-    routing::get as on_get,
     serve::IncomingStream,
 };
-use bytes::Bytes;
 use http::Method;
 use http_body::Body;
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
+use hyper_util::{server::conn::auto, service::TowerToHyperService};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    io::ReadBuf,
+    net::{UnixListener, UnixStream},
     sync::mpsc,
 };
 use tonic::{
     codegen::tokio_stream::wrappers::{ReceiverStream, UnixListenerStream},
-    transport::{
-        Server,
-        server::{Connected as TonicConnected, TcpIncoming},
-    },
+    transport::server::Connected as TonicConnected,
 };
-use tower::{BoxError, Service, util::MapRequestLayer};
+use tower::{BoxError, util::MapRequestLayer};
 
-use super::{connect, orders::OrdersServer, unique};
+use super::*;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Framework {

@@ -1,17 +1,11 @@
 //! Requests that wait, over sockets: held until there is room, and gone with their connection.
 
-use crate::scene::*;
-use std::net::SocketAddr;
-
 use axum::{
-    Router,
     body::Body,
     middleware::{Next, from_fn},
-    routing::get as on_get,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{connect, get, send, with_axum};
+use super::*;
 
 on_both_stores! { a_client_is_held_until_there_is_room_unless_it_disconnects }
 
@@ -54,7 +48,7 @@ async fn a_client_is_held_until_there_is_room_unless_it_disconnects(store: impl 
         until(what, async || under_way.load(Ordering::SeqCst) == number).await;
     };
     let hold = async || {
-        let mut stream = connect(std::net::Ipv4Addr::LOCALHOST, server).await;
+        let mut stream = connect(Ipv4Addr::LOCALHOST, server).await;
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
         under_way_are(1).await;

@@ -4,17 +4,10 @@
 #[path = "who/cases.rs"]
 mod cases;
 
-use crate::scene::*;
 use std::collections::HashSet;
 
 use self::cases::{Step, cases};
-use super::{
-    Reply, get,
-    orders::COUNT,
-    send_http2_on, send_on,
-    sockets::{Framework, Place, serve},
-    unique, with,
-};
+use super::{sockets::serve, *};
 
 on_both_stores! { clients_of_axum, clients_of_hyper, clients_of_tonic }
 

@@ -1,17 +1,10 @@
 //! axum: routers, nested routers, fallbacks, streams.
 
-use crate::scene::*;
-use std::net::SocketAddr;
-
-use axum::{
-    Extension, Router,
-    body::{Body, Bytes},
-    routing::{get as on_get, post as on_post},
-};
+use axum::{Extension, body::Body, routing::post as on_post};
 use http_body::Frame;
 use tower_ratelimit::Rules;
 
-use super::{get, listen, send, send_http2, unique, with};
+use super::*;
 
 on_both_stores! {
     routes_are_counted_by_template,

@@ -1,23 +1,8 @@
 //! tonic: a whole server or one service, seen by a gRPC client and on the wire.
 
-use crate::scene::*;
-use std::{net::Ipv4Addr, net::SocketAddr};
+use tonic::{body::Body, server::NamedService};
 
-use tonic::{
-    Code, Status,
-    body::Body,
-    server::NamedService,
-    transport::{Channel, Server, server::TcpIncoming},
-};
-use tower::Service;
-
-use super::{
-    listen,
-    orders::{OrdersClient, OrdersServer},
-    send, send_from,
-    sockets::{self, Framework, Socket},
-    unique, with,
-};
+use super::*;
 
 on_both_stores! {
     a_whole_server_is_limited_by_peer,

@@ -1,15 +1,6 @@
 //! The responses to refused callers, and which callers are refused.
 
-use crate::scene::*;
-use bytes::Bytes;
-use http::{HeaderValue, Method, request::Parts};
-use http_body::Body as _;
-use http_body_util::BodyExt;
-use tower_ratelimit::{Rules, key::FromParts};
-
-use super::{
-    Answer, anonymous, answer, asking, by_key, code, header_of, problem, refusal, request, text,
-};
+use super::*;
 
 pub(super) fn layer(rule: impl Into<Rule>) -> RateLimitLayer {
     RateLimitLayer::new(&MemoryStore::new(), rule)

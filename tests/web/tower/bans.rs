@@ -2,10 +2,9 @@
 
 use std::time::SystemTime;
 
-use super::{answer, asking, by_key, header_of, request, text};
-use crate::scene::*;
+use super::*;
 use tower_ratelimit::{
-    Ban, Error,
+    Ban,
     observe::{Decided, Observer},
 };
 
@@ -142,7 +141,7 @@ async fn refusals_count_within_a_time(store: impl Settles, clock: ManualClock) {
 }
 
 async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: ManualClock) {
-    let cost = |parts: &http::request::Parts| match parts.uri.path() {
+    let cost = |parts: &Parts| match parts.uri.path() {
         "/dear" => 9,
         "/two" => 2,
         _ => 1,

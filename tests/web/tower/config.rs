@@ -1,17 +1,8 @@
 //! Mistakes in a configuration: found when a layer is built, and named.
 
-use crate::scene::*;
-use std::collections::BTreeMap;
-
-use http::request::Parts;
+use super::*;
 use serde::Deserialize;
-use tower::Service;
-use tower_ratelimit::{
-    IntoRules, RateLimit, Rules,
-    key::{ForwardedHeader, FromParts, KeyExtractor, Secret},
-};
-
-use super::{Inner, by_key};
+use tower_ratelimit::{RateLimit, key::ForwardedHeader};
 
 fn otherwise(rules: impl IntoRules) -> Result<RateLimitLayer, ConfigError> {
     RateLimitLayer::builder(&MemoryStore::new())

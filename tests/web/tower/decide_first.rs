@@ -1,12 +1,6 @@
 //! Admission before the inner service's capacity is taken.
 
-use crate::scene::*;
-use tower::{Service, load_shed::LoadShed};
-use tower_ratelimit::Requests;
-use tower_ratelimit::Rules;
-use tower_test::mock;
-
-use super::{Inner, anonymous, asking, by_key, call, limited, polled, redis, request, status};
+use super::*;
 
 fn layer(store: &impl Store, rule: Rule) -> RateLimitLayer {
     let rules = Rules::new().allow(Requests::on("/free")).otherwise(rule);
@@ -124,7 +118,7 @@ async fn around_load_shed() {
     let service = layer(&MemoryStore::new(), by_key(1)).layer(LoadShed::new(limited));
     let place = semaphore.try_acquire().unwrap();
     let error = service.clone().oneshot(request("a")).await.unwrap_err();
-    assert!(error.is::<tower::load_shed::error::Overloaded>(), "{error}");
+    assert!(error.is::<Overloaded>(), "{error}");
     drop(place);
     // It was let pass, and stays charged.
     assert_eq!(status(&service, request("a")).await, 429);

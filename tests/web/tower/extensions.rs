@@ -1,11 +1,7 @@
 //! The extensions that a layer sets, for inner handlers and outer layers.
 
-use crate::scene::*;
+use super::*;
 use http::Extensions;
-use tower::Service;
-use tower_ratelimit::{Charge, Decisions, Requests, Rules};
-
-use super::{Inner, anonymous, asking, by_key, redis, request, status};
 
 fn name_of(decision: &Decision) -> (String, bool) {
     let limit = decision.limits().next().unwrap();

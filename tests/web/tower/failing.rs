@@ -1,10 +1,7 @@
 //! A store that fails on purpose, and decisions made by hand: what users test their handlers with.
 
-use crate::scene::*;
-use proptest::prelude::*;
-use tower_ratelimit::{Error, LimitState};
-
-use super::{Inner, request};
+use super::*;
+use tower_ratelimit::LimitState;
 
 const KINDS: [ErrorKind; 13] = [
     ErrorKind::NotInitialized,

@@ -1,11 +1,6 @@
 //! The limiters of a layer, found by a rule's name and a key, or by a request.
 
-use crate::scene::*;
-use http::request::Parts;
-use proptest::prelude::*;
-use tower_ratelimit::{Rules, key::FromParts};
-
-use super::{asking, by_key, code};
+use super::*;
 
 on_both_stores!(those_of_a_layer_are_those_of_requests);
 

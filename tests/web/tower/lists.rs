@@ -1,11 +1,6 @@
 //! Lists that decide before any rule and any store.
 
-use crate::scene::*;
-use tower_ratelimit::{RateLimitLayerBuilder, Requests, Rules, key::FromParts};
-
-use super::{
-    Inner, answer, asking, by_key, code, config::are_named, header_of, problem, refusal, request,
-};
+use super::{config::are_named, *};
 
 /// Rules that refuse whatever their lists do not let pass.
 fn strict() -> Rules {

@@ -2,16 +2,11 @@
 
 #![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
 
-use crate::scene::*;
-
-use http::request::Parts;
-use tower_ratelimit::key::{FromParts, Key};
-
 use super::{
-    answer,
     answers::{detail, layer},
-    asking, code, header_of, refusal, request,
+    *,
 };
+use tower_ratelimit::key::Key;
 
 /// The default maximum length of a header.
 const LONGEST: usize = 16 << 10;

@@ -1,10 +1,6 @@
 //! CORS preflights: rules count them by the keys they carry, and leave out those without.
 
-use crate::scene::*;
-use http::Method;
-use tower_ratelimit::{IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts};
-
-use super::{answer, asking, code};
+use super::*;
 
 const ORIGIN: (&str, &str) = ("origin", "https://shop.example");
 const METHOD: (&str, &str) = ("access-control-request-method", "POST");

@@ -2,14 +2,8 @@
 
 mod dropped;
 
-use crate::scene::*;
-use bytes::Bytes;
-use http_body::Body;
-use http_body_util::BodyExt;
-use tower::Service;
-use tower_ratelimit::{Cost, Outcome};
-
-use super::{asking, redis, request};
+use super::*;
+use tower_ratelimit::Outcome;
 
 const ALL: u64 = 100_000;
 

@@ -1,7 +1,6 @@
 //! Shadow rules: their counts, their reports, and that they refuse no request.
 
-use super::{anonymous, answer, asking, by_key, redis, request};
-use crate::scene::*;
+use super::*;
 
 on_both_stores!(
     a_shadow_rule_counts_and_refuses_nothing,

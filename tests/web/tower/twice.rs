@@ -1,9 +1,6 @@
 //! Nested layers with the same rules: a request is charged once, unless both should charge.
 
-use crate::scene::*;
-use tower_ratelimit::{Decisions, IntoRules};
-
-use super::{Inner, by_key, extensions::watched, request};
+use super::{extensions::watched, *};
 
 fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);

@@ -1,7 +1,6 @@
 //! Set-ups that would limit nothing, and would not show it: found when the layer is built.
 
-use crate::scene::*;
-use tower_ratelimit::{RateLimitLayerBuilder, Requests, Rules};
+use super::*;
 
 fn builder() -> RateLimitLayerBuilder {
     RateLimitLayer::builder(&MemoryStore::new())

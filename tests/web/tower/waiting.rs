@@ -1,10 +1,7 @@
 //! Requests that are held until there is room, in order, for a time and among so many.
 
-use crate::scene::*;
+use super::*;
 use tokio::task::JoinHandle;
-use tower_ratelimit::RateLimitLayerBuilder;
-
-use super::{Inner, limited, polled, request};
 
 fn rule(permits: u64) -> Rule {
     Limit::new(permits, 10 * SECOND)

@@ -21,6 +21,8 @@ use tokio::{
     task::JoinSet,
 };
 
+use crate::requests::one_thread;
+
 pub(crate) const CONNECTIONS: usize = 64;
 
 /// With one digit for each of seven places at `DIGITS`.
@@ -60,12 +62,8 @@ struct Run {
 
 impl Load {
     pub(crate) fn of(keys: usize) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
         Self {
-            runtime,
+            runtime: one_thread(),
             keys: keys as u64,
         }
     }

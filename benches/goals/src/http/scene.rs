@@ -13,6 +13,7 @@ use crate::{
     row::{
         Figure,
         Goal::{self, AtMost, RatioAtLeast, Reported},
+        figure,
     },
 };
 
@@ -64,10 +65,6 @@ const fn figures(requests: Goal, scripts: Figure) -> [Figure; 5] {
         figure("µs of processor per request, Redis", Reported),
         figure("µs of processor per request, the client", Reported),
     ]
-}
-
-const fn figure(name: &'static str, goal: Goal) -> Figure {
-    Figure { name, goal }
 }
 
 pub(crate) const PER_SECOND: &str = "script calls per second";

@@ -1,17 +1,12 @@
-//! Runs what is counted: each row in a process of its own, as many at once as there are cores.
+//! Runs what is counted, each row in a process of its own.
 
 use std::{
     env, fs,
-    path::{Path, PathBuf},
-    process::{self, Command, Stdio},
-    sync::Mutex,
-    thread,
+    path::Path,
+    process::{Command, Stdio},
 };
 
-use crate::{
-    in_process::{self, REQUESTS},
-    server,
-};
+use crate::in_process::REQUESTS;
 
 /// The argument with which this program counts a row.
 pub(crate) const COUNT: &str = "count";
@@ -19,52 +14,18 @@ pub(crate) const COUNT: &str = "count";
 /// Instructions by the name of a row, in the order of the table.
 pub(crate) type Counts = Vec<(&'static str, f64)>;
 
-/// Counts all rows.
-///
-/// # Errors
-///
-/// A text with the output of a process that failed.
-pub(crate) fn count_all() -> Result<Counts, String> {
-    let folder = Folder::make()?;
-    // The last rows take longest, so they go first.
-    let places = (0..=in_process::SCENES.len()).rev();
-    let left = Mutex::new(places);
-    let found = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let Some(place) = left.lock().unwrap().next() else {
-                return;
-            };
-            let counts = match in_process::SCENES.get(place) {
-                Some(scene) => count_row(scene.name, &folder.0.join(place.to_string())),
-                None => Ok(server::ROWS
-                    .into_iter()
-                    .zip(server::count(&folder.0))
-                    .collect()),
-            };
-            found.lock().unwrap().push((place, counts));
-        }
-    };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(work);
-        }
-    });
-    let mut found = found.into_inner().unwrap();
-    found.sort_by_key(|(place, _)| *place);
-    let counts: Result<Vec<_>, _> = found.into_iter().map(|(_, counts)| counts).collect();
-    Ok(counts?.concat())
-}
-
-fn count_row(name: &'static str, file: &Path) -> Result<Counts, String> {
+/// Counts a row; the file is for callgrind.
+pub(crate) fn count_row(name: &'static str, file: &Path) -> Result<Counts, String> {
     eprintln!("counting: {name}");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--vgdb=no"])
         .arg("--toggle-collect=*counted_requests*")
         .arg(format!("--callgrind-out-file={}", file.display()))
-        .arg(this_program()?)
+        .arg(
+            env::current_exe()
+                .map_err(|error| format!("this program is not to be found: {error}"))?,
+        )
         .args([COUNT, name]);
     said_by(&mut command)?;
     let total = total(file)?;
@@ -72,10 +33,6 @@ fn count_row(name: &'static str, file: &Path) -> Result<Counts, String> {
         return Err(format!("{name}: callgrind finds no `counted_requests`"));
     }
     Ok(vec![(name, total as f64 / REQUESTS as f64)])
-}
-
-fn this_program() -> Result<PathBuf, String> {
-    env::current_exe().map_err(|error| format!("this program is not to be found: {error}"))
 }
 
 /// Runs a program, and returns its output.
@@ -98,22 +55,4 @@ pub(crate) fn total(file: &Path) -> Result<u64, String> {
     text.lines()
         .find_map(|line| line.strip_prefix("totals: ")?.parse().ok())
         .ok_or_else(|| format!("{}: no totals", file.display()))
-}
-
-/// A folder that is removed with this value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make() -> Result<Self, String> {
-        let path = env::temp_dir().join(format!("tower-ratelimit-counts-{}", process::id()));
-        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // One left behind is no reason to fail.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -21,7 +21,7 @@ use crate::{
         ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_SPARE,
         REFUSED_GCRA, RUN,
     },
-    requests::{by_user, passes, users},
+    requests::{by_user, one_thread, passes, users},
     support::redis_server::{command, free_port},
 };
 
@@ -79,11 +79,7 @@ struct Counted {
 /// Counts all rows, in their order. The folder is for the files of callgrind.
 pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
     eprintln!("counting: redis-server");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    one_thread().block_on(async {
         let mut counted = Counted::start(folder);
         let store = RedisStore::builder(counted.url())
             .deadline(DEADLINE)

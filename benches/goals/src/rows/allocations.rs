@@ -5,20 +5,13 @@ use std::{env, process::Command};
 use crate::{
     contenders::Contender,
     row::{
-        Contest, Figure,
+        Contest,
         Goal::{AtMost, Reported},
-        Rounds, Row,
+        Rounds, Row, figure,
     },
 };
 
-/// They are exact.
-const ONCE: Rounds = Rounds {
-    warm_up: 0,
-    counted: 1,
-};
-
 pub(super) fn rows() -> [Row; 3] {
-    let figure = |name, goal| Figure { name, goal };
     [
         Row {
             name: String::from("allocations, cached refusal"),
@@ -27,7 +20,7 @@ pub(super) fn rows() -> [Row; 3] {
             ),
             beside: "the service without the layer",
             needs: &[Contender::Redis],
-            rounds: ONCE,
+            rounds: Rounds::ONCE,
             figures: vec![
                 figure("in Service::call, which decides", AtMost(0.0)),
                 figure("in all, the answer included", Reported),
@@ -45,7 +38,7 @@ pub(super) fn rows() -> [Row; 3] {
             ),
             beside: "a bare EVALSHA of `return 1` with 5 keys and 3 arguments on a connection of its own",
             needs: &[Contender::Redis],
-            rounds: ONCE,
+            rounds: Rounds::ONCE,
             figures: vec![
                 figure("one at a time", AtMost(14.0)),
                 figure("50 users at once", AtMost(10.0)),
@@ -62,7 +55,7 @@ pub(super) fn rows() -> [Row; 3] {
             ),
             beside: "a bare EVALSHA of `return 1` with 5 keys and 3 arguments on a connection of its own",
             needs: &[Contender::Redis],
-            rounds: ONCE,
+            rounds: Rounds::ONCE,
             figures: vec![
                 figure("one at a time", Reported),
                 figure("50 users at once", Reported),

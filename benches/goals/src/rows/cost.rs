@@ -12,7 +12,7 @@ use crate::{
     database::Database,
     peers::redisson,
     requests::{by_user, in_turns, passes, users},
-    row::{Contest, Figure, Goal::RatioAtMost, Rounds, Row},
+    row::{Contest, Goal::RatioAtMost, Rounds, Row, figure},
 };
 
 const KEYS: usize = 50;
@@ -22,68 +22,34 @@ const AT_ONCE: usize = 10;
 const SPENT: Limit = Limit::per_day(10);
 const AMPLE: Limit = Limit::per_minute(1 << 40);
 
-/// What a row has of its own.
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    name: &'static str,
-    limit: Limit,
-    client_clock: bool,
-    exact: bool,
-    goal: f64,
-}
-
-const fn kind(name: &'static str, limit: Limit, goal: f64) -> Kind {
-    Kind {
-        name,
-        limit,
-        client_clock: false,
-        exact: false,
-        goal,
-    }
-}
+/// What a row has of its own: a name, a limit, whether the clock is the client's, whether remaining
+/// is read, and the goal.
+type Kind = (&'static str, Limit, bool, bool, f64);
 
 const KINDS: [Kind; 6] = [
-    Kind {
-        client_clock: true,
-        ..kind("server cost, refused, client clock", SPENT, 0.60)
-    },
-    Kind {
-        client_clock: true,
-        ..kind("server cost, admitted, client clock", AMPLE, 0.65)
-    },
-    kind("server cost, refused, server clock", SPENT, 0.65),
-    kind("server cost, admitted, server clock", AMPLE, 0.75),
-    Kind {
-        exact: true,
-        ..kind("server cost, refused, server clock, exact", SPENT, 0.70)
-    },
-    Kind {
-        exact: true,
-        ..kind("server cost, admitted, server clock, exact", AMPLE, 0.90)
-    },
+    ("refused, client clock", SPENT, true, false, 0.60),
+    ("admitted, client clock", AMPLE, true, false, 0.65),
+    ("refused, server clock", SPENT, false, false, 0.65),
+    ("admitted, server clock", AMPLE, false, false, 0.75),
+    ("refused, server clock, exact", SPENT, false, true, 0.70),
+    ("admitted, server clock, exact", AMPLE, false, true, 0.90),
 ];
 
 pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
-    KINDS.into_iter().map(move |kind| Row {
-        name: kind.name.to_owned(),
+    KINDS.into_iter().map(move |(name, limit, client_clock, exact, goal)| Row {
+        name: format!("server cost, {name}"),
         parameters: format!(
             "sliding log, {} in {} s, keep-alive, {KEYS} keys, {} calls a turn, {AT_ONCE} in flight, remaining {}",
-            kind.limit.permits(),
-            kind.limit.interval().as_secs(),
+            limit.permits(),
+            limit.interval().as_secs(),
             KEYS * TIMES,
-            if kind.exact { "read" } else { "not read" },
+            if exact { "read" } else { "not read" },
         ),
         beside: "Redisson's script, called likewise",
         needs: &[Contender::Redis, Contender::RedissonScript],
-        rounds: Rounds {
-            warm_up: 2,
-            counted: pace.pick(41, 5),
-        },
-        figures: vec![Figure {
-            name: "µs of Redis per decision",
-            goal: RatioAtMost(kind.goal),
-        }],
-        begin: Box::new(move || Box::new(Decisions::begin(kind))),
+        rounds: Rounds::of(2, pace.pick(41, 5)),
+        figures: vec![figure("µs of Redis per decision", RatioAtMost(goal))],
+        begin: Box::new(move || Box::new(Decisions::begin(limit, client_clock, exact))),
     })
 }
 
@@ -100,17 +66,17 @@ struct Decisions {
 }
 
 impl Decisions {
-    fn begin(kind: Kind) -> Self {
+    fn begin(limit: Limit, client_clock: bool, exact: bool) -> Self {
         let runtime = Runtime::new().unwrap();
         let database = Database::start();
         let _inside = runtime.enter();
         let mut store = database.builder();
-        if kind.client_clock {
+        if client_clock {
             store = store.client_clock(SystemClock);
         }
         let layer = RateLimitLayer::builder(&store.build().unwrap())
-            .otherwise(kind.limit.by(by_user()).named("ours"))
-            .count_remaining(kind.exact)
+            .otherwise(limit.by(by_user()).named("ours"))
+            .count_remaining(exact)
             .build()
             .unwrap();
         let users = users(KEYS);
@@ -120,9 +86,9 @@ impl Decisions {
             .collect();
         let script = runtime.block_on(async {
             let mut connection = database.connection().await;
-            let keep_alive = (2 * kind.limit.interval()).max(Duration::from_secs(60));
+            let keep_alive = (2 * limit.interval()).max(Duration::from_secs(60));
             for name in &*names {
-                let set_rate = redisson::set_rate(name, kind.limit, keep_alive);
+                let set_rate = redisson::set_rate(name, limit, keep_alive);
                 set_rate.exec_async(&mut connection).await.unwrap();
             }
             redisson::Script::load(connection).await
@@ -134,7 +100,7 @@ impl Decisions {
             layer,
             script,
             names,
-            granted: kind.limit == AMPLE,
+            granted: limit == AMPLE,
             turns: [0; 2],
         }
     }

@@ -12,9 +12,9 @@ use crate::{
     database::Database,
     peers::redisson,
     row::{
-        Contest, Figure,
+        Contest,
         Goal::{AtMost, Reported},
-        Rounds, Row,
+        Rounds, Row, figure,
     },
 };
 
@@ -23,10 +23,7 @@ const AFTERWARDS: usize = 100;
 const INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) fn rows(pace: Pace) -> [Row; 2] {
-    let rounds = Rounds {
-        warm_up: 1,
-        counted: pace.pick(9, 3),
-    };
+    let rounds = Rounds::of(1, pace.pick(9, 3));
     [
         Row {
             name: String::from("100,000 permits expired"),
@@ -38,22 +35,10 @@ pub(super) fn rows(pace: Pace) -> [Row; 2] {
             needs: &[Contender::Redis, Contender::RedissonScript],
             rounds,
             figures: vec![
-                Figure {
-                    name: "ms of Redis, the whole log expired",
-                    goal: AtMost(1.0),
-                },
-                Figure {
-                    name: "ms of Redis, all but the newest",
-                    goal: AtMost(1.0),
-                },
-                Figure {
-                    name: "ms of Redis, the dearest of the next 100",
-                    goal: AtMost(0.2),
-                },
-                Figure {
-                    name: "ms of Redis, all 100 together",
-                    goal: Reported,
-                },
+                figure("ms of Redis, the whole log expired", AtMost(1.0)),
+                figure("ms of Redis, all but the newest", AtMost(1.0)),
+                figure("ms of Redis, the dearest of the next 100", AtMost(0.2)),
+                figure("ms of Redis, all 100 together", Reported),
             ],
             begin: Box::new(|| Box::new(Logs::begin())),
         },
@@ -70,10 +55,7 @@ pub(super) fn rows(pace: Pace) -> [Row; 2] {
                 "ms of Redis, the dearest of the next 100",
                 "ms of Redis, all 100 together",
             ]
-            .map(|name| Figure {
-                name,
-                goal: Reported,
-            })
+            .map(|name| figure(name, Reported))
             .to_vec(),
             begin: Box::new(|| Box::new(Commands::begin())),
         },

@@ -16,7 +16,7 @@ use crate::{
     contenders::Contender,
     database::Database,
     requests::{by_user, in_turns, passes, users},
-    row::{Contest, Figure, Goal, Rounds, Row},
+    row::{Contest, Goal, Rounds, Row, figure},
     support::Reply,
 };
 
@@ -64,14 +64,8 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         ),
         beside: "EVALSHA of `return 1` with the same keys and arguments",
         needs: &[Contender::Redis],
-        rounds: Rounds {
-            warm_up: 2,
-            counted: pace.pick(41, 5),
-        },
-        figures: vec![Figure {
-            name: "µs of Redis per decision",
-            goal,
-        }],
+        rounds: Rounds::of(2, pace.pick(41, 5)),
+        figures: vec![figure("µs of Redis per decision", goal)],
         begin: Box::new(move || Box::new(Calls::begin(algorithm, limit))),
     })
 }
@@ -96,14 +90,8 @@ pub(super) fn commands(pace: Pace) -> impl Iterator<Item = Row> {
         ),
         beside: "EVALSHA of `return 1` with the same keys and arguments",
         needs: &[Contender::Redis],
-        rounds: Rounds {
-            warm_up: 2,
-            counted: pace.pick(41, 5),
-        },
-        figures: vec![Figure {
-            name: "µs of Redis per decision",
-            goal: Goal::Reported,
-        }],
+        rounds: Rounds::of(2, pace.pick(41, 5)),
+        figures: vec![figure("µs of Redis per decision", Goal::Reported)],
         begin: Box::new(move || Box::new(Commands::begin(kind))),
     })
 }

@@ -33,10 +33,7 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
             _ => "the same with one limit",
         },
         needs: &[Contender::Redis],
-        rounds: Rounds {
-            warm_up: 1,
-            counted: pace.pick(7, 3),
-        },
+        rounds: Rounds::of(1, pace.pick(7, 3)),
         figures: scene.figures.to_vec(),
         begin: Box::new(move || Box::new(Servers::begin(scene, turn))),
     })

@@ -9,13 +9,14 @@ use tower::Layer;
 
 use super::Pace;
 use crate::{
+    figures::median,
     governor::{self, Direct},
-    in_process::{Asker, MANY, SCENES, asker, one_thread},
-    requests::nothing,
+    in_process::{Asker, MANY, SCENES, asker},
+    requests::{nothing, one_thread},
     row::{
-        Contest, Figure,
+        Contest,
         Goal::{AtMost, RatioAtMost, Reported},
-        Rounds, Row, median,
+        Rounds, Row, figure,
     },
 };
 
@@ -29,80 +30,38 @@ enum Peer {
 }
 use Peer::{Governor, TowerGovernor};
 
-const GCRA_OF_MANY: &str = "admitted, GCRA, 100,000 keys";
-const LOG_OF_MANY: &str = "admitted, sliding log, 100,000 keys";
-
 type Case = (&'static str, Peer, Option<f64>, Option<f64>);
 
 /// A scene beside a peer, with the goals: nanoseconds, and how many times the peer's. Both peers
 /// count by GCRA, and write no fields.
+#[rustfmt::skip]
 const CASES: [Case; 30] = [
     ("by hand, extensions and fields", Governor, None, None),
     ("by hand, admitted, GCRA", Governor, None, None),
-    (
-        "by hand, admitted, GCRA, without extensions",
-        Governor,
-        None,
-        None,
-    ),
-    (
-        "by hand, admitted, GCRA, without extensions and fields",
-        Governor,
-        None,
-        None,
-    ),
+    ("by hand, admitted, GCRA, without extensions", Governor, None, None),
+    ("by hand, admitted, GCRA, without extensions and fields", Governor, None, None),
     ("by hand, admitted, sliding log", Governor, None, None),
     ("by hand, admitted, lease", Governor, None, None),
-    (
-        "by hand, admitted, GCRA, 100,000 keys",
-        TowerGovernor,
-        None,
-        None,
-    ),
-    (
-        "by hand, admitted, sliding log, 100,000 keys",
-        TowerGovernor,
-        None,
-        None,
-    ),
+    ("by hand, admitted, GCRA, 100,000 keys", TowerGovernor, None, None),
+    ("by hand, admitted, sliding log, 100,000 keys", TowerGovernor, None, None),
     ("by hand, refused, decided alone", Governor, None, None),
     ("by hand, refused, without fields", Governor, None, None),
     ("by hand, refused", Governor, None, None),
     ("by hand, refused, 100,000 keys", TowerGovernor, None, None),
     ("admitted, GCRA", Governor, Some(300.0), Some(4.8)),
-    (
-        "admitted, GCRA, without extensions",
-        Governor,
-        Some(160.0),
-        None,
-    ),
-    (
-        "admitted, GCRA, without extensions and fields",
-        Governor,
-        None,
-        None,
-    ),
+    ("admitted, GCRA, without extensions", Governor, Some(160.0), None),
+    ("admitted, GCRA, without extensions and fields", Governor, None, None),
     ("admitted, fixed window", Governor, None, None),
     ("admitted, sliding log", Governor, Some(350.0), None),
     ("admitted, list of three limits", Governor, None, None),
     ("admitted, GCRA", TowerGovernor, None, None),
-    (GCRA_OF_MANY, TowerGovernor, None, Some(1.5)),
-    (LOG_OF_MANY, TowerGovernor, None, Some(1.5)),
+    ("admitted, GCRA, 100,000 keys", TowerGovernor, None, Some(1.5)),
+    ("admitted, sliding log, 100,000 keys", TowerGovernor, None, Some(1.5)),
     ("refused, GCRA, decided alone", Governor, Some(150.0), None),
-    (
-        "refused, GCRA, without fields",
-        Governor,
-        Some(285.0),
-        Some(2.2),
-    ),
+    ("refused, GCRA, without fields", Governor, Some(285.0), Some(2.2)),
     ("refused, GCRA", Governor, Some(330.0), None),
     ("refused, GCRA", TowerGovernor, None, Some(0.03)),
-    (
-        "refused, GCRA, 100,000 keys",
-        TowerGovernor,
-        None,
-        Some(0.03),
-    ),
+    ("refused, GCRA, 100,000 keys", TowerGovernor, None, Some(0.03)),
     ("refused, deny cache, no observer", Governor, None, None),
     ("refused, deny cache", Governor, Some(330.0), None),
     ("refused, deny cache, metrics", Governor, None, None),
@@ -111,10 +70,7 @@ const CASES: [Case; 30] = [
 
 pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
     let chunks = pace.pick(501, 101);
-    let rounds = Rounds {
-        warm_up: 2,
-        counted: pace.pick(21, 3),
-    };
+    let rounds = Rounds::of(2, pace.pick(21, 3));
     CASES.into_iter().map(move |(scene, peer, most, ratio)| {
         let (name, beside) = match peer {
             TowerGovernor => ("tower_governor", "tower_governor through its layer"),
@@ -123,10 +79,7 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         let goals = [most.map(AtMost), ratio.map(RatioAtMost)];
         let goals: Vec<_> = goals.into_iter().flatten().collect();
         let goals = if goals.is_empty() { vec![Reported] } else { goals };
-        let figures = goals.into_iter().map(|goal| Figure {
-            name: "ns added per request",
-            goal,
-        });
+        let figures = goals.into_iter().map(|goal| figure("ns added per request", goal));
         let figures: Vec<_> = figures.collect();
         Row {
             name: format!("in process, {scene}, {name}"),
@@ -202,9 +155,7 @@ fn added(chunks: usize, bare: &mut Asker, with: &mut Asker) -> f64 {
         alone.push(chunk(bare));
         limited.push(chunk(with));
     }
-    alone.sort_by(f64::total_cmp);
-    limited.sort_by(f64::total_cmp);
-    median(&limited) - median(&alone)
+    median(limited) - median(alone)
 }
 
 /// Nanoseconds per request.

@@ -12,7 +12,8 @@ use super::Pace;
 use crate::{
     contenders::Contender,
     database::{Database, TIME_LIMIT},
-    row::{Contest, Figure, Goal::RatioAtMost, Rounds, Row},
+    requests::one_thread,
+    row::{Contest, Goal::RatioAtMost, Rounds, Row, figure},
 };
 
 const AMPLE: Limit = Limit::per_second(1_000_000);
@@ -28,19 +29,10 @@ pub(super) fn row(pace: Pace) -> Row {
         ),
         beside: "PING on the same connection",
         needs: &[Contender::Redis],
-        rounds: Rounds {
-            warm_up: 1,
-            counted: pace.pick(15, 3),
-        },
+        rounds: Rounds::of(1, pace.pick(15, 3)),
         figures: vec![
-            Figure {
-                name: "µs, p50",
-                goal: RatioAtMost(1.7),
-            },
-            Figure {
-                name: "µs, p99",
-                goal: RatioAtMost(2.0),
-            },
+            figure("µs, p50", RatioAtMost(1.7)),
+            figure("µs, p99", RatioAtMost(2.0)),
         ],
         begin: Box::new(move || Box::new(Line::begin(calls))),
     }
@@ -57,11 +49,7 @@ struct Line {
 
 impl Line {
     fn begin(calls: usize) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let database = Database::start();
+        let (runtime, database) = (one_thread(), Database::start());
         let (connection, limiter) = runtime.block_on(async {
             let connection = database.connection().await;
             let store = RedisStore::connection(connection.clone()).deadline(TIME_LIMIT);

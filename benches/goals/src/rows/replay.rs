@@ -13,7 +13,7 @@ use tower_ratelimit::{Limit, replay::Replay};
 use super::Pace;
 use crate::{
     database,
-    row::{Contest, Figure, Goal::AtMost, Rounds, Row},
+    row::{Contest, Goal::AtMost, Rounds, Row, figure},
     support::random::Random,
 };
 
@@ -24,7 +24,6 @@ const MIDNIGHT: u64 = 1_767_225_600_000;
 const APART: u64 = 80;
 
 pub(super) fn row(pace: Pace) -> Row {
-    let figure = |name, goal| Figure { name, goal };
     Row {
         name: String::from("replay of 1,000,000 lines"),
         parameters: format!(
@@ -34,10 +33,7 @@ pub(super) fn row(pace: Pace) -> Row {
         ),
         beside: "a reading of the lines",
         needs: &[],
-        rounds: Rounds {
-            warm_up: 0,
-            counted: pace.pick(5, 1),
-        },
+        rounds: Rounds::of(0, pace.pick(5, 1)),
         figures: vec![
             figure("s of processor", AtMost(3.0)),
             figure("MB of memory at its peak", AtMost(64.0)),

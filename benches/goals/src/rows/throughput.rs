@@ -16,7 +16,7 @@ use crate::{
     contenders::Contender,
     database::Database,
     peers::redisson,
-    row::{Contest, Figure, Goal::RatioAtLeast, Rounds, Row},
+    row::{Contest, Goal::RatioAtLeast, Rounds, Row, figure},
 };
 
 const KEYS: usize = 100_000;
@@ -40,10 +40,7 @@ pub(super) fn row(pace: Pace) -> Row {
             warm_up: pace.pick(3, 1),
             counted: pace.pick(7, 3),
         },
-        figures: vec![Figure {
-            name: "decisions/s",
-            goal: RatioAtLeast(4.0),
-        }],
+        figures: vec![figure("decisions/s", RatioAtLeast(4.0))],
         begin: Box::new(move || Box::new(Fleets::begin(turn))),
     }
 }

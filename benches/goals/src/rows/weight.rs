@@ -16,9 +16,9 @@ use crate::{
     peers::redisson,
     requests::{by_user, in_turns, passes, users},
     row::{
-        Contest, Figure,
+        Contest,
         Goal::{self, AtMost, Reported},
-        Rounds, Row,
+        Rounds, Row, figure,
     },
 };
 
@@ -51,11 +51,6 @@ const WAYS: [Way; 3] = [
     },
 ];
 
-const ONCE: Rounds = Rounds {
-    warm_up: 0,
-    counted: 1,
-};
-
 pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
     let live = WAYS.into_iter().map(|way| Row {
         name: format!("redis memory, 100,000 live permits, {}", way.name),
@@ -64,11 +59,8 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         ),
         beside: "Redisson's script",
         needs: &[Contender::Redis, Contender::RedissonScript],
-        rounds: ONCE,
-        figures: vec![Figure {
-            name: "bytes",
-            goal: way.goal,
-        }],
+        rounds: Rounds::ONCE,
+        figures: vec![figure("bytes", way.goal)],
         begin: Box::new(move || Box::new(Live::begin(&way))),
     });
     let idle = Row {
@@ -80,19 +72,10 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         ),
         beside: "Redisson's script, without a keep-alive time, as is usual",
         needs: &[Contender::Redis, Contender::RedissonScript],
-        rounds: Rounds {
-            warm_up: 0,
-            counted: pace.pick(3, 1),
-        },
+        rounds: Rounds::of(0, pace.pick(3, 1)),
         figures: vec![
-            Figure {
-                name: "bytes per limiter in use",
-                goal: Reported,
-            },
-            Figure {
-                name: "bytes per limiter after its keep-alive",
-                goal: AtMost(0.0),
-            },
+            figure("bytes per limiter in use", Reported),
+            figure("bytes per limiter after its keep-alive", AtMost(0.0)),
         ],
         begin: Box::new(|| Box::new(Idle::begin())),
     };

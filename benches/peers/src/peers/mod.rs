@@ -99,6 +99,11 @@ impl Entry {
         self.state == State::Redis
     }
 
+    /// Its name as users' names can begin with it.
+    pub(crate) fn label(&self) -> String {
+        self.name.replace([' ', ','], "")
+    }
+
     /// Builds it, which `missing` has said to be possible.
     pub(crate) async fn built(
         &self,

@@ -8,7 +8,7 @@ use tower_ratelimit::{
 };
 
 use super::{Built, Entry, Form, Place, Promise, State, contestant};
-use crate::contest::{COST, Layered, Limit, USER};
+use crate::contest::{Layered, Limit, USER, cost_of};
 use crate::work::Contestant;
 
 const ENTRY: Entry = Entry {
@@ -64,10 +64,7 @@ fn rules(limits: &[Limit], place: &Place, set: fn(Rule) -> Rule) -> impl IntoRul
         let rule = limit.by(FromHeader::new(USER.as_str()));
         let rule = rule
             .named(&format!("{}-{at}", place.label))
-            .cost_by(|parts| {
-                let cost = parts.headers.get(&COST).and_then(|cost| cost.to_str().ok());
-                cost.and_then(|cost| cost.parse().ok()).unwrap_or(1)
-            });
+            .cost_by(|parts| cost_of(&parts.headers));
         set(rule)
     };
     limits.iter().enumerate().map(rule).collect::<Vec<_>>()

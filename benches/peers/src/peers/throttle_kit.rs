@@ -7,7 +7,7 @@ use std::sync::Arc;
 use throttle_kit::{InMemoryBackend, Quota, RateLimitLayer, RateLimiter, RedisBackend};
 
 use super::{Entry, Form, Promise, State, contestant, layers};
-use crate::contest::{Answer, Limit, Peer, USER, User};
+use crate::contest::{Answer, Limit, Peer, User, user_of};
 
 const ENTRY: Entry = Entry {
     package: "throttle-kit",
@@ -47,10 +47,7 @@ fn quota(limit: Limit) -> Quota {
 
 fn layer(limit: Limit) -> RateLimitLayer<InMemoryBackend> {
     RateLimitLayer::new(quota(limit), InMemoryBackend::new()).with_key_extractor(Arc::new(
-        |headers, _| {
-            let user = headers.get(&USER).and_then(|user| user.to_str().ok());
-            user.unwrap_or_default().to_owned()
-        },
+        |headers, _| user_of(headers).unwrap_or_default().to_owned(),
     ))
 }
 

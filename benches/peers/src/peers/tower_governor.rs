@@ -9,7 +9,7 @@ use tower_governor::{
 };
 
 use super::{Entry, Form, Promise, State, layers};
-use crate::contest::{Limit, USER};
+use crate::contest::{Limit, user_of};
 
 pub(super) const ENTRIES: [Entry; 1] = [Entry {
     name: "tower_governor",
@@ -28,13 +28,8 @@ impl KeyExtractor for ByUser {
     type Key = String;
 
     fn extract<T>(&self, request: &http::Request<T>) -> Result<String, GovernorError> {
-        let value = request
-            .headers()
-            .get(&USER)
-            .and_then(|user| user.to_str().ok());
-        value
-            .map(str::to_owned)
-            .ok_or(GovernorError::UnableToExtractKey)
+        let user = user_of(request.headers()).map(str::to_owned);
+        user.ok_or(GovernorError::UnableToExtractKey)
     }
 }
 

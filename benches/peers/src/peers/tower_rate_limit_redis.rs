@@ -7,7 +7,7 @@ use axum::body::Body;
 use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
 
 use super::{Entry, Form, Promise, layers};
-use crate::contest::{Response, USER};
+use crate::contest::{Response, user_of};
 
 pub(super) const ENTRIES: [Entry; 1] = [Entry {
     name: "tower-rate-limit-redis",
@@ -43,11 +43,7 @@ impl KeyResolver for ByUser {
     type ErrorBody = Body;
 
     fn key<T>(&self, request: &http::Request<T>) -> Result<String, Response> {
-        let user = request
-            .headers()
-            .get(&USER)
-            .and_then(|user| user.to_str().ok());
-        let user = user.ok_or_else(Response::default)?;
+        let user = user_of(request.headers()).ok_or_else(Response::default)?;
         Ok(format!("{}:{user}", self.0))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tower_rate_limiter::{KeyExtractor, RateLimitError, RateLimitLayer, RedisStore};
 
 use super::{Entry, Form, Promise, contestant};
-use crate::contest::{Layered, Limit, USER, stacked};
+use crate::contest::{Layered, Limit, stacked, user_of};
 
 pub(super) const ENTRIES: [Entry; 1] = [Entry {
     name: "tower-rate-limiter, Redis",
@@ -54,10 +54,7 @@ impl KeyExtractor for ByUser {
     type Key = String;
 
     fn extract<B>(&self, request: &http::Request<B>) -> Result<String, RateLimitError> {
-        let user = request
-            .headers()
-            .get(&USER)
-            .and_then(|user| user.to_str().ok());
+        let user = user_of(request.headers());
         let missing = || RateLimitError::Key(String::from("user"), String::from("is missing"));
         user.map(str::to_owned).ok_or_else(missing)
     }

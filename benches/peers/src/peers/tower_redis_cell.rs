@@ -13,7 +13,7 @@ use tower_redis_cell::{
 };
 
 use super::{Entry, Form, Promise, contestant};
-use crate::contest::{COST, Layered, Limit, Request, Response, USER, stacked};
+use crate::contest::{Layered, Limit, Request, Response, cost_of, stacked, user_of};
 
 pub(super) const ENTRIES: [Entry; 1] = [Entry {
     name: "tower-redis-cell",
@@ -56,16 +56,8 @@ struct ByUser(Policy, &'static str);
 
 impl ProvideRule<Request> for ByUser {
     fn provide<'a>(&self, request: &'a Request) -> ProvideRuleResult<'a> {
-        let user = request
-            .headers()
-            .get(&USER)
-            .and_then(|user| user.to_str().ok());
-        let user = user.ok_or("the field x-user is missing")?;
-        let cost = request
-            .headers()
-            .get(&COST)
-            .and_then(|cost| cost.to_str().ok());
-        let cost = cost.and_then(|cost| cost.parse().ok()).unwrap_or(1);
+        let user = user_of(request.headers()).ok_or("the field x-user is missing")?;
+        let cost = cost_of(request.headers());
         let key = tower_redis_cell::redis_cell::Key::pair(self.1, user);
         Ok(Some(Rule::new(key, self.0.apply_tokens(cost))))
     }

@@ -21,151 +21,51 @@ fn windows(limit: Limit, now: i64) -> [Window; 2] {
     limit.calendar().unwrap().windows(now)
 }
 
-/// Each row: a limit, an instant, and the label and bounds of its window.
+/// Each row: an instant, the label and the bounds of its window, and the limit.
+const WINDOWS: &str = "
+    2026-11-24T10:00Z        20261101 2026-11-01T00:00Z 2026-12-01T00:00Z 1/month
+    2026-11-30T22:59:59.999Z 20261101 2026-10-31T23:00Z 2026-11-30T23:00Z 1/month Europe/Berlin
+    2026-11-30T23:00Z        20261201 2026-11-30T23:00Z 2026-12-31T23:00Z 1/month Europe/Berlin
+    2026-11-14T23:59Z        20261015 2026-10-15T00:00Z 2026-11-15T00:00Z 1/month from 15
+    2027-02-27T12:00Z        20270131 2027-01-31T00:00Z 2027-02-28T00:00Z 1/month from 31
+    2027-03-30T12:00Z        20270228 2027-02-28T00:00Z 2027-03-31T00:00Z 1/month from 31
+    2028-02-29T12:00Z        20280229 2028-02-29T00:00Z 2028-03-30T00:00Z 1/month from 30
+    2026-11-29T12:00Z        20261123 2026-11-23T00:00Z 2026-11-30T00:00Z 1/week
+    2026-11-28T12:00Z        20261122 2026-11-22T00:00Z 2026-11-29T00:00Z 1/week from sunday
+    2026-11-29T12:00Z        20261129 2026-11-29T00:00Z 2026-12-06T00:00Z 1/week from sunday
+    # 23 and 25 hours.
+    2026-03-29T12:00Z        20260329 2026-03-28T23:00Z 2026-03-29T22:00Z 1/day Europe/Berlin
+    2026-10-25T12:00Z        20261025 2026-10-24T22:00Z 2026-10-25T23:00Z 1/day Europe/Berlin
+    # There is no midnight: clocks went from 00:00 to 01:00.
+    2018-11-04T12:00Z        20181104 2018-11-04T03:00Z 2018-11-05T02:00Z 1/day America/Sao_Paulo
+    # Nor here: from 23:30 to 00:30.
+    1919-03-31T12:00Z        19190331 1919-03-31T04:30Z 1919-04-01T04:00Z 1/day America/Toronto
+    # There are two: from 01:00 back to 00:00.
+    2025-11-02T05:30Z        20251102 2025-11-02T04:00Z 2025-11-03T05:00Z 1/day America/Havana
+    # At 00:01 back to 23:01: the date falls, and the window does not.
+    2006-10-29T03:00Z        20061029 2006-10-29T02:30Z 2006-10-30T03:30Z 1/day America/St_Johns
+    # The 30th was left out.
+    2011-12-30T09:59Z        20111229 2011-12-29T10:00Z 2011-12-30T10:00Z 1/day Pacific/Apia
+    2011-12-30T10:00Z        20111231 2011-12-30T10:00Z 2011-12-31T10:00Z 1/day Pacific/Apia
+";
+
 #[test]
 fn a_window_begins_at_the_first_instant_of_its_date() {
-    for (text, now, label, start, end) in [
-        (
-            "1/month",
-            "2026-11-24T10:00Z",
-            20261101,
-            "2026-11-01T00:00Z",
-            "2026-12-01T00:00Z",
-        ),
-        (
-            "1/month Europe/Berlin",
-            "2026-11-30T22:59:59.999Z",
-            20261101,
-            "2026-10-31T23:00Z",
-            "2026-11-30T23:00Z",
-        ),
-        (
-            "1/month Europe/Berlin",
-            "2026-11-30T23:00Z",
-            20261201,
-            "2026-11-30T23:00Z",
-            "2026-12-31T23:00Z",
-        ),
-        (
-            "1/month from 15",
-            "2026-11-14T23:59Z",
-            20261015,
-            "2026-10-15T00:00Z",
-            "2026-11-15T00:00Z",
-        ),
-        (
-            "1/month from 31",
-            "2027-02-27T12:00Z",
-            20270131,
-            "2027-01-31T00:00Z",
-            "2027-02-28T00:00Z",
-        ),
-        (
-            "1/month from 31",
-            "2027-03-30T12:00Z",
-            20270228,
-            "2027-02-28T00:00Z",
-            "2027-03-31T00:00Z",
-        ),
-        (
-            "1/month from 30",
-            "2028-02-29T12:00Z",
-            20280229,
-            "2028-02-29T00:00Z",
-            "2028-03-30T00:00Z",
-        ),
-        (
-            "1/week",
-            "2026-11-29T12:00Z",
-            20261123,
-            "2026-11-23T00:00Z",
-            "2026-11-30T00:00Z",
-        ),
-        (
-            "1/week from sunday",
-            "2026-11-28T12:00Z",
-            20261122,
-            "2026-11-22T00:00Z",
-            "2026-11-29T00:00Z",
-        ),
-        (
-            "1/week from sunday",
-            "2026-11-29T12:00Z",
-            20261129,
-            "2026-11-29T00:00Z",
-            "2026-12-06T00:00Z",
-        ),
-        // 23 and 25 hours.
-        (
-            "1/day Europe/Berlin",
-            "2026-03-29T12:00Z",
-            20260329,
-            "2026-03-28T23:00Z",
-            "2026-03-29T22:00Z",
-        ),
-        (
-            "1/day Europe/Berlin",
-            "2026-10-25T12:00Z",
-            20261025,
-            "2026-10-24T22:00Z",
-            "2026-10-25T23:00Z",
-        ),
-        // There is no midnight: clocks went from 00:00 to 01:00.
-        (
-            "1/day America/Sao_Paulo",
-            "2018-11-04T12:00Z",
-            20181104,
-            "2018-11-04T03:00Z",
-            "2018-11-05T02:00Z",
-        ),
-        // Nor here: from 23:30 to 00:30.
-        (
-            "1/day America/Toronto",
-            "1919-03-31T12:00Z",
-            19190331,
-            "1919-03-31T04:30Z",
-            "1919-04-01T04:00Z",
-        ),
-        // There are two: from 01:00 back to 00:00.
-        (
-            "1/day America/Havana",
-            "2025-11-02T05:30Z",
-            20251102,
-            "2025-11-02T04:00Z",
-            "2025-11-03T05:00Z",
-        ),
-        // At 00:01 back to 23:01: the date falls, and the window does not.
-        (
-            "1/day America/St_Johns",
-            "2006-10-29T03:00Z",
-            20061029,
-            "2006-10-29T02:30Z",
-            "2006-10-30T03:30Z",
-        ),
-        // The 30th was left out.
-        (
-            "1/day Pacific/Apia",
-            "2011-12-30T09:59Z",
-            20111229,
-            "2011-12-29T10:00Z",
-            "2011-12-30T10:00Z",
-        ),
-        (
-            "1/day Pacific/Apia",
-            "2011-12-30T10:00Z",
-            20111231,
-            "2011-12-30T10:00Z",
-            "2011-12-31T10:00Z",
-        ),
-    ] {
+    let rows = WINDOWS.lines().map(str::trim);
+    for row in rows.filter(|row| !row.is_empty() && !row.starts_with('#')) {
+        let (columns, text) = row.split_at(70);
+        let columns: Vec<_> = columns.split_whitespace().collect();
+        let [now, label, start, end] = columns[..] else {
+            panic!("{row}");
+        };
         let [present, next] = windows(limit(text), at(now));
         let expected = Window {
-            label,
+            label: label.parse().unwrap(),
             start: at(start),
             end: at(end),
         };
-        assert_eq!(present, expected, "{text} {now}");
-        assert_eq!(next.start, present.end, "{text} {now}");
+        assert_eq!(present, expected, "{row}");
+        assert_eq!(next.start, present.end, "{row}");
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
@@ -23,7 +23,7 @@ const GRACE_PART: u32 = 10;
 pub(crate) struct NodeTraffic {
     nodes: Box<[Mutex<Node>]>,
     place: fn(&Name) -> usize,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// The connection to the only node, where its bytes are seen.
     watched: Mutex<Weak<HasUnread>>,
     /// Set if a task is about to read from it, and has not recorded yet that bytes came in.
@@ -41,15 +41,7 @@ struct Node {
 }
 
 /// Returns whether bytes have come in that were not read yet.
-type HasUnread = dyn Fn() -> bool + Send + Sync;
-
-/// A connection whose bytes are seen, for as long as it lasts.
-#[derive(Clone)]
-pub(crate) struct WatchedConnection {
-    traffic: Arc<NodeTraffic>,
-    /// Lasts as long as the connection: what is watched is known weakly.
-    _has_unread: Arc<HasUnread>,
-}
+pub(crate) type HasUnread = dyn Fn() -> bool + Send + Sync;
 
 impl NodeTraffic {
     /// `place` is the index of a name's node.
@@ -73,9 +65,9 @@ impl NodeTraffic {
 
     /// Records that bytes came in from a node.
     pub(crate) fn came_in(&self, index: usize) {
-        let came_in = Some(self.now());
-        if let Some(mut node) = self.node(index) {
-            *node = Node {
+        let came_in = Some(self.clock.now());
+        if let Some(node) = self.nodes.get(index) {
+            *lock(node) = Node {
                 came_in,
                 owed_since: None,
             };
@@ -89,23 +81,41 @@ impl NodeTraffic {
         }
     }
 
-    fn sent(&self, index: usize) {
-        if let Some(mut node) = self.node(index) {
-            node.owed_since.get_or_insert_with(|| self.now());
+    /// Records that bytes were sent to a node.
+    pub(crate) fn sent(&self, index: usize) {
+        if let Some(node) = self.nodes.get(index) {
+            let mut node = lock(node);
+            node.owed_since.get_or_insert_with(|| self.clock.now());
         }
     }
 
-    /// Sees the bytes of a connection to the only node from now on. `has_unread` returns whether
-    /// bytes have come in that were not read yet.
+    /// Sees the bytes of a connection to the only node from now on, for as long as the connection
+    /// keeps what this returns.
     pub(crate) fn watch(
-        self: &Arc<Self>,
+        &self,
         has_unread: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> WatchedConnection {
+    ) -> Arc<HasUnread> {
         let has_unread: Arc<HasUnread> = Arc::new(has_unread);
         *lock(&self.watched) = Arc::downgrade(&has_unread);
-        WatchedConnection {
-            traffic: Arc::clone(self),
-            _has_unread: has_unread,
+        has_unread
+    }
+
+    /// Reads from the watched connection, and records whether bytes came in.
+    pub(crate) fn read<T>(&self, read: impl FnOnce() -> (T, usize)) -> T {
+        // A thread that is interrupted in the midst of it has bytes in hand that no other sees.
+        self.is_reading.store(true, SeqCst);
+        let (done, bytes) = read();
+        if bytes > 0 {
+            self.came_in(0);
+        }
+        self.is_reading.store(false, SeqCst);
+        done
+    }
+
+    /// Records that all that was sent to a node is answered.
+    pub(crate) fn owes_nothing(&self, index: usize) {
+        if let Some(node) = self.nodes.get(index) {
+            lock(node).owed_since = None;
         }
     }
 
@@ -115,28 +125,23 @@ impl NodeTraffic {
     pub(crate) fn was_silent(&self, index: usize, asked: Duration, max_wait: Duration) -> bool {
         let grace = max_wait / GRACE_PART;
         let is_silent = || {
-            let Some(node) = self.node(index).map(|node| *node) else {
+            let Some(node) = self.nodes.get(index).map(|node| *lock(node)) else {
                 return false;
             };
-            let owes = |since| self.now().saturating_sub(since) >= max_wait - grace;
+            let owes = |since| self.clock.now().saturating_sub(since) >= max_wait - grace;
             let came_in = |at| at > asked.saturating_add(grace);
             node.owed_since.is_some_and(owes) && !node.came_in.is_some_and(came_in)
         };
         if !is_silent() {
             return false;
         }
-        if index == 0 && self.has_unread() {
+        let watched = lock(&self.watched).upgrade();
+        if index == 0 && watched.is_some_and(|has_unread| has_unread()) {
             self.came_in(0);
         }
         // A thread that is reading may have bytes in hand, or find none: nothing is recorded. Once
         // more, as it may just be done.
         !(index == 0 && self.is_reading.load(SeqCst)) && is_silent()
-    }
-
-    /// Returns whether bytes have come in from the only node that were not read yet.
-    fn has_unread(&self) -> bool {
-        let watched = lock(&self.watched).upgrade();
-        watched.is_some_and(|has_unread| has_unread())
     }
 
     /// Returns the same of a list of limiters: whether any of their nodes did.
@@ -153,15 +158,12 @@ impl NodeTraffic {
     /// Returns whether the connection to the only node has been silent for so long, though an
     /// answer is owed.
     pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
+        let now = self.clock.now();
         if self.is_watched() {
-            return self.was_silent(0, self.now().saturating_sub(time), time);
+            return self.was_silent(0, now.saturating_sub(time), time);
         }
-        let came_in = self.node(0).and_then(|node| node.came_in);
-        came_in.is_none_or(|at| self.now().saturating_sub(at) >= time)
-    }
-
-    pub(crate) fn now(&self) -> Duration {
-        self.clock.now()
+        let came_in = self.nodes.first().and_then(|node| lock(node).came_in);
+        came_in.is_none_or(|at| now.saturating_sub(at) >= time)
     }
 
     /// Returns the index of the node of a name.
@@ -175,35 +177,5 @@ impl NodeTraffic {
 
     fn is_watched(&self) -> bool {
         lock(&self.watched).strong_count() > 0
-    }
-
-    fn node(&self, index: usize) -> Option<MutexGuard<'_, Node>> {
-        self.nodes.get(index).map(lock)
-    }
-}
-
-impl WatchedConnection {
-    /// Reads, and records whether bytes came in.
-    pub(crate) fn read<T>(&self, read: impl FnOnce() -> (T, usize)) -> T {
-        // A thread that is interrupted in the midst of it has bytes in hand that no other sees.
-        self.traffic.is_reading.store(true, SeqCst);
-        let (done, bytes) = read();
-        if bytes > 0 {
-            self.traffic.came_in(0);
-        }
-        self.traffic.is_reading.store(false, SeqCst);
-        done
-    }
-
-    /// Records that bytes were sent.
-    pub(crate) fn sent(&self) {
-        self.traffic.sent(0);
-    }
-
-    /// Records that all that was sent is answered.
-    pub(crate) fn owes_nothing(&self) {
-        if let Some(mut node) = self.traffic.node(0) {
-            node.owed_since = None;
-        }
     }
 }

@@ -103,7 +103,7 @@ impl Bans {
             known: OnceLock::new(),
             cap,
             generations: Generations::default(),
-            clock: StoreClock::new(own_clock),
+            clock: StoreClock { own: own_clock },
         }
     }
 

@@ -5,7 +5,7 @@
 //! when its call was made, and is valid only while they are current. The order of events does not
 //! matter.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use crate::{
     list::List,
@@ -24,10 +24,19 @@ const GENERATIONS: usize = if cfg!(interleavings) { 1 } else { 1 << 16 };
 ///
 /// A count that wraps around seems not to have changed: that takes 2^32 changes while one refusal
 /// is valid.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Generations {
     /// Made by the first call, as a store may be set up in several steps.
-    counts: OnceLock<Box<[AtomicU32]>>,
+    counts: LazyLock<Box<[AtomicU32]>>,
+}
+
+impl Default for Generations {
+    fn default() -> Self {
+        let counts = || (0..GENERATIONS).map(|_| AtomicU32::default()).collect();
+        Self {
+            counts: LazyLock::new(counts),
+        }
+    }
 }
 
 /// The generations of some names at one moment.
@@ -47,7 +56,7 @@ impl Generations {
     /// Makes refusals of this name stale. Call it when a change is known, before it is reported to
     /// anyone.
     pub(crate) fn changed(&self, name: &Name) {
-        if let Some(count) = self.counts().get(Self::place(name)) {
+        if let Some(count) = self.counts.get(Self::place(name)) {
             count.fetch_add(1, Ordering::Release);
         }
     }
@@ -58,7 +67,7 @@ impl Generations {
     }
 
     fn at(&self, place: usize) -> u32 {
-        let count = self.counts().get(place);
+        let count = self.counts.get(place);
         count.map_or(0, |count| count.load(Ordering::Acquire))
     }
 
@@ -66,12 +75,5 @@ impl Generations {
     fn place(name: &Name) -> usize {
         // The lowest bits are enough on every machine.
         name.text().seeded_hash() as usize % GENERATIONS
-    }
-
-    fn counts(&self) -> &[AtomicU32] {
-        self.counts.get_or_init(|| {
-            let counts = std::iter::repeat_with(AtomicU32::default);
-            counts.take(GENERATIONS).collect()
-        })
     }
 }

@@ -3,17 +3,7 @@
 mod waiters;
 
 use super::*;
-use crate::{
-    clock::ManualClock,
-    error::Error,
-    labels::Labels,
-    limit::{Algorithm, Limit, LimitSource},
-    receipt::PermitId,
-    store::{
-        Calls,
-        guard::scripted::{Scripted, asks, charge, granted, poll, refusal},
-    },
-};
+use crate::store::guard::scripted::*;
 
 const CAP: Duration = Duration::from_secs(60);
 

@@ -1,18 +1,9 @@
 //! Tests which requests pass when the store cannot decide, and what is logged.
 
 use super::*;
-use crate::{
-    clock::ManualClock,
-    decision::{Refusal, RefusalKind, Source},
-    demand::LimiterCharge,
-    limit::{Limit, LimitSource},
-    list::List,
-    store::guard::{
-        policy::{answer_error, without_shadows},
-        scripted::{
-            Scripted, WithFallback, asks, by, charge, granted, ready, shadow, with_fallback,
-        },
-    },
+use crate::store::guard::{
+    policy::{answer_error, without_shadows},
+    scripted::*,
 };
 
 const KINDS: [ErrorKind; 13] = [

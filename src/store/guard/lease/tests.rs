@@ -7,14 +7,9 @@ mod histories;
 mod table;
 mod world;
 
-use std::pin::pin;
-
 use self::world::{World, done, poll, receipt};
 use super::*;
-use crate::{
-    decision::Source,
-    limit::{Algorithm, Limit, LimitSource},
-};
+use crate::store::guard::scripted::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TENTH: Duration = Duration::from_millis(100);
@@ -87,7 +82,7 @@ async fn callers_without_an_id_are_charged_more_each() {
     let world = World::of_one();
     world.warm(0);
     let mut acquire = world.acquire(1);
-    acquire.identify(crate::receipt::PermitId::NONE);
+    acquire.identify(PermitId::NONE);
     let taken = || world.processes[0].table.take(&acquire).unwrap();
     let granted = [(); 2].map(|()| receipt(&Decision::Allow(taken())));
     let before = world.available();
@@ -121,7 +116,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
         let _ = world.takes(0, 1);
     }
     let waits = |permits| Acquire {
-        max_wait: Some(crate::demand::MaxWait::ENDLESS),
+        max_wait: Some(MaxWait::ENDLESS),
         ..world.acquire(permits)
     };
     let lease = &world.processes[0];
@@ -218,7 +213,7 @@ async fn a_limiter_that_is_evicted_gives_its_lease_back() {
     const MOST: usize = 32;
     let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
     let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
-    let table = LeaseTable::knowing(MOST, StoreClock::new(Some(own)));
+    let table = LeaseTable::knowing(MOST, StoreClock { own: Some(own) });
     Arc::get_mut(&mut world.processes[0]).unwrap().table = table;
     for limiter in 0..500 {
         world.name = Name::exact(&format!("hot{limiter}")).unwrap();

@@ -2,25 +2,12 @@
 
 mod given_up;
 
-use std::time::Duration;
-
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    clock::{ManualClock, millis},
-    failure_policy::FailurePolicy,
-    labels::Labels,
-    limit::{Algorithm, Limit},
     receipt::TakenAhead,
-    store::{
-        MemoryStore,
-        guard::scripted::{
-            Scripted, WithFallback, by, charge, ready, receipts, refused, shadow, with_fallback,
-        },
-        memory::untracked::latest,
-        sealed::Sealed,
-    },
+    store::{guard::scripted::*, memory::untracked::latest},
 };
 
 /// In front of a server that counts by the same clock.

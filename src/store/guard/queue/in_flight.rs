@@ -19,7 +19,6 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::reply::take_out;
 use crate::{clock::Clock, error::Error, name::Name, store::guard::late::Late, sync::lock};
 
 /// The largest and the smallest bound.
@@ -32,7 +31,8 @@ pub(crate) struct InFlight {
     nodes: Mutex<Vec<Node>>,
     node_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
     pub(super) bounds: Bounds,
-    clock: Arc<dyn Clock>,
+    /// One that never jumps.
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 /// The time for which a call counts as in flight, and the limits of the bound.
@@ -91,10 +91,6 @@ impl InFlight {
         })
     }
 
-    pub(super) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
     /// Sleeps by the clock of calls. Without a timer it never ends: the end of a call then wakes
     /// the callers that wait for it.
     ///
@@ -135,7 +131,11 @@ impl InFlight {
                     let mut place = place.await.map_err(|_| Late::Unsent.error())?;
                     // The call counts from now on. If it has counted for a deadline already,
                     // because this task was not polled, the place is lost.
-                    if let Some(call) = self.with(node, |node, now| node.renew(place.call, now)) {
+                    let renew = |node: &mut Node, now| {
+                        node.remove(place.call)?;
+                        Some(node.send(now))
+                    };
+                    if let Some(call) = self.with(node, renew) {
                         place.call = call;
                         return Ok(place);
                     }
@@ -148,7 +148,7 @@ impl InFlight {
     /// Hands out the places that are free before and after `act`. The lock is released first: a
     /// place whose receiver is gone is dropped at once, and then takes the lock again.
     fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
-        let now = self.now();
+        let now = self.clock.now();
         let mut ready = Vec::new();
         let acted = {
             let mut nodes = lock(&self.nodes);
@@ -224,11 +224,6 @@ impl Node {
         take_out(&mut self.sent, call, |(call, _)| *call).map(|(_, sent)| sent)
     }
 
-    /// Restarts the age of a call in flight, under a new number. Returns that number.
-    fn renew(&mut self, call: u64, now: Duration) -> Option<u64> {
-        self.remove(call).map(|_| self.send(now))
-    }
-
     /// Forgets old calls, and sends those that wait while there is room.
     fn admit(&mut self, now: Duration, ready: &mut Vec<(u64, oneshot::Sender<InFlightPlace>)>) {
         while let Some((_, sent)) = self.sent.front()
@@ -280,4 +275,14 @@ impl Drop for InFlightPlace {
         self.in_flight
             .with(self.node, |node, now| node.leave(call, now));
     }
+}
+
+/// Takes the member with this number out of a queue in the order of numbers.
+pub(crate) fn take_out<T>(
+    queue: &mut VecDeque<T>,
+    number: u64,
+    number_of: impl FnMut(&T) -> u64,
+) -> Option<T> {
+    let at = queue.binary_search_by_key(&number, number_of);
+    queue.remove(at.ok()?)
 }

@@ -14,7 +14,6 @@
 //! caller that leaves before that takes nothing.
 
 mod in_flight;
-mod reply;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -30,11 +29,11 @@ use std::{
     task::Waker,
 };
 
+use self::{in_flight::InFlightPlace, runs::Run, wait_queue::WaitQueue};
 pub(crate) use self::{
-    in_flight::InFlight,
-    reply::{take_out, while_wanted},
+    in_flight::{InFlight, take_out},
+    runs::while_wanted,
 };
-use self::{reply::Unanswered, runs::Run, wait_queue::WaitQueue};
 use crate::{
     clock::{Clock, no_timer},
     decision::{Decision, RefusalKind},
@@ -43,7 +42,7 @@ use crate::{
     limit::Slots,
     list::List,
     name::{BuildSpread, Limiter, Name},
-    receipt::Receipt,
+    receipt::{PermitId, Receipt},
     store::{Calls, Listener},
     sync::{OnDrop, lock},
 };
@@ -73,7 +72,10 @@ pub(crate) struct Queues {
     waiting: AtomicUsize,
     /// The last number of a call or a caller.
     last: AtomicU64,
-    unanswered: Unanswered,
+    /// The ids that shared calls in flight are for, each with whether it was given back meanwhile.
+    /// The call may arrive after that receipt, or be sent once more, so its end gives back once
+    /// more.
+    unanswered: Mutex<HashMap<PermitId, bool>>,
 }
 
 impl Queues {
@@ -83,6 +85,11 @@ impl Queues {
             && lock(&self.waits)
                 .get(&key(acquire))
                 .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
+    }
+
+    /// Ends a shared call for a caller. Returns whether it was given back meanwhile.
+    fn end_shared(&self, acquire: &Acquire) -> bool {
+        lock(&self.unanswered).remove(&acquire.first.id) == Some(true)
     }
 
     /// Returns a number that no other call or caller has. Later ones are greater.
@@ -151,11 +158,7 @@ impl<S: Calls> Queued<S> {
     /// # Cancel safety
     ///
     /// Dropping it gives the place up.
-    async fn enter(
-        &self,
-        acquire: &Acquire,
-        was_sent: bool,
-    ) -> Result<in_flight::InFlightPlace, Error> {
+    async fn enter(&self, acquire: &Acquire, was_sent: bool) -> Result<InFlightPlace, Error> {
         let leaving = OnDrop::new(|| {
             if !was_sent {
                 let _ = acquire.unsent.set(());
@@ -221,7 +224,9 @@ impl<S: Calls> Queued<S> {
 
     /// Settles as the store does, once more where a shared call is still on its way.
     pub(crate) fn settle(&self, receipt: Receipt, keep: u32) {
-        self.queues.unanswered.gives_back(&receipt);
+        if let Some(gave_back) = lock(&self.queues.unanswered).get_mut(&receipt.id) {
+            *gave_back = true;
+        }
         self.store.settle(receipt, keep);
     }
 }

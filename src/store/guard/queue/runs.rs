@@ -10,19 +10,26 @@
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
+    future::poll_fn,
     mem,
+    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use super::{
-    Key, Queued, key,
-    reply::{Reply, of_each, take_out, while_wanted},
-    wait_queue::LONGEST_RUN,
+use super::{Key, Queued, in_flight::take_out, key, wait_queue::LONGEST_RUN};
+use crate::{
+    decision::{Decision, Source},
+    demand::Acquire,
+    error::Error,
+    list::List,
+    receipt::Receipt,
+    store::Calls,
+    sync::lock,
 };
-use crate::{decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock};
 
 /// A limiter with a call in flight or about to be sent, and the callers behind that call.
 pub(super) struct Run {
@@ -37,6 +44,27 @@ struct Member {
     acquire: Acquire,
     reply: oneshot::Sender<Reply>,
     runtime: Handle,
+}
+
+/// A decision on its way to a caller, who may have left and given back by now.
+pub(super) struct Reply {
+    pub(super) outcome: Result<Decision, Error>,
+    /// Set if it was given back before it was taken.
+    pub(super) gave_back: bool,
+}
+
+impl Reply {
+    /// Returns what to give back if its caller has left without reading it: what the caller gave
+    /// back too early, or does not know of. For other grants, the code that drops them decides.
+    pub(super) fn unread(self) -> List<Receipt> {
+        match self.outcome {
+            // A lease grants by an id that its caller does not know.
+            Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
+                grant.into_receipts()
+            }
+            _ => List::new(),
+        }
+    }
 }
 
 /// Decides by a call for this caller alone if none is in flight, otherwise by the next shared one.
@@ -62,7 +90,7 @@ pub(super) async fn acquire<S: Calls>(
                     call,
                 };
                 let place = queue.enter(acquire, false).await?;
-                let begin = |run: &mut Run| run.since = queue.in_flight.now();
+                let begin = |run: &mut Run| run.since = queue.in_flight.clock.now();
                 // Another call may have been sent while this one waited, unpolled.
                 if !place.has_waited || held.run(begin).is_some() {
                     break (held, place);
@@ -93,7 +121,7 @@ enum Entered {
 }
 
 fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
-    let now = queue.in_flight.now();
+    let now = queue.in_flight.clock.now();
     let mut runs = lock(&queue.queues.runs);
     // Under the lock, so that the numbers in a queue ascend: `take_out` relies on it.
     let number = queue.queues.next();
@@ -184,7 +212,7 @@ impl<S: Calls> Drop for Held<S> {
                 return;
             };
             let runtime = last.runtime.clone();
-            (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.now());
+            (run.call, run.since) = (self.queue.queues.next(), self.queue.in_flight.clock.now());
             (runtime, run.call)
         };
         let next = RunCall {
@@ -235,7 +263,7 @@ impl<S: Calls> RunCall<S> {
             let Some(member) = self.members.pop_front() else {
                 return;
             };
-            let gave_back = queue.queues.unanswered.remove(&member.acquire);
+            let gave_back = queue.queues.end_shared(&member.acquire);
             let reply = Reply { outcome, gave_back };
             if let Err(reply) = member.reply.send(reply) {
                 queue.give_back(reply.unread());
@@ -248,14 +276,12 @@ impl<S: Calls> RunCall<S> {
     fn take_members(&mut self) -> Vec<Acquire> {
         let queue = &self.held.queue;
         let taken = self.held.run(|run| {
-            run.since = queue.in_flight.now();
+            run.since = queue.in_flight.clock.now();
             let count = run.behind.len().min(LONGEST_RUN);
             let members: VecDeque<_> = run.behind.drain(..count).collect();
             // Under the lock, because a caller that leaves after that may give back at once.
-            queue
-                .queues
-                .unanswered
-                .insert(members.iter().map(|member| &member.acquire));
+            let ids = members.iter().map(|member| member.acquire.first.id);
+            lock(&queue.queues.unanswered).extend(ids.map(|id| (id, false)));
             members
         });
         self.members = taken.unwrap_or_default();
@@ -267,7 +293,7 @@ impl<S: Calls> RunCall<S> {
     fn put_back(&mut self) {
         let mut untried = mem::take(&mut self.members);
         for member in &untried {
-            self.held.queue.queues.unanswered.remove(&member.acquire);
+            self.held.queue.queues.end_shared(&member.acquire);
         }
         // If another call holds the limiter by now, these are dropped, and send calls of their own.
         let mut left = Vec::new();
@@ -289,7 +315,7 @@ impl<S: Calls> Drop for RunCall<S> {
         // What was given back during the call may have reached the store before it. The call is not
         // sent again from now on, so it is given back once more.
         for member in &self.members {
-            if queue.queues.unanswered.remove(&member.acquire) {
+            if queue.queues.end_shared(&member.acquire) {
                 queue.give_back(member.acquire.receipts());
             }
         }
@@ -298,5 +324,39 @@ impl<S: Calls> Drop for RunCall<S> {
             let behind = self.held.run(|run| mem::take(&mut run.behind));
             drop(behind);
         }
+    }
+}
+
+/// Waits for a call as long as one of its callers waits for a reply.
+pub(crate) async fn while_wanted<T, M, R>(
+    call: impl Future<Output = T>,
+    callers: &mut VecDeque<M>,
+    reply: fn(&mut M) -> &mut oneshot::Sender<R>,
+) -> Option<T> {
+    let mut call = pin!(call);
+    let mut left = 0;
+    poll_fn(|cx| {
+        if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+            return Poll::Ready(Some(outcome));
+        }
+        while let Some(caller) = callers.get_mut(left) {
+            if reply(caller).poll_closed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            left += 1;
+        }
+        Poll::Ready(None)
+    })
+    .await
+}
+
+/// Returns the decision of each caller of a call. An error is that of each of them.
+pub(super) fn of_each(
+    outcome: Result<List<Decision>, Error>,
+    callers: usize,
+) -> Vec<Result<Decision, Error>> {
+    match outcome {
+        Ok(decisions) => decisions.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error); callers],
     }
 }

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Key, Queued, key,
-    reply::of_each,
+    runs::of_each,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
@@ -105,7 +105,7 @@ impl<S: Calls> WaitPlace<'_, S> {
             let (queue, next_call) = (self.queue, self.queue.queues.next());
             let times = Times {
                 now: queue.clock.now(),
-                of_calls: queue.in_flight.now(),
+                of_calls: queue.in_flight.clock.now(),
                 hold: queue.in_flight.bounds.deadline,
             };
             let turn = |waits: &mut WaitQueue| waits.turn(self.number, next_call, times, cx);
@@ -186,7 +186,10 @@ impl<S: Calls> Asking<S> {
         };
         let place = queue.in_flight.enter(&limiter.name, true).await;
         let in_flight = &queue.in_flight;
-        let until = in_flight.now().saturating_add(in_flight.bounds.deadline);
+        let until = in_flight
+            .clock
+            .now()
+            .saturating_add(in_flight.bounds.deadline);
         let (numbers, callers) = queue.with(&self.key, |waits| waits.ask(self.call, until));
         if callers.is_empty() {
             return;

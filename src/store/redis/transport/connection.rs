@@ -1,7 +1,7 @@
 //! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -36,7 +36,7 @@ const UNDRIVEN_FOR: u32 = 10;
 /// a free connection. At most one attempt to connect is in progress at a time, in a task of its
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
-    pub(super) source: ConnectionSource,
+    pub(crate) source: ConnectionSource,
     pub(super) dial: Dial,
     slot: Arc<Mutex<Slot>>,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
-        match &self.slot().state {
+        match &lock(&self.slot).state {
             _ if !self.source.renews => ConnectionState::Connected,
             State::Idle { not_before: None } => ConnectionState::Idle,
             State::Idle { .. } => ConnectionState::Failing,
@@ -218,14 +218,9 @@ impl Connection {
         }
     }
 
-    /// Returns whether there are several nodes, as in a Cluster.
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.source.is_cluster
-    }
-
     /// Returns whether a call begun at `moment` can only have used the present connection.
     pub(crate) fn carried(&self, moment: Instant) -> bool {
-        let slot = self.slot();
+        let slot = lock(&self.slot);
         // Connections to the nodes of a Cluster are replaced invisibly.
         self.source.renews
             && !self.source.is_cluster
@@ -244,16 +239,25 @@ impl Connection {
         match error {
             // One node is lost, and redis-rs is repairing it. If no node answers, the connection is
             // replaced.
-            Some(error) if is_lost(error) && self.source.is_cluster => self.record_silence(since),
-            Some(error) if is_lost(error) => self.lose(since, Some(error)),
-            Some(error) if error.is_timeout() => self.record_silence(since),
+            Some(error) if is_lost(error) && self.source.is_cluster => {
+                return self.record_silence(since);
+            }
+            Some(error) if is_lost(error) => return self.lose(since, Some(error)),
+            Some(error) if error.is_timeout() => return self.record_silence(since),
             // Any other error is an answer too.
-            _ => {
-                // With several nodes, the caller knows which one it was.
-                if !self.source.is_cluster {
-                    self.dial.traffic.replied(0);
-                }
-                self.record_answer(since);
+            _ => {}
+        }
+        // With several nodes, the caller knows which one it was.
+        if !self.source.is_cluster {
+            self.dial.traffic.replied(0);
+        }
+        let mut slot = lock(&self.slot);
+        if slot.since == since {
+            slot.unanswered_since = None;
+            slot.answered = true;
+            // A replica answers refused commands, too.
+            if slot.failures > 0 && moment().duration_since(since) >= LONGEST_PAUSE {
+                slot.failures = 0;
             }
         }
     }
@@ -272,7 +276,7 @@ impl Connection {
         // Also where there is a connection: its timer would panic.
         let runtime = runtime().ok_or_else(|| io_error(NO_TIMER))?;
         let mut attempt = {
-            let mut slot = self.slot();
+            let mut slot = lock(&self.slot);
             match &slot.state {
                 State::Connected(link) => return Ok((link.clone(), slot.since)),
                 State::Connecting { began, attempt } if self.is_alive(*began, attempt) => {
@@ -329,7 +333,7 @@ impl Connection {
     /// leads to it, to a replica for example: so the first such connection is replaced at once, and
     /// the next ones like failed attempts.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
-        let mut slot = self.slot();
+        let mut slot = lock(&self.slot);
         if self.source.renews && slot.since == since && matches!(slot.state, State::Connected(_)) {
             slot.unanswered_since = None;
             if moment().duration_since(since) >= LONGEST_PAUSE {
@@ -356,23 +360,11 @@ impl Connection {
         }
     }
 
-    fn record_answer(&self, since: Instant) {
-        let mut slot = self.slot();
-        if slot.since == since {
-            slot.unanswered_since = None;
-            slot.answered = true;
-            // A replica answers refused commands, too.
-            if slot.failures > 0 && moment().duration_since(since) >= LONGEST_PAUSE {
-                slot.failures = 0;
-            }
-        }
-    }
-
     /// Records that a command was not answered in time. A connection on which nothing is answered
     /// for as long as the response timeout is dead, even if the kernel has not noticed: it would
     /// try for a quarter of an hour.
     fn record_silence(&self, since: Instant) {
-        let mut slot = self.slot();
+        let mut slot = lock(&self.slot);
         // The silence of an earlier connection says nothing of its successor.
         if slot.since != since {
             return;
@@ -393,10 +385,6 @@ impl Connection {
         !self.source.is_cluster
             && silent_for < max_wait
             && !self.dial.traffic.is_silent_for(self.dial.response_timeout)
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        lock(&self.slot)
     }
 }
 

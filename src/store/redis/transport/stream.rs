@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::link::{Link, first_of};
-use crate::store::guard::breaker::{NodeTraffic, WatchedConnection};
+use crate::store::guard::breaker::{HasUnread, NodeTraffic};
 
 /// Connects to the server at a client's address.
 ///
@@ -48,16 +48,23 @@ pub(crate) async fn connect(
             let stream = stream.into_std()?;
             let same = stream.try_clone()?;
             // It does not block: that is a setting of the socket, which both share.
-            let watch = traffic.watch(move || same.peek(&mut [0]).is_ok_and(|bytes| bytes > 0));
-            let stream = TcpStream::from_std(stream)?;
-            driven(Seen { stream, watch }, settings, config).await
+            let has_unread = move || same.peek(&mut [0]).is_ok_and(|bytes| bytes > 0);
+            let seen = Seen {
+                stream: TcpStream::from_std(stream)?,
+                _has_unread: traffic.watch(has_unread),
+                traffic,
+            };
+            driven(seen, settings, config).await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
-            let stream = UnixStream::connect(path).await?;
-            // The standard library cannot look ahead here.
-            let watch = traffic.watch(|| false);
-            driven(Seen { stream, watch }, settings, config).await
+            let seen = Seen {
+                stream: UnixStream::connect(path).await?,
+                // The standard library cannot look ahead here.
+                _has_unread: traffic.watch(|| false),
+                traffic,
+            };
+            driven(seen, settings, config).await
         }
         _ => {
             let connection = client.get_multiplexed_async_connection_with_config(config);
@@ -92,11 +99,11 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
 ) -> RedisResult<Link> {
-    let watch = stream.watch.clone();
+    let traffic = Arc::clone(&stream.traffic);
     let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
     let (connection, driver) = connecting.await?;
     // It is connected.
-    watch.owes_nothing();
+    traffic.owes_nothing(0);
     let mut driving = JoinSet::new();
     driving.spawn(driver);
     Ok(Link::Multiplexed(connection, Some(Arc::new(driving))))
@@ -105,7 +112,9 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// A stream that records when bytes come in and go out.
 struct Seen<S> {
     stream: S,
-    watch: WatchedConnection,
+    traffic: Arc<NodeTraffic>,
+    /// It is watched for as long as this lasts.
+    _has_unread: Arc<HasUnread>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
@@ -114,8 +123,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, watch } = &mut *self;
-        watch.read(|| {
+        let Self {
+            stream, traffic, ..
+        } = &mut *self;
+        traffic.read(|| {
             let before = buffer.filled().len();
             let read = Pin::new(stream).poll_read(cx, buffer);
             (read, buffer.filled().len() - before)
@@ -131,7 +142,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if matches!(written, Poll::Ready(Ok(1..))) {
-            self.watch.sent();
+            self.traffic.sent(0);
         }
         written
     }

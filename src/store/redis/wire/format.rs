@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::script::{Ask, Script};
 use crate::{
-    demand::{Acquire, LimiterCharge},
+    demand::LimiterCharge,
     limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
@@ -148,82 +148,6 @@ where
     command
 }
 
-/// Returns the command of callers that take the same number of permits of one limiter: see
-/// `lua/sliding_log/acquire.lua`.
-pub(super) fn acquire_same(
-    script: &Script,
-    first: &LimiterCharge,
-    run: &[Acquire],
-    rewrite: bool,
-    ask: Ask<'_>,
-) -> Cmd {
-    let typed = matches!(first.limit(), LimitSource::Code(_));
-    let mut command = script.start(if typed { 3 } else { 5 }, 4);
-    add_keys(&mut command, first, typed, ask.client_id);
-    in_one(&mut command, first.limit(), rewrite);
-    let mut members = command.writer_for_next_arg();
-    for caller in run {
-        let _ = members.write_all(&member(caller.first.id, first.permits));
-    }
-    drop(members);
-    unless_usual(&mut command, ask, false);
-    command
-}
-
-/// Returns the command of one caller of several limiters, each by a limit of its own, with a flag
-/// that has a differing one rewritten: see `lua/sliding_log/acquire_several.lua`.
-pub(super) fn acquire_several(
-    script: &Script,
-    caller: &Acquire,
-    rewrites: &dyn Fn(&LimiterCharge) -> bool,
-    ask: Ask<'_>,
-) -> Cmd {
-    let limiters = 1 + caller.rest.len();
-    let mut command = script.start(3 * limiters, 2 * limiters + 3);
-    for charge in caller.charges() {
-        add_keys(&mut command, charge, true, ask.client_id);
-    }
-    for charge in caller.charges() {
-        in_one(&mut command, charge.limit(), rewrites(charge));
-        command.arg(&member(charge.id, charge.permits));
-    }
-    let has_shadows = caller.charges().any(|charge| charge.shadow);
-    unless_usual(&mut command, ask, has_shadows);
-    if has_shadows {
-        let mut shadows = command.writer_for_next_arg();
-        for charge in caller.charges() {
-            let _ = shadows.write_all(if charge.shadow { b"1" } else { b"0" });
-        }
-    }
-    command
-}
-
-/// Writes whose limit counts, and the limit, in one argument.
-fn in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
-    let mut text = command.writer_for_next_arg();
-    // Writing to memory cannot fail.
-    let _ = text.write_all(word(source, rewrite).as_bytes());
-    if let Some(limit) = source.given() {
-        let (rate, interval, per_client, keep_alive) = fields(&limit.stored());
-        let _ = write!(
-            text,
-            " {rate} {interval} {} {keep_alive}",
-            u8::from(per_client)
-        );
-    }
-}
-
-/// Writes the time and whether the permits left are wanted exactly. Both are left out at the end of
-/// the arguments if they are the usual ones, unless `more` arguments follow.
-fn unless_usual(command: &mut Cmd, ask: Ask<'_>, more: bool) {
-    if ask.now.is_some() || !ask.exact || more {
-        optional(command, ask.now);
-    }
-    if !ask.exact || more {
-        command.arg(ask.exact);
-    }
-}
-
 /// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for
 /// one of another shape.
 pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
@@ -272,7 +196,7 @@ pub(super) fn pieces(command: &Cmd) -> Option<SmallVec<[&[u8]; 17]>> {
 }
 
 /// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.
-fn add_keys(command: &mut Cmd, charge: &LimiterCharge, typed: bool, client_id: &str) {
+pub(super) fn add_keys(command: &mut Cmd, charge: &LimiterCharge, typed: bool, client_id: &str) {
     let source = charge.limit();
     let rate_type = source.given().map(|limit| limit.stored().rate_type);
     let per_client = rate_type == Some(RateType::PerClient);
@@ -297,7 +221,7 @@ pub(super) fn source(command: &mut Cmd, source: LimitSource, rewrite: bool) {
 }
 
 /// Returns the word for whose limit counts.
-fn word(source: LimitSource, rewrite: bool) -> &'static str {
+pub(super) fn word(source: LimitSource, rewrite: bool) -> &'static str {
     match source {
         LimitSource::Store => "redis",
         LimitSource::StoreOrInit(_) => "init",

@@ -38,14 +38,6 @@ pub(crate) fn scripts(name: &Name) -> &'static Scripts {
     }
 }
 
-/// Returns the scripts that count all of these limiters in one call: those of slots, if one of them
-/// has slots.
-pub(crate) fn scripts_for(acquire: &Acquire) -> &'static Scripts {
-    let mut charges = acquire.charges();
-    let slotted = charges.find(|charge| charge.name().slots().is_some());
-    scripts(slotted.unwrap_or(&acquire.first).name())
-}
-
 /// Returns whether a call for these must not be sent twice: one of the grants has no entry of its
 /// own.
 pub(crate) fn is_sent_once(acquire: &Acquire) -> bool {

@@ -1,10 +1,12 @@
 //! A sliding log in Redis: `lua/sliding_log/`. Pure.
 
-use redis::Value;
+use std::io::Write;
+
+use redis::{Cmd, RedisWrite, Value};
 
 use super::{
-    format::{self, given, member, optional},
-    reply::{answer_by, numbers, read_answers, unreadable},
+    format::{add_keys, fields, given, member, optional, word},
+    reply::{Numbers, answer_by, numbers, read_answers, unreadable},
     script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
@@ -67,17 +69,30 @@ fn brief(
     ask: Ask<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
     let call = |script, command| ScriptCall::new(script, command, run.len(), false);
+    let is_of_code = |charge: &LimiterCharge| matches!(charge.limit(), LimitSource::Code(_));
     match run {
-        [caller] if takes_several(caller) => {
-            let command = format::acquire_several(&ACQUIRE_SEVERAL, caller, rewrites, ask);
+        // Several limiters now, each by a limit of its own. A shadow is taken where all have room.
+        [caller]
+            if !caller.rest.is_empty()
+                && caller.charges().all(|it| is_of_code(it) && it.lead == 0) =>
+        {
+            let command = acquire_several(caller, rewrites, ask);
             Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
                 let caller = run.first().ok_or_else(unreadable)?;
                 several_answers(reply, caller).map(Ok)
             }))
         }
-        [first, ..] if have_same_demand(&first.first, run) => {
-            let rewrite = rewrites(&first.first);
-            let command = format::acquire_same(&ACQUIRE, &first.first, run, rewrite, ask);
+        [Acquire { first, .. }, ..] if have_same_demand(first, run) => {
+            let typed = is_of_code(first);
+            let mut command = ACQUIRE.start(if typed { 3 } else { 5 }, 4);
+            add_keys(&mut command, first, typed, ask.client_id);
+            in_one(&mut command, first.limit(), rewrites(first));
+            let mut members = command.writer_for_next_arg();
+            for caller in run {
+                let _ = members.write_all(&member(caller.first.id, first.permits));
+            }
+            drop(members);
+            unless_usual(&mut command, ask, false);
             Some((call(&ACQUIRE, command), |reply, run, ask| match reply {
                 // A batch has not answered it.
                 Value::Nil => Ok(Err(None)),
@@ -86,13 +101,6 @@ fn brief(
         }
         _ => None,
     }
-}
-
-/// Returns whether it takes permits of several limiters now, each by a limit of its own. A shadow
-/// is taken where all have room.
-fn takes_several(caller: &Acquire) -> bool {
-    let is_of_code = |charge: &LimiterCharge| matches!(charge.limit(), LimitSource::Code(_));
-    !caller.rest.is_empty() && caller.charges().all(|it| is_of_code(it) && it.lead == 0)
 }
 
 /// Returns whether all callers have the same demand: the same number of permits of one limiter,
@@ -106,6 +114,59 @@ fn have_same_demand(first: &LimiterCharge, run: &[Acquire]) -> bool {
     each.all(|it| it.rest.is_empty() && is_plain(&it.first) && is_now(it))
 }
 
+/// Returns the command of one caller of several limiters, each with a flag that has a differing
+/// limit rewritten.
+fn acquire_several(
+    caller: &Acquire,
+    rewrites: &dyn Fn(&LimiterCharge) -> bool,
+    ask: Ask<'_>,
+) -> Cmd {
+    let limiters = 1 + caller.rest.len();
+    let mut command = ACQUIRE_SEVERAL.start(3 * limiters, 2 * limiters + 3);
+    for charge in caller.charges() {
+        add_keys(&mut command, charge, true, ask.client_id);
+    }
+    for charge in caller.charges() {
+        in_one(&mut command, charge.limit(), rewrites(charge));
+        command.arg(&member(charge.id, charge.permits));
+    }
+    let has_shadows = caller.charges().any(|charge| charge.shadow);
+    unless_usual(&mut command, ask, has_shadows);
+    if has_shadows {
+        let mut shadows = command.writer_for_next_arg();
+        for charge in caller.charges() {
+            let _ = shadows.write_all(if charge.shadow { b"1" } else { b"0" });
+        }
+    }
+    command
+}
+
+/// Writes whose limit counts, and the limit, in one argument.
+fn in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
+    let mut text = command.writer_for_next_arg();
+    // Writing to memory cannot fail.
+    let _ = text.write_all(word(source, rewrite).as_bytes());
+    if let Some(limit) = source.given() {
+        let (rate, interval, per_client, keep_alive) = fields(&limit.stored());
+        let _ = write!(
+            text,
+            " {rate} {interval} {} {keep_alive}",
+            u8::from(per_client)
+        );
+    }
+}
+
+/// Writes the time and whether the permits left are wanted exactly, as far as a script cannot do
+/// without, or if `more` follows.
+fn unless_usual(command: &mut Cmd, ask: Ask<'_>, more: bool) {
+    if ask.now.is_some() || !ask.exact || more {
+        optional(command, ask.now);
+    }
+    if !ask.exact || more {
+        command.arg(ask.exact);
+    }
+}
+
 /// Reads the reply of `acquire.lua`, which is brief in the usual case; `run`, `now` and `exact` are
 /// what was asked.
 ///
@@ -116,8 +177,17 @@ pub(crate) fn brief_answers(
     now: Option<Millis>,
     exact: bool,
 ) -> Result<List<Answer>, Error> {
-    let Some((verdict, [remaining, wait], [next, reset])) = in_brief(reply) else {
-        return read_answers(reply, 1, run.len(), None);
+    let brief = match reply {
+        Value::BulkString(_) => numbers(reply)?,
+        _ => Numbers::new(),
+    };
+    // Permits left and wait; ms until one more is free, and until all are, if it has them.
+    let (verdict, remaining, wait, next, reset) = match (reply, &*brief) {
+        (Value::Int(left @ 0..), _) => (Verdict::Granted, *left, 0, None, None),
+        (Value::Int(wait), _) => (Verdict::Refused, 0, wait.saturating_neg(), Some(0), None),
+        (_, &[left, next]) => (Verdict::Granted, left, 0, Some(next), None),
+        (_, &[0, wait, reset]) => (Verdict::Refused, 0, wait, Some(0), Some(reset)),
+        _ => return read_answers(reply, 1, run.len(), None),
     };
     // A limit that is not in force as it was given has the whole reply.
     let source = run.first().map(|caller| caller.first.limit());
@@ -135,16 +205,17 @@ pub(crate) fn brief_answers(
 /// Reads the reply of `acquire_several.lua`, which is brief in the usual case, too.
 fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Error> {
     let limiters = 1 + caller.rest.len();
-    let in_brief = match reply {
-        Value::BulkString(_) => Some(numbers(reply)?),
-        _ => None,
+    let brief = match reply {
+        Value::BulkString(_) => numbers(reply)?,
+        _ => Numbers::new(),
     };
-    let in_brief = in_brief.filter(|numbers| numbers.len() == 1 + 3 * limiters);
-    let Some([now, each @ ..]) = in_brief.as_deref() else {
+    let [now, ref each @ ..] = *brief else {
         return read_answers(reply, limiters, 1, None);
     };
-    let now = Now::millis(*now);
-    let (each, _) = each.as_chunks::<3>();
+    let (now, (each, rest)) = (Now::millis(now), each.as_chunks::<3>());
+    if each.len() != limiters || !rest.is_empty() {
+        return read_answers(reply, limiters, 1, None);
+    }
     let each = caller.charges().zip(each);
     let answers = each.map(|(charge, &[left, reset, next])| match charge.limit() {
         LimitSource::Code(limit) => {
@@ -154,25 +225,6 @@ fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Erro
         _ => Err(unreadable()),
     });
     answers.collect()
-}
-
-/// Returns the verdict; permits left and wait; ms until one more is free, and until all are, if
-/// it has them. `None` for a reply that is not brief.
-fn in_brief(reply: &Value) -> Option<(Verdict, [i64; 2], [Option<i64>; 2])> {
-    match reply {
-        Value::Int(left @ 0..) => Some((Verdict::Granted, [*left, 0], [None, None])),
-        Value::Int(wait) => Some((
-            Verdict::Refused,
-            [0, wait.saturating_neg()],
-            [Some(0), None],
-        )),
-        Value::BulkString(_) => match *numbers(reply).ok()? {
-            [left, next] => Some((Verdict::Granted, [left, 0], [Some(next), None])),
-            [0, wait, reset] => Some((Verdict::Refused, [0, wait], [Some(0), Some(reset)])),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// Makes the call that settles a receipt: safe to repeat, as it names the entries.

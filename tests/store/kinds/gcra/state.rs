@@ -62,31 +62,6 @@ async fn one_small_value_and_the_limit() {
     assert_eq!(state.numbers(), [tat, ends, 0.25 * HOUR_US, rate, interval]);
 }
 
-/// A rule's limit is in the call: there is no other key.
-#[tokio::test]
-async fn a_rules_limiter_is_one_key() {
-    let prefix = unique("one");
-    let store = redis_store().prefix(&prefix).build().unwrap();
-    let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
-    let name = format!("{prefix}:{{a}}:five");
-    send(&layer, "a").await;
-    let all = format!("{prefix}:*");
-    let keys = RedisServer::shared().command(&["KEYS", &all]);
-    let value = format!("{name}:value");
-    assert_eq!(
-        keys,
-        Reply::Array(vec![Reply::Bulk(value.clone().into_bytes())])
-    );
-    let [tat, ends, ..] = numbers(&value);
-    assert_eq!(ends, tat + HOUR_US);
-    // Not longer than two intervals, and one call each time.
-    let left: f64 = RedisServer::shared()
-        .cli(&["PTTL", &value])
-        .parse()
-        .unwrap();
-    assert!(left <= 2.0 * 3_600_000.0);
-}
-
 #[tokio::test]
 async fn what_another_left_there_counts_as_none() {
     let state = State::new(Way::Gcra, 4).await;

@@ -1,11 +1,9 @@
 //! Reads `cases.toml`: the trusted proxies, the header, and the socket of each case.
 
-use crate::scene::*;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use tower_ratelimit::key::ForwardedHeader;
 
-use super::super::sockets::{From, Socket};
+use super::{super::sockets::From, *};
 
 #[derive(Deserialize)]
 struct File {

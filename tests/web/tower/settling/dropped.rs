@@ -1,14 +1,7 @@
 //! The final charge of a request wherever it is dropped, and bodies that are read.
 
-use crate::scene::*;
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
-use proptest::prelude::*;
-use tower::Service;
-use tower_ratelimit::Cost;
-
-use super::{super::request, ALL, rule};
+use super::*;
+use http_body::{Frame, SizeHint};
 
 /// A handler's call on its charge.
 #[derive(Clone, Copy, Debug)]

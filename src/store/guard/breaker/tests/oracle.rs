@@ -145,6 +145,9 @@ proptest! {
                     let of_late = if call.probes { Signal::Failed } else { Signal::Nothing };
                     model.signal(&call, now, if late { of_late } else { signal });
                     call.pass.ends(signal);
+                    if signal == Signal::Answered {
+                        came_in = Some((now, sent.len()));
+                    }
                 }
                 Step::Leave(which) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
@@ -161,7 +164,7 @@ proptest! {
                     drop(call.pass);
                 }
                 Step::CameIn => {
-                    breakers.traffic().came_in(0);
+                    breakers.traffic.came_in(0);
                     came_in = Some((now, sent.len()));
                 }
                 Step::End(..) | Step::Leave(_) => {}

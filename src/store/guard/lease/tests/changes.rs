@@ -1,7 +1,6 @@
 //! Tests what a verb of this store does to leases in use.
 
 use super::*;
-use crate::store::Decide;
 
 /// By the rate that it has, so that nothing else shows the change.
 fn set_rate() -> Op {

@@ -1,6 +1,6 @@
 //! Tests when leases end, and how a balance counts their permits.
 
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::{OnceLock, Weak};
 
 use super::{world::Connection, *};
 use crate::receipt::TakenAhead;

@@ -1,20 +1,14 @@
 //! Tests random histories of several processes against the laws, and how evenly they share an
 //! exhausted limit.
 
-use std::{cell::RefCell, time::Duration};
+use std::cell::RefCell;
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 
-use super::{SECOND, TENTH, world::World};
-use crate::{
-    decision::{Decision, Source},
-    limit::Limit,
-    receipt::Receipt,
-    store::Calls,
-};
+use super::*;
 
 /// What happens, in which of the processes.
 #[derive(Clone, Debug)]

@@ -1,7 +1,6 @@
 //! Tests which callers a lease serves, what ends it, and how many permits the next one has.
 
 use super::*;
-use crate::clock::Now;
 
 /// What a lease taken by one limit has for a caller that goes by another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
@@ -85,7 +84,7 @@ async fn a_reply_ends_a_lease_only_if_the_limit_in_it_differs() {
         let world = World::of_one();
         let taken = world.warm(0);
         let stored = Limit::new(permits, interval).stored();
-        let now = Now::millis(world.now().cast_signed());
+        let now = server_time(&world.clock);
         let mut limiter = world.server.limiter.lock().unwrap();
         limiter.set_rate(stored, true, now);
         drop(limiter);
@@ -111,7 +110,7 @@ async fn a_lease_ends_only_for_a_waiter_that_is_refused() {
         let world = World::of_one();
         let taken = world.warm(0);
         let mut acquire = world.acquire(permits);
-        acquire.max_wait = waits.then_some(crate::demand::MaxWait::ENDLESS);
+        acquire.max_wait = waits.then_some(MaxWait::ENDLESS);
         let decision = poll(world.processes[0].acquire(&acquire), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
         let has_ended = world.available() == 1000 - taken;

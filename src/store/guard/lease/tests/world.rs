@@ -1,42 +1,12 @@
 //! The simulation of several processes that share one limiter.
 
-use std::{
-    cell::Cell,
-    future::Future,
-    pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{cell::Cell, sync::atomic::AtomicU64};
 
 use super::{SECOND, TENTH};
-use crate::{
-    algorithm::{
-        call,
-        limiter::{LimiterState, Terms},
-        sliding_log::SlidingLog,
-    },
-    clock::{Clock, ManualClock, Now, millis},
-    decision::{Decision, Source},
-    demand::{Acquire, LimiterCharge},
-    error::Error,
-    labels::Labels,
-    limit::{Limit, LimitSource},
-    list::List,
-    name::Name,
-    receipt::{PermitId, Receipt},
-    store::{
-        About, Calls, Decide, Listener, Listeners, Op, OpResult,
-        guard::{
-            lease::Leasing,
-            local::recent::Recent,
-            scripted::{asks, pause, receipts},
-        },
-        stack::Exit,
-    },
+use crate::store::{
+    About,
+    guard::{lease::Leasing, local::recent::Recent, scripted::*},
+    stack::Exit,
 };
 
 /// What all processes share.
@@ -59,28 +29,18 @@ impl Connection {
     }
 
     fn now(&self) -> Now {
-        Now::millis(millis(&self.0.clock).cast_signed())
+        server_time(&self.0.clock)
     }
 
     fn decide(&self, run: &[Acquire]) -> List<Decision> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let terms = Terms {
-            resendable: true,
-            ..Terms::HERE
-        };
         let ahead = run.iter().filter(|acquire| acquire.first.lead > 0);
         self.0
             .ahead
             .lock()
             .unwrap()
             .extend(ahead.map(|acquire| acquire.first.permits));
-        let limiter = &mut *self.limiter();
-        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
-        let answers = call::acquire(limiters, run, self.now()).unwrap();
-        let answers = run.iter().zip(answers.iter());
-        answers
-            .map(|(acquire, answer)| acquire.decision(&[*answer]))
-            .collect()
+        decide(&mut self.limiter(), run, self.now())
     }
 }
 
@@ -259,7 +219,7 @@ impl World {
 
     pub(crate) fn available(&self) -> i64 {
         let mut limiter = self.server.limiter.lock().unwrap();
-        let now = Now::millis(self.now().cast_signed());
+        let now = server_time(&self.clock);
         limiter.available(now, PermitId::NONE).unwrap()
     }
 

@@ -1,22 +1,8 @@
 //! Tests random histories by seed, each against all laws.
 
-use std::{
-    hash::{BuildHasher, Hasher, RandomState},
-    time::Duration,
-};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
-use super::{
-    super::in_flight::Bounds,
-    server::{DEADLINE, limiter_of},
-    world::{Caller, LIMIT, World},
-};
-use crate::{
-    clock::Clock,
-    decision::Decision,
-    demand::MaxWait,
-    error::{Error, ErrorKind},
-    receipt::PermitId,
-};
+use super::{server::limiter_of, world::LIMIT, *};
 
 /// A generator of numbers that a seed repeats.
 struct Dice(u64);

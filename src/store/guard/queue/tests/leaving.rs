@@ -1,59 +1,13 @@
 //! Tests callers that leave, at every step of a call.
 
-use std::{
-    pin::pin,
-    sync::Arc,
-    task::{Context, Waker},
-};
-
 use tokio::runtime::Runtime;
 
-use super::{
-    super::in_flight::Bounds,
-    world::{BOUNDS, Caller, World},
-};
-use crate::limit::{Limit, LimitSource};
+use super::*;
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
     let first = world.comes(1);
     (first, (0..requests).map(|_| world.comes(1)).collect())
-}
-
-/// The sequence in which a grant dies in a oneshot: it was sent, and its caller left before it was
-/// polled.
-#[test]
-fn a_grant_that_lies_unread_is_given_back_if_its_caller_waited() {
-    let mut world = World::new();
-    let waiting = world.waits(1);
-    let (mut first, mut behind) = behind(&mut world, 1);
-    let request = behind.remove(0);
-    world.answer_all();
-    assert!(world.poll(&mut first).is_some());
-    world.answer_all();
-    assert_eq!(world.held(), [waiting.id, first.id, request.id]);
-    let id = request.id;
-    drop(waiting);
-    drop(request);
-    world.settle();
-    // Hanging up must not be free.
-    assert_eq!(world.held(), [first.id, id]);
-    world.is_empty();
-}
-
-#[test]
-fn a_caller_that_leaves_unsent_takes_nothing() {
-    let mut world = World::new();
-    let (mut first, mut others) = behind(&mut world, 2);
-    let left = others.remove(0);
-    let left_id = left.id;
-    drop(left);
-    world.settle();
-    world.server.reply(0);
-    assert!(world.poll(&mut first).is_some());
-    world.settle();
-    assert_eq!(world.calls()[1..], [vec![others[0].id]]);
-    assert!(!world.held().contains(&left_id));
 }
 
 /// What it took is known to be nothing, so nothing is given back for it.
@@ -82,35 +36,6 @@ fn a_caller_knows_whether_it_leaves_unsent() {
         }
         assert_eq!(acquire.unsent.get().is_some(), !is_sent);
     }
-}
-
-/// A caller that leaves gives back at once, on another connection; its call is sent once more after
-/// that, with it in it.
-#[test]
-fn what_is_sent_again_after_its_caller_left_is_given_back_once_more() {
-    let mut world = World::new();
-    let (waits, more) = (world.waits(1), world.waits(1));
-    world.server.fail(0);
-    drop(waits);
-    let waits = world.waits(1);
-    world.run(&mut [&mut { more }]);
-    let (mut first, mut others) = behind(&mut world, 2);
-    let at = world.calls().len() - 1;
-    world.server.fail(at);
-    assert!(world.poll(&mut first).is_some());
-    world.settle();
-    let stays = others.remove(1);
-    let leaves = others.remove(0);
-    let (leaves_id, waits_id) = (leaves.id, waits.id);
-    let shared = world.calls().len() - 1;
-    assert_eq!(world.calls()[shared], [leaves_id, stays.id]);
-    // Not carried out yet.
-    leaves.leave_and_give_back(&world);
-    drop(waits);
-    world.answer_all();
-    assert!(!world.held().contains(&leaves_id) && !world.held().contains(&waits_id));
-    assert_eq!(world.held(), [stays.id]);
-    assert_eq!(world.queues.unanswered.len(), 0);
 }
 
 /// What a list of several calls took before one of them refused is given back, perhaps after the
@@ -166,36 +91,6 @@ fn a_call_that_all_have_left_is_dropped_and_what_it_took_is_given_back() {
     assert!(world.server.state().calls.iter().all(|call| call.over));
     // The first hung up, and stays charged.
     assert_eq!(world.held().len(), 1);
-    world.is_empty();
-}
-
-/// `{A1: 50 ms, B1: endless}` on a silent node: A1 leaves, and others come.
-#[test]
-fn a_limiter_is_held_for_one_deadline_at_most() {
-    let mut world = World::new();
-    let (a1, mut b1) = (world.comes(1), world.waits(1));
-    world.advance(25);
-    let mut behind = world.comes(1);
-    world.settle();
-    assert_eq!(world.calls().len(), 2);
-    world.advance(25);
-    drop(a1);
-    world.run(&mut [&mut b1]);
-    // B1 is asked for once more, by an id of its own, and so is the request behind.
-    assert_eq!(world.calls()[2..], [[behind.id], [b1.id]]);
-    // All calls are answered in the end, the first ones last, and B1 has its permit once.
-    for at in world.server.open().into_iter().rev() {
-        world.server.reply(at);
-    }
-    let decided = world.run(&mut [&mut b1, &mut behind]);
-    assert!(
-        decided
-            .iter()
-            .all(|(_, outcome)| outcome.as_ref().is_ok_and(|it| it.is_allowed()))
-    );
-    drop((b1, behind));
-    world.settle();
-    assert_eq!(world.held().len(), 2);
     world.is_empty();
 }
 

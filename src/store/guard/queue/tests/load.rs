@@ -1,12 +1,9 @@
 //! Tests bursts, slow nodes, and nodes that hang.
 
-use std::{ops::Range, time::Duration};
+use std::ops::Range;
 
-use super::{
-    server::DEADLINE,
-    world::{BOUNDS, Caller, World},
-};
-use crate::{clock::Clock, store::guard::late::Late};
+use super::*;
+use crate::store::guard::late::Late;
 
 /// What became of the callers of a burst.
 #[derive(Default)]

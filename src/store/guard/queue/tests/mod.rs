@@ -12,3 +12,10 @@ mod runtimes;
 mod server;
 mod waiting;
 mod world;
+
+use self::{
+    server::DEADLINE,
+    world::{BOUNDS, Caller, World},
+};
+use super::in_flight::Bounds;
+use crate::store::guard::scripted::*;

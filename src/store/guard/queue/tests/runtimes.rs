@@ -1,7 +1,6 @@
 //! Tests runtimes that are shut down, or alive and not driven.
 
-use super::world::{BOUNDS, World};
-use crate::demand::MaxWait;
+use super::*;
 
 fn world() -> World {
     World::with(2, BOUNDS, true)
@@ -47,48 +46,4 @@ fn a_call_of_a_runtime_that_is_not_driven_does_not_keep_waiters_of_others() {
     // It goes on, and gives back what it does not find a taker for.
     world.settle();
     assert!(world.held().contains(&waits.id));
-}
-
-#[test]
-fn a_runtime_that_is_shut_down_leaves_its_call_to_others() {
-    let mut world = world();
-    let first = world.comes_to(Some(1), 1, None);
-    let mut other = world.comes_to(Some(1), 1, None);
-    let gone = world.comes_to(Some(0), 1, None);
-    let mut moved = world.comes_to(Some(0), 1, None);
-    drop(first);
-    world.drive(0, 20);
-    assert_eq!(world.calls()[1].len(), 3);
-    drop(gone);
-    world.shuts_down(0);
-    assert!(world.server.state().calls[1].over);
-    // Each sends for itself, without waiting for a deadline.
-    moved.runtime = Some(1);
-    assert!(moved.is_woken() && other.is_woken());
-    let decided = world.run(&mut [&mut moved, &mut other]);
-    assert!(decided.is_empty());
-    world.answer_all();
-    assert_eq!(world.run(&mut [&mut moved, &mut other]).len(), 2);
-    drop((moved, other));
-    world.is_empty();
-}
-
-/// A task that is spawned there never begins.
-#[test]
-fn callers_of_a_runtime_that_is_gone_send_for_themselves() {
-    let mut world = world();
-    let first = world.comes_to(Some(1), 1, None);
-    let mut moved = world.comes_to(Some(0), 1, None);
-    let (mut other, last) = (
-        world.comes_to(Some(1), 1, None),
-        world.comes_to(Some(0), 1, None),
-    );
-    world.shuts_down(0);
-    drop(first);
-    drop(last);
-    moved.runtime = Some(1);
-    let _ = world.run(&mut [&mut moved, &mut other]);
-    world.answer_all();
-    assert_eq!(world.run(&mut [&mut moved, &mut other]).len(), 2);
-    world.is_empty();
 }

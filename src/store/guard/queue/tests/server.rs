@@ -3,29 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard},
-    task::{Poll, Waker},
-    time::Duration,
 };
 
-use super::super::{Queues, wait_queue::WaitQueue};
+use super::{
+    super::{Queues, wait_queue::WaitQueue},
+    *,
+};
 use crate::{
-    algorithm::{
-        call,
-        limiter::{LimiterState, Terms},
-        sliding_log::SlidingLog,
-    },
-    clock::{Clock, ManualClock, Now, millis},
-    decision::{Decision, Grant, Source},
-    demand::Acquire,
-    error::{Error, ErrorKind},
-    list::List,
-    name::Name,
-    receipt::{PermitId, Receipt},
-    store::{
-        Calls, Decide, Op, OpResult,
-        guard::breaker::{BreakerState, Breakers, Signal},
-    },
+    store::guard::breaker::{BreakerState, Breakers, Signal},
     sync::lock,
 };
 
@@ -130,8 +115,7 @@ impl Server {
     /// Carries out a call, perhaps once more.
     pub(super) fn carry_out(&self, at: usize) {
         let mut state = self.state();
-        let now = Now::millis(millis(&self.clock).cast_signed());
-        state.carry_out(at, now, self.clock.now());
+        state.carry_out(at, server_time(&self.clock), self.clock.now());
     }
 
     /// Sends the reply to a call.
@@ -178,7 +162,7 @@ impl Server {
     }
 
     pub(super) fn answer(&self, at: usize, reply: Reply) {
-        self.breakers.traffic().came_in(0);
+        self.breakers.traffic.came_in(0);
         let waker = {
             let mut state = self.state();
             let call = &mut state.calls[at];
@@ -317,21 +301,9 @@ impl State {
 
     fn carry_out(&mut self, at: usize, now: Now, time: Duration) {
         let run = self.calls[at].callers.clone();
-        let first = &run[0].first;
-        let terms = Terms {
-            resendable: true,
-            ..Terms::HERE
-        };
-        let limiter = self
-            .limiters
-            .entry(first.name().as_str().into())
-            .or_default();
-        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
-        let answers = call::acquire(limiters, &run, now).expect("the limit can be counted by");
-        let answers = run.iter().zip(answers.iter());
-        let decided: Vec<_> = answers
-            .map(|(acquire, answer)| acquire.decision(&[*answer]))
-            .collect();
+        let name = run[0].first.name().as_str();
+        let limiter = self.limiters.entry(name.into()).or_default();
+        let decided = decide(limiter, &run, now);
         for (acquire, decision) in run.iter().zip(&decided) {
             if decision.is_allowed() {
                 self.grant(acquire, time);
@@ -341,7 +313,7 @@ impl State {
                 self.held.remove(&(number(id), id));
             }
         }
-        self.calls[at].decided = Some(decided);
+        self.calls[at].decided = Some(decided.to_vec());
     }
 
     /// Records a grant, by the order of arrival.

@@ -1,15 +1,6 @@
 //! Tests callers that wait for permits: their order, and which are refused.
 
-use std::time::Duration;
-
-use super::{
-    super::wait_queue::own_turn,
-    world::{Caller, World},
-};
-use crate::{
-    decision::{Decision, Refusal, RefusalKind},
-    demand::MaxWait,
-};
+use super::{super::wait_queue::own_turn, *};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -38,25 +29,6 @@ fn refused(world: &World, caller: &mut Caller) -> Option<Refusal> {
         Ok(Decision::Deny(refusal)) => Some(refusal),
         other => panic!("{other:?}"),
     }
-}
-
-#[test]
-fn callers_that_wait_go_in_the_order_of_arrival_with_one_call_at_a_time() {
-    let (mut world, _full) = full();
-    let mut waiting: Vec<_> = (0..7).map(|_| world.waits(1)).collect();
-    let mut served = Vec::new();
-    for _ in 0..4 {
-        world.answer_all();
-        world.advance(200);
-        world.answer_all();
-        for caller in &mut waiting {
-            if granted(&world, caller) {
-                served.push(caller.id);
-            }
-        }
-    }
-    let ids: Vec<_> = waiting.iter().map(|caller| caller.id).collect();
-    assert_eq!(served, ids);
 }
 
 /// Requests take no place of those that wait, and do not ask for them.

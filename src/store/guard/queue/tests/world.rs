@@ -1,32 +1,15 @@
 //! The simulated callers, runtimes and clock, all moved by the test.
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-    time::Duration,
-};
+use std::{pin::Pin, sync::atomic::AtomicBool, task::Wake};
 
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    super::{InFlight, Queued, Queues, in_flight::Bounds},
-    server::{Alive, DEADLINE, Server, id_of, number},
+    super::{InFlight, Queued, Queues},
+    server::{Alive, SentCall, Server, id_of, number},
+    *,
 };
-use crate::{
-    clock::{Clock, ManualClock},
-    decision::Decision,
-    demand::{Acquire, LimiterCharge, MaxWait},
-    error::Error,
-    labels::Labels,
-    limit::{Limit, LimitSource},
-    name::Name,
-    store::Listener,
-    sync::lock,
-};
+use crate::sync::lock;
 
 pub(super) const LIMIT: Limit = Limit::new(3, Duration::from_millis(200));
 
@@ -86,23 +69,13 @@ impl World {
 
     pub(super) fn acquire(&mut self, limiter: u64, max_wait: Option<MaxWait>) -> Acquire {
         self.last += 1;
-        let name = Name::exact(&format!("limiter{limiter}")).expect("a name");
+        let charge = LimiterCharge {
+            id: id_of(self.last << 16 | limiter),
+            ..charge(&format!("limiter{limiter}"), 1, LimitSource::Code(LIMIT))
+        };
         Acquire {
-            first: LimiterCharge {
-                id: id_of(self.last << 16 | limiter),
-                ..LimiterCharge::named(
-                    name,
-                    LimitSource::Code(LIMIT),
-                    Labels::unnamed("limiter"),
-                    1,
-                )
-            },
-            rest: Vec::new(),
-            on_failure: None,
-            wants_remaining: false,
             max_wait,
-            asked_at: None,
-            unsent: std::sync::OnceLock::new(),
+            ..Acquire::of([charge], false)
         }
     }
 
@@ -240,11 +213,7 @@ impl World {
     /// The numbers of the callers of each call, in the order in which calls were sent.
     pub(super) fn calls(&self) -> Vec<Vec<u64>> {
         let state = self.server.state();
-        state
-            .calls
-            .iter()
-            .map(super::server::SentCall::ids)
-            .collect()
+        state.calls.iter().map(SentCall::ids).collect()
     }
 
     /// Has those asked for again that wait for a limiter.
@@ -257,7 +226,7 @@ impl World {
     pub(super) fn is_empty(&self) {
         let queues = &self.queues;
         assert_eq!(lock(&queues.runs).len() + lock(&queues.waits).len(), 0);
-        assert_eq!(queues.unanswered.len(), 0);
+        assert!(lock(&queues.unanswered).is_empty());
         assert_eq!(queues.waiting.load(Ordering::SeqCst), 0);
         assert_eq!(self.in_flight.count(0).0, 0);
     }

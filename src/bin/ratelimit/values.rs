@@ -1,0 +1,60 @@
+//! Values of options, as users write them.
+
+use std::{str::FromStr, time::Duration};
+
+use http::{HeaderName, HeaderValue};
+use tower_ratelimit::Limit;
+
+/// Reads `name=value`.
+pub(crate) fn fixed<T: FromStr>(text: &str) -> Result<(String, T), String> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let fixed = parts.and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
+    fixed.ok_or_else(|| "write a name and its value, as in the help".to_owned())
+}
+
+/// Reads a header field, as in `x-api-key: abc`.
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once(':');
+    let parts = parts.map(|(name, value)| (name.trim(), value.trim()));
+    let valid = parts.filter(|(name, value)| {
+        HeaderName::try_from(*name).is_ok() && HeaderValue::try_from(*value).is_ok()
+    });
+    let valid = valid.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    valid.ok_or_else(|| "write a header field as `name: value`".to_owned())
+}
+
+/// Reads a share of callers, as in `0.1%`.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let (number, of) = match text.strip_suffix('%') {
+        Some(percent) => (percent.trim(), 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.parse::<f64>().map(|number| number / of);
+    let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "write a share of callers, as in `0.1%` or `0.001`".to_owned())
+}
+
+/// Reads a time, as in `60s`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    // A time is what follows the slash of a rate, except a day, a week or a month, which are words.
+    let unit = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let rate = format!("1/{text}").parse::<Limit>();
+    let rate = rate.ok().filter(|_| unit.len() <= "ms".len());
+    let time = rate.map(|limit| limit.interval());
+    time.ok_or_else(|| "write a time, as in `60s` or `5m`, or `0`".to_owned())
+}
+
+/// Reads the column of a duration and its unit, as in `took:ms`.
+pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
+    let (column, unit) = text.rsplit_once(':').unwrap_or((text, "s"));
+    let unit = match unit {
+        "s" => Duration::from_secs(1),
+        "ms" => Duration::from_millis(1),
+        "us" => Duration::from_micros(1),
+        _ => return Err(format!("the unit is `s`, `ms` or `us`, not `{unit}`")),
+    };
+    Ok((column.to_owned(), unit))
+}

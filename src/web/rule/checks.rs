@@ -1,0 +1,125 @@
+//! Checks of a rule's settings when its layer is built.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use super::{CostOf, LimitOf, Rule};
+use crate::{
+    error::{ConfigError, bail},
+    limit::{Limit, Slots, check_lease},
+    name::check_rule_name,
+    web::key::KeyTraits,
+};
+
+impl Rule {
+    /// Checks its settings, and returns what is known of its key; `None` without one.
+    pub(super) fn check(&self) -> Result<Option<KeyTraits>, ConfigError> {
+        let label = self.label();
+        check_rule_name(label)?;
+        if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
+            bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
+        }
+        if self.init.is_some() && self.has_calendar() {
+            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
+        }
+        if self.share > 100 {
+            bail!(Rule: "rule {label:?}: `enforce_share` must be 0 to 100, not {}", self.share);
+        }
+        self.check_lease(self.lease)?;
+        if let Some(ban) = &self.ban {
+            ban.check(label)?;
+            if !self.lease.is_zero() {
+                bail!(Rule: "rule {label:?} leases permits and bans callers: a leased \
+                    permit does not reach the store, so choose one of the two");
+            }
+            if self.has_calendar() {
+                bail!(Rule: "rule {label:?} counts by the calendar and bans callers: give the ban \
+                    to a second rule with a short interval");
+            }
+        }
+        self.on_failure.check(label)?;
+        let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
+        if let Some(header) = traits.and_then(|key| key.exposed_credential) {
+            bail!(Key: "the header {header:?} holds a credential, which would be visible in \
+                Redis: add `.digest(&secret)`, or `.plain()` if it may be visible");
+        }
+        if self.observe_keys && traits.is_none_or(|key| key.is_secret) {
+            bail!(Key: "rule {label:?} has no key that observers may see: with a credential, a \
+                digest or no key leave `observe_keys` out");
+        }
+        for limit in self.known_limits() {
+            limit.check_counting(label, self.algorithm)?;
+            let limit = limit.stored();
+            self.algorithm.check(limit.rate, limit.interval)?;
+        }
+        if let LimitOf::Tiers(tiers) = &self.limit {
+            if tiers.tiers.is_empty() {
+                bail!(Rule: "rule {label:?} has no tiers");
+            }
+            let mut names = HashSet::new();
+            if let Some((name, _)) = tiers.tiers.iter().find(|(name, _)| !names.insert(name)) {
+                bail!(Rule: "rule {label:?} has two tiers named {name:?}");
+            }
+        }
+        if let CostOf::Fixed(permits) = self.cost {
+            self.check_cost(permits)?;
+        }
+        Ok(traits)
+    }
+
+    /// Returns where the closure lies that finds its limit, if one does.
+    pub(super) fn closure(&self) -> Option<*const ()> {
+        match &self.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast()),
+            _ => None,
+        }
+    }
+
+    /// Checks that a fixed cost is between 1 and the limits that are known.
+    pub(crate) fn check_cost(&self, cost: u32) -> Result<(), ConfigError> {
+        let mut limits = self.known_limits();
+        if cost == 0 || limits.any(|limit| u64::from(cost) > limit.permits()) {
+            let rule = self.label();
+            bail!(Rule: "rule {rule:?} costs {cost} permits: the cost must be between 1 and the \
+                limit");
+        }
+        Ok(())
+    }
+
+    /// Checks that permits can be leased for this long.
+    pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), ConfigError> {
+        let check = |limit| {
+            let in_slots = self.slots.is_some();
+            check_lease(self.label(), lease, self.algorithm, in_slots, limit)
+        };
+        // The part of the check that needs no limit.
+        check(None)?;
+        self.known_limits().try_for_each(|limit| check(Some(limit)))
+    }
+
+    /// Returns how many slots divide its intervals, after a check.
+    pub(super) fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
+        let checked = |slots| {
+            let has_log = self.algorithm.has_log() && !self.has_calendar();
+            let intervals = self.known_limits().map(Limit::interval);
+            Slots::try_new(slots, self.label(), has_log, intervals)
+        };
+        self.slots.map(checked).transpose()
+    }
+
+    /// Returns whether a known limit goes by the calendar.
+    fn has_calendar(&self) -> bool {
+        let mut limits = self.known_limits();
+        limits.any(|limit| limit.calendar().is_some())
+    }
+
+    /// Returns its limits, except those that a request determines or that are stored.
+    fn known_limits(&self) -> impl Iterator<Item = &Limit> {
+        let (one, tiers) = match &self.limit {
+            LimitOf::Fixed(limit) => (Some(limit), &[][..]),
+            LimitOf::Shared(_) => (self.init.as_ref(), &[][..]),
+            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
+            LimitOf::Parts(_) => (None, &[][..]),
+        };
+        one.into_iter().chain(tiers.iter().map(|(_, limit)| limit))
+    }
+}
