@@ -68,11 +68,11 @@ impl PermitId {
 /// Proof of what one acquire took, to give back exactly that.
 ///
 /// It is made before the acquire is sent, so that a caller that stops waiting for the answer can
-/// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
-/// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
-/// is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the
-/// slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead.
-/// Of all clones of such a receipt, only the first refund counts.
+/// still give back what was taken. Without [entries](crate::Algorithm) it can be used only after
+/// the grant was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while
+/// the window is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots)
+/// while the slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits
+/// lie ahead. Of all clones of such a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) limiter: Arc<Limiter>,
@@ -92,7 +92,7 @@ pub struct Receipt {
     pub(crate) taken_from: TakenFrom,
 }
 
-/// The theoretical arrival time after one grant: by then all that was taken has flowed off.
+/// The theoretical arrival time after one grant: when all permits taken until then are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tat {
     /// In us since the epoch
@@ -200,7 +200,7 @@ impl Receipt {
         !self.interval.is_zero()
     }
 
-    /// Returns whether it is settled in this process, whatever else is to be done.
+    /// Returns whether a part of it is settled in this process.
     pub(crate) fn is_local(&self) -> bool {
         matches!(
             self.taken_from,
@@ -208,7 +208,7 @@ impl Receipt {
         )
     }
 
-    /// Returns the part that is to be settled with the store, if any.
+    /// Returns the part that must be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
         match self.taken_from {
             TakenFrom::Store | TakenFrom::Lease(_) => Some(self),

@@ -42,7 +42,7 @@ static LEGACY: [HeaderName; 3] = [
 #[non_exhaustive]
 pub enum HeaderStyle {
     /// `RateLimit: "api";r=9;t=60` and `RateLimit-Policy: "api";q=10;w=60`, in the syntax of
-    /// draft-ietf-httpapi-ratelimit-headers-11, which is that of all since 08
+    /// draft-ietf-httpapi-ratelimit-headers-11, unchanged since draft 08
     ///
     /// The string is the rule's name; `q` its permits; `w` its interval in seconds, omitted if that
     /// is not a whole number; `r` the permits left, without which there is no `RateLimit` field.

@@ -49,7 +49,7 @@ struct SentList {
     callers: Vec<(bool, Vec<(Sent, bool)>)>,
 }
 
-/// With limiters of which some note in slots, now and then.
+/// A step in which some limiters may count in slots.
 fn slotted_step() -> impl Strategy<Value = ListStep> {
     let note = (0..LIMITERS, note_in());
     prop_oneof![
@@ -325,7 +325,7 @@ fn room_that_a_later_caller_takes_is_none() {
         .map(|answer| (answer.verdict, answer.wait))
         .collect();
     let (granted, refused) = (Verdict::Granted, Verdict::Refused);
-    // The first limiter is asked for both of its permits, the later of which is taken now.
+    // The first limiter is asked for both of its permits; the later one is taken now.
     assert_eq!(
         answered,
         [(refused, 1000), (refused, 1000), (granted, 0), (granted, 0)]

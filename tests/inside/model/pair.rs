@@ -353,7 +353,7 @@ impl<K: Kind> Pair<K> {
         }
     }
 
-    /// Callers of one call, none of which waits.
+    /// Callers of one call, who do not wait.
     pub(crate) fn unsent_run<const N: usize>(&mut self, permits: [u32; N]) -> [(Sent, bool); N] {
         permits.map(|permits| (self.unsent(permits), false))
     }
@@ -416,9 +416,9 @@ pub(crate) fn run_script(
     }
 }
 
-/// Asserts that an answer is as expected, but for what passed where the end of a window is that of
-/// a key, at most so many ms.
-pub(crate) fn assert_alike(replied: &Answer, expected: &Answer, tolerance: i64) {
+/// Asserts that an answer is as expected. The end of a window is read from the TTL of a key, so it
+/// may differ by up to `tolerance` ms, which have passed meanwhile.
+pub(crate) fn assert_same(replied: &Answer, expected: &Answer, tolerance: i64) {
     let timeless = |answer: &Answer| Answer {
         wait: 0,
         next: 0,

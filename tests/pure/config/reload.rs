@@ -40,7 +40,7 @@ async fn what_was_counted_stays(store: impl Store) {
     // The same rules again are no change.
     layer.reload(rules(5)).unwrap();
     assert_eq!(send(&serving, get()).await.status(), 429);
-    // Another name counts anew.
+    // Another name counts from zero.
     layer
         .reload(Rules::new().otherwise(all(9).named("other")))
         .unwrap();

@@ -295,7 +295,7 @@ async fn no_time_contradicts_the_inner_services_own_retry_after() {
 }
 
 #[tokio::test]
-async fn jitter_moves_all_fields_alike_and_only_later() {
+async fn jitter_delays_all_fields_by_the_same_time() {
     let (store, _clock) = MemoryStore::manual();
     let layer = RateLimitLayer::builder(&store).otherwise(by_key(Limit::per_minute(1)));
     let layer = layer.headers([DRAFT11, DELTA]).retry_jitter(secs(1000));

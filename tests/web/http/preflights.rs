@@ -116,7 +116,7 @@ fn is_readable(reply: &Reply) -> bool {
         && reply.header("ratelimit").is_some()
 }
 
-/// Sends preflights, all of which pass, and returns the responses to the user's requests after
+/// Sends preflights, which all pass, and returns the responses to the user's requests after
 /// them.
 async fn after_preflights<const N: usize>(
     server: SocketAddr,

@@ -14,7 +14,7 @@ on_both_by_a_clock!(
     refusals_for_another_reason_do_not_count,
     each_limit_of_a_list_counts_its_own,
     a_banned_list_takes_nothing,
-    a_shadow_rule_bans_nobody,
+    a_shadow_rule_refuses_no_banned_caller,
     the_longest_wait_is_announced,
     a_waiter_counts_once,
     a_banned_caller_never_waits,
@@ -136,7 +136,7 @@ async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: Manual
     }
 }
 
-/// A list of two limits, of which the first has so many permits.
+/// A list of two limits; the first has this many permits.
 fn list(store: &impl Store, permits: u64) -> RateLimitLayer {
     let rules = [by_key(permits).named("first"), by_key(9).named("second")];
     layer_of(store, rules.map(|rule| rule.ban(ban(2))))
@@ -169,7 +169,7 @@ async fn a_banned_list_takes_nothing(store: impl Settles, _: ManualClock) {
     assert_eq!(free(&limiter(&layer, "second")).await, 8);
 }
 
-async fn a_shadow_rule_bans_nobody(store: impl Settles, _: ManualClock) {
+async fn a_shadow_rule_refuses_no_banned_caller(store: impl Settles, _: ManualClock) {
     let layer = layer_of(&store, rule().ban(ban(2)).shadow());
     let mut seen = Vec::new();
     for _ in 0..5 {
@@ -397,7 +397,7 @@ async fn refusals_make_room_for_others_when_they_are_forgotten() {
     clock.advance(millis(1));
     assert!(is_banned("third").await);
     assert!(!is_banned("first").await);
-    // One that is banned anew counts from then on.
+    // A second ban counts from its own beginning.
     assert!(is_banned("second").await);
     clock.advance(MINUTE);
     assert!(!is_banned("first").await);
