@@ -185,7 +185,7 @@ impl Entry {
         self.end_if(|state| {
             state.interval = Some(limit.interval);
             if let Some(left) = limit.remaining {
-                state.estimate.record_left(left);
+                state.estimate.left = left;
             }
             state.lease.take_if(|lease| {
                 let of = &lease.state;
