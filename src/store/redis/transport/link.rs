@@ -1,8 +1,9 @@
 //! A connection as commands see it, whatever its source; and those that are made here.
 //!
 //! redis-rs passes a reply only to the caller that waits for it. In a burst most callers have left
-//! by then, and a server that answers as fast as it can would look as silent as one that hangs: see
-//! [`NodeTraffic`]. So of connections made here, the bytes are observed as they come and go.
+//! by then, so a server that answers as fast as it can would look as silent as one that hangs. The
+//! bytes of a connection made here are observed in both directions, and show the difference: see
+//! [`NodeTraffic`].
 
 use std::{
     io,
