@@ -66,7 +66,7 @@ fn rows(parts: &Parts) -> u32 {
     rows.parse().unwrap_or(1).max(1)
 }
 
-/// Returns the layer with the file's limits, which are applied anew when the file changes.
+/// Returns the layer with the file's limits, which are applied again when the file changes.
 pub(crate) fn limits(store: &impl Store, path: &str) -> Result<RateLimitLayer, ConfigError> {
     let file = file();
     let layer = RateLimitLayer::builder(store)

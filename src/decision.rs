@@ -201,7 +201,7 @@ impl LimitState {
     }
 }
 
-/// Permits that were taken.
+/// The grant of a request: the permits that it took, and the state of their limits.
 ///
 /// Cloning is cheap: a request, its charge and its response share one.
 #[derive(Clone, Debug)]
@@ -282,7 +282,7 @@ impl Grant {
     }
 }
 
-/// Permits that were not taken, and when to come back. Nothing was charged.
+/// The refusal of a request: why, and when to retry. Nothing was charged.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub(crate) kind: RefusalKind,
@@ -300,22 +300,22 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// Too many were taken within the interval
+    /// Too many permits were taken within the interval
     OverLimit,
-    /// More were requested than the limit ever allows: waiting does not help
+    /// More permits were requested than the limit ever allows: waiting does not help
     AboveRate,
-    /// It was refused too often: see [`Rule::ban`](crate::Rule::ban)
+    /// The caller was refused too often: see [`Rule::ban`](crate::Rule::ban)
     Banned,
     /// The request lacks the key of a rule
     MissingKey,
     /// A header is longer than the rule's key accepts: see
     /// [`FromHeader::max_len`](crate::key::FromHeader::max_len)
     KeyTooLong,
-    /// A list denies it: see [`Rules::deny`](crate::Rules::deny)
+    /// A list denies the request: see [`Rules::deny`](crate::Rules::deny)
     Blocked,
     /// Too many requests wait for permits already: see [`Rule::queue`](crate::Rule::queue)
     QueueFull,
-    /// The limiter could not decide
+    /// The store could not decide
     Unavailable,
 }
 

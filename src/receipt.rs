@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    hash::{Hash, Hasher},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -18,8 +19,17 @@ use crate::{
 };
 
 /// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PermitId(pub(crate) [u8; 16]);
+
+impl Hash for PermitId {
+    /// Hashes two numbers in place of bytes, which is cheaper.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let id = u128::from_be_bytes(self.0);
+        state.write_u64((id >> 64) as u64);
+        state.write_u64(id as u64);
+    }
+}
 
 impl PermitId {
     /// The id before a store has given one.
@@ -68,11 +78,11 @@ impl PermitId {
 /// Proof of what one acquire took, to give back exactly that.
 ///
 /// It is made before the acquire is sent, so that a caller that stops waiting for the answer can
-/// give back all the same. Without [entries](crate::Algorithm) it can be used only after the grant
-/// was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while the window
-/// is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the
-/// slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead.
-/// Of all clones of such a receipt, only the first refund counts.
+/// still give back what was taken. Without [entries](crate::Algorithm) it can be used only after
+/// the grant was received: with an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) while
+/// the window is open, by the calendar while its window is, with [slots](crate::RateLimiter::slots)
+/// while the slot counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits
+/// lie ahead. Of all clones of such a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
     pub(crate) limiter: Arc<Limiter>,
@@ -92,7 +102,7 @@ pub struct Receipt {
     pub(crate) taken_from: TakenFrom,
 }
 
-/// The theoretical arrival time after one grant: by then all that was taken has flowed off.
+/// The theoretical arrival time after one grant: when all permits taken until then are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tat {
     /// In us since the epoch
@@ -200,7 +210,7 @@ impl Receipt {
         !self.interval.is_zero()
     }
 
-    /// Returns whether it is settled in this process, whatever else is to be done.
+    /// Returns whether a part of it is settled in this process.
     pub(crate) fn is_local(&self) -> bool {
         matches!(
             self.taken_from,
@@ -208,7 +218,7 @@ impl Receipt {
         )
     }
 
-    /// Returns the part that is to be settled with the store, if any.
+    /// Returns the part that must be settled with the store, if any.
     pub(crate) fn of_store(self) -> Option<Self> {
         match self.taken_from {
             TakenFrom::Store | TakenFrom::Lease(_) => Some(self),

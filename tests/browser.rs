@@ -40,7 +40,7 @@ use running::{Running, command};
 use support::RedisServer;
 
 /// Longer than anything here takes, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A key that is markup where it is not text, and one that is shown from right to left.
 const HOSTILE: [&str; 2] = [
@@ -63,7 +63,7 @@ fn open_page(server: &Running) -> Chromium {
 fn send(port: u16, path: &str, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\n{fields}\r\n").unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     stream
 }
 

@@ -56,7 +56,7 @@ use support::RedisServer;
 const INTERVAL: Duration = Duration::from_secs(3);
 
 /// Longer than anything here takes, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// One request, as the server saw it.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +131,7 @@ async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
         ])
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, client.output())
+    let output = tokio::time::timeout(TIME_LIMIT, client.output())
         .await
         .unwrap_or_else(|_| panic!("{program} does not end"))
         .unwrap_or_else(|error| panic!("{program} cannot be run ({error}): install {install}"));

@@ -30,7 +30,7 @@ use running::{Running, command};
 use support::RedisServer;
 
 /// Longer than anything here takes, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn servers_in_memory() {
@@ -57,7 +57,7 @@ async fn the_server_takes_other_limits_while_it_runs() {
     ] {
         fs::write(&limits, text.replace(from, to)).unwrap();
         let changed = async { while policy().await != expected {} };
-        tokio::time::timeout(PATIENCE, changed)
+        tokio::time::timeout(TIME_LIMIT, changed)
             .await
             .expect(expected);
     }
@@ -135,7 +135,7 @@ fn the_server_prefers_port_3000() {
                 break;
             }
         }
-        assert!(began.elapsed() < PATIENCE, "port 3000 was never free");
+        assert!(began.elapsed() < TIME_LIMIT, "port 3000 was never free");
         std::thread::sleep(Duration::from_millis(50));
     }
     // It is taken, by this test or by another.

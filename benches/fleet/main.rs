@@ -1,6 +1,6 @@
 //! Simulates fleets of processes that share limits: `benches/fleet.sh --help`.
 //!
-//! The guards are the crate's own, of which each process has its own: deny cache, leases, queues,
+//! The guards are those of the crate, and each process has its own: deny cache, leases, queues,
 //! deadline, breaker, failure policy. Servers are the crate's pure algorithms, each with a measured
 //! cost. Clock, network and servers are simulated: see `world/mod.rs`, which is compiled into the
 //! library under the cfg `fleet`.

@@ -136,8 +136,8 @@ impl Answer {
 }
 
 impl Acquire {
-    /// Returns what the answer to its only charge comes to, which a store has counted exactly. A grant
-    /// is of the `limiter`.
+    /// Returns what the answer to its only charge comes to, which a store has counted exactly. A
+    /// grant is of the `limiter`.
     #[inline]
     pub(crate) fn decision_alone(
         &self,

@@ -7,9 +7,9 @@ use crate::error::{ConfigError, bail, config_error};
 /// The algorithm that counts the permits in use.
 ///
 /// The algorithm belongs to a limiter's name, and not to its limit: all users of a name must agree
-/// on it, in every process, Rust or Java. Redis does not store which one it is. Where they
-/// disagree, or while a fleet changes from one to the other, a limiter heals with the next call, at
-/// the cost of permits for up to an interval or of a quota granted once more.
+/// on it, in every process, Rust or Java. Redis does not store which one it is. If they
+/// disagree, or while a fleet changes from one to the other, the next call repairs the limiter.
+/// That may keep permits in use for up to an interval, or grant a quota once more.
 ///
 /// Only a sliding log has an entry for each grant. Without entries, a repeated call cannot be
 /// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released.
@@ -41,7 +41,7 @@ pub enum Algorithm {
     ///
     /// A [`MemoryStore`](crate::MemoryStore) is exact for any interval, measured on its clock. A
     /// [`RedisStore`](crate::RedisStore) is exact to the millisecond: Redisson's format has whole
-    /// milliseconds, so no time span of the interval less a millisecond has more.
+    /// milliseconds, so no time span of the interval minus a millisecond has more.
     #[default]
     SlidingLog,
     /// One number that is reset when an interval is over, as in Redisson 3.7.1 to 3.13.2. The
@@ -52,7 +52,7 @@ pub enum Algorithm {
     /// the key in it. The server's clock counts, also with
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock).
     ///
-    /// Worst case: twice the limit within one interval, all of it around the turn of a window.
+    /// Worst case: twice the limit within one interval, around the end of a window.
     /// Grants have no entries. So an acquire is never sent twice: a call whose connection is lost
     /// is an error, and the permits it may have taken are in use until the window ends, and so are
     /// those of a call dropped in flight. A [`Receipt`](crate::Receipt) releases within its window,
@@ -85,8 +85,8 @@ pub enum Algorithm {
     /// A rule's own limit is sent with each call, and is stored only with the number. So a
     /// [`RateLimiter`](crate::RateLimiter) on such a limiter can read, count, release and delete
     /// while something is in use; it cannot change the limit, nor rename it. A changed limit
-    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. A
-    /// name that changes from or to another algorithm starts with all permits free.
+    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. A name
+    /// that changes from or to another algorithm starts with all permits free.
     ///
     /// Grants have no entries. So an acquire is never sent twice: calls in flight when a connection
     /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a
@@ -95,10 +95,10 @@ pub enum Algorithm {
     /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
     /// other receipts were released meanwhile, it may be less, never more.
     Gcra,
-    /// Counts by windows of the calendar. A limit chooses it, such as
-    /// `Limit::monthly` of feature `calendar`; to choose it for another limit is a [`ConfigError`].
+    /// Counts by windows of the calendar. Only limits such as `Limit::monthly` (feature `calendar`)
+    /// use it; choosing it for another limit is a [`ConfigError`].
     ///
-    /// Worst case: twice the limit around the turn of a window. The clock of the server decides,
+    /// Worst case: twice the limit around the end of a window. The clock of the server decides,
     /// also with [`client_clock`](crate::RedisStoreBuilder::client_clock). Grants have no entries,
     /// so an acquire is never sent twice, as with [`FixedWindow`](Self::FixedWindow). A
     /// [`Receipt`](crate::Receipt) settles within its window, once. This is not a format of

@@ -10,10 +10,10 @@ const MOST_STRIKES: u32 = 10_000;
 
 /// Bans a caller for a time, once it was refused too often.
 ///
-/// A request counts if the rule refuses it because its limit has no room, whatever it costs. What
-/// is refused for another reason does not count. A banned caller is refused as
-/// [`RefusalKind::Banned`](crate::RefusalKind::Banned), and nothing is counted for it, so that it
-/// does not prolong its ban by asking.
+/// A refusal counts if the limit of the rule has no room, whatever the request costs. Refusals for
+/// other reasons do not count. A banned caller is refused as
+/// [`RefusalKind::Banned`](crate::RefusalKind::Banned). Its requests are not counted, so asking
+/// does not prolong its ban.
 ///
 /// Units: whole milliseconds, at least one and at most a century; 1 to 10 000 refusals. Anything
 /// else is a [`ConfigError`] when the layer is built.

@@ -176,7 +176,7 @@ impl RateLimiter {
     }
 
     /// Fetches a few permits ahead, holds them for up to this time, and grants from them without
-    /// asking the store. Default, and zero: every call asks.
+    /// asking the store. Default: zero, which means that every call asks.
     ///
     /// It applies to this limiter and its clones, not to others of the same name. Set the
     /// [`algorithm`](Self::algorithm) and [`slots`](Self::slots) before it. See
@@ -210,9 +210,9 @@ impl RateLimiter {
     /// Lets other processes take about half of the permits that become free, by asking up to 220
     /// milliseconds late. Default: waiters ask at the millisecond.
     ///
-    /// For a limiter that Java waits for, too: Redisson's waiters come back at a tick of their
-    /// timer, and get little beside waiters that are always there first. It applies to this limiter
-    /// and its clones. A wait with a timeout is not longer for it.
+    /// Use it for a limiter that Java waits for, too: Redisson's waiters come back at a tick of
+    /// their timer, and get few permits beside waiters that always come first. It applies to this
+    /// limiter and its clones. A wait with a timeout still ends at its timeout.
     ///
     /// # Example
     ///
@@ -255,7 +255,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken; not so without [entries](Algorithm).
+    /// Dropping it gives back what it may have taken, if grants have [entries](Algorithm).
     pub async fn try_acquire(&self) -> Result<Decision, Error> {
         self.try_acquire_many(1).await
     }
@@ -269,7 +269,7 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives back what it may have taken; not so without [entries](Algorithm).
+    /// Dropping it gives back what it may have taken, if grants have [entries](Algorithm).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
         acknowledged(&self.store, self.ask(permits, None)?).await
     }
@@ -283,8 +283,8 @@ impl RateLimiter {
     /// `timeout` of zero is one try.
     ///
     /// A loop around it must sleep by itself: for the refusal's
-    /// [`retry_after`](crate::Refusal::retry_after), or for `timeout` as Redisson does. A known
-    /// refusal is answered from memory without a pause, and the loop would keep its thread busy.
+    /// [`retry_after`](crate::Refusal::retry_after), or for `timeout` as Redisson does. Otherwise
+    /// it keeps its thread busy, because a known refusal is answered from memory without a pause.
     ///
     /// # Errors
     ///
@@ -327,15 +327,16 @@ impl RateLimiter {
 
     /// Takes `permits`, waiting for them as long as it takes.
     ///
-    /// In the order of [`try_acquire_for`](Self::try_acquire_for). All waiters of a store handle
-    /// have one call in flight and one timer, and never ask before there can be room.
+    /// Waiters are served in the order of [`try_acquire_for`](Self::try_acquire_for). All waiters
+    /// of a limiter in one store handle have one call in flight, and none is sent before there can
+    /// be room.
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_for`](Self::try_acquire_for), also while it waits, and of kind
-    /// [`AboveRate`](ErrorKind::AboveRate) if `permits` is more than the limit, which is never
-    /// free. Of kind [`Unavailable`](ErrorKind::Unavailable) if it would have to wait without a
-    /// tokio runtime that has a timer.
+    /// Returns the errors of [`try_acquire_for`](Self::try_acquire_for), also while it waits.
+    /// Returns an error of kind [`AboveRate`](ErrorKind::AboveRate) if `permits` is more than the
+    /// limit, and of kind [`Unavailable`](ErrorKind::Unavailable) if it must wait without a tokio
+    /// runtime that has a timer.
     ///
     /// # Cancel safety
     ///

@@ -11,8 +11,8 @@ use crate::{
 impl RateLimiter {
     /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
     ///
-    /// Returns at once; a store in Redis learns of it in the background. Giving back twice is
-    /// giving back once. Receipts of other limiters have no effect here, and neither have those of
+    /// Returns at once; a store in Redis learns of it in the background. Giving back twice has no
+    /// further effect. Receipts of other limiters have no effect here, and neither have those of
     /// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) that has ended, or of a slot
     /// that has expired. With [`Algorithm::Gcra`](crate::Algorithm::Gcra), what still lies ahead is
     /// given back.
@@ -106,14 +106,14 @@ impl RateLimiter {
         Ok(at_least_zero(left))
     }
 
-    /// Counts the permits left from the log of grants, whatever was counted before. Returns how
-    /// many permits had been lost; below zero, how many were counted twice.
+    /// Counts the permits left again, from the log of grants. Returns how many permits had been
+    /// lost; below zero, how many were counted twice.
     ///
-    /// Every call corrects the errors of count that this crate can recognise. This is for the
-    /// others: Redisson's `release` and its resent calls, or a key changed by hand. What is in use
-    /// stays in use, so that afterwards the permits left may be below zero; no caller is admitted
-    /// then until that has expired. Grants that have expired and were not credited yet are no
-    /// difference. If no permits were counted at all, there is no difference either: zero.
+    /// Every call already corrects the errors of count that this crate can recognise. This verb is
+    /// for the others: Redisson's `release` and its resent calls, or a key changed by hand. Permits
+    /// in use stay in use, so afterwards the permits left may be below zero; then no caller is
+    /// admitted until enough has expired. Expired grants that were not credited yet are not lost
+    /// permits. Returns zero if nothing was counted before.
     ///
     /// An [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) has no log: there it makes sure
     /// that no more than the limit is left, and that the window ends. With

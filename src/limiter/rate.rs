@@ -28,7 +28,8 @@ impl RateLimiter {
     /// Sets the limit in place of any other, and makes all of its permits free. Redisson:
     /// `setRate`.
     ///
-    /// Without a keep-alive time the limiter stays until it is deleted, whatever time it had.
+    /// Without a keep-alive time the limiter stays until it is deleted, even if it had an expiry
+    /// before.
     ///
     /// # Errors
     ///

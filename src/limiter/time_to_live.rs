@@ -23,7 +23,7 @@ impl RateLimiter {
         Ok(self.time_to_live().await? != TimeToLive::Missing)
     }
 
-    /// Returns when the limiter vanishes. Redisson: `remainTimeToLive`.
+    /// Returns when the limiter expires. Redisson: `remainTimeToLive`.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl RateLimiter {
         }
     }
 
-    /// Lets the limiter vanish after `time`, in whole milliseconds. Returns whether it exists.
+    /// Lets the limiter expire after `time`, in whole milliseconds. Returns whether it exists.
     /// Redisson: `expire`.
     ///
     /// With a keep-alive time, the next acquire replaces it by that. By the calendar it has no
@@ -56,7 +56,7 @@ impl RateLimiter {
         self.expire_when(time, ExpireWhen::Always).await
     }
 
-    /// Lets the limiter vanish after `time` if `when` applies. Returns whether it did.
+    /// Lets the limiter expire after `time` if `when` applies. Returns whether it did.
     ///
     /// Sent once more after a lost connection, it may return `false` for its own change.
     ///
@@ -75,7 +75,7 @@ impl RateLimiter {
         self.manage_changed(Op::Expire(millis, when)).await
     }
 
-    /// Lets the limiter stay. Returns whether it would have vanished. Redisson: `clearExpire`.
+    /// Removes the expiry of the limiter. Returns whether it had one. Redisson: `clearExpire`.
     ///
     /// A keep-alive time is kept: the next acquire applies it again.
     ///

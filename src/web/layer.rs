@@ -109,20 +109,18 @@ impl LayerState {
 }
 
 impl RateLimitLayer {
-    /// Returns the limiter that a rule counts the requests of one caller in, to look at it or to
-    /// change it.
+    /// Returns the limiter of one caller of a rule, to look at it or to change it.
     ///
     /// `rule` is the rule's name, as [`LimitState::name`](crate::LimitState::name) has it; with
-    /// tiers, `<rule>.<tier>`. `key` has what the rule's key finds in a request, a component each:
+    /// tiers, `<rule>.<tier>`. `key` has the components that the rule's key finds in a request:
     /// one for a header or an address, several for a tuple, none for a rule on one exact name.
-    /// Addresses, digests and alternatives have a spelling of their own:
-    /// [keys](crate::docs::keys) has it, and [`limiters_of`](Self::limiters_of) needs no key.
+    /// [Keys](crate::docs::keys) describes how to write addresses, digests and alternatives;
+    /// [`limiters_of`](Self::limiters_of) needs no key.
     ///
-    /// There is no limit in it until a request has met the rule. A limit that is set here lasts
-    /// until the next request: a rule with a limit of its own rewrites it. Redis stores no limit
-    /// with [`Algorithm::Gcra`](crate::Algorithm::Gcra): there it can be read and deleted, and
-    /// taking permits is an error of kind
-    /// [`NotInitialized`](crate::ErrorKind::NotInitialized).
+    /// The limiter has no limit until a request has met the rule. A limit that is set here lasts
+    /// until the next request, because a rule with a limit of its own rewrites it. Redis stores no
+    /// limit with [`Algorithm::Gcra`](crate::Algorithm::Gcra): there it can be read and deleted,
+    /// and taking permits is an error of kind [`NotInitialized`](crate::ErrorKind::NotInitialized).
     ///
     /// # Errors
     ///

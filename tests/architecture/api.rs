@@ -1,6 +1,6 @@
 //! The public API as a file: a change of it shows in review.
 //!
-//! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test architecture api` writes it anew.
+//! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test architecture api` rewrites it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +49,7 @@ fn api_is_as_written() {
     let gone: Vec<_> = written.difference(&found).collect();
     assert!(
         new.is_empty() && gone.is_empty(),
-        "the public API differs from {FILE}; write it anew with TOWER_RATELIMIT_WRITE=1\n\
+        "the public API differs from {FILE}; rewrite it with TOWER_RATELIMIT_WRITE=1\n\
          new: {new:#?}\ngone: {gone:#?}"
     );
 }

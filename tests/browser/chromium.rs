@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{PATIENCE, support::unique};
+use super::{TIME_LIMIT, support::unique};
 
 const PROGRAMS: [&str; 4] = [
     "chromium",
@@ -84,7 +84,7 @@ impl Chromium {
         }
         write!(self.commands, "{command}\0").unwrap();
         loop {
-            let message = self.messages.recv_timeout(PATIENCE);
+            let message = self.messages.recv_timeout(TIME_LIMIT);
             let mut message = message.unwrap_or_else(|_| panic!("no answer to {command}"));
             if message["id"] == self.last {
                 assert!(message.get("error").is_none(), "{command}: {message}");
@@ -140,7 +140,7 @@ impl Chromium {
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let began = Instant::now();
         while self.value(expression) != true {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIME_LIMIT {
                 let seen = self.text("body");
                 panic!("never: {expression}\n{seen}\n{:?}", self.errors);
             }

@@ -1,4 +1,4 @@
-"""Asks for each URL once, in the way of a client that was told nothing about this server: urllib3's own retries.
+"""Asks for each URL once, as a client that knows nothing about this server: by urllib3's own retries.
 
 No backoff of its own: whatever it waits, the server has said.
 """

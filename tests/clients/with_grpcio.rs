@@ -39,8 +39,8 @@ on_both_stores!(
     it_hands_the_details_to_the_caller,
 );
 
-/// Its own backoff is short, so that whatever it waits it was told to. (Of 0 ms, told or its own,
-/// it makes a wait without end: grpcio 1.85 loses the call.)
+/// The client's own backoff is short, so any longer wait comes from the server. (A pushback or
+/// backoff of 0 ms becomes a wait without end: grpcio 1.85 loses the call.)
 const RETRYING: &str = r#"{"methodConfig": [{"name": [{}], "retryPolicy": {
     "maxAttempts": 4, "initialBackoff": "0.05s", "maxBackoff": "0.05s", "backoffMultiplier": 1,
     "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"]

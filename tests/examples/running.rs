@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::{PATIENCE, root, support::RedisServer};
+use super::{TIME_LIMIT, root, support::RedisServer};
 
 /// An example that runs until this is dropped.
 pub(crate) struct Running {
@@ -68,7 +68,7 @@ impl Running {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIME_LIMIT) {
             Ok(line) => Some(line),
             Err(mpsc::RecvTimeoutError::Disconnected) => None,
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("it neither prints nor ends"),
@@ -118,7 +118,7 @@ fn built(name: &str) -> PathBuf {
     static BUILT: OnceLock<String> = OnceLock::new();
     let messages = BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        // Of the package that this test is of: some build scripts look at them, and would run anew.
+        // Cargo has set these for this test. Some build scripts read them, and would run again.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

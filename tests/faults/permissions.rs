@@ -68,7 +68,7 @@ async fn everything(server: &RedisServer) -> Result<(), String> {
     clock.advance(secs(5));
     expect(limiter.available_permits().await.map_err(say)?, 2)?;
     take(true).await?;
-    // Counted anew from the log.
+    // Counted again, from the log.
     server.cli(&["DEL", &value]);
     take(true).await?;
     take(false).await?;

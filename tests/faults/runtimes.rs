@@ -130,7 +130,8 @@ fn a_limiter_that_cannot_wait_grants_what_is_free() {
     without_timer().block_on(check());
 }
 
-/// Each runtime is asked for its own timer, whichever came before, on this thread or on others.
+/// Each runtime is tested for its own timer, whatever runtimes came before, on this thread or on
+/// others.
 #[test]
 fn a_runtime_without_a_timer_says_nothing_of_another() {
     let store = MemoryStore::new();

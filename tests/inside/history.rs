@@ -299,8 +299,7 @@ impl World {
         limit.keep_alive(keep_alive).unwrap()
     }
 
-    /// Settles a receipt, whichever handle has it: with less than it took, as a rule. Of which
-    /// limiter it was.
+    /// Settles a receipt of any handle, usually at less than it took. Returns its limiter.
     fn settle<'a>(
         &self,
         limiters: &'a [RateLimiter; 2],

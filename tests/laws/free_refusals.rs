@@ -107,7 +107,7 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
                 let mut limits = decision.limits();
                 let limit = limits.find(|limit| limit.is_shadow() == shadow);
                 let limit = limit.expect("the limit");
-                // A limit that alone refuses for ever need not count.
+                // A limit that refuses alone, whenever it is asked, need not count.
                 let hopeless = limit.is_refused() && limit.retry_after().is_none();
                 let left = limit.remaining().filter(|_| !hopeless && !told_again);
                 (limit.is_refused(), left, limit.retry_after())

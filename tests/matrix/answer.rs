@@ -47,7 +47,7 @@ pub enum By {
     Lease,
     /// This process, by its share of the limit
     Local,
-    /// The rule's policy, whichever that is
+    /// The rule's policy, any of them
     Policy,
 }
 

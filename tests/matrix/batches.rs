@@ -42,8 +42,8 @@ impl Crowd {
         }
     }
 
-    /// One more than go together, of which one is to be spoilt: the first is sent alone, and the
-    /// others as one batch.
+    /// One caller more than a batch has: the first is sent alone, and the others as one batch, of
+    /// which one is spoilt.
     pub async fn of_a_batch(scene: &mut Scene, name: impl Fn(usize) -> &'static str) -> Self {
         let mut crowd = Self::new(scene, name, 1 + CROWD).await;
         pause(scene).await;
@@ -173,7 +173,7 @@ async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
     let entries = format!("{{{}}}:permits", name(log));
     scene.server.cli(&["SET", &entries, "no log"]);
     scene.server.cli(&["DEL", &name(absent)]);
-    // A number that is none is counted anew from the log.
+    // A value that is no number is counted again, from the log.
     let spoilt = [
         (hash, ErrorKind::ForeignState),
         (log, ErrorKind::ForeignState),
@@ -230,7 +230,7 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// Callers of which some leave, while connections are cut before, amid and after a reply.
+/// Some callers leave while connections are cut before, amid and after a reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     const LIMITERS: usize = 16;

@@ -7,7 +7,7 @@ use tower_ratelimit::Error;
 use super::{
     batches::HOURLY,
     guards::{BUDGET, LEASE},
-    stage::{ANEW, EXACT, Scene, set},
+    stage::{EXACT, FROM_ZERO, Scene, set},
 };
 
 /// Polls a future this often, each time when it is woken, and then drops it. Returns its output, if
@@ -143,5 +143,5 @@ async fn row_26_a_runtime_of_one_thread() {
     scene.load.met_policy(10).await;
     scene.restart(false);
     scene.healed().await;
-    scene.judge(ANEW).await;
+    scene.judge(FROM_ZERO).await;
 }

@@ -36,7 +36,7 @@ impl Played {
     async fn judge(self, expected: Expected, nodes: &[usize]) {
         let cluster = &self.cluster;
         self.stage.used_few_connections(40);
-        // Whichever master has the hash slot by now.
+        // The master that has the hash slot by now.
         let value = |key: &str| {
             let mut answers = nodes.iter().map(|it| cluster.nodes[*it].cli(&["GET", key]));
             let answer = answers.find(|answer| !answer.contains("MOVED"));

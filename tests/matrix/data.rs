@@ -16,8 +16,8 @@ async fn lost_at_once(row: &'static str, command: &str) {
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     scene.healed().await;
-    let anew = Expected { over: 1.0, ..FREE };
-    scene.judge(anew).await;
+    let from_zero = Expected { over: 1.0, ..FREE };
+    scene.judge(from_zero).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +47,7 @@ async fn one_is_lost(row: &'static str, which: impl Fn(&super::lanes::Limiter) -
     let mut scene = Scene::begin_with(row, &[], PATIENT).await;
     let mut lost = 0;
     for _ in 0..4 {
-        // A calendar has one key: without it, it begins anew.
+        // A calendar has one key: without it, all permits are free.
         for limiter in scene.load.limiters.iter().filter(|it| !it.is_calendar()) {
             lost += usize::from(scene.server.cli(&["DEL", &which(limiter)]) == "1");
         }

@@ -82,7 +82,7 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
     scene.judge(FREE).await;
 }
 
-/// Has the first of these callers sent alone, and the others in one batch, of which some leave at
+/// Has the first of these callers sent alone, and the others in one batch; some of these leave at
 /// this step. Returns the answers of those that stay.
 async fn some_leave(
     scene: &mut Scene,

@@ -16,7 +16,7 @@ fn commands() -> Vec<&'static str> {
     rules
 }
 
-/// Makes the user anew: with this password, these keys, and the guide's commands but one.
+/// Creates the user again: with this password, these keys, and the guide's commands but one.
 pub fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
     let mut command = vec!["ACL", "SETUSER", "limiter", "reset", "on", password];
     command.extend(keys.split(' '));
@@ -90,12 +90,12 @@ async fn row_17_limiters_are_evicted() {
     println!("row 17, evicted: {evicted} keys of {junk} large ones and of the limiters");
     set("maxmemory", "0");
     scene.healed().await;
-    // Each time that all three keys of a limiter are evicted, it begins anew.
-    let anew = Expected {
+    // Each time that all three keys of a limiter are evicted, it starts with all permits.
+    let from_zero = Expected {
         over: evicted as f64,
         ..UNKNOWN
     };
-    scene.judge(anew).await;
+    scene.judge(from_zero).await;
 }
 
 /// The last snapshot failed, and the server is configured not to write then.

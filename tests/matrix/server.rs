@@ -2,7 +2,7 @@
 
 use super::{
     guards::BUDGET,
-    stage::{ANEW, EXACT, Scene, UNSEEN, aside},
+    stage::{EXACT, FROM_ZERO, Scene, UNSEEN, aside},
     watch::Control,
 };
 use crate::scene::*;
@@ -17,7 +17,7 @@ async fn row_01_a_server_that_is_killed() {
     scene.load.met_policy(1).await;
     scene.restart(false);
     scene.healed().await;
-    scene.judge(ANEW).await;
+    scene.judge(FROM_ZERO).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +26,7 @@ async fn row_02_a_server_that_comes_back_empty() {
     // At once, so that only the lost connection shows it.
     scene.restart(false);
     scene.healed().await;
-    scene.judge(ANEW).await;
+    scene.judge(FROM_ZERO).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

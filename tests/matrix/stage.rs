@@ -79,7 +79,7 @@ pub const UNSEEN: Expected = Expected {
 };
 
 /// The same where it has lost all data.
-pub const ANEW: Expected = Expected {
+pub const FROM_ZERO: Expected = Expected {
     over: 1.0,
     ..UNSEEN
 };
@@ -95,7 +95,7 @@ pub const UNKNOWN: Expected = Expected {
 /// limit of the old master, and one of the new. A master without a replica forgets everything.
 pub const FORGOTTEN: Expected = Expected {
     exact: false,
-    ..ANEW
+    ..FROM_ZERO
 };
 
 impl Stage {

@@ -84,12 +84,12 @@ impl Ledger {
         labels.flat_map(BTreeMap::values)
     }
 
-    /// All limiters begin anew.
+    /// Records that all limiters start with all permits.
     pub fn data_lost(&mut self) {
         self.epoch += 1;
     }
 
-    /// One limiter begins anew.
+    /// Records that one limiter starts with all permits.
     pub fn reset(&mut self, log: &str) {
         *self.resets.entry(log.to_owned()).or_default() += 1;
     }
@@ -111,7 +111,7 @@ impl Ledger {
         let log = self.logs.entry(log.to_owned()).or_default();
         let entries = log.entry(member.to_owned()).or_default();
         // Sent again, or delivered twice: an existing entry stays, also when it has expired. One
-        // that was dropped meanwhile is made anew, which does not show here.
+        // that was dropped meanwhile is created again, which does not show here.
         let stands = entries
             .last()
             .is_some_and(|last| !last.given_back && last.epoch == epoch);

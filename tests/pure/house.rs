@@ -1,4 +1,4 @@
-//! Keeps the house as it was designed: walls between rooms, a light tree, documents that are true.
+//! Keeps the tree of dependencies light, files short, and documents complete.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

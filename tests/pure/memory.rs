@@ -138,8 +138,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// A user without grants in the last interval may be forgotten without a difference; no other may
-/// be. So the decisions are known, whichever idle limiters were evicted.
+/// Evicting a user without grants in the last interval makes no difference; no other user may be
+/// evicted. So the decisions do not depend on which idle limiters were evicted.
 fn law(bound: usize, lasting: usize, steps: &[Step]) {
     let (store, clock, service) = flooded(bound);
     // There is room for one at least.
@@ -332,7 +332,7 @@ fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
     }
 }
 
-/// An expired limiter does not exist, whichever verb looks for it first.
+/// An expired limiter does not exist, for any verb that looks for it first.
 #[tokio::test]
 async fn an_expired_limiter_does_not_exist() {
     let (store, clock) = MemoryStore::manual();

@@ -1,7 +1,7 @@
 //! The picture of `src/docs/algorithms.md`: what each algorithm grants of the same requests, as the
 //! crate decides it. And the plots of `benches/plots`: each is that of the figures beside it.
 //!
-//! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test pure pictures` draws them anew.
+//! `TOWER_RATELIMIT_WRITE=1 cargo test --all-features --test pure pictures` redraws them.
 
 use std::{env, fmt::Write, fs, time::Duration};
 
@@ -35,7 +35,7 @@ fn the_picture_shows_what_the_algorithms_decide() {
     }
     assert!(
         page == drawn,
-        "the picture is not what the algorithms decide; draw it anew with TOWER_RATELIMIT_WRITE=1"
+        "the picture is not what the algorithms decide; redraw it with TOWER_RATELIMIT_WRITE=1"
     );
 }
 

@@ -214,8 +214,8 @@ impl Case {
                 (1200, rust, Op::Available),
             ]),
         ];
-        // A limit per client begins anew, and the second Redisson still has its books of the old
-        // rate.
+        // A limit per client starts with all permits, and the second Redisson still has the state
+        // of the old rate.
         for (before, after, wanted) in [(2, 5, 3), (5, 2, 1)] {
             let of_each = |rate| Limit {
                 per_client: true,

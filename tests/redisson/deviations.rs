@@ -45,7 +45,7 @@ macro_rules! deviations {
 
 deviations! {
     NilHeal [Reply Wait Value Log Ttl]
-        "log lost, value left: the missing permits count as granted now; Redisson throws at a nil value for ever";
+        "log lost, value left: the missing permits count as granted now; Redisson throws at a nil value whenever it is called";
     LostValue [Reply Wait Value Log Ttl]
         "value lost, log left: counted from the log; Redisson grants the whole rate once more";
     Clamp [Reply Wait Value Log Ttl]

@@ -58,7 +58,7 @@ pub fn foresee_ours(
     .into()
 }
 
-/// What both do alike.
+/// The operations in which both behave the same.
 fn foresee_both(state: &mut State, caller: &Caller, op: &Op) -> Reply {
     match op {
         Op::Config => state.config(),

@@ -28,7 +28,7 @@ impl Generation {
     }
 }
 
-/// Time to live as it was set; real time runs a few milliseconds meanwhile. `None`: for ever.
+/// Time to live as it was set; real time runs a few milliseconds meanwhile. `None`: no TTL.
 pub type Ttl = Option<i64>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -358,7 +358,7 @@ impl State {
         let mut taken = false;
         let mut put = |exists: bool, old: &mut Ttl| {
             let wanted = match (condition, *old) {
-                // A key without a TTL counts as one that lives for ever.
+                // A key without a TTL counts as one that never expires.
                 (Condition::Always, _) | (Condition::IfLess, None) => true,
                 (Condition::IfGreater, None) => false,
                 (Condition::IfSet, old) => old.is_some(),

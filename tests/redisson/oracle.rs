@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 /// Without one of its jars the JVM hangs instead of failing, so no line is waited for longer than
 /// this.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where `prepare.sh` has put what it made, and for which versions.
 pub const HOME: &str = "TOWER_RATELIMIT_REDISSON_HOME";
@@ -92,7 +92,7 @@ impl Oracle {
             answers,
             version: version.to_owned(),
         };
-        let ready = fields(&oracle.line(PATIENCE));
+        let ready = fields(&oracle.line(TIME_LIMIT));
         assert_eq!(ready.get("redisson").map(String::as_str), Some(version));
         let expected = match clock {
             JavaClock::Fake => "fake",
@@ -104,7 +104,7 @@ impl Oracle {
 
     pub fn ask(&mut self, request: &Request) -> Answer {
         self.send(request);
-        self.answer(PATIENCE)
+        self.answer(TIME_LIMIT)
     }
 
     /// Sends a request whose answer is fetched later.
@@ -116,8 +116,8 @@ impl Oracle {
         self.requests.flush().expect("the Java process reads");
     }
 
-    pub fn answer(&mut self, patience: Duration) -> Answer {
-        let line = self.line(patience);
+    pub fn answer(&mut self, time_limit: Duration) -> Answer {
+        let line = self.line(time_limit);
         let mut answer = fields(&line);
         match (
             answer.remove("ret"),
@@ -130,9 +130,9 @@ impl Oracle {
         }
     }
 
-    fn line(&mut self, patience: Duration) -> String {
+    fn line(&mut self, time_limit: Duration) -> String {
         self.answers
-            .recv_timeout(patience)
+            .recv_timeout(time_limit)
             .unwrap_or_else(|error| panic!("Redisson {}: no answer: {error}", self.version))
     }
 }

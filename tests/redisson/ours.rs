@@ -186,7 +186,7 @@ impl Pair {
 pub type Ask = (i64, Option<Vec<u8>>);
 
 impl State {
-    /// One call for several callers, none of which waits: which are granted.
+    /// One call for several callers that do not wait. Returns which are granted.
     pub fn our_call(&mut self, client: &str, now: i64, asks: &[Ask]) -> Vec<bool> {
         let limit = self.limit.clone().expect("a limit is set");
         let mut marks = Marks::new();

@@ -27,7 +27,7 @@ fn object(server: &RedisServer, args: &[&str], status: i32) -> Value {
     serde_json::from_slice(&ran.stdout).unwrap()
 }
 
-/// Ten an hour, of which Java takes four, by the jars as they are.
+/// Ten an hour. Java takes four of them, by the unchanged jars.
 struct Made {
     server: RedisServer,
     java: Oracle,

@@ -308,8 +308,8 @@ async fn calls_for_different_keys_go_together() {
     assert!(limiter(3).banned_until().await.unwrap().is_some());
 }
 
-/// Others would wait for what is read of many refusals, and a list is asked anew without its
-/// shadow rules, which no batch may precede.
+/// A call that reads many refusals would delay the others of a batch. A list is sent again without
+/// its shadow rules, and no batch may precede that.
 #[tokio::test]
 async fn calls_that_read_much_or_are_of_lists_go_alone() {
     let (_, [process, _]) = two(&rule(1, 101));

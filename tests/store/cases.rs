@@ -418,7 +418,11 @@ fn assert_decision(what: &str, decision: &Decision, step: &Step) {
         Decision::Deny(refusal) => {
             assert_eq!(refusal.kind(), RefusalKind::AboveRate, "{what}");
             assert_eq!(refusal.retry_after(), None, "{what}");
-            assert_eq!(said, (false, false, true), "{what}: refused for ever");
+            assert_eq!(
+                said,
+                (false, false, true),
+                "{what}: refused whenever it comes"
+            );
         }
     }
 }

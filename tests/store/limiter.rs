@@ -3,13 +3,13 @@
 use crate::scene::*;
 
 on_both_by_a_clock!(
-    another_type_begins_anew,
+    another_type_starts_with_all_permits,
     waiters_are_served_in_order,
     a_waiter_that_leaves_wakes_the_next,
     whatever_makes_room_wakes_waiters,
 );
 
-async fn another_type_begins_anew(store: impl Store, _: ManualClock) {
+async fn another_type_starts_with_all_permits(store: impl Store, _: ManualClock) {
     let limiter = limited(&store, Limit::per_minute(5)).await;
     take(&limiter, 5).await;
     let limit = Limit::per_minute(5).per_client();

@@ -1,4 +1,4 @@
-//! What limiters weigh in Redis: the table of `src/docs/capacity.md`, measured anew.
+//! Measures the memory of limiters in Redis: the table of `src/docs/capacity.md`.
 
 use crate::scene::*;
 

@@ -71,7 +71,8 @@ pub fn companion(name: &str, suffix: &str) -> String {
     }
 }
 
-/// Returns the permits of a log's member: its last four bytes, whichever Redisson packed it.
+/// Returns the permits of a log's member: its last four bytes, in the members of all releases of
+/// Redisson.
 pub fn permits_of(member: &[u8]) -> u32 {
     u32::from_le_bytes(*member.last_chunk().expect("packed permits"))
 }

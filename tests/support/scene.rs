@@ -151,7 +151,7 @@ pub fn check<I: Debug>(cases: u32, inputs: &impl Strategy<Value = I>, law: impl 
     }
 }
 
-/// Awaits a scenario that might wait for ever.
+/// Awaits a scenario, which might otherwise never end.
 pub async fn in_time(scenario: impl Future<Output = ()>) {
     let ended = tokio::time::timeout(2 * LONG, scenario).await;
     ended.expect("it hangs");

@@ -204,10 +204,10 @@ impl Sentinel {
     }
 
     fn ask(&self, args: &[&str]) -> Option<Reply> {
-        let patience = Duration::from_secs(10);
+        let time_limit = Duration::from_secs(10);
         match self.password {
-            Some(password) => command_with_password(self.port, password, args, patience).ok(),
-            None => command(self.port, args, patience).ok(),
+            Some(password) => command_with_password(self.port, password, args, time_limit).ok(),
+            None => command(self.port, args, time_limit).ok(),
         }
     }
 }

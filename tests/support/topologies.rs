@@ -77,7 +77,7 @@ impl Topology {
         over_tls.contains(&self)
     }
 
-    /// A new store there, with patience for a busy machine
+    /// A new store there, with a long deadline for a busy machine
     pub fn store(self) -> RedisStoreBuilder {
         let store = match self {
             Self::Tcp => RedisStore::builder(RedisServer::shared().url()),

@@ -47,7 +47,7 @@ fn shared() -> (RedisServerRef, RedisStore) {
 
 type RedisServerRef = &'static RedisServer;
 
-/// A limiter of ten an hour, of which so many are in use.
+/// A limiter of ten an hour with this many in use.
 async fn in_use(store: &RedisStore, permits: u32) -> RateLimiter {
     let limiter = RateLimiter::new(store, &unique("tool")).unwrap();
     limiter.set_rate(Limit::per_hour(10)).await.unwrap();

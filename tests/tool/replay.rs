@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{Ran, contains, file, ratelimit, run, words};
 
-/// Two callers, of which one asks for three things in a second.
+/// Two callers; one sends three requests in a second.
 const LOG: &str = r#"192.0.2.1 - - [10/Oct/2026:13:55:36.100 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl" 0.100
 192.0.2.1 - - [10/Oct/2026:13:55:36.200 +0000] "GET /b HTTP/1.1" 200 5 "-" "curl" 0.100
 192.0.2.1 - - [10/Oct/2026:13:55:36.900 +0000] "GET /c HTTP/1.1" 200 5 "-" "curl" 0.500
@@ -151,6 +151,14 @@ fn coarse_times_give_ranges_by_every_algorithm() {
         let page = ratelimit(&arguments, log.as_bytes()).output;
         contains(&page, "[$msec] in nginx");
         contains(&page, &format!("{least} to {most} (up to "));
+        // Smaller ones are found beside a limit that touches nothing.
+        let path = file("coarse.log", log.as_bytes());
+        let line = format!(
+            "replay '{}' --limit 4000/10s --algorithm {algorithm}",
+            path.display()
+        );
+        let smallest = &object(&words(&line), b"")["smallest"][0];
+        assert_eq!(smallest["verified"], true, "{algorithm}: {smallest}");
     }
 }
 

@@ -45,7 +45,7 @@ async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilde
     let traffic = Traffic::start(&store);
     traffic.answered(50).await;
     for _ in 0..5 {
-        // None, where they are just being made anew.
+        // None, if they are just being connected again.
         servers.iter().for_each(|server| {
             server.kill_clients();
         });
@@ -74,7 +74,7 @@ async fn a_pool_and_a_connection_manager_survive_killed_connections() {
     }
 }
 
-/// The connection itself would wait for ever, and its caller for permits.
+/// The connection itself has no timeout, and its caller waits for permits.
 #[tokio::test]
 async fn a_connection_without_a_timeout_keeps_no_caller() {
     let mut server = RedisServer::start();

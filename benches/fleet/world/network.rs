@@ -139,7 +139,7 @@ impl Network {
         self.links[link].dead
     }
 
-    /// Connects anew: what was lost is known to be.
+    /// Connects again: from then on callers know what was lost.
     pub(super) fn heal(&mut self, number: usize) {
         let link = &mut self.links[number];
         (link.cut, link.in_flight) = (false, 0);
@@ -273,7 +273,7 @@ impl Link {
         Some(self.queue.drain(..count).collect())
     }
 
-    /// Loses a message: no caller learns of it before the connection is made anew.
+    /// Loses a message: no caller learns of it before there is a new connection.
     fn lose(&mut self, what: What) {
         match what {
             What::Arrives(calls) => self.lost.extend(calls.into_iter().map(|call| call.reply)),

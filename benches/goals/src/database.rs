@@ -10,7 +10,7 @@ use tower_ratelimit::{
 use crate::support::{RedisServer, Reply};
 
 /// Longer than anything takes that is measured here: nothing is to be decided by a policy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A server of its own.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Database {
     /// A connection of its own.
     pub(crate) async fn connection(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(TIME_LIMIT));
         client
             .get_multiplexed_async_connection_with_config(&config)
             .await
@@ -142,8 +142,8 @@ impl Database {
 /// A store that lets nothing be decided by a policy, with the usual cache of refusals.
 pub(crate) fn patient(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url)
-        .deadline(PATIENCE)
-        .response_timeout(PATIENCE)
+        .deadline(TIME_LIMIT)
+        .response_timeout(TIME_LIMIT)
 }
 
 /// Processor time of a process, all threads together; from the scheduler, as the usual figure

@@ -98,7 +98,7 @@ pub(crate) async fn over(entry: &Entry, url: &str) -> (usize, bool) {
 /// Refusals whose wait was followed to the letter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waits {
-    pub(crate) told: usize,
+    pub(crate) announced: usize,
     /// Refused again
     pub(crate) early: usize,
     /// The longest that a permit was free before it was said to be, in seconds
@@ -157,7 +157,7 @@ pub(crate) async fn waits(entry: &Entry, url: &str) -> Waits {
     }
     let mut waits = Waits::default();
     for (early, late) in tasks.join_all().await.into_iter().flatten() {
-        waits.told += 1;
+        waits.announced += 1;
         waits.early += usize::from(early);
         waits.late = waits.late.max(late);
     }

@@ -63,7 +63,7 @@ impl Limit {
     }
 }
 
-/// Somebody who asks, as text and as it stands in a request.
+/// A caller, as text and as the header value in a request.
 pub(crate) struct User {
     pub(crate) name: String,
     value: HeaderValue,

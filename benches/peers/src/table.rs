@@ -262,10 +262,10 @@ fn checks(text: &mut String, all: &[Shown]) {
             Promise::Estimate => "nothing",
         };
         let kept = if checks.over.1 { "" } else { "; **broken**" };
-        let Waits { told, early, late } = checks.waits;
-        let waits = match told {
-            0 => [String::from("not told"), String::new()],
-            _ => [format!("{early} of {told}"), format!("{late:.1}")],
+        let Waits { announced, early, late } = checks.waits;
+        let waits = match announced {
+            0 => [String::from("not announced"), String::new()],
+            _ => [format!("{early} of {announced}"), format!("{late:.1}")],
         };
         let clock = checks.clock.as_ref();
         let row = [

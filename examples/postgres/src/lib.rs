@@ -23,7 +23,7 @@
 //!   server that crashes forgets the grants of the last moment, and no more than that.
 //! - All calls of a process go over one connection, so they use one core of the server at most, and
 //!   3,000 decisions a second were the most there. Calls for the same limiter wait for each other,
-//!   whichever process they are of.
+//!   in all processes.
 //! - Limiters that rules made are forgotten when [`Postgres::forget`] is called.
 //! - A clock of the server that is set back keeps grants for as much longer.
 //! - There is no `expire`, `rename` and `repair`. Behind PgBouncer, it needs a pool by session.
@@ -52,7 +52,7 @@ pub struct Postgres {
     config: Config,
     /// The caller's clock; `None` for the server's.
     clock: Option<Arc<dyn Clock>>,
-    /// The connection, made anew when it is lost.
+    /// The connection, replaced when it is lost.
     link: Mutex<Option<Arc<Link>>>,
 }
 

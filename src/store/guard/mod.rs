@@ -3,8 +3,8 @@
 //!
 //! - The failure policy is outermost, in `fallback`: it sees every error, also that of the
 //!   deadline, and it records every grant, by which this process decides in an outage.
-//! - The deadline bounds the delay of a request, so it lies around everything that waits. The
-//!   time that a caller is ready to wait for permits comes on top.
+//! - The deadline bounds the delay of a request, so it lies around everything that waits. The time
+//!   that a caller is ready to wait for permits comes on top.
 //! - The deny cache comes before the lease. It hides no leased permits: a lease comes with a grant,
 //!   and a grant drops the refusals of its limiter.
 //! - The queue sends one call of a limiter at a time for many callers, and bounds the calls in

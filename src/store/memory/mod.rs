@@ -25,15 +25,15 @@ use crate::{
 
 /// Keeps limiters in this process.
 ///
-/// The embedded default for development, tests and services that run as a single process. It has
-/// the same arithmetic as [`RedisStore`](crate::RedisStore), in microseconds instead of
-/// milliseconds, and needs no server. Limits and waits are exact at any interval. Clones share
+/// The store for development, tests and services that run as a single process. It has the same
+/// algorithms as [`RedisStore`](crate::RedisStore), in microseconds instead of milliseconds, and
+/// needs no server. Limits and waits are exact at any interval. Clones share
 /// their limiters.
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default, some 600 bytes each and 32 more for each grant of
-/// the last interval, and for older ones until later grants take their places. At the bound, a new
+/// It holds up to 100 000 limiters by default. Each takes some 600 bytes, and 32 more for each
+/// grant of the last interval; expired grants are overwritten by later ones. At the bound, a new
 /// key takes the place of a limiter that a rule made and whose permits are all free again, so that
 /// no key regains a quota by being forgotten. If none is found, the newcomer is counted by an
 /// estimate, which it shares with others. (A store for 2 048 limiters or more is divided into up to
@@ -42,8 +42,8 @@ use crate::{
 /// once for several newcomers.) A newcomer is granted no more than its limit in any interval, and
 /// may be refused early if the grants to such newcomers are as many as twice the bound times the
 /// limit. Permits granted to it count an eighth of the interval longer, and permits it gives back
-/// are ignored. The estimate takes 144 to 288 bytes for each limiter of the bound, for each of at
-/// most four intervals: 19 MB each by default, while newcomers come.
+/// are ignored. While there are newcomers, the estimate takes memory for each of at most four
+/// intervals: 144 to 288 bytes for each limiter of the bound, 19 MB by default.
 ///
 /// If no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
 /// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
@@ -116,8 +116,8 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Forgets the limiters that rules made and whose permits are all free again, as no decision
-    /// depends on them. It does so by itself only at the [bound](Self#bounds).
+    /// Forgets the limiters that rules made and whose permits are all free again. No decision
+    /// depends on them. The store does so by itself only at the [bound](Self#bounds).
     pub fn forget_idle(&self) {
         self.shared.forget_idle();
     }

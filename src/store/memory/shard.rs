@@ -72,8 +72,8 @@ impl Hash for Named {
 }
 
 pub(super) struct StoredLimiter {
-    /// The shared limiter that grants hold: one for all callers that use the same name. The state is
-    /// of its algorithm.
+    /// The shared limiter that grants hold: one for all callers that use the same name. The state
+    /// is of its algorithm.
     pub(super) named: Arc<Limiter>,
     pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.

@@ -94,8 +94,8 @@ impl RedisStoreBuilder {
 
     /// Counts by a clock of this process instead of the server's, as Redisson does.
     ///
-    /// Every process that shares a limit should then run NTP: one that is ahead takes permits
-    /// early, and makes the others wait. An
+    /// Every process that shares a limit should then run NTP: a process whose clock is ahead takes
+    /// permits early, and makes the others wait. An
     /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) still ends by the server's clock.
     pub fn client_clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));
@@ -105,9 +105,9 @@ impl RedisStoreBuilder {
     /// Sets the longest time that a decision may take, not counting
     /// [`Rule::wait`](crate::Rule::wait). Default: 50 milliseconds.
     ///
-    /// Then the request meets its [`FailurePolicy`](crate::FailurePolicy), and what the call may
-    /// have taken is released, unless [`FailurePolicy::local`](crate::FailurePolicy::local) admits
-    /// the request: then the request pays for it.
+    /// After that the request meets its [`FailurePolicy`](crate::FailurePolicy), and the permits
+    /// that the call may have taken are released. If
+    /// [`FailurePolicy::local`](crate::FailurePolicy::local) admits the request, they stay charged.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self
@@ -116,11 +116,11 @@ impl RedisStoreBuilder {
     /// Sets for how long a refusal may be repeated without a call to Redis. Default: 1 second;
     /// zero: not at all; at most a minute.
     ///
-    /// A refusal says when there can be room, and is valid until then: a caller with the same
-    /// request gets it from memory, with the wait that is left, and `Source::Cache`. It is dropped
-    /// when this store grants anything on one of its limiters, releases or changes one. What other
-    /// processes release or change is seen with the next call to Redis: this time is the longest
-    /// delay. A key that is refused all the time costs Redis at most two calls in it.
+    /// A refusal says when there can be room, and is valid until then: the same request is refused
+    /// from memory, with the remaining wait and `Source::Cache`. A refusal is dropped when this
+    /// store grants or releases permits of one of its limiters, or changes one. If another process
+    /// does, the next call to Redis notices it: this time is the longest delay. A key that is
+    /// always refused costs Redis at most two calls in this time.
     ///
     /// At most 131 072 refusals are kept. [Tuning](crate::docs::tuning) says when to change it.
     ///
@@ -148,9 +148,9 @@ impl RedisStoreBuilder {
     /// that is down. A burst on a server that answers others is no failure. While the breaker is
     /// open, requests meet their [`FailurePolicy`](crate::FailurePolicy) at once, and a
     /// [`RateLimiter`](crate::RateLimiter) returns [`Unavailable`](crate::ErrorKind::Unavailable),
-    /// also to callers that wait for permits. After 50 to 100 milliseconds one call goes through,
-    /// and if it is answered, all do; if not, the next one goes after twice the time, up to a
-    /// second. See [failure](crate::docs::failure).
+    /// also to callers that wait for permits. After 50 to 100 milliseconds one call is let
+    /// through. If it is answered, the breaker closes; if not, the next call is let through after
+    /// twice the time, up to a second. See [failure](crate::docs::failure).
     ///
     /// Fewer failures open it sooner, also in a pause of Redis that would have been over soon. If
     /// requests come one at a time, that many of them wait for the whole deadline before it opens.
@@ -205,10 +205,10 @@ impl RedisStoreBuilder {
     ///
     /// Without this, the authorities are those that the machine trusts, read for each connection
     /// (`SSL_CERT_FILE` names other ones), and this process presents no certificate. Redis'
-    /// certificate must have the name or the IP address in the store's address. One that is
-    /// refused, on either side,
-    /// is an error of kind [`Tls`](crate::ErrorKind::Tls) and meets the failure policy; a
-    /// certificate that is renewed in Redis counts from the next connection on.
+    /// certificate must have the name or the IP address in the store's address. If
+    /// either side refuses the other's certificate, that is an error of kind
+    /// [`Tls`](crate::ErrorKind::Tls) and meets the failure policy. A certificate that is renewed
+    /// in Redis counts from the next connection on.
     ///
     /// The cryptography is what the process has chosen for rustls
     /// (`CryptoProvider::install_default`), or ring's if it has chosen none when the first

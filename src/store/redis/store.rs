@@ -34,8 +34,8 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 /// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
 ///
 /// The keys and their bytes are those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0).
-/// One decision is one command, the first for a new key included. Clones share the connection, the
-/// breaker and what is cached.
+/// One decision is one command, also the first for a new key. Clones share the connection, the
+/// breaker and the deny cache.
 ///
 /// [`open`](Self::open) takes an address and the defaults. Everything else starts with a
 /// [`RedisStoreBuilder`](super::RedisStoreBuilder): [`builder`](Self::builder) for one server,
@@ -53,8 +53,8 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 /// # Concurrent requests
 ///
 /// While a call for some limiters is in flight, other requests for the same ones wait for its reply
-/// and then share one call: a busy key costs as few calls as there are round trips, without a
-/// timer. See [tuning](crate::docs::tuning).
+/// and then share one call. So a busy key costs at most one call per round trip, and no timer is
+/// needed. See [tuning](crate::docs::tuning).
 ///
 /// # Clock
 ///
@@ -135,11 +135,11 @@ impl RedisStore {
     /// graceful shutdown, after the last request.
     ///
     /// A receipt that cannot be sent is kept for a minute at most, so it ends even without Redis;
-    /// put a shorter timeout around it where that is too long. The store can be used afterwards.
+    /// put a shorter timeout around it if that is too long. The store can be used afterwards.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it has no effect: what is queued is sent all the same while the runtime lasts.
+    /// Dropping it has no effect: what is queued is still sent while the runtime lasts.
     pub async fn close(&self) {
         let (leases, settle_queue) = (&self.shared.leasing.table, &self.server().settle_queue);
         // No more at a time than find a place. Leases that are taken meanwhile are in use.

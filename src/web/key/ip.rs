@@ -26,7 +26,7 @@ use crate::{
 ///
 /// Behind a proxy or a load balancer this is *its* address, and all clients share one limit: use
 /// [`ClientIp`](super::ClientIp). A peer in a private network that sends X-Forwarded-For or
-/// `Forwarded` looks like one, and a warning says so once.
+/// `Forwarded` is probably a proxy, and a warning says so once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerIp;
 

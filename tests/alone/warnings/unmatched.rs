@@ -100,7 +100,7 @@ async fn a_forgotten_prefix_is_warned_about() {
 /// Rules that come later are watched as those before.
 #[cfg(feature = "config")]
 #[tokio::test]
-async fn a_reload_begins_anew() {
+async fn a_reload_counts_requests_from_zero() {
     let log = Lines::alone().await;
     let layer = builder().on("/a", rule()).build().unwrap();
     send(&layer, "/", 1000).await;

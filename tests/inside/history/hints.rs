@@ -232,20 +232,20 @@ impl<'a> Shown<'a> {
         Some(Hint::new(place, self.time(history, place)))
     }
 
-    /// Where permits were counted. The calls of one handle for one limiter look alike: any
-    /// of them may be that of any event.
+    /// Shows where permits were counted. The calls of one handle for one limiter look the same: any
+    /// of them may belong to any event.
     fn show_counts(&self, history: &History, hints: &mut [Hint]) {
-        let mut alike: HashMap<String, Vec<usize>> = HashMap::new();
+        let mut same_calls: HashMap<String, Vec<usize>> = HashMap::new();
         for (index, step) in history.steps.iter().enumerate() {
             if let Of::Event(event) = &step.of
                 && let Event { what, handle, .. } = &history.events[*event]
                 && let What::Manage(name, Op::Available, _) = what
             {
                 let key = format!("{{{}}}:value:{}", name.as_str(), client_id(*handle));
-                alike.entry(key).or_default().push(index);
+                same_calls.entry(key).or_default().push(index);
             }
         }
-        for (key, steps) in alike {
+        for (key, steps) in same_calls {
             let counts = self.counts.iter().copied();
             let counts = counts.filter(|place| self.seen[*place].words.contains(&key));
             let places: Vec<_> = counts.collect();

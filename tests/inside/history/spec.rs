@@ -156,7 +156,7 @@ impl State {
             } else if let Outcome::Decision { decision, .. } = outcome
                 && decision.source() == Source::Store
             {
-                is_alike(decision, &would).map_err(|why| format!("at {now}: {why}"))?;
+                agree(decision, &would).map_err(|why| format!("at {now}: {why}"))?;
                 if !decision.is_allowed() {
                     self.refusals.push(Refused {
                         event: caller.event,
@@ -340,9 +340,8 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<OpResult, String> 
     })
 }
 
-/// Whether the answer is the same, with all that it shows of each limit; or what it would have
-/// been.
-fn is_alike(answered: &Decision, would: &Decision) -> Result<(), String> {
+/// Fails unless the answer is the same as `would`, with all that it shows of each limit.
+fn agree(answered: &Decision, would: &Decision) -> Result<(), String> {
     let same_answer = match (answered, would) {
         (Decision::Allow(_), Decision::Allow(_)) => true,
         (Decision::Deny(answered), Decision::Deny(would)) => {

@@ -21,8 +21,8 @@ pub(crate) struct Step {
     pub(crate) ended: Option<u64>,
     /// And between these, by the clock that counts, in ms.
     pub(crate) times: RangeInclusive<i64>,
-    /// What is carried out before it, whichever is answered: one connection carries both, in the
-    /// order in which they were sent.
+    /// The steps that are carried out before it, whether or not they are answered: one connection
+    /// carries both, in the order in which they were sent.
     pub(crate) before: Vec<usize>,
     /// Whether there is no sign that it was carried out.
     pub(crate) may_be_skipped: bool,

@@ -21,7 +21,7 @@ pub(crate) struct Hint {
 /// When a step was carried out, by the clock that counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Time {
-    /// Unknown. Not before the next step of which the time is known, as a guess
+    /// Unknown; as a guess, not before the next step whose time is known
     #[default]
     Unknown,
     Exactly(i64),

@@ -137,7 +137,7 @@ fn refusals_that_are_repeated() {
     };
     again(10, 990).passes();
     again(110, 890).passes();
-    // Heard at 10 for the first time, so it never points beyond 1000; it is over then.
+    // First seen at 10, so it never points beyond 1000, when it is over.
     again(50, 951).fails("announced for an earlier time");
     again(50, 949).fails("was not over then");
     again(112, 888).fails("for longer than 100 ms");

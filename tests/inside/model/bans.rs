@@ -367,7 +367,7 @@ impl Stage {
             for key in [strikes, banned] {
                 // -2 is a key that is not there.
                 let life: i64 = pair.ask(&["PTTL", &key]);
-                assert_ne!(life, -1, "{key} stays for ever");
+                assert_ne!(life, -1, "{key} never expires");
             }
             pair.compare();
         }

@@ -6,7 +6,7 @@
 use redis::Connection;
 
 use super::{
-    pair::{ask, assert_alike, connect, run_script},
+    pair::{ask, assert_same, connect, run_script},
     support::unique,
     *,
 };
@@ -170,7 +170,7 @@ impl Pair {
                 changed: answer.changed,
                 ..*expected
             };
-            assert_alike(answer, &expected, TOLERANCE);
+            assert_same(answer, &expected, TOLERANCE);
         }
         if answers.iter().all(is_hopeless) {
             assert_eq!(self.model.state.stored, before);

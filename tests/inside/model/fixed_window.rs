@@ -5,7 +5,7 @@
 //! step; times may differ by what passes meanwhile.
 
 use super::{
-    pair::{assert_alike, assert_near},
+    pair::{assert_near, assert_same},
     *,
 };
 use crate::{
@@ -107,7 +107,7 @@ impl Kind for Limiter {
         assert_eq!(replied.as_ref().err(), expected.as_ref().err());
         let answers = replied.unwrap_or_default();
         for (replied, expected) in answers.iter().zip(&expected.unwrap_or_default()) {
-            assert_alike(replied, expected, TOLERANCE);
+            assert_same(replied, expected, TOLERANCE);
         }
         for (answer, (sent, _)) in answers.iter().zip(run) {
             if answer.verdict == Verdict::Granted {
@@ -142,8 +142,8 @@ impl Kind for Limiter {
         let expected = if keep > sent.permits {
             settle(end)
         } else if (4..100).contains(&apart) {
-            // A window that was ended by hand, and another soon after: here they look
-            // alike.
+            // A window that was ended by hand, and another soon after: here they cannot
+            // be told apart.
             return;
         } else if apart < 4 {
             settle(live.unwrap_or(end))

@@ -128,7 +128,7 @@ impl Kind for Model {
         let Some(state) = state else {
             return;
         };
-        // It lives for as long as it counts, and not for ever.
+        // It lives for as long as it counts, and then expires.
         let [_, life, _] = pair.ttls();
         assert!(life > 0, "{life}");
         assert!(state.tat.at - pair.now() * 1000 <= life * 1000, "{life}");

@@ -14,14 +14,14 @@ pub(crate) enum Step {
         which: Index,
         whose: Whose,
     },
-    /// Several callers at once, of which some wait; the last, if it does not, may be scored ahead
+    /// Several callers at once; some wait. The last, if it does not, may be scored ahead
     Run {
         callers: [(u32, bool); 4],
         lead: i64,
         whose: Whose,
     },
-    /// Callers at once that are alike: new ones, and some that were sent before
-    Alike {
+    /// Callers at once with equal demands: new ones, and some that were sent before
+    Equal {
         callers: usize,
         permits: u32,
         again: Vec<Index>,
@@ -91,7 +91,7 @@ pub(crate) fn step<K: Kind>() -> impl Strategy<Value = Step> {
         3 => (any::<Index>(), whose::<K>()).prop_map(|(which, whose)| Step::Resend { which, whose }),
         4 => (proptest::array::uniform4((permits::<K>(), any::<bool>())), lead(), whose::<K>())
             .prop_map(|(callers, lead, whose)| Step::Run { callers, lead, whose }),
-        8 => alike::<K>(),
+        8 => equal::<K>(),
         1 => (choice::<K>(), any::<bool>(), any::<bool>())
             .prop_map(|(choice, keep, existing)| Step::SetRate { choice, keep, existing }),
         2 => (1u32..9).prop_map(Step::Release),
@@ -112,7 +112,7 @@ pub(crate) fn permits<K: Kind>() -> impl Strategy<Value = u32> {
     prop_oneof![8 => Just(1), 12 => 1u32..4, 4 => 1u32..12, 1 => Just(K::MANY), 1 => Just(u32::MAX)]
 }
 
-fn alike<K: Kind>() -> impl Strategy<Value = Step> {
+fn equal<K: Kind>() -> impl Strategy<Value = Step> {
     let permits = prop_oneof![6 => Just(1), 2 => Just(2), 1 => permits::<K>()];
     let again = proptest::collection::vec(any::<Index>(), 0..3);
     let again = prop_oneof![2 => Just(Vec::new()), 1 => again];
@@ -123,7 +123,7 @@ fn alike<K: Kind>() -> impl Strategy<Value = Step> {
         proptest::bool::weighted(0.3),
         whose::<K>(),
     );
-    run.prop_map(|(callers, permits, again, twice, whose)| Step::Alike {
+    run.prop_map(|(callers, permits, again, twice, whose)| Step::Equal {
         callers,
         permits,
         again,
@@ -257,7 +257,7 @@ pub(crate) fn take<K: Kind>(pair: &mut Pair<K>, step: Step) {
             pair.sent.extend(run.iter().map(|(sent, _)| *sent));
             K::acquire(pair, &run, whose.how(pair));
         }
-        Step::Alike {
+        Step::Equal {
             callers,
             permits,
             again,

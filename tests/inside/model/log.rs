@@ -86,7 +86,8 @@ impl Kind for LimiterState<SlidingLog> {
         };
         if pair.settle(sent, keep, limit).is_ok() {
             let again = pair.settle(sent, keep, limit);
-            // By the server's clock its interval may be over meanwhile, and a charge counts anew.
+            // By the server's clock its interval may be over meanwhile, and a charge counts once
+            // more.
             let is_over = keep > sent.permits && pair.clock == Clock::Server;
             assert!(is_over || again == Ok(0), "settled twice: {again:?}");
         } else {
@@ -168,7 +169,7 @@ impl Pair {
         answers.map(|answers| answers[0])
     }
 
-    /// The answers to callers, by whichever script.
+    /// The answers to callers, by any script.
     fn read(
         &self,
         reply: &Value,
@@ -180,7 +181,7 @@ impl Pair {
         Ok(answers.map_err(|error| error.kind())?.to_vec())
     }
 
-    /// The call of the cheaper script for callers that are alike.
+    /// The call of the cheaper script for callers with equal demands.
     pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
         let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
         let brief = (wire::scripts(&self.name).brief)(&acquires, &|_| how.rewrite, asks);
@@ -237,7 +238,7 @@ impl Pair {
         self.replied(answers, run, how, since..=until)
     }
 
-    /// Sends a call between those of two other limiters, the first of which is none.
+    /// Sends a call between those of two other limiters; the first of these does not exist.
     fn in_batch(&mut self, command: &Cmd) -> Value {
         let [broken, beside] = ["broken", "beside"].map(|which| {
             let name = format!("{}.{which}", self.name.as_str());

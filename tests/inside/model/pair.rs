@@ -298,16 +298,13 @@ impl<K: Kind> Pair<K> {
     }
 
     pub(crate) fn run_command(&self, run: &[(Sent, bool)], how: How) -> Cmd {
-        let charges: Vec<_> = run
-            .iter()
-            .map(|(sent, waits)| (self.charge(*sent, how.limit), *waits))
+        let callers = run.iter();
+        let run: Vec<_> = callers
+            .map(|(sent, waits)| Acquire::of([self.charge(*sent, how.limit)], *waits))
             .collect();
-        let limiters = charges[..1].iter();
-        let limiters = limiters.map(|(charge, _)| (charge, how.rewrite));
-        let callers = charges.iter();
-        let callers = callers.map(|(charge, waits)| (std::iter::once(charge), *waits));
+        let limiters = [(&run[0].first, how.rewrite)];
         let script = wire::scripts(&self.name).acquire;
-        wire::acquire(script, limiters, callers, self.asks(how.exact))
+        wire::acquire(script, &limiters, &run, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {
@@ -353,7 +350,7 @@ impl<K: Kind> Pair<K> {
         }
     }
 
-    /// Callers of one call, none of which waits.
+    /// Callers of one call, who do not wait.
     pub(crate) fn unsent_run<const N: usize>(&mut self, permits: [u32; N]) -> [(Sent, bool); N] {
         permits.map(|permits| (self.unsent(permits), false))
     }
@@ -416,9 +413,9 @@ pub(crate) fn run_script(
     }
 }
 
-/// Asserts that an answer is as expected, but for what passed where the end of a window is that of
-/// a key, at most so many ms.
-pub(crate) fn assert_alike(replied: &Answer, expected: &Answer, tolerance: i64) {
+/// Asserts that an answer is as expected. The end of a window is read from the TTL of a key, so it
+/// may differ by up to `tolerance` ms, which have passed meanwhile.
+pub(crate) fn assert_same(replied: &Answer, expected: &Answer, tolerance: i64) {
     let timeless = |answer: &Answer| Answer {
         wait: 0,
         next: 0,

@@ -193,7 +193,7 @@ impl<'a> World<'a> {
     }
 
     /// One key of each: what is left tells what is in use. With two of three, or all, it would
-    /// begin anew.
+    /// start with all permits.
     fn loses_keys(&mut self, random: &mut Random) {
         let first = random.place(self.limiters.len());
         for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {

@@ -54,9 +54,9 @@ fn cost(files: &[String]) -> u64 {
 
 /// Ten times as many rules cost ten times as much, and the logarithm that sorting takes.
 ///
-/// One large file is held against ten small ones, which fill the same memory: caches slow both
-/// alike. What else the machine does only adds to a turn, so the least of several is nearest to
-/// the work.
+/// One large file is compared with ten small ones, which fill the same memory, so that caches slow
+/// both equally. Other load on the machine only lengthens a turn, so the shortest of several is the
+/// nearest to the work.
 #[test]
 fn the_cost_of_a_file_grows_with_its_rules() {
     for (shape, text) in [

@@ -1,9 +1,7 @@
 //! Other rules for a layer that serves.
 
-use crate::scene::*;
-use tower_ratelimit::{HeaderStyle, Rules};
-
-use super::{file, met, one, request, send};
+use super::*;
+use tower_ratelimit::HeaderStyle;
 
 fn all(permits: u64) -> Rule {
     Limit::per_minute(permits).by(PeerIp).named("all")
@@ -42,7 +40,7 @@ async fn what_was_counted_stays(store: impl Store) {
     // The same rules again are no change.
     layer.reload(rules(5)).unwrap();
     assert_eq!(send(&serving, get()).await.status(), 429);
-    // Another name counts anew.
+    // Another name counts from zero.
     layer
         .reload(Rules::new().otherwise(all(9).named("other")))
         .unwrap();

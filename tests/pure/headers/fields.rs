@@ -1,6 +1,6 @@
 //! The fields that tell how much is left.
 
-use crate::scene::*;
+use super::*;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{SystemTime, UNIX_EPOCH},
@@ -10,8 +10,6 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use sfv::{BareItem, ListEntry, Parser};
 use tower_ratelimit::{HeaderStyle, ResetUnit};
-
-use super::{ask, by_key, call, get, inner, request};
 
 const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
 const DRAFT6: HeaderStyle = HeaderStyle::Draft6;
@@ -297,7 +295,7 @@ async fn no_time_contradicts_the_inner_services_own_retry_after() {
 }
 
 #[tokio::test]
-async fn jitter_moves_all_fields_alike_and_only_later() {
+async fn jitter_delays_all_fields_by_the_same_time() {
     let (store, _clock) = MemoryStore::manual();
     let layer = RateLimitLayer::builder(&store).otherwise(by_key(Limit::per_minute(1)));
     let layer = layer.headers([DRAFT11, DELTA]).retry_jitter(secs(1000));

@@ -342,7 +342,7 @@ fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     assert_eq!(passed(&every(20), "ann", 50), 4);
 }
 
-/// A list is granted whole or not at all: tracked limiters and untracked names alike.
+/// A list is granted whole or not at all, both tracked limiters and untracked names.
 #[test]
 fn a_list_that_is_refused_charges_neither() {
     let world = World::of(1);

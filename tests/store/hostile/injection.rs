@@ -225,7 +225,7 @@ fn policy_name_is_a_word(name: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A text that may be no TOML at all, and pieces of files put together anew.
+/// A text that may be no TOML at all, and pieces of files in another order.
 fn file() -> impl Strategy<Value = String> {
     let good = "[rules.api]\n|rate = |\"5/1m\"|\n|by = |\"peer\"|[otherwise]\n|rules = [\"api\"]\n|\
                 [[on]]\n|route = |\"POST /x\"|[keys.k]\n|from = \"header:x\"\n|digest = |\"s\"|\

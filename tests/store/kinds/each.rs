@@ -93,8 +93,8 @@ async fn a_receipt_gives_back_once(way: Way, store: impl Settles) {
     assert_eq!((free(&other).await, free(&limiter).await), (20, 10));
 }
 
-/// Together with a log or a window, which may be another call in Redis: all of them or none,
-/// whichever of the calls comes first, which is the one for more permits.
+/// In a list with a log or a window, which may be another call in Redis, all or none are taken. The
+/// call for more permits comes first, and each of the two is tested as that.
 async fn lists_take_of_all_or_of_none(way: Way, store: impl Settles) {
     for other in [Way::Log, Way::Window] {
         let (limiter, other) = (way.hourly(&store, 20).await, other.hourly(&store, 3).await);
@@ -277,7 +277,7 @@ async fn scripts_that_a_server_lost_cost_none_of_them_permits() {
 }
 
 #[tokio::test]
-async fn what_redis_holds_is_of_each_alike() {
+async fn state_and_leaving_in_redis_for_each_algorithm() {
     for way in Way::ALL {
         println!("{way:?}");
         what_is_no_value_is_an_error(way).await;

@@ -162,7 +162,7 @@ async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
     assert_eq!(left(&limiters[..2]).await, [0, 0]);
 }
 
-/// A diagnosis goes to the node with the limiter's hash slot, whichever that is.
+/// A diagnosis goes to the node with the limiter's hash slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_are_diagnosed_wherever_they_are() {
     let cluster = Cluster::start();

@@ -213,7 +213,7 @@ async fn a_full_store_refuses_the_whole_list() {
     let granted = granted(ask(&layer, &[("user", "ann")]).await.1);
     assert_eq!(granted.limits().next().unwrap().remaining(), Some(0));
 
-    // When the known are idle there is room for the newcomers, whichever shards they are in.
+    // When the known limiters are idle, there is room for newcomers in every shard.
     for newcomer in 0..200 {
         clock.advance(secs(10));
         let user = format!("user-{newcomer}");

@@ -179,8 +179,8 @@ impl Observer for Panics {
     }
 }
 
-/// Whichever method panics, no other is called after that, by the store and the layers on it; one
-/// warning says so, and other observers go on.
+/// After any method of an observer has panicked, the store and its layers call none of its methods
+/// any more; one warning says so, and other observers go on.
 #[tokio::test]
 async fn an_observer_that_panics_is_off_and_logged_once() {
     for at in 0..3 {

@@ -42,11 +42,11 @@ impl World {
             async move { limiter.try_acquire().await.unwrap() }
         };
         crowd(&mut world.server, ask).await;
-        world.begin_anew().await;
+        world.start_over().await;
         world
     }
 
-    async fn begin_anew(&self) {
+    async fn start_over(&self) {
         self.limiter.set_rate(Limit::per_hour(RATE)).await.unwrap();
     }
 
@@ -71,7 +71,7 @@ impl World {
 async fn before_its_call_was_sent_it_is_not_charged() {
     let mut world = World::new().await;
     for kind in [Kind::Request, Kind::Limiter] {
-        world.begin_anew().await;
+        world.start_over().await;
         world.server.stop_process();
         let mut asking = [Kind::Limiter, kind, Kind::Request].map(|kind| world.asking(kind));
         for asking in &mut asking {
@@ -89,7 +89,7 @@ async fn before_its_call_was_sent_it_is_not_charged() {
 async fn while_its_own_call_is_in_flight_a_request_stays_charged() {
     let mut world = World::new().await;
     for (kind, charged) in [(Kind::Request, 1), (Kind::Limiter, 0)] {
-        world.begin_anew().await;
+        world.start_over().await;
         world.server.stop_process();
         let mut asking = world.asking(kind);
         begin(asking.as_mut()).await;

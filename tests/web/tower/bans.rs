@@ -10,13 +10,11 @@ use tower_ratelimit::{
 
 on_both_by_a_clock!(
     the_last_refusal_bans,
-    a_ban_is_not_prolonged_and_ends,
     bans_double_until_they_are_forgotten,
-    refusals_count_within_a_time,
     refusals_for_another_reason_do_not_count,
     each_limit_of_a_list_counts_its_own,
     a_banned_list_takes_nothing,
-    a_shadow_rule_bans_nobody,
+    a_shadow_rule_refuses_no_banned_caller,
     the_longest_wait_is_announced,
     a_waiter_counts_once,
     a_banned_caller_never_waits,
@@ -97,23 +95,6 @@ async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
     }
 }
 
-async fn a_ban_is_not_prolonged_and_ends(store: impl Settles, clock: ManualClock) {
-    let layer = layer_of(&store, rule().ban(ban(3)));
-    have_banned(&layer, "a").await;
-    for minute in (1..15).rev() {
-        clock.advance(MINUTE);
-        assert_eq!(ask(&layer, "a").await, banned(minute * MINUTE));
-    }
-    clock.advance(MINUTE - millis(1));
-    assert_eq!(ask(&layer, "a").await, banned(millis(1)));
-    clock.advance(millis(1));
-    // What was refused before is forgotten.
-    assert_eq!(ask(&layer, "a").await, None);
-    assert_eq!(ask(&layer, "a").await, over(secs(10)));
-    assert_eq!(ask(&layer, "a").await, over(secs(10)));
-    assert_eq!(ask(&layer, "a").await, banned(30 * MINUTE));
-}
-
 async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: ManualClock) {
     let layer = layer_of(&store, rule().ban(ban(1)));
     for lasts in [15, 30, 60, 60] {
@@ -127,17 +108,6 @@ async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: Manual
     clock.advance(2 * HOUR);
     assert_eq!(ask(&layer, "a").await, None);
     assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
-}
-
-async fn refusals_count_within_a_time(store: impl Settles, clock: ManualClock) {
-    let layer = layer_of(&store, by_key(1).named("slow").ban(ban(3)));
-    assert_eq!(ask(&layer, "a").await, None);
-    for _ in 0..4 {
-        clock.advance(MINUTE / 2);
-        assert_eq!(ask(&layer, "a").await.unwrap().0, RefusalKind::OverLimit);
-    }
-    clock.advance(MINUTE / 2 - millis(1));
-    assert_eq!(ask(&layer, "a").await.unwrap().0, RefusalKind::Banned);
 }
 
 async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: ManualClock) {
@@ -166,7 +136,7 @@ async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: Manual
     }
 }
 
-/// A list of two limits, of which the first has so many permits.
+/// A list of two limits; the first has this many permits.
 fn list(store: &impl Store, permits: u64) -> RateLimitLayer {
     let rules = [by_key(permits).named("first"), by_key(9).named("second")];
     layer_of(store, rules.map(|rule| rule.ban(ban(2))))
@@ -199,7 +169,7 @@ async fn a_banned_list_takes_nothing(store: impl Settles, _: ManualClock) {
     assert_eq!(free(&limiter(&layer, "second")).await, 8);
 }
 
-async fn a_shadow_rule_bans_nobody(store: impl Settles, _: ManualClock) {
+async fn a_shadow_rule_refuses_no_banned_caller(store: impl Settles, _: ManualClock) {
     let layer = layer_of(&store, rule().ban(ban(2)).shadow());
     let mut seen = Vec::new();
     for _ in 0..5 {
@@ -427,7 +397,7 @@ async fn refusals_make_room_for_others_when_they_are_forgotten() {
     clock.advance(millis(1));
     assert!(is_banned("third").await);
     assert!(!is_banned("first").await);
-    // One that is banned anew counts from then on.
+    // A second ban counts from its own beginning.
     assert!(is_banned("second").await);
     clock.advance(MINUTE);
     assert!(!is_banned("first").await);

@@ -115,7 +115,7 @@ async fn a_layer_can_charge_always() {
     assert_eq!(passed(&once, &once.clone()).await, 4);
 }
 
-/// A request that is made anew, with the extensions of one whose answer is over.
+/// A new request with the extensions of one whose response is over.
 #[tokio::test]
 async fn a_charge_counts_until_its_answer_is_over() {
     let store = MemoryStore::new();

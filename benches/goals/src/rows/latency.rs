@@ -11,7 +11,7 @@ use tower_ratelimit::{
 use super::Pace;
 use crate::{
     contenders::Contender,
-    database::{Database, PATIENCE},
+    database::{Database, TIME_LIMIT},
     requests::one_thread,
     row::{Contest, Goal::RatioAtMost, Rounds, Row, figure},
 };
@@ -52,7 +52,7 @@ impl Line {
         let (runtime, database) = (one_thread(), Database::start());
         let (connection, limiter) = runtime.block_on(async {
             let connection = database.connection().await;
-            let store = RedisStore::connection(connection.clone()).deadline(PATIENCE);
+            let store = RedisStore::connection(connection.clone()).deadline(TIME_LIMIT);
             let store = store.build().unwrap();
             let limiter = RateLimiter::new(&store, "latency").unwrap();
             assert!(limiter.try_set_rate(AMPLE).await.unwrap());

@@ -45,7 +45,7 @@ pub(super) fn row(pace: Pace) -> Row {
 struct Log(PathBuf);
 
 impl Log {
-    /// Half of the requests come from all callers alike, and half by Zipf's law.
+    /// Half of the requests come from all callers equally, and half by Zipf's law.
     fn write() -> Self {
         let path = env::temp_dir().join(format!("tower-ratelimit-goals-{}.log", process::id()));
         let mut log = BufWriter::new(File::create(&path).unwrap());

@@ -82,7 +82,7 @@ fn brief(
                 several_answers(reply, caller).map(Ok)
             }))
         }
-        [Acquire { first, .. }, ..] if are_alike(first, run) => {
+        [Acquire { first, .. }, ..] if have_same_demand(first, run) => {
             let typed = is_of_code(first);
             let mut command = ACQUIRE.start(if typed { 3 } else { 5 }, 4);
             add_keys(&mut command, first, typed, ask.client_id);
@@ -103,9 +103,9 @@ fn brief(
     }
 }
 
-/// Returns whether all take as many permits of one limiter, if there is room, and now. To a lone
-/// caller it makes no difference whether it waits.
-fn are_alike(first: &LimiterCharge, run: &[Acquire]) -> bool {
+/// Returns whether all callers have the same demand: the same number of permits of one limiter,
+/// enforced, and not for a use later. All of them must not wait, or there is only one caller.
+fn have_same_demand(first: &LimiterCharge, run: &[Acquire]) -> bool {
     let is_plain = |charge: &LimiterCharge| {
         !charge.shadow && charge.lead == 0 && charge.permits == first.permits
     };
