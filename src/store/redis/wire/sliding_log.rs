@@ -265,7 +265,7 @@ mod tests {
             lead: 50,
             ..plain.clone()
         };
-        let same = |run: &[Acquire]| are_alike(&run[0].first, run);
+        let same = |run: &[Acquire]| have_same_demand(&run[0].first, run);
         let one = asks([plain.clone()]);
         let waits = Acquire {
             max_wait: Some(MaxWait::ENDLESS),
