@@ -19,7 +19,7 @@ use crate::{
     receipt::{Taken, Tat},
 };
 
-/// Where the sum of what was given back wraps around to zero.
+/// The value at which the sum of what was given back wraps around to zero.
 const WRAP: i64 = 1 << 52;
 
 /// The permits of one limiter that are in use, as one time.

@@ -1,4 +1,4 @@
-//! What a replay has found, in words: for the page of [`replay`](crate::replay) and for that of
+//! Describes the results of a replay in words, for the commands [`replay`](crate::replay) and
 //! [`html`](crate::html).
 
 use tower_ratelimit::replay::{Candidate, Figure, Report, SmallestLimit};

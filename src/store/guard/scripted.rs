@@ -33,7 +33,7 @@ pub(crate) use crate::{
     store::{Calls, Decide, Listener, Listeners, MemoryStore, Op, OpResult, sealed::Sealed},
 };
 
-/// What a store was asked, in order.
+/// The calls of a store, in order.
 pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn write(log: &Log, entry: impl Into<String>) {

@@ -246,7 +246,8 @@ fn a_herd_of_threads_has_one_probe() {
     }
 }
 
-/// One that took longer than probes are waited for, and comes when another one asks already.
+/// The answer to a probe that took longer than probes may, and comes while another one is under
+/// way.
 #[test]
 fn the_answer_to_any_probe_closes_it() {
     let clock = ManualClock::new();

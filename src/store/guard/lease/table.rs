@@ -50,10 +50,10 @@ struct State {
 /// Permits in hand. Dropping it ends it: what no grant has is given back.
 pub(crate) struct Lease {
     pub(crate) balance: Arc<Balance>,
-    /// It lasts so long after it was sent.
+    /// When its call was sent: the lease lasts for `lasts` from then.
     pub(crate) sent: StoreInstant,
     pub(crate) lasts: Duration,
-    /// How long the answer took.
+    /// The time until the answer came.
     pub(crate) received: Duration,
     /// The limit by the grant that took it, with what was left beside it.
     pub(crate) state: LimitState,
@@ -152,7 +152,7 @@ impl LeaseTable {
 pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
     let charge = &acquire.first;
     let leases = acquire.rest.is_empty() && !charge.shadow;
-    // What has no entry of its own has no score.
+    // Grants without entries of their own have no score.
     let logged = charge.name().tells_grants_apart();
     charge.lease.filter(|_| leases && logged)
 }

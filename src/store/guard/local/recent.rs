@@ -23,7 +23,7 @@ const MOST_KEYS: usize = 1 << 16;
 /// permits are leased.
 const PARTS: usize = 8;
 
-/// What the store granted lately.
+/// The recent grants of the store.
 pub(crate) struct Recent {
     /// Made for the first rule that may need it, or leases.
     grants: OnceLock<Cache<Text, Arc<Mutex<Granted>>>>,

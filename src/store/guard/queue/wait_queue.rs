@@ -67,9 +67,9 @@ pub(super) struct Waiter {
     reason = "it lives for a moment, and a box would be an allocation"
 )]
 pub(super) enum Turn {
-    /// It is decided for, and a call that is still in flight for it may have taken this.
+    /// The waiter is decided; a call that is still in flight for it may have taken these receipts.
     Return(Result<Decision, Error>, List<Receipt>),
-    /// It sends this call
+    /// The waiter sends this call
     Ask(u64),
     Sleep(Until),
 }

@@ -113,7 +113,7 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 struct Seen<S> {
     stream: S,
     traffic: Arc<NodeTraffic>,
-    /// It is watched for as long as this lasts.
+    /// Keeps the stream under watch while this lives.
     _has_unread: Arc<HasUnread>,
 }
 
