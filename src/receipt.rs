@@ -172,7 +172,7 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
-    /// Reports to the observers that it is settled at so many permits.
+    /// Reports to the observers that it is settled at this many permits.
     pub(crate) fn report(&self, charged: u32) {
         self.labels.observers.changed(&StateChange::Settled {
             rule: self.labels.rule(),

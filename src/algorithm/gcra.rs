@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Settles a grant of so many permits.
+    /// Settles a grant of this many permits.
     fn settle(
         limiter: &mut Limiter,
         (permits, keep): (u32, u32),

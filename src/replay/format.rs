@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::time;
 
-/// The names that columns have in logs, behind the name that stands for them here.
+/// The usual names of columns in logs, after the name that finds all of them.
 const USUAL: [(&str, &str); 6] = [
     (
         "ip",

@@ -170,7 +170,7 @@ impl Rows {
         Ok(read)
     }
 
-    /// Reads so many lines of a log. `keep` takes what matters of a request, if anything does.
+    /// Reads this many lines of a log. `keep` takes what matters of a request, if anything does.
     /// `begin` gets the resolution of the log; `decide` gets what `begin` has made, and the
     /// requests in the order of time, with their times in microseconds.
     pub(super) fn each<T, S>(

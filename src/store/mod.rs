@@ -207,7 +207,7 @@ pub(crate) trait Decide: Calls {
     ///
     /// # Errors
     ///
-    /// Those of the store; the verb may be carried out all the same.
+    /// Those of the store; the verb may still be carried out.
     ///
     /// # Cancel safety
     ///

@@ -74,7 +74,7 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
     format!("{limit}: {permits}. It touches {touched}, one less {less} ({verified}).")
 }
 
-/// Returns the sentences that the figures are to be read with.
+/// Returns the sentences that explain the figures.
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
     let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];

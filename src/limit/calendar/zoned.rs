@@ -14,7 +14,7 @@ use crate::{
     limit::Limit,
 };
 
-/// The zones that limits of this process go by, UTC aside. Each stays, as limits are copied; there
+/// The zones of limits in this process, except UTC. Each stays, as limits are copied; there
 /// are fewer than 600 names.
 static ZONES: [OnceLock<TimeZone>; 1024] = [const { OnceLock::new() }; 1024];
 static UTC: TimeZone = TimeZone::UTC;

@@ -177,7 +177,7 @@ pub(crate) fn decide(
         .collect()
 }
 
-/// Returns so many permits of a limiter whose rule has its name.
+/// Returns a charge of this many permits of a limiter whose rule has its name.
 pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> LimiterCharge {
     let labels = Labels::new(name, false, None);
     LimiterCharge::named(Name::exact(name).unwrap(), limit, labels, permits)

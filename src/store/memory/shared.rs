@@ -26,8 +26,8 @@ use crate::{
     sync::lock,
 };
 
-/// At most so many shards: more than there will be cores, so that requests seldom wait for each
-/// other. A small store has fewer, as each has a bound of its own.
+/// The maximum number of shards: more than there will be cores, so that requests seldom wait for
+/// each other. A small store has fewer, as each has a bound of its own.
 const MOST_SHARDS: usize = 64;
 const LEAST_OF_A_SHARD: usize = 1024;
 pub(super) const MOST_LIMITERS: usize = 100_000;

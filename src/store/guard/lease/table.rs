@@ -197,7 +197,7 @@ impl Entry {
         });
     }
 
-    /// Records that there was no room for so many permits.
+    /// Records that a lease of this many permits was refused.
     pub(crate) fn refused(&self, permits: u32) {
         lock(&self.0).estimate.refused(permits);
     }
@@ -273,8 +273,8 @@ impl State {
 }
 
 impl Lease {
-    /// Returns the limiter of a charge, if the lease was taken by the limit that it goes by. The
-    /// stored one is the same for all that go by that.
+    /// Returns the limiter of a charge, if the lease was taken by the same limit as the charge's. A
+    /// stored limit is the same for all charges that use it.
     fn limiter(&self, charge: &LimiterCharge) -> Option<Arc<Limiter>> {
         let is_stored = |limiter: &Limiter| !matches!(limiter.limit, LimitSource::Code(_));
         let limiter = self.balance.limiter();
@@ -286,7 +286,7 @@ impl Lease {
         both.then(|| charge.limiter.share())
     }
 
-    /// Grants, if the lease lasts, and has enough by the limit that a caller goes by.
+    /// Grants if the lease is in force, and has enough permits for a caller with the same limit.
     #[inline]
     fn grant(&self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
         let charge = &acquire.first;
