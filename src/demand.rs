@@ -298,6 +298,12 @@ impl LimiterCharge {
         }
     }
 
+    /// Returns the same permits, counted by another algorithm.
+    pub(crate) fn counted_by(self, algorithm: crate::limit::Algorithm) -> Self {
+        let name = self.name().clone().counted_by(algorithm);
+        self.of(name)
+    }
+
     /// Returns a charge as an algorithm sees it, whatever limiter it is of.
     pub(crate) fn plain(limit: LimitSource, permits: u32, id: PermitId) -> Self {
         let name = Name::exact("plain").unwrap();

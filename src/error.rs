@@ -175,12 +175,8 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self} (")?;
-        f.debug_struct("Error")
-            .field("kind", &self.kind)
-            .field("source", &std::error::Error::source(self))
-            .finish()?;
-        f.write_str(")")
+        let source = std::error::Error::source(self);
+        write!(f, "{self} ({:?}, source: {source:?})", self.kind)
     }
 }
 

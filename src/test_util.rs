@@ -233,8 +233,7 @@ impl Decision {
     /// If it does not, with the decision.
     #[track_caller]
     pub fn assert_allowed(&self) -> &Self {
-        assert!(self.is_allowed(), "not allowed, but {}", Described(self));
-        self
+        self.assert(self.is_allowed(), "allowed")
     }
 
     /// Asserts that the decision refuses the request.
@@ -244,8 +243,7 @@ impl Decision {
     /// If it does not, with the decision.
     #[track_caller]
     pub fn assert_refused(&self) -> &Self {
-        assert!(!self.is_allowed(), "not refused, but {}", Described(self));
-        self
+        self.assert(!self.is_allowed(), "refused")
     }
 
     /// Asserts that it is a refusal of this kind.
@@ -271,8 +269,7 @@ impl Decision {
     #[track_caller]
     pub fn assert_refused_as(&self, kind: RefusalKind) -> &Self {
         let is_that = matches!(self, Self::Deny(refusal) if refusal.kind() == kind);
-        assert!(is_that, "not refused as {kind:?}, but {}", Described(self));
-        self
+        self.assert(is_that, format_args!("refused as {kind:?}"))
     }
 
     /// Asserts that it is a refusal with exactly this wait.
@@ -287,8 +284,7 @@ impl Decision {
     #[track_caller]
     pub fn assert_retry_after(&self, wait: Duration) -> &Self {
         let is_that = matches!(self, Self::Deny(refusal) if refusal.retry_after() == Some(wait));
-        assert!(is_that, "not refused for {wait:?}, but {}", Described(self));
-        self
+        self.assert(is_that, format_args!("refused for {wait:?}"))
     }
 
     /// Asserts how many permits are left of the limit that is closest to exhaustion.
@@ -299,12 +295,15 @@ impl Decision {
     #[track_caller]
     pub fn assert_remaining(&self, permits: u64) -> &Self {
         let left = self.limits().next().and_then(|limit| limit.remaining());
-        let is_that = left == Some(permits);
-        assert!(
-            is_that,
-            "not {permits} permits left, but {}",
-            Described(self)
-        );
+        self.assert(
+            left == Some(permits),
+            format_args!("{permits} permits left"),
+        )
+    }
+
+    #[track_caller]
+    fn assert(&self, is_so: bool, expected: impl fmt::Display) -> &Self {
+        assert!(is_so, "not {expected}, but {}", Described(self));
         self
     }
 }

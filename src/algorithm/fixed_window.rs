@@ -110,11 +110,8 @@ impl Counter for FixedWindow {
     /// than none were lost.
     fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let stored = self.0;
-        let open = self.open(&call.limit, call.now);
-        Ok(match (stored, open) {
-            (Some(stored), Some(open)) => open.value - stored.value,
-            _ => 0,
-        })
+        let both = self.open(&call.limit, call.now).zip(stored);
+        Ok(both.map_or(0, |(open, stored)| open.value - stored.value))
     }
 
     fn change_limit(&mut self, before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
@@ -237,11 +234,7 @@ mod tests {
         now: i64,
     ) -> Result<i64, ErrorKind> {
         let charge = LimiterCharge::plain(limit, permits, ID);
-        let name = charge
-            .name()
-            .clone()
-            .counted_by(limit::Algorithm::FixedWindow);
-        let receipt = charge.of(name).receipt();
+        let receipt = charge.counted_by(limit::Algorithm::FixedWindow).receipt();
         limiter.settle(&receipt, Some(Taken::Window(end)), keep, at(now))
     }
 

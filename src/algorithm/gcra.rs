@@ -94,7 +94,12 @@ impl Counter for Gcra {
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let pace = pace(&call.limit)?;
-        Ok(pace.left(self.set_back(&pace, call.now)))
+        // A call that takes nothing changes no limit.
+        let backlog = match self.stored.filter(|state| !state.is_by(&pace)) {
+            Some(_) => self.backlog(&pace, call.now),
+            None => self.count_by(&pace, call.now),
+        };
+        Ok(pace.left(backlog))
     }
 
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
@@ -172,21 +177,13 @@ impl Counter for Gcra {
 
 impl Gcra {
     /// Counts what is in use by this limit from now on. Returns how far TAT lies ahead.
+    ///
+    /// Where it lies further ahead than the limit allows it is set back, so that the work of a
+    /// wrong clock is over an interval after a call has met it.
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
-        let backlog = self.set_back(pace, now);
-        if self.stored.is_some_and(|state| !state.is_by(pace)) {
-            self.write(pace, backlog, 0, now);
-        }
-        backlog
-    }
-
-    /// Sets TAT back where it lies further ahead than this limit allows, so that the work of a
-    /// wrong clock is over an interval after a call has met it. Returns how far it lies ahead.
-    fn set_back(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
-        if let Some(state) = self.stored.filter(|state| state.is_by(pace))
-            && state.tat.at > self.from(now).saturating_add(backlog)
-        {
+        let most = self.from(now).saturating_add(backlog);
+        if (self.stored).is_some_and(|state| !state.is_by(pace) || state.tat.at > most) {
             self.write(pace, backlog, 0, now);
         }
         backlog
@@ -293,8 +290,8 @@ mod tests {
         tat: Tat,
     ) -> Result<i64, ErrorKind> {
         let charge = LimiterCharge::plain(LimitSource::Store, permits, ID);
-        let name = charge.name().clone().counted_by(limit::Algorithm::Gcra);
-        limiter.settle(&charge.of(name).receipt(), Some(Taken::Tat(tat)), keep, NOW)
+        let receipt = charge.counted_by(limit::Algorithm::Gcra).receipt();
+        limiter.settle(&receipt, Some(Taken::Tat(tat)), keep, NOW)
     }
 
     fn give_back(limiter: &mut Limiter, permits: u32, tat: Tat) -> Result<i64, ErrorKind> {

@@ -209,33 +209,33 @@ impl CallContext {
         exact: bool,
         now: Now,
     ) -> Result<(Self, Changed), ErrorKind> {
-        let (limit, changed) = match (first.limiter.limit, stored) {
+        let (limit, changed) = match (&first.limiter.limit, stored) {
             (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
             (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
                 (given.stored(), Changed::Created)
             }
-            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
-                (stored, Changed::Nothing)
-            }
             (LimitSource::Code(given), Some(stored)) => {
-                let given = given.stored();
-                if given.rate_type != stored.rate_type {
+                let StoredLimit {
+                    rate,
+                    interval,
+                    rate_type,
+                    ..
+                } = given.stored();
+                if rate_type != stored.rate_type {
                     return Err(ErrorKind::RateTypeDiffers);
                 }
-                let same = given.rate == stored.rate && given.interval == stored.interval;
-                match same || !terms.rewrite {
+                let written = StoredLimit {
+                    rate,
+                    interval,
+                    ..stored
+                };
+                match written == stored || !terms.rewrite {
                     true => (stored, Changed::Nothing),
-                    false => {
-                        let keep_alive = stored.keep_alive;
-                        (
-                            StoredLimit {
-                                keep_alive,
-                                ..given
-                            },
-                            Changed::Rewritten,
-                        )
-                    }
+                    false => (written, Changed::Rewritten),
                 }
+            }
+            (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
+                (stored, Changed::Nothing)
             }
         };
         let call = Self {

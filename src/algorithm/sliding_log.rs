@@ -128,7 +128,7 @@ impl Counter for SlidingLog {
         let mut value = self.agree(call);
         // If nothing is in use, nothing needs to be stored.
         if !self.is_unused() {
-            value = self.sweep_all(call, value);
+            value = self.sweep(call, value, i64::MAX, i64::MAX);
             self.value = Some(value);
         }
         Ok(value)
@@ -137,7 +137,7 @@ impl Counter for SlidingLog {
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
         let value = self.agree(call);
         // Expired permits are no longer in use, so they are not released.
-        let value = self.sweep_all(call, value);
+        let value = self.sweep(call, value, i64::MAX, i64::MAX);
         let given = self.log.shrink(wanted);
         self.value = Some(match self.log.is_empty() {
             true => call.limit.rate,
@@ -268,14 +268,6 @@ impl SlidingLog {
             (self.expired, self.dropped) = (expired, dropped);
         }
         counted
-    }
-
-    /// Credits all expired permits.
-    fn sweep_all(&mut self, call: &CallContext, value: i64) -> i64 {
-        if self.log.is_empty() {
-            return value;
-        }
-        self.sweep(call, value, i64::MAX, i64::MAX)
     }
 
     /// Returns the permits left after crediting expired ones: if they are wanted exactly all, up to

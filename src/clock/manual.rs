@@ -58,11 +58,10 @@ impl ManualClock {
 
     /// Sets the clock, also back.
     pub fn set(&self, time: Duration) {
-        let sleepers = {
-            let mut shown = self.shown();
-            shown.time = time;
-            std::mem::take(&mut shown.sleepers)
-        };
+        let mut shown = self.shown();
+        shown.time = time;
+        let sleepers = std::mem::take(&mut shown.sleepers);
+        drop(shown);
         sleepers.into_iter().for_each(Waker::wake);
     }
 
@@ -95,13 +94,8 @@ impl Clock for ManualClock {
             if shown.time >= time {
                 return Poll::Ready(());
             }
-            if !shown
-                .sleepers
-                .iter()
-                .any(|waker| waker.will_wake(cx.waker()))
-            {
-                shown.sleepers.push(cx.waker().clone());
-            }
+            shown.sleepers.retain(|it| !it.will_wake(cx.waker()));
+            shown.sleepers.push(cx.waker().clone());
             Poll::Pending
         }))
     }

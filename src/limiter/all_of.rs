@@ -1,13 +1,13 @@
 //! Takes permits of several limiters together, without HTTP: [`AllOf`].
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{RateLimiter, acknowledged, granted};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, MaxWait},
     error::{ConfigError, Error, ErrorKind, bail},
-    store::take,
+    store::{AnyStore, take},
 };
 
 /// Several limiters whose permits are taken together: from all or from none. Made by
@@ -42,8 +42,9 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct AllOf {
-    first: RateLimiter,
-    rest: Vec<RateLimiter>,
+    store: Arc<dyn AnyStore>,
+    /// One of this store at least, and none twice.
+    limiters: Vec<RateLimiter>,
 }
 
 impl RateLimiter {
@@ -56,22 +57,20 @@ impl RateLimiter {
     pub fn all<'a>(limiters: impl IntoIterator<Item = &'a Self>) -> Result<AllOf, ConfigError> {
         let refuse =
             |reason| bail!(Rule: "permits of these limiters cannot be taken together: {reason}");
-        let mut limiters = limiters.into_iter().cloned();
-        let Some(first) = limiters.next() else {
+        let limiters: Vec<_> = limiters.into_iter().cloned().collect();
+        let Some(store) = limiters.first().map(|first| Arc::clone(&first.store)) else {
             return refuse("there are none");
         };
-        let rest = Vec::new();
-        let mut all = AllOf { first, rest };
-        for limiter in limiters {
-            if !Arc::ptr_eq(&all.first.store, &limiter.store) {
+        let mut names = HashSet::new();
+        for limiter in &limiters {
+            if !Arc::ptr_eq(&store, &limiter.store) {
                 return refuse("they are of different store handles");
             }
-            if all.limiters().any(|other| other.name() == limiter.name()) {
+            if !names.insert(limiter.name()) {
                 return refuse("one of them stands there twice");
             }
-            all.rest.push(limiter);
         }
-        Ok(all)
+        Ok(AllOf { store, limiters })
     }
 }
 
@@ -99,8 +98,8 @@ impl AllOf {
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
-        self.try_acquire_each(&vec![permits; 1 + self.rest.len()])
-            .await
+        let permits = vec![permits; self.limiters.len()];
+        self.try_acquire_each(&permits).await
     }
 
     /// Takes from each limiter its own number of permits, in their order, if all have as many now.
@@ -114,7 +113,7 @@ impl AllOf {
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_each(&self, permits: &[u32]) -> Result<Decision, Error> {
-        acknowledged(&self.first.store, self.ask(permits, None)?).await
+        acknowledged(&self.store, self.ask(permits, None)?).await
     }
 
     /// Takes `permits` from each limiter, waiting for them no longer than `timeout`.
@@ -174,7 +173,7 @@ impl AllOf {
     /// As [`RateLimiter::give_back`].
     pub fn give_back(&self, grant: &Grant) {
         for receipt in grant.receipts() {
-            for limiter in self.limiters() {
+            for limiter in &self.limiters {
                 limiter.give_back(receipt);
             }
         }
@@ -184,25 +183,23 @@ impl AllOf {
         let max_wait = MaxWait {
             longest,
             queue: None,
-            yields: self.limiters().any(|limiter| limiter.yields),
+            yields: self.limiters.iter().any(|limiter| limiter.yields),
         };
-        let acquire = self.ask(&vec![permits; 1 + self.rest.len()], Some(max_wait))?;
-        take(&self.first.store, acquire).await
+        let permits = vec![permits; self.limiters.len()];
+        take(&self.store, self.ask(&permits, Some(max_wait))?).await
     }
 
     fn ask(&self, permits: &[u32], max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
-        let (first, rest) = permits.split_first().ok_or(ErrorKind::Permits)?;
-        if rest.len() != self.rest.len() {
+        if permits.len() != self.limiters.len() {
             return Err(ErrorKind::Permits.into());
         }
-        let first = self.first.charge(*first)?;
-        let rest = self.rest.iter().zip(rest);
-        let rest = rest.map(|(limiter, permits)| limiter.charge(*permits));
-        let rest = rest.collect::<Result<_, _>>()?;
-        Ok(Acquire::new(first, rest, max_wait))
-    }
-
-    fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {
-        std::iter::once(&self.first).chain(&self.rest)
+        let each = self.limiters.iter().zip(permits);
+        let mut each = each.map(|(limiter, permits)| limiter.charge(*permits));
+        let first = each.next().ok_or(ErrorKind::Permits)??;
+        Ok(Acquire::new(
+            first,
+            each.collect::<Result<_, _>>()?,
+            max_wait,
+        ))
     }
 }

@@ -82,22 +82,17 @@ use crate::{
 ///     .build()?;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
+#[allow(unused_variables, reason = "by default an observer looks at nothing")]
 pub trait Observer: Debug + Send + Sync + 'static {
     /// Is called once for each request that reaches a layer, and for each call of a
     /// [`RateLimiter`](crate::RateLimiter) that takes permits.
-    fn decided(&self, event: &Decided<'_>) {
-        let _ = event;
-    }
+    fn decided(&self, event: &Decided<'_>) {}
 
     /// Is called after each call to a store in Redis, also one that failed.
-    fn called(&self, event: &StoreCall<'_>) {
-        let _ = event;
-    }
+    fn called(&self, event: &StoreCall<'_>) {}
 
     /// Is called when something has changed that is no decision.
-    fn changed(&self, event: &StateChange<'_>) {
-        let _ = event;
-    }
+    fn changed(&self, event: &StateChange<'_>) {}
 }
 
 /// A decision of one request.

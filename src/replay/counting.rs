@@ -16,7 +16,6 @@ use crate::{
     },
     clock::{Now, TICKS},
     demand::LimiterCharge,
-    error::ConfigError,
     labels::Labels,
     limit::{Algorithm, Limit, LimitSource},
     list::List,
@@ -78,23 +77,23 @@ impl Counting {
     /// As many runs as a caller has bits for them.
     pub(super) const MOST_RUNS: usize = 64;
 
-    pub(super) fn new(ways: &[Way], verifies: bool) -> Result<Self, ConfigError> {
+    /// All runs are of limiters with this name. Their algorithms can count by their limits.
+    pub(super) fn new(name: &Name, ways: &[Way], verifies: bool) -> Self {
         let mut counting = Self {
             next_sweep: i64::MIN,
             ..Self::default()
         };
         for way in ways {
             if counting.place(way).is_none() && counting.runs.len() < Self::MOST_RUNS {
-                counting.add(*way, verifies)?;
+                counting.add(name.clone().counted_by(way.0), *way, verifies);
             }
         }
-        Ok(counting)
+        counting
     }
 
-    fn add(&mut self, way: Way, verifies: bool) -> Result<(), ConfigError> {
-        let (algorithm, limit) = way;
+    fn add(&mut self, name: Name, way: Way, verifies: bool) {
+        let (_, limit) = way;
         let stored = limit.stored();
-        algorithm.check(stored.rate, stored.interval)?;
         let interval = stored.interval.saturating_mul(TICKS);
         if !verifies {
             self.longest = self.longest.max(interval);
@@ -103,7 +102,6 @@ impl Counting {
         // a microsecond.
         let beyond = TICKS.saturating_add(stored.rate);
         self.kept = self.kept.max(interval.saturating_add(beyond));
-        let name = Name::exact("replay")?.counted_by(algorithm);
         let labels = Labels::unnamed("replay");
         self.runs.push(Run {
             way,
@@ -113,7 +111,6 @@ impl Counting {
             touched: 0,
             refused: 0,
         });
-        Ok(())
     }
 
     /// Returns the place of a limit among those that are run.

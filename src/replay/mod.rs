@@ -54,7 +54,10 @@ pub use self::{
     report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
     rows::{Rows, RowsRead},
 };
-use crate::limit::{Algorithm, Limit};
+use crate::{
+    limit::{Algorithm, Limit},
+    name::Name,
+};
 
 /// The most limits of one replay.
 const MOST_LIMITS: usize = 16;
@@ -147,12 +150,16 @@ impl Replay {
         mut caller: impl for<'f> FnMut(&'f [Option<Cow<'f, str>>]) -> Option<Cow<'f, str>>,
     ) -> Result<Report, ReplayError> {
         self.check()?;
+        let name = Name::exact("replay")?;
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, verifies| {
-            let mut callers = Callers::default();
-            let begin = |resolution| Ok(Counting::new(&limits(resolution), verifies)?);
+            let (mut callers, mut counting) = (Callers::default(), None);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
-            let (read, counting) = self.rows.each(log, lines, keep, begin, Counting::request)?;
-            Ok::<_, ReplayError>((read, callers, counting))
+            let decide = |resolution, time, caller| {
+                let begin = || Counting::new(&name, &limits(resolution), verifies);
+                counting.get_or_insert_with(begin).request(time, caller);
+            };
+            let read = self.rows.each(log, lines, keep, decide)?;
+            Ok::<_, ReplayError>((read, callers, counting.unwrap_or_default()))
         };
         let Some(log) = open()? else {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
@@ -160,9 +167,9 @@ impl Replay {
         let limits = |resolution| self.ends(resolution).flatten().flatten().collect();
         let (read, callers, counting) = count(log, u64::MAX, &limits, false)?;
         let mut searches: Vec<[Search; 2]> = Vec::new();
-        for bounds in self.bounds(read.resolution) {
+        for (bounds, (_, limit)) in self.bounds(read.resolution).zip(&self.limits) {
             if searches.iter().all(|[search, _]| search.bounds != bounds) {
-                let search = |end| Search::new(bounds, end, &counting, self.share);
+                let search = |end| Search::new(bounds, end, limit.permits(), &counting, self.share);
                 searches.push([0, 1].map(search));
             }
         }
@@ -190,6 +197,9 @@ impl Replay {
         } else if self.limits.iter().any(|it| it.1.calendar().is_some()) {
             "days, weeks and months are replayed by rules alone: give it a rules file".to_owned()
         } else {
+            for (algorithm, limit) in &self.limits {
+                algorithm.check(limit.stored().rate, limit.stored().interval)?;
+            }
             return Ok(());
         };
         Err(ReplayError::Setting(reason))

@@ -158,7 +158,7 @@ impl Rows {
             let fields = fields.iter().map(|field| field.as_deref().map(Box::from));
             Some(fields.collect::<Box<[Option<Box<str>>]>>())
         };
-        let decide = |(): &mut (), time: i64, fields: Box<[_]>| {
+        let decide = |_, time: i64, fields: Box<[_]>| {
             let apart = Duration::from_micros(time.unsigned_abs());
             let time = match time {
                 0.. => UNIX_EPOCH.checked_add(apart),
@@ -166,21 +166,19 @@ impl Rows {
             };
             each(time.unwrap_or(UNIX_EPOCH), &fields);
         };
-        let (read, ()) = self.each(log, u64::MAX, keep, |_| Ok(()), decide)?;
-        Ok(read)
+        self.each(log, u64::MAX, keep, decide)
     }
 
     /// Reads this many lines of a log. `keep` takes what matters of a request, if anything does.
-    /// `begin` gets the resolution of the log; `decide` gets what `begin` has made, and the
-    /// requests in the order of time, with their times in microseconds.
-    pub(super) fn each<T, S>(
+    /// `decide` gets the resolution of the log, and the requests in the order of time, with their
+    /// times in microseconds.
+    pub(super) fn each<T>(
         &self,
         mut log: impl BufRead,
         lines: u64,
         mut keep: impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
-        begin: impl Fn(Duration) -> Result<S, ReplayError>,
-        mut decide: impl FnMut(&mut S, i64, T),
-    ) -> Result<(RowsRead, S), ReplayError> {
+        mut decide: impl FnMut(Duration, i64, T),
+    ) -> Result<RowsRead, ReplayError> {
         let mut reading = Reading {
             rows: self,
             format: None,
@@ -191,15 +189,20 @@ impl Rows {
             written: Resolution::default(),
             lasted: Resolution::default(),
         };
-        let (mut line, mut begun) = (Vec::new(), None);
+        let (mut line, mut has_begun) = (Vec::new(), false);
         while reading.read.physical < lines && reading.next_line(&mut log, &mut line, &mut keep)? {
-            if begun.is_none() && reading.waiting.len() >= FIRST {
-                begun = Some(begin(reading.find_resolution())?);
+            if !has_begun && reading.waiting.len() >= FIRST {
+                reading.find_resolution();
+                has_begun = true;
             }
-            if let Some(begun) = &mut begun {
-                reading.decide(|time, kept| decide(begun, time, kept), false);
+            if has_begun {
+                reading.decide(&mut decide, false);
             }
         }
+        if !has_begun {
+            reading.find_resolution();
+        }
+        reading.decide(&mut decide, true);
         match (&reading.format, reading.problem.take()) {
             (None, Some(problem)) => return Err(ReplayError::Format(problem)),
             (format, _) => {
@@ -209,12 +212,7 @@ impl Rows {
                 reading.read.missing = missing.map(|((name, _), _)| name.clone()).collect();
             }
         }
-        let mut begun = match begun {
-            Some(begun) => begun,
-            None => begin(reading.find_resolution())?,
-        };
-        reading.decide(|time, kept| decide(&mut begun, time, kept), true);
-        Ok((reading.read, begun))
+        Ok(reading.read)
     }
 }
 
@@ -330,17 +328,16 @@ impl<T> Reading<'_, T> {
     }
 
     /// Finds the resolution of the starts: where a duration is subtracted, both have one.
-    fn find_resolution(&mut self) -> Duration {
+    fn find_resolution(&mut self) {
         self.read.resolution = self.written.get();
         if self.rows.has_durations() {
             // Few servers are so slow that durations show their resolution: at most seconds.
             self.read.resolution += self.lasted.get().min(Duration::from_secs(1));
         }
-        self.read.resolution
     }
 
     /// Decides the requests that no later line can precede, or all at the end.
-    fn decide(&mut self, mut decide: impl FnMut(i64, T), at_end: bool) {
+    fn decide(&mut self, decide: &mut impl FnMut(Duration, i64, T), at_end: bool) {
         let newest = self.newest.saturating_sub(micros(self.rows.reorder));
         while let Some(next) = self.waiting.first_entry()
             && let (time, _) = *next.key()
@@ -350,7 +347,7 @@ impl<T> Reading<'_, T> {
             self.read.first_ms.get_or_insert(millis);
             self.read.last_ms = Some(millis);
             self.read.requests += 1;
-            decide(time, next.remove());
+            decide(self.read.resolution, time, next.remove());
         }
     }
 }

@@ -88,7 +88,14 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn new(bounds: Bounds, end: usize, counting: &Counting, share: f64) -> Self {
+    /// Begins with what was counted for a limit of so many permits.
+    pub(super) fn new(
+        bounds: Bounds,
+        end: usize,
+        permits: u64,
+        counting: &Counting,
+        share: f64,
+    ) -> Self {
         let callers = counting.callers() as u64;
         let mut search = Self {
             bounds,
@@ -100,14 +107,14 @@ impl Search {
             permits: 1,
             runs: BTreeMap::new(),
         };
-        let Some((algorithm, limit)) = search.limit(1) else {
+        let Some((_, limit)) = search.limit(permits) else {
             return search;
         };
         search.peaks = counting.peaks_of(&limit).to_vec();
         search.peaks.sort_unstable();
         // The others grant at most twice their permits in an interval, and refuse nothing of a
         // caller that never asks for more than half of them.
-        let factor = 1 + u64::from(algorithm != Algorithm::SlidingLog);
+        let factor = 1 + u64::from(!search.is_by_peaks());
         let first = |counted: &dyn Fn(u64) -> u64| {
             let highest = u64::from(search.peaks.last().copied().unwrap_or(0)) * 2 + 1;
             let (mut below, mut fits) = (0, highest);
@@ -168,9 +175,16 @@ impl Search {
 
     /// Returns whether it is as small as can be.
     pub(super) fn is_found(&self) -> bool {
-        let by_peaks = self.limit(1).is_none_or(|it| it.0 == Algorithm::SlidingLog);
         let is_run = self.runs.contains_key(&self.permits);
-        self.callers > 0 && self.below + 1 == self.permits && (by_peaks || is_run)
+        self.callers > 0 && self.below + 1 == self.permits && (self.is_by_peaks() || is_run)
+    }
+
+    /// Returns whether peaks alone show what each limit touches: those of a sliding log do, except
+    /// where it bounds GCRA, as its interval grows with the permits.
+    fn is_by_peaks(&self) -> bool {
+        let is_gcra = self.bounds.algorithm == Algorithm::Gcra;
+        let by_log = |(algorithm, _)| algorithm == Algorithm::SlidingLog && !is_gcra;
+        self.limit(1).is_none_or(by_log)
     }
 
     pub(super) fn is_verified(&self) -> bool {

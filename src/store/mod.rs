@@ -12,7 +12,7 @@
 //! order:
 //!
 //! - Queues: callers behind the calls of their limiters (`runs`) > the ids that shared calls are
-//!   for (`Unanswered`). The queues of those that wait for permits (`waits`), and the calls in
+//!   for (`unanswered`). The queues of those that wait for permits (`waits`), and the calls in
 //!   flight to a node (`InFlight`), are locked alone.
 //! - Leases: the shard of the table > what is known of one limiter (`Entry`) > the balance of one
 //!   lease (`Balance`).

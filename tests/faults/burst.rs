@@ -151,38 +151,6 @@ async fn by_default_a_process_keeps_the_limit_by_itself() {
     }
 }
 
-#[tokio::test]
-async fn a_limit_that_only_redis_knows_is_that_of_the_rule() {
-    let mut server = RedisServer::start();
-    let store = patient(server.url()).build().unwrap();
-    let name = unique("tenants");
-    for user in [1, 2] {
-        let limiter = RateLimiter::new(&store, &format!("{name}:{user}")).unwrap();
-        assert!(limiter.try_set_rate(Limit::per_hour(3)).await.unwrap());
-    }
-    let rule = || Rule::shared(&format!("{name}:<key>")).by(FromHeader::new("x-user"));
-    let knows = service_with(&store, rule());
-    let first = ask(knows.clone(), 1).await;
-    assert_eq!(first, (1, StatusCode::OK, Source::Store));
-    server.kill();
-    let granted = async |service: &Http, user| {
-        let mut granted = 0;
-        for _ in 0..5 {
-            let (_, status, source) = ask(service.clone(), user).await;
-            granted += usize::from(status == StatusCode::OK);
-            let by_policy = status == StatusCode::SERVICE_UNAVAILABLE;
-            assert_eq!(source == Source::FailurePolicy, by_policy, "{source:?}");
-            assert_eq!(source == Source::Local, !by_policy, "{source:?}");
-        }
-        granted
-    };
-    // One of three was granted by Redis, and of the other nothing was ever asked.
-    assert_eq!(granted(&knows, 1).await, 2);
-    assert_eq!(granted(&knows, 2).await, 3);
-    let knows_nothing = service_with(&store, rule().named(&unique("other")));
-    assert_eq!(granted(&knows_nothing, 1).await, 0);
-}
-
 /// Permits that an abandoned call takes in the end stay taken, because its caller was admitted.
 #[tokio::test]
 async fn a_request_admitted_here_is_charged_there() {

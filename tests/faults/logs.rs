@@ -124,32 +124,3 @@ async fn a_store_that_fails_now_and_then_is_reported_once() {
     }
     is_last(&lines_with(&log, ""), 1, "");
 }
-
-/// A server that is slow now and then is reported once a minute, however often its breaker opens.
-#[tokio::test]
-async fn a_breaker_that_keeps_opening_is_reported_once_a_minute() {
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
-    let (_server, proxy) = Proxy::and_server();
-    let store = RedisStore::builder(proxy.url()).deadline(millis(100));
-    let store = store.breaker(1).build().unwrap();
-    let service = service_with(&store, HOURLY.by(Constant("all")));
-    let began = Instant::now();
-    for opening in 1..=5 {
-        for (delay, state) in [(200, BreakerState::Open), (0, BreakerState::Closed)] {
-            proxy.delay_every_reply(millis(delay));
-            until(&format!("it is {state:?}"), async || {
-                ask(&service).await;
-                store.health().nodes[0].breaker == state
-            })
-            .await;
-        }
-        let lines = lines_with(&log, "circuit breaker open");
-        let minutes = began.elapsed().as_secs() / 60;
-        let most = 1 + usize::try_from(minutes).unwrap();
-        assert!(
-            (1..=most).contains(&lines.len()),
-            "{opening} times in {minutes} minutes: {lines:#?}"
-        );
-    }
-}

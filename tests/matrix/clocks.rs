@@ -116,7 +116,8 @@ async fn row_22_callers_whose_clocks_differ() {
     });
     let direct = RedisStore::builder(server.url());
     let row = "row 22, skewed";
-    let mut stage = Stage::begin(row, &[&server], handles.to_vec(), direct, BUDGET).await;
+    let stage = Stage::begin(row, &[&server], handles.to_vec(), direct, BUDGET);
+    let mut stage = stage.steady().await;
     stage.load.decided(60).await;
     stage.healed().await;
     oracles::few_connections(&proxy.came(), 2, 0);

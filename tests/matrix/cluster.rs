@@ -19,7 +19,8 @@ impl Played {
         let open = || RedisStore::cluster(cluster.urls());
         let handles = vec![guarded(open(), budget), guarded(open(), budget)];
         let nodes: Vec<&RedisServer> = cluster.nodes.iter().collect();
-        let stage = Stage::begin(row, &nodes, handles, open(), budget).await;
+        let stage = Stage::begin(row, &nodes, handles, open(), budget);
+        let stage = stage.steady().await;
         Self { cluster, stage }
     }
 

@@ -32,12 +32,12 @@ impl Watched {
         ];
         let open = || RedisStore::sentinel(sentinels.clone(), MASTER_NAME);
         let handles = vec![guarded(open(), BUDGET), guarded(open(), BUDGET)];
-        let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET).await;
+        let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET);
         Self {
             master,
             replica,
             sentinel,
-            stage,
+            stage: stage.steady().await,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The requests of the load: one lane for each way to use a limiter.
 
 use super::guards::SHARE;
-use crate::scene::*;
+use crate::{scene::*, support::companion};
 use tower_ratelimit::Ban;
 
 /// A way to use a limiter, and the limit. No two lanes have the same limit, so that a mixed-up
@@ -211,20 +211,13 @@ impl Limiter {
     /// Returns what counts the grants: a log, or the text of a calendar.
     pub fn log(&self) -> String {
         if self.is_calendar() {
-            return self.companion("calendar");
+            return companion(&self.name, "calendar");
         }
-        self.companion("permits")
+        companion(&self.name, "permits")
     }
 
     pub fn value(&self) -> String {
-        self.companion("value")
-    }
-
-    fn companion(&self, suffix: &str) -> String {
-        match self.name.contains('{') {
-            true => format!("{}:{suffix}", self.name),
-            false => format!("{{{}}}:{suffix}", self.name),
-        }
+        companion(&self.name, "value")
     }
 }
 

@@ -93,7 +93,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     let handles = [proxy.url(), server.url()]
         .map(|url| guarded(RedisStore::builder(url), BUDGET))
         .to_vec();
-    let mut stage = Stage::open("row 7, no server", &[], handles, direct, BUDGET);
+    let mut stage = Stage::begin("row 7, no server", &[], handles, direct, BUDGET);
     stage.load.met_policy(100).await;
     let attempts = proxy.came();
     aside(|| server.restart());

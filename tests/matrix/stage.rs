@@ -99,21 +99,8 @@ pub const FORGOTTEN: Expected = Expected {
 };
 
 impl Stage {
-    /// Begins the load, and waits until the store decides for all of it.
-    pub async fn begin(
-        row: &'static str,
-        servers: &[&RedisServer],
-        handles: Vec<RedisStoreBuilder>,
-        direct: RedisStoreBuilder,
-        budget: Duration,
-    ) -> Self {
-        let stage = Self::open(row, servers, handles, direct, budget);
-        stage.load.decided(STEADY).await;
-        stage
-    }
-
-    /// As `begin`, whether or not there is a server to decide.
-    pub fn open(
+    /// Begins the load, whether or not there is a server to decide.
+    pub fn begin(
         row: &'static str,
         servers: &[&RedisServer],
         handles: Vec<RedisStoreBuilder>,
@@ -137,6 +124,12 @@ impl Stage {
         }
     }
 
+    /// Waits until the store decides for all of the load.
+    pub async fn steady(self) -> Self {
+        self.load.decided(STEADY).await;
+        self
+    }
+
     /// Checks O5: waits until the store decides for all lanes again. Returns the time since the end
     /// of the fault.
     pub async fn healed(&mut self) -> Duration {
@@ -155,7 +148,7 @@ impl Stage {
     /// many were lost.
     pub fn used_few_connections(&self, lost: usize) {
         let watches = self.watches.iter();
-        let seen: usize = watches.map(|it| aside(|| it.catch_up().callers)).sum();
+        let seen: usize = watches.map(|it| aside(|| it.catch_up())).sum();
         println!("{}: {seen} connections were used", self.row);
         // Each handle has one, on a Cluster one to each node; the connection that checks as many.
         let most = (HANDLES + 1) * 2 * 6 + lost;
@@ -258,11 +251,11 @@ impl Scene {
             .map(|_| guarded(open(proxy.url()), budget))
             .collect();
         let direct = RedisStore::builder(server.url());
-        let stage = Stage::begin(row, &[&server], handles, direct, budget).await;
+        let stage = Stage::begin(row, &[&server], handles, direct, budget);
         Self {
             server,
             proxy,
-            stage,
+            stage: stage.steady().await,
         }
     }
 

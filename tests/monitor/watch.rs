@@ -24,13 +24,6 @@ struct Marks {
     callers: BTreeSet<String>,
 }
 
-/// The observations of a server so far.
-#[derive(Clone, Copy, Debug)]
-pub struct Caught {
-    /// The number of connections that have called a script
-    pub callers: usize,
-}
-
 impl Watch {
     /// Begins to read; whatever is executed from now on is in the ledger.
     pub fn open(server: &RedisServer, ledger: &Arc<Mutex<Ledger>>) -> Self {
@@ -74,7 +67,8 @@ impl Watch {
     }
 
     /// Waits until all commands executed so far are read; for a dead server, until its last one.
-    pub fn catch_up(&self) -> Caught {
+    /// Returns how many connections have called a script.
+    pub fn catch_up(&self) -> usize {
         let mark = unique("mark");
         // Fails where the server is gone.
         let _ = command(self.server.port(), &["ECHO", &mark], secs(10));
@@ -82,9 +76,7 @@ impl Watch {
         loop {
             let marks = self.marks.lock().unwrap();
             if marks.over || marks.last == mark {
-                return Caught {
-                    callers: marks.callers.len(),
-                };
+                return marks.callers.len();
             }
             drop(marks);
             assert!(began.elapsed() < LONG, "MONITOR does not go on");

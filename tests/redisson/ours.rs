@@ -99,25 +99,20 @@ impl Pair {
         }
     }
 
-    /// Credits what has expired, the oldest first, until `enough` is left or the budget is spent.
+    /// Credits what has expired, the oldest first, until the budget is spent.
     fn credit(
         &mut self,
         limit: &Limit,
         now: i64,
-        value: i64,
-        until: (i64, i64),
+        mut value: i64,
+        mut budget: i64,
         marks: &mut Marks,
     ) -> i64 {
-        let (enough, mut budget) = until;
-        let mut value = value;
-        while value < enough && budget > 0 {
+        let is_over = |entry: &&Entry| entry.score <= now - limit.interval;
+        while budget > 0 {
             // A page at a time, as the budget is looked at between pages only.
             let size = budget.min(PAGE) as usize;
-            let expired = self
-                .log
-                .iter()
-                .take_while(|entry| entry.score <= now - limit.interval);
-            let page = expired.take(size).count();
+            let page = self.log.iter().take(size).take_while(is_over).count();
             for entry in self.log.drain(..page) {
                 value += entry.permits;
                 if entry.permits == 0 {
@@ -130,11 +125,7 @@ impl Pair {
                 break;
             }
         }
-        if self
-            .log
-            .first()
-            .is_some_and(|entry| entry.score <= now - limit.interval)
-        {
+        if self.log.first().is_some_and(|oldest| is_over(&oldest)) {
             marks.insert(Deviation::BoundedSweep);
         }
         if value > limit.rate {
@@ -164,7 +155,7 @@ impl Pair {
         };
         if counted.is_none() && !self.log.is_empty() {
             let budget = (wanted + (-value).max(0) + 1).max(wanted + PAGE);
-            value = self.credit(limit, now, value, (i64::MAX, budget), marks);
+            value = self.credit(limit, now, value, budget, marks);
         }
         let granted = asks.iter().map(|(permits, member)| {
             if self.holds(member.as_ref()) {
@@ -265,7 +256,7 @@ impl State {
         // Also where all that was there has just been unlinked.
         let unused = pair.value.is_none() && pair.log.is_empty();
         if !pair.log.is_empty() {
-            value = pair.credit(&limit, caller.now, value, (i64::MAX, i64::MAX), marks);
+            value = pair.credit(&limit, caller.now, value, i64::MAX, marks);
         }
         if unused {
             marks.insert(Deviation::ReadWritesNothing);
@@ -375,7 +366,7 @@ impl State {
         let pair = self.pair(&caller.client);
         let mut value = pair.agree(&limit, caller.now, marks);
         if !pair.log.is_empty() {
-            value = pair.credit(&limit, caller.now, value, (i64::MAX, i64::MAX), marks);
+            value = pair.credit(&limit, caller.now, value, i64::MAX, marks);
         }
         let mut given = 0;
         while given < permits && !pair.log.is_empty() {

@@ -6,7 +6,7 @@ use redis::{Connection, Value};
 
 use super::{
     model::{Entry, Limit, Pair, State, Ttl},
-    support::permits_of,
+    support::{self, permits_of},
 };
 
 pub fn connect(url: &str) -> Connection {
@@ -15,15 +15,10 @@ pub fn connect(url: &str) -> Connection {
 }
 
 pub fn companion(name: &str, suffix: &str, client: &str) -> String {
-    let own = if name.contains('{') {
-        format!("{name}:{suffix}")
-    } else {
-        format!("{{{name}}}:{suffix}")
-    };
-    if client.is_empty() {
-        own
-    } else {
-        format!("{own}:{client}")
+    let own = support::companion(name, suffix);
+    match client {
+        "" => own,
+        client => format!("{own}:{client}"),
     }
 }
 

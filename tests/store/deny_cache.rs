@@ -1,7 +1,6 @@
 //! L4: a cached refusal is the one that the store would return, and costs it nothing.
 
 mod floods;
-mod outage;
 
 use crate::scene::*;
 

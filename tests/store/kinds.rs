@@ -69,7 +69,7 @@ impl State {
 fn key(name: &str, suffix: &str) -> String {
     match suffix {
         "" => name.to_owned(),
-        suffix => format!("{{{name}}}:{suffix}"),
+        suffix => crate::support::companion(name, suffix),
     }
 }
 

@@ -155,15 +155,6 @@ async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
     }
 }
 
-/// Permits in hand go back before the verb is sent: it finds what grants have taken, and no more.
-#[tokio::test]
-async fn a_verb_finds_the_permits_of_a_lease_free() {
-    let (_store, _clock, limiter) = leased_by_clock(Limit::per_second(1000), millis(80)).await;
-    let granted = warm(&limiter).await;
-    assert_eq!(limiter.release(1000).await.unwrap(), granted);
-    free_at_last(&limiter, 1000).await;
-}
-
 #[tokio::test]
 async fn a_release_after_the_lease_drops_cached_refusals() {
     let (store, clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
@@ -224,21 +215,6 @@ async fn a_reset_by_others_leaves_one_lease_of_each_process() {
         granted += 1;
     }
     assert_eq!(granted, limit.permits());
-}
-
-#[tokio::test]
-async fn waiters_are_served_before_anything_is_taken_ahead() {
-    let (_store, _clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
-    let taken = warm(&limiter).await;
-    // It needs what is in hand, too: which is given back, and the line asked again.
-    let rest = u32::try_from(100 - taken).unwrap();
-    let waiting = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.acquire_many(rest).await.unwrap() }
-    });
-    let grant = tokio::time::timeout(secs(20), waiting).await;
-    assert_eq!(grant.unwrap().unwrap().receipts()[0].permits(), rest);
-    assert_eq!(free(&limiter).await, 0);
 }
 
 #[tokio::test]

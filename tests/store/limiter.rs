@@ -114,23 +114,6 @@ async fn a_vanished_limiter_makes_room() {
     }
 }
 
-/// The timer is tokio's: without it no waiter could be woken, and tokio would panic.
-#[test]
-fn waiting_without_a_runtime_is_an_error() {
-    let limiter = limiter(&MemoryStore::new());
-    let set = poll(&mut Box::pin(limiter.try_set_rate(Limit::per_hour(1))));
-    assert!(matches!(set, Poll::Ready(Ok(true))));
-    assert!(matches!(
-        poll(&mut Box::pin(limiter.acquire())),
-        Poll::Ready(Ok(_))
-    ));
-    let mut waiting = Box::pin(limiter.acquire());
-    match poll(&mut waiting) {
-        Poll::Ready(Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable),
-        other => panic!("{other:?}"),
-    }
-}
-
 fn limiter(store: &impl Store) -> RateLimiter {
     RateLimiter::new(store, &unique("limiter")).unwrap()
 }

@@ -63,6 +63,14 @@ pub fn permissions() -> Vec<&'static str> {
     rules.split_whitespace().collect()
 }
 
+/// Returns the name of a key beside a limiter's hash, as Redisson spells it.
+pub fn companion(name: &str, suffix: &str) -> String {
+    match name.contains('{') {
+        true => format!("{name}:{suffix}"),
+        false => format!("{{{name}}}:{suffix}"),
+    }
+}
+
 /// Returns the permits of a log's member: its last four bytes, in the members of all releases of
 /// Redisson.
 pub fn permits_of(member: &[u8]) -> u32 {

@@ -151,6 +151,14 @@ fn coarse_times_give_ranges_by_every_algorithm() {
         let page = ratelimit(&arguments, log.as_bytes()).output;
         contains(&page, "[$msec] in nginx");
         contains(&page, &format!("{least} to {most} (up to "));
+        // Smaller ones are found beside a limit that touches nothing.
+        let path = file("coarse.log", log.as_bytes());
+        let line = format!(
+            "replay '{}' --limit 4000/10s --algorithm {algorithm}",
+            path.display()
+        );
+        let smallest = &object(&words(&line), b"")["smallest"][0];
+        assert_eq!(smallest["verified"], true, "{algorithm}: {smallest}");
     }
 }
 

@@ -24,7 +24,6 @@ pub(super) struct Book {
     decisions: u64,
     refused: u64,
     refused_here: u64,
-    leased: u64,
     by_policy: u64,
     /// Grants of the store that it did not make, or made for another caller.
     invented: u64,
@@ -74,7 +73,6 @@ impl Book {
             self.invented += u64::from(made.is_none());
             at = made.unwrap_or(at);
         }
-        self.leased += u64::from(source == Some(Source::Lease));
         self.granted.push(Granted {
             key,
             at: at as u32,
@@ -116,12 +114,9 @@ impl Book {
             .max()
             .unwrap_or(0);
         Outcome {
-            decisions: self.decisions,
             commands: part(sum(|node| node.commands), self.decisions),
-            calls: part(self.took.values().sum(), self.decisions),
             refused: part(self.refused, self.decisions),
             refused_here: part(self.refused_here, self.refused),
-            leased: part(self.leased, self.decisions),
             by_policy: part(self.by_policy, self.decisions),
             used: (contested > 0)
                 .then(|| part(shares.iter().sum(), contested as u64 * scenario.allowed())),

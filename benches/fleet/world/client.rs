@@ -52,7 +52,7 @@ pub(super) fn start(network: &Arc<Mutex<Network>>) -> (Arc<dyn AnyStore>, usize)
     let nodes = NODES.get();
     let steady = Arc::new(SteadyClock::new());
     let breakers = Breakers::new(FAILURES, DEADLINE, nodes, node_of, steady);
-    let traffic = Arc::clone(breakers.traffic());
+    let traffic = Arc::clone(&breakers.traffic);
     let guards = Guards {
         deadline: DEADLINE,
         deny_cache: DENY_CACHE,

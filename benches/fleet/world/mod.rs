@@ -42,16 +42,12 @@ const AWAY: u64 = 500 * MILLI;
 /// What a simulation found. Parts are of 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    pub decisions: u64,
     /// Commands to Redis a decision, settlements included.
     pub commands: f64,
-    /// The decisions that waited for Redis.
-    pub calls: f64,
     /// The decisions that were refusals of the limit.
     pub refused: f64,
     /// Of these, the part that was repeated from memory.
     pub refused_here: f64,
-    pub leased: f64,
     /// The decisions that the failure policy made.
     pub by_policy: f64,
     /// Granted, of what the limits of the keys with more requests allow. None where there are none.

@@ -130,8 +130,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
     ] {
         let settle = |limiter: &mut LimiterState, limit, permits, keep| {
             let charge = LimiterCharge::plain(limit, permits, PermitId([1; 16]));
-            let name = charge.name().clone().counted_by(algorithm);
-            limiter.settle(&charge.of(name).receipt(), taken, keep, now)
+            limiter.settle(&charge.counted_by(algorithm).receipt(), taken, keep, now)
         };
         let mut limiter = algorithm::new(algorithm);
         for (source, keep) in [(given, 0), (given, 1), (LimitSource::Store, 2)] {

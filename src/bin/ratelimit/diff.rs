@@ -70,21 +70,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     };
     let mut answer = true;
     if let Some(log) = &arguments.log {
-        answer = send(arguments, log, stages, &mut words, &mut object["log"])?;
+        let (text, effect, is_good) = send(arguments, log, stages)?;
+        (object["log"], answer) = (effect, is_good);
+        words += &text;
     }
     arguments.format.print(&words, object)?;
     Ok(answer)
 }
 
-/// Sends a log through both files, and adds what they do to the result. Returns whether the answer
-/// is yes.
+/// Sends a log through both files. Returns what they do in words and as an object, and whether the
+/// answer is yes.
 fn send(
     arguments: &Arguments,
     log: &Path,
     mut stages: [Stage; 2],
-    words: &mut String,
-    object: &mut Value,
-) -> Result<bool, Stop> {
+) -> Result<(String, Value, bool), Stop> {
     // By caller, the requests that each file refuses.
     let mut callers = HashMap::<Box<str>, [u64; 2]>::new();
     let by = Some(&*arguments.by);
@@ -98,28 +98,31 @@ fn send(
     })?;
     let effects = stages.map(Stage::end);
     let [newly_refused, let_through] = [[true, false], [false, true]].map(|refusing| {
-        let newly = callers
-            .iter()
-            .filter(|(_, of)| of.map(|it| it == 0) == refusing);
-        let newly = newly.map(|(caller, of)| (&**caller, of[0] + of[1]));
-        shown(newly, arguments.show_keys)
+        let newly = callers.iter().map(|(caller, of)| (&**caller, *of));
+        let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == refusing);
+        shown(
+            newly.map(|(caller, of)| (caller, of[0] + of[1])),
+            arguments.show_keys,
+        )
     });
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
     let requests = counted(read.rows.requests, "request");
-    *words += &format!("\nRefused of {requests}: {old} -> {new}.\n");
-    *words += &list("refused", &newly_refused);
-    *words += &list("let through", &let_through);
-    *words += ASSUMED;
-    *object = read.object();
+    let words = [
+        &*format!("\nRefused of {requests}: {old} -> {new}.\n"),
+        &list("refused", &newly_refused),
+        &list("let through", &let_through),
+        ASSUMED,
+    ];
+    let mut object = read.object();
     object["refused"] = json!([old, new]);
     object["newly_refused"] = objects(&newly_refused);
     object["newly_let_through"] = objects(&let_through);
     let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules));
-    if arguments.fail_on_newly_refused && !newly_refused.is_empty() {
+    let fails = arguments.fail_on_newly_refused && !newly_refused.is_empty();
+    if fails {
         say("the new file refuses callers that the old one does not");
-        return Ok(false);
     }
-    Ok(is_enough)
+    Ok((words.concat(), object, is_enough && !fails))
 }
 
 /// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
@@ -204,7 +207,7 @@ fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<V
     shown.collect()
 }
 
-/// Returns the first of the callers to whom something is new.
+/// Returns the number of the callers for which something is new, and the first of them.
 fn list(new: &str, callers: &[Vec<Field>]) -> String {
     let listed = callers.get(..LISTED).unwrap_or(callers);
     let mut text = format!("Callers newly {new}: {}\n{}", callers.len(), table(listed));

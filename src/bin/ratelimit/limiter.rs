@@ -11,7 +11,7 @@ use tower_ratelimit::{Diagnosis, Finding, Limit, RateLimiter, RateType, RedisSto
 
 use crate::{
     Stop,
-    out::{Field, Format, label, object, say, words},
+    out::{Field, Format, counted, label, object, say, words},
     redis::{Connection, Which},
     values::time,
 };
@@ -256,10 +256,10 @@ impl Change {
     async fn repair(&self) -> Result<(), Stop> {
         let (limiter, seen) = self.found().await?;
         let name = limiter.name();
-        let drift = match seen.drift {
-            Some(drift) => format!("{drift} permits"),
-            None => "an unknown number of permits".to_owned(),
-        };
+        let unknown = || "an unknown number of permits".to_owned();
+        let drift = seen
+            .drift
+            .map_or_else(unknown, |drift| counted(drift, "permit"));
         self.confirm(&format!("repair {name:?}, which has lost {drift}"))?;
         let lost = limiter.repair().await?;
         self.changed(name, [("lost", json!(lost))])

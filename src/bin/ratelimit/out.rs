@@ -82,7 +82,8 @@ pub(crate) fn words((name, value): &Field) -> String {
 }
 
 /// Returns a number with the name of what is counted, which is in the plural unless it is one.
-pub(crate) fn counted(number: u64, thing: &str) -> String {
+pub(crate) fn counted(number: impl Into<i128>, thing: &str) -> String {
+    let number = number.into();
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }

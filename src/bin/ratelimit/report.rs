@@ -20,7 +20,7 @@ const COARSE: &str = "That is coarse, so figures are ranges. To log milliseconds
 const AT_THE_END: &str = "They are when a request was logged, which is mostly its end: name the \
                           column of its duration to subtract it.";
 
-/// Returns a sentence's beginning: the size of the log.
+/// Returns how many requests of how many callers the log has.
 pub(crate) fn size(report: &Report) -> String {
     let requests = counted(report.read.requests, "request");
     format!("{requests} of {}", counted(report.callers, "caller"))

@@ -140,28 +140,31 @@ impl Refusals {
         }
     }
 
-    /// Returns the refusal that asking would give, if it is known, and counts it for limits that
-    /// may ban the caller.
+    /// Returns the refusal that asking would give, if it is known.
     #[inline]
     pub(crate) fn refusal(&self, acquire: &Acquire) -> Option<Refusal> {
         // A caller that misses the first refusal asks the store, as before it.
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        let may_ban = acquire.charges().any(|charge| charge.labels.ban.is_some());
-        if may_ban {
-            match self.bans.find(acquire, true) {
-                Knowledge::Banned(refusal) => return Some(refusal),
-                Knowledge::Asks => return None,
-                Knowledge::Nothing => {}
-            }
+        if acquire.charges().any(|charge| charge.labels.ban.is_some()) {
+            return self.refusal_or_ban(acquire);
+        }
+        let (known, elapsed) = self.known(acquire)?;
+        Some(known.refusal(elapsed))
+    }
+
+    /// Returns the same for a caller that limits may ban, and counts it.
+    fn refusal_or_ban(&self, acquire: &Acquire) -> Option<Refusal> {
+        match self.bans.find(acquire, true) {
+            Knowledge::Banned(refusal) => return Some(refusal),
+            Knowledge::Asks => return None,
+            Knowledge::Nothing => {}
         }
         let (known, elapsed) = self.known(acquire)?;
         let mut refusal = known.refusal(elapsed);
-        if may_ban && !self.bans.repeats(acquire, &mut refusal) {
-            return None;
-        }
-        Some(refusal)
+        let is_repeated = self.bans.repeats(acquire, &mut refusal);
+        is_repeated.then_some(refusal)
     }
 
     /// Keeps a refusal.

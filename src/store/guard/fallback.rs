@@ -170,10 +170,7 @@ impl<L: StandIn> Fallback<L> {
     fn record_failure(&self, error: &Error) {
         let now = millis(&*self.clock);
         self.failed_last.store(now, Ordering::Relaxed);
-        if self.failing.load(Ordering::Relaxed) {
-            return;
-        }
-        if !self.failing.swap(true, Ordering::Relaxed) {
+        if !self.failing.load(Ordering::Relaxed) && !self.failing.swap(true, Ordering::Relaxed) {
             warning!(
                 error = %error,
                 cause = error.cause(),

@@ -27,7 +27,7 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use self::{
     balance::{Balance, Settle},
-    table::{Lease, LeasePlan, LeaseTable, lease_of, longest},
+    table::{Lease, LeasePlan, LeaseTable, MOST_LIMITERS, lease_of, longest},
 };
 use super::{clock::StoreClock, local::recent::Recent, queue::Queues};
 use crate::{
@@ -69,7 +69,7 @@ impl<S: Calls> Leasing<S> {
     ) -> Self {
         let (store, settled) = (Arc::clone(&inner), Arc::clone(&recent));
         Self {
-            table: LeaseTable::new(StoreClock { own: own_clock }),
+            table: LeaseTable::new(MOST_LIMITERS, StoreClock { own: own_clock }),
             settle: Arc::new(move |receipt, keep| {
                 settled.settle(&receipt, keep);
                 store.settle(receipt, keep);

@@ -255,14 +255,14 @@ impl Batches {
     }
 
     /// Lets a call go alone if none is in flight.
-    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<InFlight> {
+    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
         let mut queues = lock(&self.queues);
         let queue = queues.entry(of.key()).or_default();
         if queue.in_flight > 0 {
             return None;
         }
         queue.in_flight = 1;
-        Some(InFlight {
+        Some(CallInFlight {
             batches: Arc::clone(self),
             of: of.clone(),
             is_unbegun: false,
@@ -306,7 +306,7 @@ impl Batches {
 
     /// Has a task send those that stand in a queue.
     fn spawn(self: &Arc<Self>, of: &QueueOf) {
-        let call = InFlight {
+        let call = CallInFlight {
             batches: Arc::clone(self),
             of: of.clone(),
             is_unbegun: true,
@@ -361,14 +361,14 @@ impl Queue {
 }
 
 /// A call in flight, alone or a batch. Dropping it lets those go that came meanwhile.
-struct InFlight {
+struct CallInFlight {
     batches: Arc<Batches>,
     of: QueueOf,
     /// Set for a batch until it has taken its calls.
     is_unbegun: bool,
 }
 
-impl InFlight {
+impl CallInFlight {
     /// Sends the first that stand in the queue.
     async fn send_batch(mut self) {
         let batches = Arc::clone(&self.batches);
@@ -412,7 +412,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut left = VecDeque::new();
         let begins = self.batches.with(self.of.key(), |queue| {

@@ -8,10 +8,10 @@ use std::{
 use super::{
     batch::{Batches, Failure},
     settle_queue::SettleQueue,
-    transport::{calling::Calling, connection::Connection},
+    transport::connection::Connection,
     wire::{
         self,
-        script::{ScriptCall, Scripts},
+        script::{Calling, ScriptCall, Scripts},
         verbs,
     },
 };
@@ -188,11 +188,7 @@ impl Server {
             }
         }
         let charges = self.with_rewrites(first);
-        let callers = run
-            .iter()
-            .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-        let limiters = charges.iter().copied();
-        let command = wire::acquire(scripts.acquire, limiters, callers, ask);
+        let command = wire::acquire(scripts.acquire, &charges, run, ask);
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.batches.send(call, first, run, may_have_taken).await?;
@@ -228,14 +224,35 @@ impl Server {
         Ok(decisions)
     }
 
-    /// Returns the decisions. `answers` has one answer for each caller and limiter, the first
-    /// caller's first.
+    /// Returns the decisions, and reports what the call has changed. `answers` has one answer for
+    /// each caller and limiter, the first caller's first.
     fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
             return List::new();
         };
         for (charge, answer) in first.charges().zip(answers) {
-            self.report(charge, answer);
+            if answer.changed != Changed::Nothing {
+                self.listeners.changed(charge.name());
+            }
+            if answer.changed == Changed::Rewritten {
+                let name = charge.name().text().clone();
+                self.rewritten.insert(name, moment());
+                if charge.labels.is_to_warn(Warning::Rewritten) {
+                    warning!(
+                        rule = charge.labels.for_logs(),
+                        "the stored limit differed and was rewritten: expected after a deployment \
+                         that changes it"
+                    );
+                }
+            }
+            if answer.repaired > 0 && charge.labels.is_to_warn(Warning::Repaired) {
+                warning!(
+                    rule = charge.labels.for_logs(),
+                    entries = answer.repaired,
+                    "grant timestamps that lay in the future were reset: a process with a wrong \
+                     clock shares this limit"
+                );
+            }
         }
         run.iter()
             .zip(answers.chunks(1 + first.rest.len()))
@@ -315,32 +332,6 @@ impl Server {
             let _ = self.client_id.set(id.into());
         }
         Ok(self.client_id.get().map_or("", |id| id))
-    }
-
-    /// Records and logs the side effects of an acquire.
-    fn report(&self, charge: &LimiterCharge, answer: &Answer) {
-        if answer.changed != Changed::Nothing {
-            self.listeners.changed(charge.name());
-        }
-        if answer.changed == Changed::Rewritten {
-            let name = charge.name().text().clone();
-            self.rewritten.insert(name, moment());
-            if charge.labels.is_to_warn(Warning::Rewritten) {
-                warning!(
-                    rule = charge.labels.for_logs(),
-                    "the stored limit differed and was rewritten: expected after a deployment that \
-                     changes it"
-                );
-            }
-        }
-        if answer.repaired > 0 && charge.labels.is_to_warn(Warning::Repaired) {
-            warning!(
-                rule = charge.labels.for_logs(),
-                entries = answer.repaired,
-                "grant timestamps that lay in the future were reset: a process with a wrong clock \
-                 shares this limit"
-            );
-        }
     }
 }
 

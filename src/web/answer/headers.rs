@@ -18,8 +18,8 @@ use crate::{
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
 pub(super) const LARGEST: u64 = 999_999_999_999_999;
 
-static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Three fields with one number each: the limit, what is left, and the reset.
 static DRAFT6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
@@ -184,11 +184,11 @@ impl Fields {
         let (headers, first) = (&mut head.headers, report.is_tighter);
         match self.policy {
             Some(HeaderStyle::Draft11) => {
-                add(headers, &RATE_LIMIT, report.limits_left(), first);
-                add(headers, &POLICY, report.policies(), first);
+                add(headers, RATE_LIMIT, report.limits_left(), first);
+                add(headers, POLICY, report.policies(), first);
             }
             Some(HeaderStyle::Draft6) => {
-                add(headers, &POLICY, report.nameless_policies(), first);
+                add(headers, POLICY, report.nameless_policies(), first);
                 if report.tightest.1.remaining.is_some() {
                     report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
                 }
@@ -334,17 +334,17 @@ fn is_tighter(limits: &[LimitState], kind: DecisionKind, extensions: &Extensions
 }
 
 /// Adds a line to a field that is a list, before or after what is there.
-fn add(headers: &mut HeaderMap, name: &HeaderName, value: Option<HeaderValue>, first: bool) {
+fn add(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>, first: bool) {
     let Some(value) = value else { return };
     // Fails only if there are more fields than a map can hold.
     if !first {
         let _ = headers.try_append(name, value);
         return;
     }
-    let later: Vec<_> = headers.get_all(name).iter().cloned().collect();
-    let _ = headers.try_insert(name, value);
+    let later: Vec<_> = headers.get_all(&name).iter().cloned().collect();
+    let _ = headers.try_insert(&name, value);
     for value in later {
-        let _ = headers.try_append(name, value);
+        let _ = headers.try_append(&name, value);
     }
 }
 

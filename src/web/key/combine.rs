@@ -9,7 +9,7 @@ use crate::{decision::Fault, error::ConfigError};
 
 /// An extractor of any type.
 #[derive(Clone)]
-pub(crate) struct Any(pub(crate) Arc<dyn KeyExtractor>);
+pub(crate) struct Any(Arc<dyn KeyExtractor>);
 
 impl Any {
     pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
@@ -50,35 +50,30 @@ impl Or {
 impl KeyExtractor for Or {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let start = key.identity.end();
-        let mut first_missing = None;
+        let mut missing: Option<NoKey> = None;
         for (index, alternative) in self.0.iter().enumerate() {
             if index > 0 {
                 key.identity.mark(index);
             }
-            match key.add(alternative, parts) {
-                Ok(()) => {
-                    // The first alternative goes unmarked, unless it could be taken for another.
-                    if index == 0 && key.identity.is_marked_from(start) {
-                        key.identity.mark_from(start, 0);
-                    }
-                    return Ok(());
+            let Err(none) = key.add(alternative, parts) else {
+                // The first alternative goes unmarked, unless it could be taken for another.
+                if index == 0 && key.identity.is_marked_from(start) {
+                    key.identity.mark_from(start, 0);
                 }
-                Err(missing) => {
-                    if let None | Some(Fault::Ambiguous | Fault::TooLong { .. }) = missing.fault() {
-                        return Err(missing);
-                    }
-                    key.identity.truncate(start);
-                    // The caller cannot change what the server lacks.
-                    let is_worse = first_missing.is_none_or(|first: NoKey| {
-                        first.fault() != missing.fault() && missing.fault() == Some(Fault::Server)
-                    });
-                    if is_worse {
-                        first_missing = Some(missing);
-                    }
-                }
+                return Ok(());
+            };
+            if let None | Some(Fault::Ambiguous | Fault::TooLong { .. }) = none.fault() {
+                return Err(none);
+            }
+            key.identity.truncate(start);
+            // Reports the first reason, unless a later one is the server's, which no caller can
+            // change.
+            let is_servers = none.fault() == Some(Fault::Server);
+            if missing.is_none_or(|first| is_servers && first.fault() != none.fault()) {
+                missing = Some(none);
             }
         }
-        Err(first_missing.unwrap_or(NoKey::missing("identity")))
+        Err(missing.unwrap_or(NoKey::missing("identity")))
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
@@ -106,41 +101,29 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
 }
 
 macro_rules! tuple {
-    ($($field:ident),+) => {
-        impl<$($field: KeyExtractor),+> KeyExtractor for ($($field,)+) {
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
+    ($($type:ident $place:tt),+) => {
+        impl<$($type: KeyExtractor),+> KeyExtractor for ($($type,)+) {
             fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-                let ($($field,)+) = self;
-                $($field.extract(parts, key)?;)+
+                $(self.$place.extract(parts, key)?;)+
                 Ok(())
             }
 
-            #[allow(non_snake_case, reason = "the fields are named as their types")]
             fn check(&self) -> Result<KeyTraits, ConfigError> {
-                let ($($field,)+) = self;
-                Ok(KeyTraits::BOUNDED$(.and($field.check()?))+)
+                Ok(KeyTraits::BOUNDED$(.and(self.$place.check()?))+)
             }
         }
     };
 }
-tuple!(A, B);
-tuple!(A, B, C);
-tuple!(A, B, C, D);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-
     use super::*;
-    use crate::web::key::{ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret, name_of};
-
-    fn name(extractor: &impl KeyExtractor, headers: &[(&str, &str)]) -> Result<String, NoKey> {
-        let mut request = Request::builder();
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        name_of(extractor, request.body(()).unwrap())
-    }
+    use crate::web::key::{
+        ClientIp, Constant, FromHeader, FromParts, PeerIp, Secret, name_by as name,
+    };
 
     #[test]
     fn alternatives_cannot_be_taken_for_each_other() {

@@ -29,11 +29,11 @@ use super::{Key, KeyExtractor, NoKey, push_non_empty};
 /// let same = FromExtension::by(|user: &UserId| user.0.to_string());
 /// ```
 #[derive(Clone)]
+#[must_use = "an extractor does nothing until a rule has it"]
 pub struct FromExtension<T, F = fn(&T) -> String>(F, PhantomData<fn() -> T>);
 
 impl<T: fmt::Display> FromExtension<T> {
     /// Counts by the value's text.
-    #[must_use]
     pub fn key() -> Self {
         Self(T::to_string, PhantomData)
     }
@@ -41,7 +41,6 @@ impl<T: fmt::Display> FromExtension<T> {
 
 impl<T, F> FromExtension<T, F> {
     /// Counts by what a closure returns for the value; an empty text is a missing key.
-    #[must_use]
     pub fn by<K>(text: F) -> Self
     where
         F: Fn(&T) -> K + Send + Sync + 'static,

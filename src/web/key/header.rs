@@ -72,6 +72,7 @@ const CREDENTIALS: [&str; 10] = [
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "an extractor does nothing until a rule has it"]
 pub struct FromHeader {
     /// `None` if HTTP does not allow the name.
     header: Option<HeaderName>,
@@ -85,7 +86,6 @@ impl FromHeader {
     /// Counts by the header of this name.
     ///
     /// A name that HTTP does not allow is a [`ConfigError`] when the layer is built.
-    #[must_use]
     pub fn new(name: &'static str) -> Self {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
         let known = header.as_ref().map(HeaderName::as_str);
@@ -100,7 +100,6 @@ impl FromHeader {
 
     /// Counts by the header of this name, which holds a credential: it must be
     /// [digested](KeyExtractor::digest).
-    #[must_use]
     pub fn credential(name: &'static str) -> Self {
         Self {
             is_credential: true,
@@ -110,7 +109,6 @@ impl FromHeader {
 
     /// Puts the value into keys as it is, although its name is a credential's. It is then visible
     /// in Redis.
-    #[must_use]
     pub fn plain(mut self) -> Self {
         self.is_plain = true;
         self
@@ -121,7 +119,6 @@ impl FromHeader {
     ///
     /// A sender makes the server hash up to this many bytes for each rule that counts by the
     /// header, before any limit applies.
-    #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self

@@ -51,9 +51,6 @@ impl Warned {
     /// choose their contents.
     pub(crate) fn warn(&self, rule: &str, mistakes: Mistakes) {
         let new = Mistakes(self.0.set(mistakes.0));
-        if new == Mistakes::default() {
-            return;
-        }
         for (mistake, what, hint) in [
             (
                 Mistakes::UNTRUSTED_PEER,

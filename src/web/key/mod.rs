@@ -281,13 +281,9 @@ impl Key {
     }
 
     /// Adds the components that an extractor finds. Without any, the key is missing.
-    pub(crate) fn add(
-        &mut self,
-        extractor: &(impl KeyExtractor + ?Sized),
-        parts: &Parts,
-    ) -> Result<(), NoKey> {
+    pub(crate) fn add(&mut self, by: &impl KeyExtractor, parts: &Parts) -> Result<(), NoKey> {
         let before = self.identity.end();
-        extractor.extract(parts, self)?;
+        by.extract(parts, self)?;
         match self.identity.end() == before {
             true => Err(NoKey::missing("identity")),
             false => Ok(()),
@@ -384,6 +380,16 @@ fn push_non_empty(
         }
         _ => Err(NoKey::missing(what)),
     }
+}
+
+/// Returns the name that the key of a request with these fields has in Redis.
+#[cfg(test)]
+fn name_by(extractor: &impl KeyExtractor, fields: &[(&str, &str)]) -> Result<String, NoKey> {
+    let request = http::Request::builder();
+    let request = fields
+        .iter()
+        .fold(request, |it, (name, value)| it.header(*name, *value));
+    name_of(extractor, request.body(()).unwrap())
 }
 
 /// Returns the name that a key of these requests has in Redis, without prefix and rule.

@@ -22,20 +22,19 @@ const LONGEST_GRPC_PATH: usize = 256;
 /// There, too, a caller can request methods that do not exist; with [`services`](Self::services),
 /// only those of known services count separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "an extractor does nothing until a rule has it"]
 pub struct Route {
     services: Option<Vec<&'static str>>,
 }
 
 impl Route {
     /// Counts by the route.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Counts gRPC methods of these services separately, `shop.v1.Orders` for example, and all
     /// others together.
-    #[must_use]
     pub fn services(services: impl IntoIterator<Item = &'static str>) -> Self {
         Self {
             services: Some(services.into_iter().collect()),

@@ -7,7 +7,7 @@ use crate::{
     error::{ConfigError, bail},
     limit::{Limit, Slots, check_lease},
     name::check_rule_name,
-    web::key::KeyTraits,
+    web::key::{KeyExtractor, KeyTraits},
 };
 
 impl Rule {

@@ -128,8 +128,7 @@ impl CompiledRule {
             }
             _ => {}
         }
-        let key = rule.key.as_ref().map(|key| key.description());
-        let closure = rule.closure();
+        let (key, closure) = (&rule.key, rule.closure());
         for named in &limits {
             if about.counts_by_log_alone && !named.counts_by_log_alone() {
                 bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
@@ -176,7 +175,7 @@ impl CompiledRule {
         }
         let mut key = Key::default();
         let found = match &rule.key {
-            Some(extractor) => key.add(&**extractor, parts),
+            Some(extractor) => key.add(extractor, parts),
             None => Ok(()),
         };
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {

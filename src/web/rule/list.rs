@@ -14,7 +14,7 @@ use crate::{
     name::Identity,
     observe::RequestResult,
     web::{
-        key::{ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
+        key::{Any, ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
         request::is_preflight,
     },
 };
@@ -41,7 +41,7 @@ pub struct Requests(Result<Matcher, ConfigError>);
 #[derive(Clone)]
 enum Matcher {
     Networks(ClientIp, Networks),
-    Key(Arc<dyn KeyExtractor>, HashSet<Identity>),
+    Key(Any, HashSet<Identity>),
     Pattern(Arc<Index>),
 }
 
@@ -79,7 +79,7 @@ impl Requests {
             identity
         });
         let identities = identities.collect();
-        Self(Ok(Matcher::Key(Arc::new(key), identities)))
+        Self(Ok(Matcher::Key(Any::new(key), identities)))
     }
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).

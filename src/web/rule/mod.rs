@@ -21,7 +21,7 @@ pub use self::{
 };
 use super::{
     charge::{ChargeIf, Outcome},
-    key::{Constant, KeyExtractor},
+    key::{Any, Constant, KeyExtractor},
 };
 use crate::{
     decision::Refusal,
@@ -50,7 +50,7 @@ const UNNAMED: &str = "default";
 pub struct Rule {
     name: Option<String>,
     limit: LimitOf,
-    key: Option<Arc<dyn KeyExtractor>>,
+    key: Option<Any>,
     pub(crate) cost: CostOf,
     on_failure: FailurePolicy,
     pub(crate) algorithm: Algorithm,
@@ -89,7 +89,7 @@ pub(crate) enum Plan {
 impl Limit {
     /// Creates a rule that counts requests by `key` against this limit.
     pub fn by(self, key: impl KeyExtractor) -> Rule {
-        Rule::of(None, LimitOf::Fixed(self), Some(Arc::new(key)))
+        Rule::of(None, LimitOf::Fixed(self), Some(Any::new(key)))
     }
 }
 
@@ -97,7 +97,7 @@ impl Rule {
     /// Creates a rule with a name. The limit is fixed, one of several [`Tiers`], or found by
     /// [`limit_by`].
     pub fn new(name: &str, limit: impl Into<RuleLimit>, key: impl KeyExtractor) -> Self {
-        Self::of(Some(name.to_owned()), limit.into().0, Some(Arc::new(key)))
+        Self::of(Some(name.to_owned()), limit.into().0, Some(Any::new(key)))
     }
 
     /// Creates a rule on the limiter with exactly this name, the one that
@@ -129,7 +129,7 @@ impl Rule {
 
     /// Counts requests by this key.
     pub fn by(mut self, key: impl KeyExtractor) -> Self {
-        self.key = Some(Arc::new(key));
+        self.key = Some(Any::new(key));
         self
     }
 
@@ -413,11 +413,7 @@ impl Rule {
         self
     }
 
-    pub(crate) fn of(
-        name: Option<String>,
-        limit: LimitOf,
-        key: Option<Arc<dyn KeyExtractor>>,
-    ) -> Self {
+    pub(crate) fn of(name: Option<String>, limit: LimitOf, key: Option<Any>) -> Self {
         Self {
             name,
             limit,

@@ -266,7 +266,7 @@ impl CompiledRules {
         let outer = store.zip(parts.extensions.get::<charge::Charge>());
         // The failure policy and the wait. Shadow rules are ignored here.
         let mut terms: Option<(FailurePolicy, Option<(Duration, usize)>)> = None;
-        let mut plan = Plan::Pass;
+        let (mut first, mut rest) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
@@ -292,31 +292,32 @@ impl CompiledRules {
                     }
                 });
             }
-            match &mut plan {
-                Plan::Acquire(acquire) => add(charge, acquire),
-                _ => plan = Plan::Acquire(Acquire::new(charge, Vec::new(), None)),
+            match &mut first {
+                None => first = Some(charge),
+                Some(first) => add(charge, first, &mut rest),
             }
         }
-        // A decision asked for is large: it is completed in place.
-        let Plan::Acquire(acquire) = &mut plan else {
+        let Some(first) = first else {
             return self.passes(RequestResult::NoRule);
         };
-        // A lease is sized by the permits left.
-        acquire.wants_remaining = self.defaults.remaining || acquire.first.lease.is_some();
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let (policy, wait) = terms.unwrap_or((FailurePolicy::Allow, None));
-        acquire.on_failure = Some(policy);
-        acquire.max_wait = wait.map(|(up_to, queue)| MaxWait {
-            queue: Some(queue),
-            ..MaxWait::of(up_to)
-        });
-        plan
+        Plan::Acquire(Acquire {
+            // A lease is sized by the permits left.
+            wants_remaining: self.defaults.remaining || first.lease.is_some(),
+            on_failure: Some(policy),
+            max_wait: wait.map(|(up_to, queue)| MaxWait {
+                queue: Some(queue),
+                ..MaxWait::of(up_to)
+            }),
+            ..Acquire::new(first, rest, None)
+        })
     }
 }
 
 /// Adds a charge to those of a request, in which each limiter is charged once.
-fn add(charge: LimiterCharge, acquire: &mut Acquire) {
-    let mut earlier = iter::once(&mut acquire.first).chain(&mut acquire.rest);
+fn add(charge: LimiterCharge, first: &mut LimiterCharge, rest: &mut Vec<LimiterCharge>) {
+    let mut earlier = iter::once(first).chain(rest.iter_mut());
     match earlier.find(|earlier| earlier.name() == charge.name()) {
         // The sum of its rules' costs.
         Some(earlier) if earlier.shadow == charge.shadow => {
@@ -330,6 +331,6 @@ fn add(charge: LimiterCharge, acquire: &mut Acquire) {
         // A shadow rule must not refuse through an enforced rule on the same limiter.
         Some(earlier) if earlier.shadow => *earlier = charge,
         Some(_) => {}
-        None => acquire.rest.push(charge),
+        None => rest.push(charge),
     }
 }

@@ -13,7 +13,7 @@ use super::{
     },
 };
 use crate::{
-    name::is_word,
+    name::check_word,
     web::key::{
         Any, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route, intern,
     },
@@ -50,9 +50,7 @@ impl Keys {
             addresses: BTreeMap::new(),
         };
         for (name, table) in in_order(keys) {
-            if !is_word(name.get_ref()) {
-                return Err(name.fail("a key's name has one or more of A-Z a-z 0-9 . _ -"));
-            }
+            name.place(check_word("a key's name", name.get_ref()))?;
             if WORDS.contains(&name.get_ref().as_str()) {
                 let reason = format!("`{name}` means something else: choose another name");
                 return Err(name.fail(reason));

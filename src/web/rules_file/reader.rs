@@ -240,15 +240,11 @@ fn reason_of(message: &str) -> String {
 
 /// Returns a message that a name is unknown, with the known or nearest names.
 pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
-    // A text of another length was not meant to be the name, and a very long one would take long.
-    let near = known
-        .iter()
-        .filter(|name| given.len() <= 64 && given.len().abs_diff(name.len()) <= 1 + name.len() / 4);
-    let near = near
+    // A very long text would take long.
+    let near = (known.iter().filter(|_| given.len() <= 64))
         .map(|name| (levenshtein(given, name), name))
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
-        .min();
-    match near {
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 4);
+    match near.min() {
         Some((_, near)) => format!("there is no {what} {given:?}: did you mean `{near}`?"),
         None if known.is_empty() => format!("there is no {what} {given:?}, and none is defined"),
         None => format!(

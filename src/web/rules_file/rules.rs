@@ -168,7 +168,7 @@ fn rule(
              together are `by = \"constant:all\"`",
         ));
     }
-    let mut rule = Rule::of(Some(name.to_owned()), limit, key.map(|key| key.0));
+    let mut rule = Rule::of(Some(name.to_owned()), limit, key);
     let init = fields.init.as_ref();
     rule.init = init.map(|init| limit_of_rate(fields, init)).transpose()?;
     if let Some(cost) = &fields.cost {

@@ -1,7 +1,7 @@
 //! Watches a rules file while a service runs.
 
 use std::{
-    fmt, panic,
+    panic,
     path::PathBuf,
     sync::{Arc, Weak},
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 use super::RulesFile;
 use crate::{
     error::{ConfigError, bail},
-    macros::{notice, warning},
+    macros::{notice, opaque, warning},
     observe::Origin,
     web::layer::{LayerState, RateLimitLayer},
 };
@@ -163,11 +163,4 @@ async fn read(path: PathBuf) -> Result<String, ConfigError> {
     })
 }
 
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
-            .field("path", &self.path)
-            .field("every", &self.every)
-            .finish_non_exhaustive()
-    }
-}
+opaque!(Watch);

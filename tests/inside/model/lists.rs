@@ -197,13 +197,16 @@ impl Stage {
             .collect();
         let clock = self.pairs[0].clock;
         let limiters = charges[0].iter().zip(&hows);
-        let limiters = limiters.map(|(charge, how)| (charge, how.rewrite));
+        let limiters: Vec<_> = limiters
+            .map(|(charge, how)| (charge, how.rewrite))
+            .collect();
         let callers = charges.iter().zip(&list.callers);
-        let callers = callers.map(|(charges, (waits, _))| (charges.iter(), *waits));
+        let run = callers.map(|(charges, (waits, _))| Acquire::of(charges.iter().cloned(), *waits));
+        let run: Vec<_> = run.collect();
         let in_slots = self.slots_of(&list.which);
         let asks = self.pairs[0].asks(list.exact);
         let general = in_slots.unwrap_or(&ACQUIRE_LIST);
-        let command = wire::acquire(general, limiters, callers, asks);
+        let command = wire::acquire(general, &limiters, &run, asks);
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
@@ -284,9 +287,9 @@ fn a_key_that_is_no_log_changes_nothing() {
     let lower = LimitSource::Code(first.limit(10, 1000));
     let sent = first.unsent(1);
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
-    let limiters = charges.iter().map(|charge| (charge, true));
-    let callers = std::iter::once((charges.iter(), false));
-    let command = wire::acquire(&ACQUIRE_LIST, limiters, callers, first.asks(true));
+    let limiters = charges.each_ref().map(|charge| (charge, true));
+    let run = [Acquire::of(charges.iter().cloned(), false)];
+    let command = wire::acquire(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();
     assert_eq!(first.raw(), before);

@@ -298,16 +298,13 @@ impl<K: Kind> Pair<K> {
     }
 
     pub(crate) fn run_command(&self, run: &[(Sent, bool)], how: How) -> Cmd {
-        let charges: Vec<_> = run
-            .iter()
-            .map(|(sent, waits)| (self.charge(*sent, how.limit), *waits))
+        let callers = run.iter();
+        let run: Vec<_> = callers
+            .map(|(sent, waits)| Acquire::of([self.charge(*sent, how.limit)], *waits))
             .collect();
-        let limiters = charges[..1].iter();
-        let limiters = limiters.map(|(charge, _)| (charge, how.rewrite));
-        let callers = charges.iter();
-        let callers = callers.map(|(charge, waits)| (std::iter::once(charge), *waits));
+        let limiters = [(&run[0].first, how.rewrite)];
         let script = wire::scripts(&self.name).acquire;
-        wire::acquire(script, limiters, callers, self.asks(how.exact))
+        wire::acquire(script, &limiters, &run, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {

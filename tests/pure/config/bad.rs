@@ -1,16 +1,12 @@
 //! Bad files: each is refused with the line, the field and what to do.
 
-use crate::scene::*;
+use super::*;
 use proptest::prelude::*;
-use serde::Deserialize;
-use std::collections::HashMap;
 
-use super::{GOOD, file};
-
-/// The line that is named of the good file after a change, and what is said of it.
-fn error_of(from: &str, to: &str) -> (String, String) {
-    assert!(GOOD.contains(from), "{from}");
-    let text = GOOD.replacen(from, to, 1);
+/// The line that is named of a good file after a change, and what is said of it.
+fn error_of(good: &str, from: &str, to: &str) -> (String, String) {
+    assert!(good.contains(from), "{from}");
+    let text = good.replacen(from, to, 1);
     let error = file().parse(&text).expect_err(to);
     let said = error.to_string();
     assert!(!said.contains('\n'), "{said}");
@@ -26,7 +22,7 @@ fn error_of(from: &str, to: &str) -> (String, String) {
     (text.lines().nth(line - 1).unwrap().to_owned(), said)
 }
 
-/// A change of the good file, see `bad.toml`.
+/// A change of a good file, see `bad.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mistake {
@@ -37,19 +33,24 @@ struct Mistake {
     says: String,
 }
 
-#[test]
-fn each_mistake_is_named_with_its_line() {
+/// Asserts that each change of a table of `bad.toml` is named with its line.
+pub(super) fn all_are_named(good: &str, table: &str) {
     let mut mistakes: HashMap<String, Vec<Mistake>> =
         toml::from_str(include_str!("bad.toml")).unwrap();
     let mut wrong = Vec::new();
-    for Mistake { from, to, at, says } in mistakes.remove("mistake").unwrap() {
+    for Mistake { from, to, at, says } in mistakes.remove(table).unwrap() {
         let line = at.unwrap_or_else(|| to.clone());
-        let (at, said) = error_of(&from, &to);
+        let (at, said) = error_of(good, &from, &to);
         if at != line || !said.starts_with(&says) {
             wrong.push(format!("{to:?}\n said {at}: {said}\n  not {line}: {says}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_mistake_is_named_with_its_line() {
+    all_are_named(GOOD, "mistake");
 }
 
 /// A whole file, see `files.toml`.

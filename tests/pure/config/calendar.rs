@@ -1,9 +1,6 @@
 //! Limits by the calendar in a file.
 
-use crate::scene::*;
-use tower_ratelimit::RulesFile;
-
-use super::{met, one, request};
+use super::{bad::all_are_named, *};
 
 const QUOTA: &str = r#"[rules.quota]
 rate = "3/month Europe/Berlin from 15"
@@ -52,52 +49,7 @@ async fn a_reload_counts_what_was_used() {
 
 #[test]
 fn mistakes_are_named_with_their_line() {
-    for (from, to, says) in [
-        (
-            "Europe/Berlin",
-            "Mars",
-            "line 2, rules.quota.rate: \"Mars\" is not a time zone",
-        ),
-        (
-            "15",
-            "32",
-            "line 2, rules.quota.rate: 3/month Europe/Berlin cannot start on",
-        ),
-        (
-            "15",
-            "300",
-            "line 2, rules.quota.rate: \"300\" is not a day",
-        ),
-        (
-            "15",
-            "noon",
-            "line 2, rules.quota.rate: \"noon\" is not a day",
-        ),
-        (
-            "month Europe/Berlin from 15",
-            "year",
-            "line 2, rules.quota.rate: \"3/year\" is not a rate: write permits",
-        ),
-        (
-            "month",
-            "m",
-            "line 2, rules.quota.rate: \"3/m Europe/Berlin from 15\" is not a rate",
-        ),
-        (
-            "by = \"peer\"",
-            "by = \"peer\"\nkeep-alive = \"9d\"",
-            "line 4, rules.quota.keep-alive: 3/month",
-        ),
-        (
-            "by = \"peer\"",
-            "by = \"peer\"\nlease = \"1s\"",
-            "line 4, rules.quota.lease: \"quota\" cannot",
-        ),
-    ] {
-        let text = QUOTA.replace(from, to);
-        let error = RulesFile::new().parse(&text).expect_err(to);
-        assert!(error.to_string().starts_with(says), "{error}");
-    }
+    all_are_named(QUOTA, "quota");
     let text = QUOTA.replace("rate =", "shared = \"a\"\ninit =");
     let text = text.replace("by = \"peer\"\n", "");
     let error = RulesFile::new().parse(&text).unwrap_err().to_string();

@@ -1,9 +1,7 @@
 //! Replacing the rules of a layer while it serves.
 
-use crate::scene::*;
-use tower_ratelimit::{HeaderStyle, Rules};
-
-use super::{file, met, one, request, send};
+use super::*;
+use tower_ratelimit::HeaderStyle;
 
 fn all(permits: u64) -> Rule {
     Limit::per_minute(permits).by(PeerIp).named("all")

@@ -1,16 +1,11 @@
 //! Changing the rules file of a running service.
 
-use crate::scene::*;
-use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread, thread::ThreadId};
+use super::*;
+use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread::ThreadId};
 
 use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
-use tower_ratelimit::{
-    RulesFile,
-    key::{Key, KeyTraits, NoKey},
-};
-
-use super::{file, layer, met, one, request};
+use tower_ratelimit::key::{Key, KeyTraits, NoKey};
 
 /// Longer than anything here takes, on the busiest machine.
 const TIMEOUT: Duration = Duration::from_secs(60);

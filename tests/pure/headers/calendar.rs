@@ -1,9 +1,7 @@
 //! The fields of a limit by the calendar: `w` is the length of the window, `t` the seconds to the
 //! turn.
 
-use crate::scene::*;
-
-use super::{ask, by_key, get};
+use super::*;
 
 #[tokio::test]
 async fn fields_have_the_length_of_the_window_and_the_time_to_its_turn() {

@@ -1,6 +1,6 @@
 //! The header fields with the permits left.
 
-use crate::scene::*;
+use super::*;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{SystemTime, UNIX_EPOCH},
@@ -10,8 +10,6 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use sfv::{BareItem, ListEntry, Parser};
 use tower_ratelimit::{HeaderStyle, ResetUnit};
-
-use super::{ask, by_key, call, get, inner, request};
 
 const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
 const DRAFT6: HeaderStyle = HeaderStyle::Draft6;

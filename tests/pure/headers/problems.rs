@@ -1,11 +1,9 @@
 //! The bodies of refusals.
 
-use crate::scene::*;
+use super::*;
 use http::request::Parts;
 use serde_json::{Value, json};
 use tower_ratelimit::{key::Key, key::NoKey};
-
-use super::{Answer, ask, by_key, get, request};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 

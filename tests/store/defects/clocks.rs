@@ -53,28 +53,6 @@ async fn no_callers_clock_is_sent() {
     assert!((earliest..=latest).contains(&score), "{score}");
 }
 
-// Section 4.7 and 4.1: entries of a clock that is an hour ahead keep the others waiting for that
-// hour and the interval. By the server's clock they were granted no later than now: calls that read
-// them set them back.
-#[tokio::test]
-async fn grants_from_the_future_are_set_back_by_the_servers_clock() {
-    let future = server_time() + 3_600_000;
-    let (ours, keys) = all_taken("5", 10_000, &[(future, 2), (future + 1, 3)]);
-
-    let earliest = server_time();
-    let answer = take(&ours, 3).await;
-    let latest = server_time();
-    // A tenth of the interval is what an honest entry may lead by.
-    assert_eq!(answer, Answer::Wait(11_000));
-    let log = keys.books().log;
-    assert_eq!(keys.books().value.unwrap(), "0");
-    assert_eq!([log[0].1 + log[1].1, log[0].1 * log[1].1], [5, 6]);
-    for (score, _) in log {
-        let back = earliest + 1000..=latest + 1000;
-        assert!(back.contains(&score), "{score} not in {back:?}");
-    }
-}
-
 // Section 4.7: so a caller waits for them for the interval, not for the hour.
 #[tokio::test]
 async fn grants_from_the_future_are_waited_for_no_longer_than_others() {

@@ -2,7 +2,7 @@
 
 use super::{
     monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
-    world::member, world::member_with, world::redis, world::store,
+    world::member, world::member_with, world::redis,
 };
 use crate::{scene::*, support::permits_of};
 
@@ -204,54 +204,4 @@ async fn a_burst_of_expired_entries_is_swept_in_small_parts() {
     let sum: u32 = books.log.iter().map(|(_, permits)| permits).sum();
     assert_eq!(books.value.unwrap(), (20_000 - sum).to_string());
     assert_eq!(world.available().await, 20_000 - 1 - 3 * calls);
-}
-
-// Section 8.10: without the permits left, no more than it needs: one more than it takes.
-#[tokio::test]
-async fn without_a_count_a_call_removes_only_what_it_needs() {
-    let clock = ManualClock::new();
-    let name = unique("burst");
-    let keys = Keys::of(&name);
-    keys.plant_limit("10001", 20_000, "0");
-    plant_many(&keys, 10_000);
-    keys.plant(15_000, 1);
-    keys.plant_value("0");
-    let limit = Limit::new(10_001, secs(20));
-    let layer = RateLimitLayer::builder(&store().client_clock(clock.clone()).build().unwrap())
-        .otherwise(Rule::shared(&name).or_init(limit).cost(3))
-        .count_remaining(false)
-        .build()
-        .unwrap();
-    clock.advance(secs(30));
-    for _ in 0..20 {
-        let before = keys.logged();
-        let answer = send(&layer, Request::new(())).await;
-        assert_eq!(answer.status(), 200);
-        let removed = before + 1 - keys.logged();
-        assert!(removed <= 4, "{removed} in one call");
-    }
-    let books = keys.books();
-    let sum: u32 = books.log.iter().map(|(_, permits)| permits).sum();
-    assert_eq!(books.value.unwrap(), (10_001 - sum).to_string());
-}
-
-// Section 8.10 and 5: 10,000 that expired together are one step, whatever their number.
-#[tokio::test]
-async fn a_log_that_expired_whole_is_dropped_at_once() {
-    let world = World::written_by_java("10000", 20_000);
-    plant_many(&world.keys, 10_000);
-    world.keys.plant_value("0");
-    world.at(29_999);
-    let mut monitor = Monitor::start();
-    assert_eq!(world.take(1).await, Answer::Granted);
-    let inner: Vec<_> = (monitor.seen(world.limiter.name()).into_iter())
-        .filter(|command| command.by_script)
-        .map(|command| command.words[0].to_uppercase())
-        .collect();
-    assert!(inner.iter().any(|verb| verb == "UNLINK"), "{inner:?}");
-    assert!(
-        !inner.iter().any(|verb| verb == "ZRANGEBYSCORE"),
-        "{inner:?}"
-    );
-    assert_eq!(world.books(), books(9999, &[(29_999, 1)]));
 }

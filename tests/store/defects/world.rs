@@ -1,7 +1,10 @@
 //! A limiter by a clock that is moved, and its state in Redis, read and written by the description
 //! of the format.
 
-use crate::{scene::*, support::permits_of};
+use crate::{
+    scene::*,
+    support::{companion, permits_of},
+};
 use std::sync::atomic::AtomicU32;
 
 /// When the clock begins, in ms since the epoch; all times in these tests count from here.
@@ -87,17 +90,10 @@ impl World {
 
 impl Keys {
     pub(crate) fn of(name: &str) -> Self {
-        let companion = |suffix: &str| {
-            if name.contains('{') {
-                format!("{name}:{suffix}")
-            } else {
-                format!("{{{name}}}:{suffix}")
-            }
-        };
         Self {
             hash: name.to_owned(),
-            value: companion("value"),
-            log: companion("permits"),
+            value: companion(name, "value"),
+            log: companion(name, "permits"),
         }
     }
 

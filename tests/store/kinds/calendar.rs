@@ -30,8 +30,6 @@ fn stored(text: &str) -> (RateLimiter, impl Fn(&[&str]) -> String) {
 }
 
 on_both_stores!(
-    a_window_has_its_permits_once,
-    a_changed_rate_counts_what_was_used,
     a_receipt_settles_once,
     verbs_count_what_was_used,
     lists_take_of_all_or_of_none,
@@ -39,29 +37,6 @@ on_both_stores!(
     tiers_and_closures_choose_a_calendar,
     a_limit_is_in_the_code_alone,
 );
-
-async fn a_window_has_its_permits_once(store: impl Settles) {
-    let limiter = quota(&store, "5/month Europe/Berlin");
-    take(&limiter, 3).await;
-    assert_eq!(free(&limiter).await, 2);
-    let wait = wait(&limiter, 3).await.unwrap();
-    assert!(wait > Duration::ZERO && wait <= 31 * DAY + HOUR, "{wait:?}");
-    take(&limiter, 2).await;
-    let decision = limiter.try_acquire_many(6).await.unwrap();
-    assert_eq!(refused(decision).kind(), RefusalKind::AboveRate);
-}
-
-async fn a_changed_rate_counts_what_was_used(store: impl Settles) {
-    let limiter = quota(&store, "5/month");
-    take(&limiter, 4).await;
-    let raised = named(&store, limiter.name(), "9/month");
-    assert_eq!(free(&raised).await, 5);
-    take(&raised, 4).await;
-    let lowered = named(&store, limiter.name(), "3/month");
-    assert_eq!(free(&lowered).await, 0);
-    assert!(wait(&lowered, 1).await.is_some());
-    assert_eq!(free(&raised).await, 1);
-}
 
 async fn a_receipt_settles_once(store: impl Settles) {
     let limiter = quota(&store, "9/week");

@@ -217,20 +217,6 @@ async fn a_clock_that_is_set_back_costs_an_interval(way: Way) {
     assert_eq!(wait(&limiter, 5).await, None);
 }
 
-/// Without a runtime nothing is sent, and the receipt is spent: its permits come back in time.
-fn a_receipt_without_a_runtime_is_lost(way: Way) {
-    let store = redis_store().build().unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (limiter, grant): (RateLimiter, _) = runtime.block_on(async {
-        let limiter = way.hourly(&store, 5).await;
-        let grant = take(&limiter, 2).await;
-        (limiter, grant)
-    });
-    drop(runtime);
-    limiter.give_back(&grant.receipts()[0]);
-    assert_eq!(store.lost_receipts(), 1);
-}
-
 /// The server has lost its scripts: what did not run is sent again, with its text, and only that.
 async fn a_server_without_the_script_credits_once(way: Way, server: &RedisServer) {
     let store = patient(server.url()).build().unwrap();
@@ -278,14 +264,6 @@ async fn what_memory_does_by_its_clock_holds_of_each() {
     for way in Way::ALL {
         println!("{way:?}");
         a_clock_that_is_set_back_costs_an_interval(way).await;
-    }
-}
-
-#[test]
-fn receipts_without_a_runtime_are_lost() {
-    for way in Way::ALL {
-        println!("{way:?}");
-        a_receipt_without_a_runtime_is_lost(way);
     }
 }
 

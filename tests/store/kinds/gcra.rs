@@ -107,33 +107,3 @@ async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
         assert!(limiter.delete().await.unwrap());
     }
 }
-
-/// Refusals are cached by this process's view of the server's clock, and never beyond the announced
-/// instant.
-#[tokio::test]
-async fn refusals_are_cached_until_there_is_room() {
-    let store = redis_store().deny_cache(secs(60)).build().unwrap();
-    let rule = Rule::new(
-        "flood",
-        Limit::new(2, millis(400)),
-        FromHeader::new("x-key"),
-    );
-    let layer = RateLimitLayer::new(&store, rule.algorithm(Algorithm::Gcra));
-    let (mut granted, mut cached) = (0, 0);
-    let begun = Instant::now();
-    until("it is so", async || {
-        let answer = send(&layer, "a").await;
-        match decision_of(&answer) {
-            Decision::Allow(_) => granted += 1,
-            Decision::Deny(refusal) => {
-                let cache = Source::Cache;
-                cached += u32::from(decision_of(&answer).source() == cache);
-                assert!(refusal.retry_after() <= Some(millis(200)));
-            }
-        }
-        granted == 6
-    })
-    .await;
-    assert!(begun.elapsed() > millis(4 * 200 - 10));
-    assert!(cached > 0);
-}

@@ -1,14 +1,6 @@
-//! Limiters with slots: their entries in Redis, receipts, lists and queues.
+//! Limiters with slots: their entries in Redis, receipts and queues.
 
 use super::*;
-use crate::scene::on_both_by_a_clock;
-
-on_both_by_a_clock!(a_list_is_taken_whole);
-
-/// Returns one that counts in slots.
-async fn slotted(store: &impl Store, limit: Limit, slots: u32) -> RateLimiter {
-    limited(store, limit).await.slots(slots).unwrap()
-}
 
 /// A store on Redis, and its clock, which begins where a slot does.
 fn by_a_clock() -> (RedisStore, ManualClock) {
@@ -21,28 +13,6 @@ fn by_a_clock() -> (RedisStore, ManualClock) {
 fn entries(limiter: &RateLimiter) -> String {
     let log = format!("{{{}}}:permits", limiter.name());
     RedisServer::shared().cli(&["ZCARD", &log])
-}
-
-/// A list with some limiters in slots is taken whole or not at all, in one call.
-async fn a_list_is_taken_whole(store: impl Settles, clock: ManualClock) {
-    let (a, b, c) = (
-        limited(&store, Limit::per_second(10)).await,
-        slotted(&store, Limit::per_second(5), 10).await,
-        slotted(&store, Limit::per_second(20), 100).await,
-    );
-    clock.advance(millis(1));
-    let all = RateLimiter::all([&a, &b, &c]).unwrap();
-    assert!(all.try_acquire_many(4).await.unwrap().is_allowed());
-    let refusal = refused(all.try_acquire_many(2).await.unwrap());
-    assert_eq!(refusal.retry_after(), Some(millis(1099)));
-    for (limiter, left) in [(&a, 6), (&b, 1), (&c, 16)] {
-        assert_eq!(free(limiter).await, left);
-    }
-    assert!(all.try_acquire().await.unwrap().is_allowed());
-    clock.advance(millis(1099));
-    for (limiter, left) in [(&a, 10), (&b, 5), (&c, 20)] {
-        assert_eq!(free(limiter).await, left);
-    }
 }
 
 /// A waiter beside them with other slots is in another queue, and has a receipt of its own kind.
@@ -77,7 +47,8 @@ async fn a_waiter_with_other_slots_has_its_own_queue() {
 #[tokio::test]
 async fn a_limiter_that_is_renamed_keeps_its_slots() {
     let (store, clock) = by_a_clock();
-    let slotted = slotted(&store, Limit::per_second(4), 10).await;
+    let slotted = limited(&store, Limit::per_second(4)).await;
+    let slotted = slotted.slots(10).unwrap();
     clock.advance(millis(1));
     take(&slotted, 1).await;
     let renamed = slotted.rename(&unique("slots")).await.unwrap();

@@ -4,15 +4,6 @@
 use super::*;
 use tower_ratelimit::{Finding, FindingKind};
 
-impl State {
-    fn has_window_of(&self, life: Duration) {
-        let life = i64::try_from(life.as_millis()).unwrap();
-        let left = self.left("value");
-        assert!((life - 60_000..=life).contains(&left), "{left} of {life}");
-        assert!(!self.exists("permits"));
-    }
-}
-
 /// Acts like an old Redisson: SET value rate PX interval, then DECRBY, and a refusal if value is
 /// below.
 #[tokio::test]
@@ -26,26 +17,6 @@ async fn an_old_redisson_shares_the_window() {
     let refusal = refused(state.limiter.try_acquire().await.unwrap());
     let wait = i64::try_from(refusal.retry_after().unwrap().as_millis()).unwrap();
     assert!((0..=2000).contains(&(wait - 1 - state.left("value"))));
-}
-
-#[tokio::test]
-async fn a_window_without_an_end_gets_one() {
-    for verb in ["take", "count", "release", "repair", "update"] {
-        let state = State::new(Way::Window, 5).await;
-        // A sliding log, whose value outlives its entries.
-        let logged = RateLimiter::new(&state.store, state.limiter.name()).unwrap();
-        take(&logged, 2).await;
-        assert_eq!((state.left("value"), state.left("permits")), (-1, -1));
-        let limiter = &state.limiter;
-        match verb {
-            "take" => drop(take(limiter, 1).await),
-            "count" => assert_eq!(free(limiter).await, 3),
-            "release" => assert_eq!(limiter.release(1).await.unwrap(), 1),
-            "repair" => assert_eq!(limiter.repair().await.unwrap(), 0),
-            _ => assert!(limiter.update_rate(Limit::new(6, HOUR)).await.unwrap()),
-        }
-        state.has_window_of(HOUR);
-    }
 }
 
 #[cfg(feature = "inspect")]

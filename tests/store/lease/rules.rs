@@ -66,38 +66,6 @@ async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
     }
 }
 
-/// In an outage, grants from leases count among the recent ones, and what no grant has of a lease
-/// counts until it ends.
-#[tokio::test]
-async fn a_share_of_the_limit_knows_what_leases_granted() {
-    // More than Redis was asked for, and less than was granted; and one more than that.
-    for (share, left) in [(0.05, 0), (0.1, 1)] {
-        let mut server = RedisServer::start();
-        let clock = ManualClock::new();
-        let store = by_clock(&server, &clock).build().unwrap();
-        let rule = Limit::per_second(1000).by(Constant("all")).lease(LEASE);
-        let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::local(share)));
-        let mut out_of_lease = 0;
-        for _ in 1..100 {
-            let decision = ask(&layer, StatusCode::OK).await;
-            out_of_lease += u32::from(decision.source() == Source::Lease);
-        }
-        assert!(out_of_lease > 50, "{out_of_lease}");
-        server.kill();
-        clock.advance(LEASE);
-        let here = async || {
-            let decision = ask(&layer, StatusCode::OK).await;
-            assert_eq!(decision.source(), Source::Local, "{decision:?}");
-            decision.is_allowed()
-        };
-        for request in 0..2 {
-            assert_eq!(here().await, request < left, "{request} of {left}");
-        }
-        clock.advance(secs(1));
-        assert!(here().await);
-    }
-}
-
 #[tokio::test]
 async fn what_an_answer_does_not_charge_is_given_back_to_the_lease() {
     let clock = ManualClock::new();

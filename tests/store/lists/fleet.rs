@@ -218,8 +218,8 @@ async fn call(limiters: Arc<[RateLimiter]>, mut random: Random, end: Instant) ->
     kept
 }
 
-/// Up to three limiters, in any order.
-fn list(limiters: &[RateLimiter], random: &mut Random) -> (Vec<usize>, AllOf) {
+/// Up to three limiters, in any order: their numbers, and all of them together.
+pub fn list(limiters: &[RateLimiter], random: &mut Random) -> (Vec<usize>, AllOf) {
     let mut which: Vec<_> = (0..limiters.len()).collect();
     while which.len() > 1 && (which.len() > 3 || random.one_in(3)) {
         which.remove(random.below(which.len() as u64) as usize);

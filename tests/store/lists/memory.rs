@@ -4,8 +4,8 @@ use crate::scene::*;
 use std::{collections::HashSet, sync::Barrier};
 
 use tokio::runtime::{Builder, Runtime};
-use tower_ratelimit::AllOf;
 
+use super::fleet::list;
 use crate::support::random::{Random, seed};
 
 const LIMITERS: usize = 5;
@@ -20,58 +20,31 @@ struct Taken {
     permits: u64,
 }
 
-/// One list of limiters, by their numbers.
-struct List {
-    which: Vec<usize>,
-    all: AllOf,
-}
-
-impl List {
-    fn random(random: &mut Random, limiters: &[RateLimiter]) -> Self {
-        let mut which: Vec<_> = (0..limiters.len()).collect();
-        while which.len() > 1 && (which.len() > 3 || random.one_in(2)) {
-            which.remove(random.below(which.len() as u64) as usize);
-        }
-        // Overlapping lists, in different orders.
-        let by = random.below(which.len() as u64) as usize;
-        which.rotate_left(by);
-        let all = RateLimiter::all(which.iter().map(|limiter| &limiters[*limiter])).unwrap();
-        Self { which, all }
-    }
-
-    fn taken(&self, costs: &[u32], at: u64) -> Vec<Taken> {
-        let each = self.which.iter().zip(costs);
-        each.map(|(limiter, permits)| Taken {
-            limiter: *limiter,
-            at,
-            permits: u64::from(*permits),
-        })
-        .collect()
-    }
-}
-
 /// Calls at one instant; returns what it keeps.
 fn work(random: &mut Random, limiters: &[RateLimiter], runtime: &Runtime, now: u64) -> Vec<Taken> {
     let mut kept = Vec::new();
     for _ in 0..random.below(8) {
-        let list = List::random(random, limiters);
-        let costs: Vec<_> = (list.which.iter())
-            .map(|_| 1 + random.below(3) as u32)
-            .collect();
+        let (which, all) = list(limiters, random);
+        let costs: Vec<_> = which.iter().map(|_| 1 + random.below(3) as u32).collect();
         let waits = random.one_in(5);
         runtime.block_on(async {
             if waits {
                 // Polled once and dropped: whatever it has taken or may yet take is given back.
-                let mut call = pin!(list.all.acquire_many(costs[0]));
+                let mut call = pin!(all.acquire_many(costs[0]));
                 let _ = call
                     .as_mut()
                     .poll(&mut Context::from_waker(Waker::noop()))
-                    .map(|grant| list.all.give_back(&grant.unwrap()));
+                    .map(|grant| all.give_back(&grant.unwrap()));
                 return;
             }
-            match list.all.try_acquire_each(&costs).await.unwrap() {
-                Decision::Allow(grant) if random.one_in(4) => list.all.give_back(&grant),
-                Decision::Allow(_) => kept.extend(list.taken(&costs, now)),
+            let taken = which.iter().zip(&costs).map(|(limiter, permits)| Taken {
+                limiter: *limiter,
+                at: now,
+                permits: u64::from(*permits),
+            });
+            match all.try_acquire_each(&costs).await.unwrap() {
+                Decision::Allow(grant) if random.one_in(4) => all.give_back(&grant),
+                Decision::Allow(_) => kept.extend(taken),
                 Decision::Deny(_) => {}
             }
         });

@@ -11,7 +11,6 @@ on_both_by_a_clock!(
     each_takes_its_own,
     an_error_of_one_charges_none,
     what_cannot_be_asked_together,
-    a_wait_is_for_all,
     a_wait_beyond_the_timeout_is_refused_at_once,
     a_dropped_waiter_gives_back_all,
     a_dropped_call_gives_back_all,
@@ -87,24 +86,6 @@ async fn what_cannot_be_asked_together(store: impl Store, _: ManualClock) {
     assert!(RateLimiter::all([&one, &other]).is_ok());
     let debug = format!("{:?}", RateLimiter::all([&one]).unwrap());
     assert!(!debug.contains(one.name()), "{debug}");
-}
-
-async fn a_wait_is_for_all(store: impl Store, clock: ManualClock) {
-    let limiters = limiters(&store, [(2, 1000), (4, 3000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 2).await);
-    assert!(limiters[1].try_acquire_many(2).await.unwrap().is_allowed());
-    let mut waiting = pin!(all.acquire_many(2));
-    pending(&mut waiting, &clock).await;
-    assert_eq!(left(&limiters).await, [0, 0]);
-    clock.advance(millis(1000));
-    pending(&mut waiting, &clock).await;
-    assert_eq!(left(&limiters).await, [2, 0], "it takes none ahead");
-    clock.advance(millis(1999));
-    pending(&mut waiting, &clock).await;
-    clock.advance(millis(1));
-    assert_eq!(waiting.await.unwrap().receipts().len(), 2);
-    assert_eq!(left(&limiters).await, [0, 2]);
 }
 
 async fn a_wait_beyond_the_timeout_is_refused_at_once(store: impl Store, clock: ManualClock) {

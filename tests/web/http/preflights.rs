@@ -193,27 +193,6 @@ async fn users_outside_of_cors_are_counted_without_their_preflights() {
     assert_eq!(found, [200]);
 }
 
-#[tokio::test]
-async fn users_and_addresses_in_one_list_leave_it_to_the_address() {
-    let both = layer_of(&MemoryStore::new(), [by_user(2), by_address(3)]);
-    let auth = ValidateRequestHeaderLayer::custom(authenticate_but_preflights);
-    let app = app().layer(cors()).layer(both).layer(auth);
-    let server = serve(app).await;
-    // The third took what the address had left.
-    let found = after_preflights(server, 2, [ANN, ANN]).await;
-    assert_eq!(found, [200, 0], "unreadable, as CORS is within");
-    assert!(!is_passed(&send(server, preflight("/")).await));
-}
-
-/// Authentication that knows nothing of preflights answers them itself, as it always did.
-#[tokio::test]
-async fn authentication_outside_of_cors_refuses_preflights() {
-    let auth = ValidateRequestHeaderLayer::custom(authenticate);
-    let app = app().layer(cors()).layer(limit(by_user(1))).layer(auth);
-    let refused = send(serve(app).await, preflight("/")).await;
-    assert_eq!(refused.status, 401);
-}
-
 /// The guide: the limit outside of `GrpcWebLayer`, CORS outside of both.
 #[tokio::test]
 async fn preflights_of_grpc_web_are_answered_outside_and_counted_inside() {

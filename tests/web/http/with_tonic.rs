@@ -5,9 +5,7 @@ use tonic::{body::Body, server::NamedService};
 use super::*;
 
 on_both_stores! {
-    a_whole_server_is_limited_by_peer,
     services_have_layers_of_their_own,
-    methods_have_limits_of_their_own,
     methods_are_counted_apart_by_route,
     only_failed_calls_count,
 }
@@ -43,22 +41,6 @@ fn is_refused(status: &Status) -> bool {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.message(), "too many requests");
     true
-}
-
-async fn a_whole_server_is_limited_by_peer(store: impl Store) {
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(2).by(PeerIp));
-    let server = serve(layer).await;
-    let mut client = client(server).await;
-    let receipt = client.create("tea").await.unwrap();
-    assert_eq!(receipt.number, 1);
-    assert_eq!(receipt.calls_left, Some(1), "the method sees the decision");
-    assert_eq!(client.count().await.unwrap().number, 1);
-    assert!(is_refused(&client.create("tea").await.unwrap_err()));
-    assert!(is_refused(&client.count().await.unwrap_err()));
-    // Another peer, and a method that does not exist.
-    let other = Ipv4Addr::new(127, 0, 0, 2);
-    let reply = send_from(other, server, call("/shop.v1.Orders/Nothing")).await;
-    assert_eq!(reply.header("grpc-status"), Some("12"));
 }
 
 /// A service beside the orders, that has nothing.
@@ -106,20 +88,6 @@ async fn services_have_layers_of_their_own(store: impl Store) {
     for _ in 0..2 {
         assert_eq!(grpc_status(server, "/shop.v1.Nothing/Get").await, 12);
     }
-}
-
-async fn methods_have_limits_of_their_own(store: impl Store) {
-    let by_peer = |permits, name| Limit::per_hour(permits).by(PeerIp).named(name);
-    let layer = RateLimitLayer::builder(&store)
-        .on_grpc("shop.v1.Orders/Create", by_peer(1, "create"))
-        .on_grpc("shop.v1.Orders", by_peer(3, "orders"));
-    let mut client = client(serve(layer.build().unwrap()).await).await;
-    assert!(client.create("tea").await.is_ok());
-    assert!(is_refused(&client.create("tea").await.unwrap_err()));
-    for _ in 0..3 {
-        assert_eq!(client.count().await.unwrap().number, 1);
-    }
-    assert!(is_refused(&client.count().await.unwrap_err()));
 }
 
 async fn methods_are_counted_apart_by_route(store: impl Store) {

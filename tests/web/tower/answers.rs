@@ -23,14 +23,6 @@ fn grpc(mut request: Request<String>, content_type: &'static str) -> Request<Str
     request
 }
 
-/// Returns a store without a server: the port is reserved, and below those that systems assign.
-fn down() -> RedisStore {
-    RedisStore::builder("redis://127.0.0.1:1/")
-        .deadline(Duration::from_secs(5))
-        .build()
-        .unwrap()
-}
-
 #[tokio::test]
 async fn over_the_limit() {
     let (store, clock) = MemoryStore::manual();
@@ -205,34 +197,6 @@ async fn the_hook_edits_refusals_and_nothing_else() {
     assert_eq!(header_of(&call, "grpc-status"), Some("8"));
     assert_eq!(header_of(&call, "x-path"), Some("/"));
     assert_eq!(seen.load(Ordering::SeqCst), 4);
-}
-
-#[tokio::test]
-async fn without_redis_the_policy_decides() {
-    let open = RateLimitLayer::new(&down(), by_key(1).on_failure(FailurePolicy::Allow));
-    for _ in 0..3 {
-        let passed = answer(&open, request("a")).await;
-        assert_eq!(passed.status(), StatusCode::OK);
-        assert_eq!(decision_of(&passed).source(), Source::FailurePolicy);
-        assert_eq!(decision_of(&passed).limits().len(), 0);
-    }
-
-    // By default each process keeps the limit.
-    let kept = RateLimitLayer::new(&down(), by_key(1));
-    for status in [200, 429] {
-        let answer = answer(&kept, request("a")).await;
-        assert_eq!(answer.status(), status);
-        assert_eq!(decision_of(&answer).source(), Source::Local);
-    }
-
-    let closed = RateLimitLayer::new(&down(), by_key(1).on_failure(FailurePolicy::Deny));
-    let refused = answer(&closed, request("a")).await;
-    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(refusal(&refused).kind(), RefusalKind::Unavailable);
-    assert!(refusal(&refused).error().is_some());
-    assert_eq!(detail(refused).await, "the rate limiter is unavailable");
-    // The missing key is still reported.
-    assert_eq!(code(&open, anonymous()).await, 401);
 }
 
 #[tokio::test]

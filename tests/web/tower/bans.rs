@@ -10,9 +10,7 @@ use tower_ratelimit::{
 
 on_both_by_a_clock!(
     the_last_refusal_bans,
-    a_ban_is_not_prolonged_and_ends,
     bans_double_until_they_are_forgotten,
-    refusals_count_within_a_time,
     refusals_for_another_reason_do_not_count,
     each_limit_of_a_list_counts_its_own,
     a_banned_list_takes_nothing,
@@ -97,23 +95,6 @@ async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
     }
 }
 
-async fn a_ban_is_not_prolonged_and_ends(store: impl Settles, clock: ManualClock) {
-    let layer = layer_of(&store, rule().ban(ban(3)));
-    have_banned(&layer, "a").await;
-    for minute in (1..15).rev() {
-        clock.advance(MINUTE);
-        assert_eq!(ask(&layer, "a").await, banned(minute * MINUTE));
-    }
-    clock.advance(MINUTE - millis(1));
-    assert_eq!(ask(&layer, "a").await, banned(millis(1)));
-    clock.advance(millis(1));
-    // What was refused before is forgotten.
-    assert_eq!(ask(&layer, "a").await, None);
-    assert_eq!(ask(&layer, "a").await, over(secs(10)));
-    assert_eq!(ask(&layer, "a").await, over(secs(10)));
-    assert_eq!(ask(&layer, "a").await, banned(30 * MINUTE));
-}
-
 async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: ManualClock) {
     let layer = layer_of(&store, rule().ban(ban(1)));
     for lasts in [15, 30, 60, 60] {
@@ -127,17 +108,6 @@ async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: Manual
     clock.advance(2 * HOUR);
     assert_eq!(ask(&layer, "a").await, None);
     assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
-}
-
-async fn refusals_count_within_a_time(store: impl Settles, clock: ManualClock) {
-    let layer = layer_of(&store, by_key(1).named("slow").ban(ban(3)));
-    assert_eq!(ask(&layer, "a").await, None);
-    for _ in 0..4 {
-        clock.advance(MINUTE / 2);
-        assert_eq!(ask(&layer, "a").await.unwrap().0, RefusalKind::OverLimit);
-    }
-    clock.advance(MINUTE / 2 - millis(1));
-    assert_eq!(ask(&layer, "a").await.unwrap().0, RefusalKind::Banned);
 }
 
 async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: ManualClock) {

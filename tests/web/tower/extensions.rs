@@ -87,18 +87,6 @@ async fn without_extensions_a_decision_is_left_nowhere_and_a_charge_is_known_wit
 }
 
 #[tokio::test]
-async fn what_is_left_is_not_counted_unless_it_is_asked_for() {
-    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
-    let layer = layer.count_remaining(false).build().unwrap();
-    for left in [None, Some(0)] {
-        let service = layer.layer(Inner::default());
-        let answer = service.oneshot(request("a")).await.unwrap();
-        let limit = decision_of(&answer).limits().next().unwrap();
-        assert_eq!(limit.remaining(), left);
-    }
-}
-
-#[tokio::test]
 async fn nested_layers_leave_all_decisions() {
     let store = MemoryStore::new();
     let (seen, inner) = watched();

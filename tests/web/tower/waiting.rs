@@ -13,7 +13,6 @@ on_both_by_a_clock! {
     requests_are_held_and_let_pass_in_order,
     a_queue_holds_no_more_than_it_may,
     only_requests_without_room_are_queued,
-    a_caller_that_disconnects_leaves_the_queue,
 }
 
 struct Stage<S> {
@@ -158,34 +157,6 @@ async fn only_requests_without_room_are_queued(store: impl Store, clock: ManualC
     for answer in sent {
         assert_eq!(answer.await.unwrap().0, 200);
     }
-}
-
-/// And takes nothing.
-async fn a_caller_that_disconnects_leaves_the_queue(store: impl Store, clock: ManualClock) {
-    let stage = Stage::new(store, clock);
-    let layer = stage.layer(rule(2).wait(60 * SECOND));
-    for _ in 0..2 {
-        assert_eq!(stage.status(&layer, request("a")).await, 200);
-    }
-    let gone = stage.send(&layer, request("a"));
-    stage.settle().await;
-    let behind = stage.send(&layer, request("a"));
-    stage.settle().await;
-    gone.abort();
-    assert!(gone.await.unwrap_err().is_cancelled());
-    stage.settle().await;
-    // If a call is under way when the clock is moved, it was too early and is repeated later.
-    until("the one behind is let pass", async || {
-        stage.clock.advance(10 * SECOND);
-        behind.is_finished()
-    })
-    .await;
-    let (status, decision) = behind.await.unwrap();
-    assert_eq!(status, 200);
-    // One of two was taken by the one behind, and none by the one that is gone.
-    let left = decision.unwrap().limits().next().unwrap().remaining();
-    assert_eq!(left, Some(1));
-    assert_eq!(stage.inner.calls(), 3);
 }
 
 #[tokio::test]

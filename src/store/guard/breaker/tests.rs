@@ -2,7 +2,7 @@
 
 mod oracle;
 
-use std::{collections::BTreeSet, sync::Barrier, thread};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
@@ -209,41 +209,6 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     clock.advance(SLOW / 2);
     drop(passes);
     assert_eq!(states(&breakers), SECOND_IS_OPEN);
-}
-
-/// Threads open it together, and ask together when its pause is over.
-#[test]
-fn a_herd_of_threads_has_one_probe() {
-    const HERD: u32 = 8;
-    for _ in 0..200 {
-        let (breakers, clock) = breakers(HERD, 1);
-        let start = Barrier::new(HERD as usize);
-        let fails = || {
-            let pass = enter(&breakers, &orders()).unwrap();
-            start.wait();
-            pass.ends(Signal::Failed);
-        };
-        let asks = || {
-            let orders = orders();
-            start.wait();
-            enter(&breakers, &orders)
-        };
-        thread::scope(|scope| {
-            for _ in 0..HERD {
-                scope.spawn(fails);
-            }
-        });
-        assert_eq!(state(&breakers), BreakerState::Open);
-        assert!(enter(&breakers, &orders()).is_none());
-        clock.advance(FIRST_PAUSE);
-        // None of them ends before all have asked.
-        let probes: Vec<_> = thread::scope(|scope| {
-            let herd: Vec<_> = (0..HERD).map(|_| scope.spawn(asks)).collect();
-            let herd = herd.into_iter();
-            herd.filter_map(|thread| thread.join().unwrap()).collect()
-        });
-        assert_eq!(probes.len(), 1);
-    }
 }
 
 /// The answer to a probe that took longer than probes may, and comes while another one is under

@@ -14,7 +14,8 @@ pub(crate) struct DemandEstimate {
     calls: u64,
     permits: u64,
     most: u32,
-    left: u64,
+    /// How many permits were left lately.
+    pub(super) left: u64,
 }
 
 impl DemandEstimate {
@@ -27,11 +28,6 @@ impl DemandEstimate {
     /// Forgets the demand that was counted so far.
     pub(crate) fn restart(&mut self) {
         (self.calls, self.permits) = (0, 0);
-    }
-
-    /// Records how many permits are left.
-    pub(crate) fn record_left(&mut self, left: u64) {
-        self.left = left;
     }
 
     /// Records the end of a lease.
@@ -82,9 +78,11 @@ mod tests {
 
     /// The estimate after `calls` within the lead, each for `permits`, with `left` left.
     fn estimate(calls: u32, permits: u32, left: u64) -> DemandEstimate {
-        let mut estimate = DemandEstimate::default();
+        let mut estimate = DemandEstimate {
+            left,
+            ..DemandEstimate::default()
+        };
         (0..calls).for_each(|_| estimate.record(permits));
-        estimate.record_left(left);
         estimate
     }
 

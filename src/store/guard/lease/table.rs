@@ -24,7 +24,7 @@ use crate::{
 
 /// The largest number of limiters that are known. One that is evicted gives its lease back, and is
 /// known again after two calls.
-const MOST_LIMITERS: usize = 1 << 16;
+pub(super) const MOST_LIMITERS: usize = 1 << 16;
 
 pub(crate) struct LeaseTable {
     entries: Cache<Text, Arc<Entry>>,
@@ -73,11 +73,8 @@ pub(crate) struct LeasePlan {
 }
 
 impl LeaseTable {
-    pub(crate) fn new(clock: StoreClock) -> Self {
-        Self::knowing(MOST_LIMITERS, clock)
-    }
-
-    pub(crate) fn knowing(most: usize, clock: StoreClock) -> Self {
+    /// Knows so many limiters at most.
+    pub(crate) fn new(most: usize, clock: StoreClock) -> Self {
         let entries = cache(most, most);
         Self { entries, clock }
     }
@@ -188,7 +185,7 @@ impl Entry {
         self.end_if(|state| {
             state.interval = Some(limit.interval);
             if let Some(left) = limit.remaining {
-                state.estimate.record_left(left);
+                state.estimate.left = left;
             }
             state.lease.take_if(|lease| {
                 let of = &lease.state;

@@ -213,7 +213,7 @@ async fn a_limiter_that_is_evicted_gives_its_lease_back() {
     const MOST: usize = 32;
     let mut world = World::new(Limit::new(u64::from(u32::MAX), SECOND), TENTH, 1);
     let own: Arc<dyn Clock> = Arc::new(world.clock.clone());
-    let table = LeaseTable::knowing(MOST, StoreClock { own: Some(own) });
+    let table = LeaseTable::new(MOST, StoreClock { own: Some(own) });
     Arc::get_mut(&mut world.processes[0]).unwrap().table = table;
     for limiter in 0..500 {
         world.name = Name::exact(&format!("hot{limiter}")).unwrap();

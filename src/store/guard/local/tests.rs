@@ -109,11 +109,6 @@ fn code(limit: u64) -> LimitSource {
     LimitSource::Code(Limit::new(limit, INTERVAL))
 }
 
-fn counted_by(algorithm: Algorithm, charge: LimiterCharge) -> LimiterCharge {
-    let name = charge.name().clone().counted_by(algorithm);
-    charge.of(name)
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(u32),
@@ -227,7 +222,7 @@ proptest! {
 fn all_ways_to_count_are_counted_by() {
     for algorithm in ALGORITHMS {
         let world = World::new(FailurePolicy::local(0.25));
-        let charge = |name, permits| counted_by(algorithm, of(name, permits, 20));
+        let charge = |name, permits| of(name, permits, 20).counted_by(algorithm);
         assert!(world.takes([charge("ann", 3)]));
         assert!(world.takes([charge("flood", 9)]));
         world.fail(true);
@@ -249,7 +244,7 @@ fn all_ways_to_count_are_counted_by() {
 fn an_outage_after_another_is_as_exact() {
     for algorithm in ALGORITHMS {
         let world = World::new(FailurePolicy::local(0.25));
-        let takes = || world.takes([counted_by(algorithm, of("ann", 5, 20))]);
+        let takes = || world.takes([of("ann", 5, 20).counted_by(algorithm)]);
         for outage in 0..3 {
             assert!(takes());
             world.advance(500);

@@ -74,8 +74,8 @@ pub(crate) struct Queues {
     last: AtomicU64,
     /// The ids that shared calls in flight are for, each with whether it was given back meanwhile.
     /// The call may arrive after that receipt, or be sent once more, so its end gives back once
-    /// more.
-    unanswered: Mutex<HashMap<PermitId, bool>>,
+    /// more. Ids are random.
+    unanswered: Mutex<HashMap<PermitId, bool, BuildSpread>>,
 }
 
 impl Queues {

@@ -37,7 +37,7 @@ const UNDRIVEN_FOR: u32 = 10;
 /// own, so that no caller's deadline cancels it.
 pub(crate) struct Connection {
     pub(crate) source: ConnectionSource,
-    pub(super) dial: Dial,
+    pub(crate) dial: Dial,
     slot: Arc<Mutex<Slot>>,
     /// Carries commands that must not be sent twice, if the present connection would repeat them.
     /// Made when it is first needed.

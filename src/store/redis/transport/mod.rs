@@ -1,7 +1,6 @@
 //! Connections to Redis.
 
 pub(crate) mod address;
-pub(crate) mod calling;
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
 pub(crate) mod connection;
@@ -9,6 +8,5 @@ pub(crate) mod link;
 #[cfg(feature = "sentinel")]
 pub(crate) mod sentinel;
 pub(crate) mod source;
-mod stream;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;

@@ -13,9 +13,8 @@ use tokio::task::JoinSet;
 
 use super::{
     address::{ServerAddress, shown_all, wants_tls},
-    link::{Link, checked_out, first_of, io_error, tcp_settings},
+    link::{self, Link, checked_out, first_of, io_error, tcp_settings},
     source::{ConnectionSource, Dial},
-    stream,
 };
 
 /// The settings to find a master.
@@ -49,7 +48,7 @@ pub(crate) fn sentinel(
             let sentinels = Arc::clone(&sentinels);
             async move {
                 let master = sentinels.master(&dial).await?;
-                stream::connect(&master, &dial.config(), dial.traffic).await
+                link::connect(&master, &dial.config(), dial.traffic).await
             }
         })
     })

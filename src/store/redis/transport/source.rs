@@ -11,8 +11,7 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult, aio
 use super::tls;
 use super::{
     address::{self, ServerAddress},
-    link::{Link, SendOwn, checked_out},
-    stream,
+    link::{self, Link, SendOwn, checked_out},
 };
 #[cfg(feature = "tls")]
 use crate::error::ConfigError;
@@ -47,7 +46,7 @@ pub(crate) struct ConnectionSource {
     /// The address without user and password; `None` for a pool or connection of the caller's.
     pub(crate) shown: Option<Arc<str>>,
     /// The same for spans; empty for a pool or connection of the caller's.
-    pub(super) server: ServerAddress,
+    pub(crate) server: ServerAddress,
     /// Set if each connection leads to several nodes, and is repaired by redis-rs.
     pub(crate) is_cluster: bool,
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
@@ -100,7 +99,7 @@ impl ConnectionSource {
                         }
                         None => client,
                     };
-                    stream::connect(&client, &dial.config(), dial.traffic).await
+                    link::connect(&client, &dial.config(), dial.traffic).await
                 }
             })
         })

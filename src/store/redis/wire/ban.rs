@@ -37,10 +37,7 @@ pub(crate) fn acquire(
     run: &[Acquire],
     ask: Ask<'_>,
 ) -> Cmd {
-    let callers = run
-        .iter()
-        .map(|acquire| (acquire.charges(), acquire.max_wait.is_some()));
-    let counting = format::acquire(script, limiters.iter().copied(), callers, ask);
+    let counting = format::acquire(script, limiters, run, ask);
     let pieces = format::pieces(&counting).unwrap_or_default();
     let own = pieces.get(3..).unwrap_or_default();
     let (keys_of_limits, arguments) = own.split_at(own.len().min(5 * limiters.len()));

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::script::{Ask, Script};
 use crate::{
-    demand::LimiterCharge,
+    demand::{Acquire, LimiterCharge},
     limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
     receipt::PermitId,
@@ -107,31 +107,27 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 /// `lua/sliding_log/acquire_list.lua`.
 ///
 /// `limiters` are the charges of the first caller, each with a flag that has a differing limit
-/// rewritten. Each caller is a list of charges on the same limiters, with a flag that is set if it
-/// waits in the queue.
-pub(crate) fn acquire<'a, L>(
+/// rewritten. The others have charges on the same limiters.
+pub(crate) fn acquire(
     script: &Script,
-    limiters: impl ExactSizeIterator<Item = (&'a LimiterCharge, bool)> + Clone,
-    callers: impl ExactSizeIterator<Item = (L, bool)>,
+    limiters: &[(&LimiterCharge, bool)],
+    run: &[Acquire],
     ask: Ask<'_>,
-) -> Cmd
-where
-    L: Iterator<Item = &'a LimiterCharge>,
-{
-    let (width, height) = (limiters.len(), callers.len());
-    let count = 2 + 6 * width + height * (1 + 3 * width);
+) -> Cmd {
+    let width = limiters.len();
+    let count = 2 + 6 * width + run.len() * (1 + 3 * width);
     let mut command = script.start(5 * width, count);
-    for (charge, _) in limiters.clone() {
+    for (charge, _) in limiters {
         add_keys(&mut command, charge, false, ask.client_id);
     }
     optional(&mut command, ask.now);
     command.arg(ask.exact);
-    for (charge, rewrite) in limiters.clone() {
-        source(&mut command, charge.limit(), rewrite);
+    for (charge, rewrite) in limiters {
+        source(&mut command, charge.limit(), *rewrite);
     }
-    for (charges, waits) in callers {
-        command.arg(waits);
-        for charge in charges {
+    for caller in run {
+        command.arg(caller.max_wait.is_some());
+        for charge in caller.charges() {
             command.arg(charge.permits);
             command.arg(&member(charge.id, charge.permits));
             // How the permits are taken: ahead of time by so many ms, or as a shadow.
@@ -141,7 +137,7 @@ where
             };
         }
     }
-    let slots = limiters.map(|(charge, _)| charge.name().slots());
+    let slots = limiters.iter().map(|(charge, _)| charge.name().slots());
     if slots.clone().any(|slots| slots.is_some()) {
         slots.for_each(|slots| optional(&mut command, slots.map(|slots| slots.count())));
     }

@@ -65,8 +65,7 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     assert_eq!(with(|charge| charge.shadow = true), None);
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let mut acquire = plain.clone();
-        let name = acquire.first.name().clone().counted_by(algorithm);
-        acquire.first = acquire.first.of(name);
+        acquire.first = acquire.first.counted_by(algorithm);
         assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
     }
     let asks_for_none = |charge: &mut LimiterCharge| charge.lease = None;
