@@ -6,7 +6,7 @@ use crate::scene::*;
 use std::{collections::BTreeSet, io::BufReader, io::Write, net::SocketAddr, net::TcpStream};
 
 use super::{feed::Feed, feed::Seen, ledger::Ledger};
-use crate::support::redis_server::command;
+use crate::support::{redis_server::command, resp::packed};
 
 /// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
 #[derive(Debug)]
@@ -122,11 +122,7 @@ impl Control {
 
     /// Sends a command whose reply is not waited for.
     pub fn send(&mut self, args: &[&str]) {
-        let mut request = format!("*{}\r\n", args.len());
-        for arg in args {
-            request += &format!("${}\r\n{arg}\r\n", arg.len());
-        }
-        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        self.0.get_mut().write_all(&packed(args)).unwrap();
     }
 
     /// The reply to what was sent.

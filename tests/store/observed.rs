@@ -44,45 +44,27 @@ impl Sums {
 
     /// The series that `Metrics` must have of this.
     fn series(&self) -> BTreeMap<String, f64> {
-        let of = |metric: &'static str, labels: [&'static str; 2], counts: &Counts| {
-            let counts: Vec<_> = counts
-                .iter()
-                .filter(|((first, _), _)| first != "-")
-                .map(|((first, second), count)| {
-                    let [one, other] = labels;
-                    let series = format!("{metric}{{{one}=\"{first}\",{other}=\"{second}\"}}");
-                    (series, *count as f64)
-                })
-                .collect();
-            counts
-        };
-        [
-            of(
-                "ratelimit_requests_total",
-                ["result", "source"],
-                &self.requests,
-            ),
-            of(
-                "ratelimit_rule_requests_total",
-                ["rule", "result"],
-                &self.rules,
-            ),
-            of("ratelimit_permits_total", ["rule", "kind"], &self.permits),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        let mut series = BTreeMap::new();
+        for (metric, one, other, counts) in [
+            ("requests", "result", "source", &self.requests),
+            ("rule_requests", "rule", "result", &self.rules),
+            ("permits", "rule", "kind", &self.permits),
+        ] {
+            for ((first, second), count) in counts.iter().filter(|((first, _), _)| first != "-") {
+                let labels = format!("{one}=\"{first}\",{other}=\"{second}\"");
+                let name = format!("ratelimit_{metric}_total{{{labels}}}");
+                series.insert(name, *count as f64);
+            }
+        }
+        series
     }
 }
 
 impl Observer for Ledger {
     fn decided(&self, event: &Decided<'_>) {
         let mut sums = self.0.lock().unwrap();
-        count(
-            &mut sums.requests,
-            event.result.as_str(),
-            event.source.as_str(),
-        );
+        let (result, source) = (event.result.as_str(), event.source.as_str());
+        count(&mut sums.requests, result, source);
         for rule in event.rules {
             let name = rule.rule.unwrap_or("-");
             count(&mut sums.rules, name, rule.result.as_str());
@@ -102,12 +84,8 @@ impl Observer for Ledger {
                 ..
             } => {
                 let kind = if charged < taken { "refunded" } else { "owed" };
-                add(
-                    &mut sums.permits,
-                    rule,
-                    kind,
-                    charged.abs_diff(taken).into(),
-                );
+                let permits = charged.abs_diff(taken);
+                add(&mut sums.permits, rule, kind, permits.into());
             }
             StateChange::Waiting { ended, .. } => {
                 sums.waiting += if ended.is_some() { -1 } else { 1 };

@@ -105,7 +105,8 @@ pub fn command_with_password<A: AsRef<[u8]>>(
     }
 }
 
-fn packed<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+/// A command in the bytes of the protocol
+pub fn packed<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     let mut request = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args.iter().map(AsRef::as_ref) {
         request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());

@@ -107,19 +107,9 @@ impl Keys {
     }
 
     pub(crate) fn plant_limit(&self, rate: &str, interval: u64, rate_type: &str) {
-        let interval = interval.to_string();
-        redis(&[
-            "HSET",
-            &self.hash,
-            "rate",
-            rate,
-            "interval",
-            &interval,
-            "keepAliveTime",
-            "0",
-            "type",
-            rate_type,
-        ]);
+        let fields = format!("interval {interval} keepAliveTime 0 type {rate_type}");
+        let set = ["HSET", &self.hash, "rate", rate].into_iter();
+        redis(&set.chain(fields.split(' ')).collect::<Vec<_>>());
     }
 
     /// A command whose words may be `{hash}`, `{value}` and `{log}`.
