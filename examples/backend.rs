@@ -21,7 +21,7 @@ use tower_ratelimit::{
 /// Limiters in this process.
 #[derive(Debug)]
 pub struct Plain {
-    /// What time it is.
+    /// The current time.
     pub clock: ManualClock,
     /// The limiters by their names.
     pub limiters: Mutex<HashMap<String, Log>>,

@@ -240,18 +240,18 @@ impl Now {
         self.tick + i64::from(self.past > 0)
     }
 
-    /// Returns so many milliseconds in ticks.
+    /// Converts milliseconds to ticks.
     pub(crate) fn ticks(&self, millis: i64) -> i64 {
         millis.saturating_mul(self.per_ms)
     }
 
-    /// Returns the tick so many milliseconds later.
+    /// Returns the tick this many milliseconds later.
     pub(crate) fn after(&self, millis: u64) -> i64 {
         let ticks = millis.saturating_mul(self.per_ms.unsigned_abs());
         self.tick.saturating_add_unsigned(ticks)
     }
 
-    /// Returns so many microseconds in ticks, rounded up.
+    /// Converts microseconds to ticks, rounded up.
     pub(crate) fn ticks_of_micros(&self, micros: i64) -> i64 {
         if self.per_ms == TICKS {
             micros

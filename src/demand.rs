@@ -25,7 +25,7 @@ pub struct Acquire {
     pub(crate) rest: Vec<LimiterCharge>,
     /// The answer if the store cannot decide; `None` hands the error to the caller.
     pub(crate) on_failure: Option<FailurePolicy>,
-    /// Set if the permits left are to be counted.
+    /// Set if the caller wants the number of permits left.
     pub(crate) wants_remaining: bool,
     /// The longest wait in a queue for permits; `None` waits for none.
     pub(crate) max_wait: Option<MaxWait>,

@@ -210,7 +210,7 @@ pub enum ConfigErrorKind {
     Limit,
     /// A prefix, a client id, or the name of a rule or limiter has characters that it cannot have
     Name,
-    /// Two rules of one name differ, or stand in one entry
+    /// Two rules of one name differ, or are in one entry
     Duplicate,
     /// Nothing would be limited: there is no rule, or no request reaches an entry
     LimitsNothing,

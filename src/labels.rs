@@ -28,9 +28,9 @@ pub(crate) struct Labels {
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
-    /// Its policy in the header fields of draft 11.
+    /// The policy of the limit in the header fields of draft 11.
     pub(crate) draft11_policy: PolicyField,
-    /// Those of its layer and its store.
+    /// The observers of its layer and its store.
     pub(crate) observers: Observers,
     pub(crate) kept: ObservedRule,
     /// The terms by which callers are banned.

@@ -1,4 +1,4 @@
-//! Limits: so many permits in any interval of a given length.
+//! Limits: a number of permits in any interval of a given length.
 
 mod algorithm;
 mod ban;
@@ -22,7 +22,7 @@ const MOST_PERMITS: u64 = (1 << 53) - 1;
 /// A century.
 pub(crate) const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 
-/// At most so many permits within any interval of a given length.
+/// The maximum number of permits in any interval of a given length.
 ///
 /// The window slides: wherever an interval begins, no more permits than these are granted in it, in
 /// Redis to the millisecond. There is no burst at the turn of a minute, unless an [`Algorithm`]
@@ -51,7 +51,8 @@ pub struct Limit {
     interval: Millis,
     rate_type: RateType,
     keep_alive: Option<Millis>,
-    /// Set if it goes by the calendar. In what would be padding: other limits cost nothing more.
+    /// Set for a limit by the calendar. It takes no memory of its own: the struct has padding
+    /// there.
     calendar: Option<Calendar>,
 }
 
@@ -198,7 +199,7 @@ impl Limit {
         keep_alive.map(Duration::from_millis)
     }
 
-    /// Returns the calendar that it goes by, if it does.
+    /// Returns the calendar of a limit by the calendar.
     pub(crate) fn calendar(&self) -> Option<Calendar> {
         self.calendar
     }

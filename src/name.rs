@@ -26,12 +26,12 @@ use crate::{
 
 /// The longest identity that is written out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
-/// What the keys beside a limiter's hash end in.
+/// The endings of the keys beside a limiter's hash.
 const KEYS: [&str; 3] = [":value", ":permits", ":calendar"];
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
-/// How grants are counted: by an algorithm, in slots or one by one, and by which calendar.
+/// The way to count grants: the algorithm, its slots and its calendar.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counting {
     pub(crate) algorithm: Algorithm,

@@ -98,7 +98,7 @@ pub struct Receipt {
     /// The mark by which the algorithm finds the grant, if it has no entry of its own: known only
     /// after the grant was received, and used by the first of all copies that settles.
     pub(crate) taken: Option<(Taken, Settled)>,
-    /// Where the permits are from, and so what settles them.
+    /// The origin of the permits, which settles them.
     pub(crate) taken_from: TakenFrom,
 }
 
@@ -130,7 +130,7 @@ impl OfLease {
     }
 }
 
-/// Where permits are from, by the names of [`Source`](crate::Source).
+/// The origin of permits, by the names of [`Source`](crate::Source).
 #[derive(Clone)]
 pub(crate) enum TakenFrom {
     /// The store
@@ -182,7 +182,7 @@ pub(crate) enum Taken {
 }
 
 impl Receipt {
-    /// Reports to the observers that it is settled at so many permits.
+    /// Reports to the observers that it is settled at this many permits.
     pub(crate) fn report(&self, charged: u32) {
         self.labels.observers.changed(&StateChange::Settled {
             rule: self.labels.rule(),

@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// With a window in which so many permits are left.
+    /// Creates a limiter with an open window, and this many permits left.
     fn with_window(rate: u64, millis: u64, value: i64, end: Option<i64>) -> Limiter {
         Limiter {
             state: FixedWindow(Some(Window { value, end })),
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Settles a grant of so many permits from the window that ends at `end`.
+    /// Settles a grant of this many permits from the window that ends at `end`.
     fn settle(
         limiter: &mut Limiter,
         limit: LimitSource,

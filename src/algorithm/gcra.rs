@@ -19,7 +19,7 @@ use crate::{
     receipt::{Taken, Tat},
 };
 
-/// Where the sum of what was given back wraps around to zero.
+/// The value at which the sum of what was given back wraps around to zero.
 const WRAP: i64 = 1 << 52;
 
 /// The permits of one limiter that are in use, as one time.
@@ -178,8 +178,8 @@ impl Counter for Gcra {
 impl Gcra {
     /// Counts what is in use by this limit from now on. Returns how far TAT lies ahead.
     ///
-    /// Where it lies further ahead than the limit allows it is set back, so that the work of a wrong
-    /// clock is over an interval after a call has met it.
+    /// Where it lies further ahead than the limit allows it is set back, so that the work of a
+    /// wrong clock is over an interval after a call has met it.
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
         let most = self.from(now).saturating_add(backlog);
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Settles a grant of so many permits.
+    /// Settles a grant of this many permits.
     fn settle(
         limiter: &mut Limiter,
         (permits, keep): (u32, u32),

@@ -260,7 +260,8 @@ impl CallContext {
 pub(crate) struct Needs {
     /// The permits, including those of callers that wait before it, up to the rate.
     pub(crate) permits: i64,
-    /// More than the rate is never free at once: so many further rates must come and go.
+    /// The number of further whole rates that must become free first: never more than the rate is
+    /// free at once.
     pub(crate) rounds: i64,
     /// The index of its answer
     pub(super) answer: usize,
@@ -345,7 +346,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         is_unset
     }
 
-    /// Stores a limit, whatever was stored; `keep` goes on counting what is in use.
+    /// Stores a limit in place of any other. With `keep`, the permits in use stay in use.
     pub(crate) fn set_rate(&mut self, limit: StoredLimit, keep: bool, now: Now) {
         let before = self.limit.replace(limit);
         if keep && before.is_none_or(|before| before.rate_type == limit.rate_type) {

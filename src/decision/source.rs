@@ -1,6 +1,6 @@
 //! Where a decision comes from, such as the store, a cache or a policy: [`Source`].
 
-/// Where a [`Decision`](crate::Decision) was made.
+/// The source of a [`Decision`](crate::Decision).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {

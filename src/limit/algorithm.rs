@@ -154,7 +154,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns whether its waits go by the server's clock, also where calls bring one: a window
+    /// Returns whether its waits use the server's clock, even if calls carry another one: a window
     /// ends when its key does.
     pub(crate) fn waits_by_server(self) -> bool {
         match self {
@@ -163,7 +163,8 @@ impl Algorithm {
         }
     }
 
-    /// Checks that the algorithm can count by a limit of so many permits in so many milliseconds.
+    /// Checks that the algorithm can count this many permits in an interval of this many
+    /// milliseconds.
     pub(crate) fn check(self, permits: i64, interval: i64) -> Result<(), ConfigError> {
         match self {
             Self::Gcra if emission(permits, interval).is_none() => {

@@ -203,7 +203,7 @@ mod tests {
             prop_assert_eq!(limit.to_string().parse(), Ok(limit));
         }
 
-        /// What is no rate names the text or the value, and says what would be right.
+        /// An error names the text or the value, and says what would be right.
         #[test]
         fn a_text_is_a_limit_or_an_error_that_says_what_is_right(text in texts()) {
             match text.parse::<Limit>() {

@@ -65,7 +65,7 @@ impl RateLimiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let orders = RateLimiter::new(&MemoryStore::new(), "orders")?;
-    /// // At every start of a service: what is in use by then goes on being counted.
+    /// // At every start of a service: what is in use by then stays in use.
     /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
     /// assert!(orders.try_acquire_many(3).await?.is_allowed());
     /// orders.set_or_update_rate(Limit::per_minute(20)).await?;
@@ -77,7 +77,7 @@ impl RateLimiter {
         self.change(limit, true, false).await.map(drop)
     }
 
-    /// Changes the limit that is set and goes on counting what is in use. Returns whether there was
+    /// Changes the limit that is set, and keeps the permits in use. Returns whether there was
     /// a limit to change. Redisson: `updateRate` with `keepState(true)`.
     ///
     /// A lower limit holds at once: if more is in use than it allows, no caller is admitted until

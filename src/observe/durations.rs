@@ -35,7 +35,7 @@ impl Durations {
         }
     }
 
-    /// Returns a time that so many of a hundred took at most; `None` if there were none.
+    /// Returns a percentile: the time that this many of a hundred took at most; `None` without any.
     pub(super) fn percentile(&self, of_hundred: u64) -> Option<Duration> {
         let all: u64 = self.0.iter().map(|count| u64::from(*count)).sum();
         let mut left = all - all * (100 - of_hundred.min(100)) / 100;

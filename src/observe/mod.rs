@@ -101,7 +101,7 @@ pub trait Observer: Debug + Send + Sync + 'static {
 pub struct Decided<'a> {
     /// The result of the request.
     pub result: RequestResult,
-    /// Where it was decided.
+    /// The source of the decision.
     pub source: Source,
     /// Why the store could not decide, also if the failure policy let the request pass.
     pub error: Option<ErrorKind>,
@@ -115,19 +115,19 @@ pub struct Decided<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestResult {
-    /// It passed
+    /// The request passed
     Allow,
     /// A limit refused it
     Deny,
-    /// It asked for more permits than a limit has
+    /// The request asked for more permits than a limit has
     AboveRate,
-    /// It lacks the key of a rule, or its key is too long
+    /// The request lacks the key of a rule, or its key is too long
     MissingKey,
     /// A list refused it
     DeniedByList,
     /// A list let it pass
     AllowedByList,
-    /// It passed as a CORS preflight
+    /// The request passed as a CORS preflight
     Preflight,
     /// The queue was full
     QueueFull,
@@ -208,13 +208,13 @@ impl<'a> DecidedRule<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuleResult {
-    /// It took its permits
+    /// The request took its permits
     Taken,
     /// The limit refused it
     Deny,
-    /// It asked for more permits than the limit has
+    /// The request asked for more permits than the limit has
     AboveRate,
-    /// It lacks the key, or its key is too long
+    /// The request lacks the key, or its key is too long
     MissingKey,
     /// The queue was full
     QueueFull,
@@ -363,7 +363,7 @@ pub enum StateChange<'a> {
     },
 }
 
-/// Where a change comes from.
+/// The origin of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {

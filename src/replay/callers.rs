@@ -9,7 +9,8 @@ use std::{
 
 use crate::name::{IPV6_PREFIX, spell};
 
-/// The characters of a caller's text that are kept: a digest stands for the rest of a longer one.
+/// The number of characters of a caller's text that are kept: a digest replaces the rest of a
+/// longer one.
 const LONGEST: usize = 128;
 
 #[derive(Default)]

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::time;
 
-/// The names that columns have in logs, behind the name that stands for them here.
+/// The usual names of columns in logs, after the name that finds all of them.
 const USUAL: [(&str, &str); 6] = [
     (
         "ip",
@@ -33,7 +33,7 @@ const LONGEST_LIST: usize = 300;
 /// The texts of a line, by column.
 pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 6]>;
 
-/// Where a column stands in a line.
+/// The place of a column in a line.
 #[derive(Debug)]
 pub(super) struct Column {
     /// Among the words of a line.

@@ -169,7 +169,7 @@ impl Rows {
         self.each(log, u64::MAX, keep, decide)
     }
 
-    /// Reads so many lines of a log. `keep` takes what matters of a request, if anything does.
+    /// Reads this many lines of a log. `keep` takes what matters of a request, if anything does.
     /// `decide` gets the resolution of the log, and the requests in the order of time, with their
     /// times in microseconds.
     pub(super) fn each<T>(

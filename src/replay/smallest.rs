@@ -40,7 +40,7 @@ impl Bounds {
         }
     }
 
-    /// Returns the limits to run for so many permits: the one that refuses the least, if any is
+    /// Returns the limits to run for this many permits: the one that refuses the least, if any is
     /// sure to refuse, and the one that refuses the most.
     pub(super) fn of_permits(&self, permits: u64) -> [Option<Way>; 2] {
         let limit = |permits, interval| Limit::try_new(permits, interval).ok();

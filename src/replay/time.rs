@@ -36,7 +36,7 @@ fn since_epoch(text: &str) -> Option<i64> {
     }
 }
 
-/// Reads a number of units of so many microseconds, with or without a fraction.
+/// Reads a number of units of this many microseconds, with or without a fraction.
 pub(super) fn decimal(text: &str, unit: i64) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Where limiters are kept, and what they are asked: a demand goes in, a decision comes out.
+//! Stores, and their interface: a demand goes in, a decision comes out.
 //!
 //! [`Decide`] is the one interface of stores. A new store implements it in a folder of its own, and
 //! [`stack`] puts the guards in front.
@@ -98,7 +98,7 @@ use crate::{
     receipt::{PermitId, Receipt},
 };
 
-/// Where limiters are kept: [`MemoryStore`] or [`RedisStore`](crate::RedisStore).
+/// Keeps limiters: a [`MemoryStore`] or a [`RedisStore`](crate::RedisStore).
 ///
 /// Sealed until 1.0, so that requirements on stores can be added.
 pub trait Store: sealed::Sealed + Debug + Clone + Send + Sync + 'static {}
@@ -115,7 +115,7 @@ pub(crate) mod sealed {
         fn handle(&self) -> Handle;
     }
 
-    /// The store behind whatever type it has.
+    /// The store, without its type.
     #[derive(Clone, Debug)]
     #[allow(unnameable_types)]
     pub struct Handle(pub(crate) Arc<dyn super::AnyStore>);
@@ -165,7 +165,8 @@ pub(crate) struct About {
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// It has no other algorithm, no slots, and no limits per client.
+    /// Set if the store has only the sliding log: no other algorithm, no slots, and no limits per
+    /// client.
     pub(crate) counts_by_log_alone: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
@@ -206,7 +207,7 @@ pub(crate) trait Decide: Calls {
     ///
     /// # Errors
     ///
-    /// Those of the store; the verb may be carried out all the same.
+    /// Those of the store; the verb may still be carried out.
     ///
     /// # Cancel safety
     ///
@@ -298,7 +299,8 @@ pub(crate) fn begin(
 
 /// Is called when a limiter changes.
 ///
-/// It runs before the change is known to its cause, and so neither waits nor comes back.
+/// It is called before the caller of the change gets its answer. So it must not wait, and must not
+/// call the store.
 pub(crate) trait Listener: Send + Sync {
     /// Learns that the limit or the state of a limiter was changed: forgets what it knew of it.
     fn changed(&self, _name: &Name) {}
@@ -433,19 +435,19 @@ impl Op {
     }
 }
 
-/// On which limiters [`RateLimiter::expire_when`](crate::RateLimiter::expire_when) acts.
+/// The condition of [`RateLimiter::expire_when`](crate::RateLimiter::expire_when).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ExpireWhen {
-    /// All. Redisson: `expire`
+    /// Sets any expiry. Redisson: `expire`
     Always,
-    /// Those that would stay. Redisson: `expireIfNotSet`
+    /// Only if the limiter has no expiry. Redisson: `expireIfNotSet`
     NotSet,
-    /// Those that would vanish. Redisson: `expireIfSet`
+    /// Only if the limiter has an expiry. Redisson: `expireIfSet`
     Set,
-    /// Those that would vanish earlier. Redisson: `expireIfGreater`
+    /// Only if the limiter would expire earlier. Redisson: `expireIfGreater`
     Greater,
-    /// Those that would vanish later, or stay. Redisson: `expireIfLess`
+    /// Only if the limiter would expire later or not at all. Redisson: `expireIfLess`
     Less,
 }
 

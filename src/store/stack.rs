@@ -52,7 +52,7 @@ use crate::{
 pub(crate) struct Exit {
     pub(crate) listeners: Listeners,
     pub(crate) about: About,
-    /// How many limiters or refusals the observers know of.
+    /// The number of limiters or refusals last reported to the observers.
     reported: AtomicUsize,
 }
 
@@ -103,7 +103,8 @@ pub(crate) struct InMemory<S> {
     store: Arc<S>,
 }
 
-/// How long callers wait for the call of another caller in memory: it answers at once, unless its
+/// The time that callers wait for the call of another caller in memory: it answers at once, unless
+/// its
 /// task is not polled any more.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 
@@ -223,7 +224,7 @@ pub(crate) fn remote<S: Decide>(
     server: impl FnOnce(Listeners, Arc<Bans>) -> S,
 ) -> Arc<Remote<S>> {
     let own_clock = guards.own_clock;
-    // Who waits for the server's clock waits by one of this process that never jumps.
+    // Without a clock of this process, timers use a monotonic one.
     let clock = own_clock
         .clone()
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));

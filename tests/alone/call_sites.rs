@@ -1,4 +1,4 @@
-//! A limit or a layer that cannot be is reported where it was written, and not inside the crate.
+//! An invalid limit or layer panics with the user's line, not with one inside the crate.
 
 use crate::scene::*;
 use std::{panic, panic::AssertUnwindSafe};

@@ -1,5 +1,5 @@
-//! Counts something of the whole process: allocations, warnings, panics. One after the other, see
-//! `ALONE`.
+//! Tests that count something in the whole process (allocations, warnings, panics) and so run one
+//! after the other: see `ALONE`.
 
 #![allow(
     unreachable_pub,

@@ -1,4 +1,4 @@
-//! The boundaries: which module may name which. A list of exceptions must be as long as needed.
+//! The boundaries: which module may name which. A list of exceptions must have no entry too many.
 
 use std::collections::{BTreeMap, BTreeSet};
 

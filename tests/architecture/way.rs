@@ -1,4 +1,4 @@
-//! One request each, for the functions that it passes to be counted: see `size.rs`.
+//! Sends one request in each test, whose functions `size.rs` counts.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! A server that is not there yet, or may not be written to.
+//! Tests a server that does not run yet, or refuses writes.
 
 use crate::scene::*;
 

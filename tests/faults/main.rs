@@ -1,4 +1,4 @@
-//! The view of callers while Redis, or the way to it, is broken; it heals without their help.
+//! What callers see while Redis, or the network, fails, and that all recovers by itself.
 
 #![allow(
     unreachable_pub,

@@ -1,4 +1,4 @@
-//! Users of Redis that may do what is needed, and less.
+//! Users of Redis with the needed permissions, and with fewer.
 
 use crate::scene::*;
 use tower_ratelimit::Error;

@@ -1,5 +1,5 @@
-//! Runtimes that end, stand still, have no timer, or are not there at all: there is no waiting, no
-//! panic, and no limit is open.
+//! Runtimes that end, stand still or have no timer, and calls without any runtime: no caller hangs,
+//! nothing panics, and no limit is lifted.
 
 use crate::scene::*;
 use tokio::runtime::{Builder, Runtime};

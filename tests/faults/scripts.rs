@@ -1,4 +1,5 @@
-//! Servers that lose scripts: newer ones drop those that came by EVAL, once 500 others have come.
+//! Servers that lose scripts: newer ones evict scripts that came by EVAL, once there are 500
+//! others.
 
 use crate::scene::*;
 use tower_ratelimit::redis;

@@ -1,4 +1,4 @@
-//! A server, or a way to it, that is there and says nothing.
+//! A server or a network that is reachable but silent.
 
 use super::{
     proxy::Proxy,

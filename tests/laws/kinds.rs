@@ -1,4 +1,4 @@
-//! The ways to count, and what L1 says of each.
+//! The algorithms under test, and what L1 says of each.
 
 use crate::scene::*;
 

@@ -1,4 +1,4 @@
-//! A store, a clock that is moved, and random traffic.
+//! A store, a clock that the test moves, and random traffic.
 
 use crate::scene::*;
 use tokio::runtime::Runtime;

@@ -1,4 +1,4 @@
-//! The store of responses while a load goes on.
+//! Keeps the responses of a load while it runs.
 
 use std::{
     fs::File,

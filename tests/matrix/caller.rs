@@ -1,4 +1,4 @@
-//! One task of a load: it asks, and asks again.
+//! One task of a load, which sends one request after the other.
 
 use crate::scene::*;
 use tower::util::BoxCloneSyncService;

@@ -1,4 +1,4 @@
-//! Several tasks over several handles that ask without an end, and keep what they are answered.
+//! Runs several tasks over several store handles, which send requests and keep the responses.
 
 use crate::scene::*;
 use std::{

@@ -1,4 +1,4 @@
-//! Rows 16 to 18: a server that works, and will not.
+//! Rows 16 to 18: a server that works and refuses commands.
 
 use crate::scene::*;
 use std::fs;

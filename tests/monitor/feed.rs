@@ -1,4 +1,4 @@
-//! What a server says it is doing: its MONITOR, line by line.
+//! Reads the MONITOR of a server, line by line.
 
 #![allow(dead_code, reason = "not each binary looks at all of it")]
 

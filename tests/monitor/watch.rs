@@ -1,4 +1,4 @@
-//! Reads along what a server executes, for as long as it runs.
+//! Follows the commands that a server executes, while it runs.
 
 #![allow(dead_code, reason = "each test binary uses part of it")]
 

@@ -1,4 +1,4 @@
-//! Values, files of rules, `MemoryStore`, and the house itself: one test alone needs a server.
+//! Tests values, rules files, `MemoryStore` and the documents. Only one of them needs a server.
 
 #![allow(
     unreachable_pub,

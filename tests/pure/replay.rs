@@ -1,4 +1,4 @@
-//! Replays are held against an oracle that keeps every grant and counts.
+//! Compares replays with an oracle that keeps every grant and counts.
 
 mod oracle;
 

@@ -1,4 +1,4 @@
-//! Where this crate differs from Redisson on purpose. Any other difference fails.
+//! The deliberate differences from Redisson. Any other difference fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 

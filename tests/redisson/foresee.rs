@@ -1,4 +1,4 @@
-//! What a step is to answer and to leave behind, by each half of the model.
+//! Predicts the reply and the state after a step, by each half of the model.
 
 use super::{
     case::Op,

@@ -1,5 +1,4 @@
-//! The user's road: the Java and the Rust half of `examples/redisson` beside each other, as they
-//! stand.
+//! Runs the Java and the Rust half of `examples/redisson` side by side, unchanged.
 
 use std::{
     env,

@@ -1,7 +1,7 @@
-//! What this crate does to the keys of a limiter: the Rust half of the model, written from the
-//! headers in `lua/`.
+//! The Rust half of the model: what this crate does to the keys of a limiter, written from the
+//! heads of the files in `lua/`.
 //!
-//! Every place where it does other than Redisson names the deviation.
+//! Every place where it differs from Redisson names the deviation.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The keys as they are, read past both clients.
+//! Reads the keys directly, without either client.
 
 use std::collections::BTreeMap;
 

@@ -17,7 +17,7 @@ use crate::{
 const START: i64 = 1_700_000_000_000;
 const NOW: Now = Now::millis(START);
 
-/// What is asked, and how long after what was asked before.
+/// A demand, and the time since the one before it.
 #[derive(Clone, Debug)]
 struct Step {
     acquire: Acquire,

@@ -28,7 +28,7 @@ impl Pace {
         })
     }
 
-    /// The time that so many permits take, in us.
+    /// The time that this many permits take, in us.
     pub(crate) fn cost(&self, permits: i64) -> i64 {
         permits.saturating_mul(self.emission).min(MOST)
     }
@@ -53,7 +53,7 @@ impl Pace {
         self.next_of(backlog, self.used(backlog))
     }
 
-    /// The same, where so many permits are in use.
+    /// The same, if this many permits are in use.
     pub(super) fn next_of(&self, backlog: i64, used: i64) -> i64 {
         if backlog <= 0 || used > self.rate {
             return 0;
@@ -61,7 +61,7 @@ impl Pace {
         backlog - (used - 1) * self.emission
     }
 
-    /// Microseconds until so many permits are free.
+    /// The microseconds until this many permits are free.
     pub(crate) fn wait(&self, backlog: i64, permits: i64) -> i64 {
         backlog
             .saturating_add(self.cost(permits) - self.whole())

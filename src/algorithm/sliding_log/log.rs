@@ -38,7 +38,7 @@ impl Log {
         self.0.clear();
     }
 
-    /// Returns the score of the entry that follows so many older ones.
+    /// Returns the score of the entry that follows this many older ones.
     pub(super) fn after(&self, older: i64) -> Option<i64> {
         let place = usize::try_from(older).ok()?;
         self.0.get(place).map(|entry| entry.score)
@@ -50,7 +50,7 @@ impl Log {
         i64::try_from(expired).unwrap_or(i64::MAX)
     }
 
-    /// Returns whether so many entries, the oldest, hold one permit each.
+    /// Returns whether each of this many oldest entries holds one permit.
     pub(super) fn are_single(&self, count: i64) -> bool {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         self.0.iter().take(count).all(|entry| entry.permits == 1)

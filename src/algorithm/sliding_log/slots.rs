@@ -70,7 +70,7 @@ impl SlidingLog {
         let held = self.entry_of_bucket(end);
         let sum = held.map_or(Some(permits), |held| held.permits.checked_add(permits));
         if let (Some(held), None) = (held, sum) {
-            // Full: it goes on under another id.
+            // Full: the bucket continues under another id.
             self.log.remove(held.id, held.permits);
             self.insert_own(entry(own, held.permits));
         }

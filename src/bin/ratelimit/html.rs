@@ -12,7 +12,7 @@ use crate::{
 
 /// The beginning of the page, up to its first paragraph.
 const HEAD: &str = include_str!("report.html");
-/// Where charts are drawn.
+/// The bounds of a chart.
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 20.0;

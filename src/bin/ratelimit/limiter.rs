@@ -32,7 +32,7 @@ pub(crate) enum Command {
         /// The time between two lines
         #[arg(long, default_value = "1s", value_parser = time, value_name = "TIME")]
         every: Duration,
-        /// End after so many lines
+        /// End after this many lines
         #[arg(long, value_name = "LINES")]
         count: Option<u64>,
     },

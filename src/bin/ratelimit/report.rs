@@ -1,4 +1,4 @@
-//! What a replay has found, in words: for the page of [`replay`](crate::replay) and for that of
+//! Describes the results of a replay in words, for the commands [`replay`](crate::replay) and
 //! [`html`](crate::html).
 
 use tower_ratelimit::replay::{Candidate, Figure, Report, SmallestLimit};
@@ -74,7 +74,7 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
     format!("{limit}: {permits}. It touches {touched}, one less {less} ({verified}).")
 }
 
-/// Returns the sentences that the figures are to be read with.
+/// Returns the sentences that explain the figures.
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
     let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];

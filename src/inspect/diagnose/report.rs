@@ -47,9 +47,9 @@ pub struct Diagnosis {
     pub expired_entries: u64,
     /// Permits in use: the sum of the entries that have not expired
     pub live_permits: u64,
-    /// Those of them that were granted within the last second, by their scores
+    /// The permits in use that were granted within the last second, by their scores
     pub granted_lately: u64,
-    /// How long until the first of them is free; `None` if none is in use
+    /// The time until the first permit in use is free; `None` if none is in use
     pub next_free: Option<Duration>,
     /// Permits that were lost or, below zero, counted twice: the rate, less `value`, less the
     /// permits of all entries. Expired entries that were not swept yet are not drift. `None` if it
@@ -61,7 +61,8 @@ pub struct Diagnosis {
     pub entries_ahead: u64,
     /// The distance of the furthest of them
     pub furthest_ahead: Duration,
-    /// How long the caller is banned for; zero if it is not. See [`Rule::ban`](crate::Rule::ban)
+    /// The time until the ban of the caller ends; zero if it is not banned. See
+    /// [`Rule::ban`](crate::Rule::ban)
     pub banned_for: Duration,
     /// Refused calls that may count towards a ban, or have counted and were not swept yet
     pub strikes: u64,

@@ -108,7 +108,7 @@ impl RedisStore {
                     address: Some(master.address.clone()),
                     ..VerifiedServer::default()
                 };
-                // The other masters are reported all the same.
+                // The other masters are still reported.
                 if let Err(error) = look.server(Some(master), &mut seen).await {
                     seen.add(
                         finding!(Error Unasked: "it could not be queried, {error}: see \

@@ -14,12 +14,12 @@ use crate::{
     limit::Limit,
 };
 
-/// The zones that limits of this process go by, UTC aside. Each stays, as limits are copied; there
+/// The zones of limits in this process, except UTC. Each stays, as limits are copied; there
 /// are fewer than 600 names.
 static ZONES: [OnceLock<TimeZone>; 1024] = [const { OnceLock::new() }; 1024];
 static UTC: TimeZone = TimeZone::UTC;
 
-/// Which windows a limit goes by.
+/// The windows of a limit: days, weeks or months of a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Calendar {
     windows: Windows,
@@ -88,10 +88,9 @@ impl fmt::Display for StartingOn {
 
 /// Limits by the calendar. All permits are free again at the first instant of the next window.
 ///
-/// What was used is stored, and not the limit: a changed rate counts what was used. The clock of
-/// the server decides which window it is. **Not for billing**: where a server loses its data, what
-/// the month had used is lost, too. See
-/// [the guide](crate::docs::guide#days-weeks-and-months).
+/// Only the permits used are stored, not the limit: after a change of the rate they still count.
+/// The clock of the server decides which window it is. **Not for billing**: if a server loses its
+/// data, the count of the month is lost. See [the guide](crate::docs::guide#days-weeks-and-months).
 impl Limit {
     /// Limits to `permits` on each day of UTC, or of [a zone](Self::in_zone).
     ///
@@ -262,8 +261,8 @@ impl Calendar {
 
     /// Returns the window of an instant, which is that of the date `first` or later.
     ///
-    /// Where clocks are set back across midnight, the date falls; windows do not. A date that a
-    /// zone skipped has none.
+    /// If clocks are set back across midnight, the date goes back, but windows do not. A date that
+    /// a zone skipped has no window.
     fn window(self, mut first: Date, at: i64) -> Result<Window, Error> {
         loop {
             let after = match self.windows {

@@ -19,7 +19,7 @@ use crate::{
 
 /// The first refusals for each reason are all looked at, so that a handful shows its callers.
 const ALL_UP_TO: u64 = 256;
-/// Later refusals are looked at one in so many.
+/// Of later refusals, one in this many is recorded.
 const ONE_IN: u64 = 16;
 
 /// Counts above zero: for each result, by source.

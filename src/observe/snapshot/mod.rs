@@ -120,7 +120,7 @@ impl Activity {
     /// Ends the streams of open pages, and refuses new ones.
     ///
     /// Call it when the service begins to shut down: a graceful shutdown waits for every response,
-    /// and that of an open page lasts for up to 5 minutes. Counting goes on.
+    /// and that of an open page lasts for up to 5 minutes. Counting continues.
     ///
     /// # Example
     ///

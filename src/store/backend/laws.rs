@@ -19,7 +19,7 @@ use crate::{
     store::{Store, random_id},
 };
 
-/// Checks the laws on a store that counts by `clock`, in so many histories.
+/// Checks the laws on a store that counts by `clock`, in this many random histories.
 ///
 /// Equal seeds are equal histories: a failure says which one and which step it was. The store's
 /// deadline must be longer than its calls take on a busy machine. Its limiters are new, and stay.
@@ -110,7 +110,7 @@ impl Book {
         self.limit.permits().saturating_sub(self.used(now))
     }
 
-    /// Returns the time until so many are free, which are no more than the limit.
+    /// Returns the time until this many permits are free, at most the limit.
     fn wait(&self, now: Duration, permits: u64) -> Duration {
         let ends = self
             .charges
@@ -217,7 +217,7 @@ impl History {
         }
     }
 
-    /// Changes a limit: what is in use goes on counting, or is forgotten.
+    /// Changes a limit: what is in use stays in use, or is forgotten.
     async fn change(&mut self, which: usize) {
         let (forgets, permits) = (self.random.below(3) == 0, 1 + self.random.below(11));
         let book = &mut self.books[which];

@@ -60,15 +60,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// It is dropped at the deadline. What it takes all the same is given back by
-    /// [`settle`](Self::settle), or is the caller's.
+    /// The future is dropped at the deadline. If it takes permits nevertheless, they are given back
+    /// by [`settle`](Self::settle), or stay charged to the caller.
     fn acquire(&self, demand: &Acquire) -> impl Future<Output = Result<Vec<Answer>, Error>> + Send;
 
     /// Corrects what a demand took of one limiter. It is called in the background, and an error
     /// loses it: that costs one interval at most.
     ///
-    /// It may come for a demand that took nothing, or that is still under way: send both on one
-    /// connection, and it comes later.
+    /// A settlement may come for a demand that took nothing, or that is still under way: send both
+    /// on one connection, so that the settlement arrives later.
     ///
     /// # Errors
     ///
@@ -107,11 +107,11 @@ pub struct Answer {
 /// A correction of what a demand took of one limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
-    /// So many permits of the grant with this id stay taken, and the others are free at once. It
-    /// may come twice
+    /// Keeps this many permits of the grant with this id, and frees the others at once. It may come
+    /// twice
     Keep([u8; 16], u32),
-    /// So many permits more count from now on, also beyond the limit: as a grant with this id. It
-    /// comes once
+    /// Charges this many permits more from now on, even beyond the limit, as a grant with this id.
+    /// It comes once
     Charge([u8; 16], u32),
 }
 

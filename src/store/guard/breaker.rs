@@ -48,7 +48,8 @@ const WARNED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The first pause, and the longest: a server that is back is found within about a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long a probe is waited for: one that is kept and not polled must not be the last.
+/// The longest time of a probe: after it another one passes, in case the task of the first is not
+/// polled.
 const LONGEST_PROBE: Duration = Duration::from_secs(1);
 
 /// The state of a breaker.
@@ -94,18 +95,19 @@ struct State {
 struct Node {
     /// `None` while it is closed.
     open: Option<Open>,
-    /// When it was opened or closed last.
+    /// When it was last opened or closed.
     since: Duration,
-    /// Which of the last calls failed, the latest in the lowest bit; empty while it is open.
+    /// The last calls as bits, set for a failure, the latest in the lowest bit; empty while it is
+    /// open.
     row: u64,
 }
 
 /// An open breaker, in one of its pauses or while it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
-    /// The end of the pause, or of the time for which the probe is waited for.
+    /// The end of the pause, or of the longest time of the probe.
     until: Duration,
-    /// How many pauses it has begun.
+    /// The number of pauses so far.
     pauses: u32,
     is_probed: bool,
 }
@@ -113,9 +115,9 @@ struct Open {
 /// The meaning of a call's end for its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// It answered, whatever the answer says
+    /// The server answered, even with an error
     Answered,
-    /// It says that it cannot work, or is silent
+    /// The server says that it cannot work, or is silent
     Failed,
     /// Nothing: the call was not sent, or only its connection failed
     Nothing,
@@ -340,7 +342,7 @@ pub(crate) struct Pass<'a> {
     /// The state that it made, if it is a probe.
     probe: Option<Open>,
     began: Duration,
-    /// How long it was waited for before.
+    /// The time that its callers had waited before it.
     waited: Duration,
     has_ended: bool,
 }
@@ -397,7 +399,7 @@ impl Pass<'_> {
             return;
         }
         breakers.change(self.index, |node, now| {
-            // What began before it opened says nothing after it has closed.
+            // A call that began before the breaker opened does not count after it has closed.
             if node.open.is_some() || self.began < node.since {
                 return;
             }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::clock::{Clock, SystemClock, millis, moment};
 
-/// The clock that waits and scores go by: one of this process, or the server's.
+/// The clock of waits and scores: one of this process, or the server's.
 #[derive(Clone)]
 pub(crate) struct StoreClock {
     /// None for the server's.
@@ -22,7 +22,7 @@ pub(crate) struct StoreInstant {
 }
 
 impl StoreClock {
-    /// The server's clock: it goes on as those of this process do.
+    /// The server's clock. It is assumed to run as fast as those of this process.
     pub(crate) const SERVER: Self = Self { own: None };
 
     /// Returns the part of a wait that is not certain: a server's clock is read in whole

@@ -7,8 +7,8 @@ use crate::{clock, decision::Decision, demand::Acquire, error::Error};
 
 /// Limits the time that callers wait.
 ///
-/// It gives nothing back of a call that it gives up: the fallback knows whether the caller is
-/// admitted nevertheless, and so pays for what was taken.
+/// If it gives a call up, it does not give back what the call may have taken: only the fallback
+/// knows whether it admits the caller, which then stays charged.
 pub(crate) struct Deadline {
     longest: Duration,
     traffic: Arc<NodeTraffic>,

@@ -109,9 +109,10 @@ impl Refusals {
     /// Learns from the decision of a call that was [asked](Self::ask) for.
     pub(crate) fn decided(&self, acquire: &Acquire, asked: Option<Asked>, decision: &Decision) {
         match decision {
-            // It was taken before: nothing has changed.
+            // The permits were taken with the lease: nothing has changed.
             Decision::Allow(grant) if grant.source() == Source::Lease => {}
-            // What is kept of these limiters is no longer true, though it may still be a refusal.
+            // Kept refusals of these limiters are outdated, even if a new call would also be
+            // refused.
             Decision::Allow(grant) => grant
                 .receipts()
                 .iter()
@@ -189,8 +190,8 @@ impl Refusals {
             // Not of the store, or not of the limits alone.
             _ => return,
         };
-        // What is over already must not replace what others know: the wait of one that has waited
-        // counts from now, and not from when it asked.
+        // A refusal that is over already must not replace a newer one: the wait of a caller that
+        // has waited counts from now, and not from when it asked.
         if until <= received || !self.generations.is_current(&asked.seen) {
             return;
         }
@@ -299,7 +300,7 @@ struct Found {
     elapsed: Duration,
     /// The same by a clock that never jumps.
     steady: Duration,
-    /// How long from then asking again is certainly refused.
+    /// The time since then for which another request is certainly refused.
     over: Duration,
 }
 

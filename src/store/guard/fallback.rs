@@ -127,11 +127,11 @@ impl<L: StandIn> Fallback<L> {
         }
     }
 
-    /// Returns the answer to a caller whose call was given up at its deadline. The call may have
-    /// taken permits all the same.
+    /// Returns the answer to a caller whose call was given up at its deadline. The call may still
+    /// have taken permits.
     ///
-    /// A request that is admitted here pays for that: what it took stays taken, and is settled with
-    /// what is counted here. Whatever else was asked for is given back. (Callers that wait for
+    /// If the request is admitted here, those permits stay taken, and are settled with what is
+    /// counted here. Everything else that it asked for is given back. (Callers that wait for
     /// permits, and lists that take several calls, have given back when they were given up.)
     fn after_giving_up(
         &self,

@@ -7,11 +7,11 @@ use crate::error::{Error, ErrorKind};
 /// The source of the error of a caller that has no answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// It was given up at its deadline, and nothing came in from the server meanwhile
+    /// The caller left at its deadline, and nothing came from the server meanwhile
     Silence,
-    /// It was given up at its deadline, and the server answered others
+    /// The caller left at its deadline, and the server answered others meanwhile
     Overload,
-    /// Its call was not sent, so that it took nothing
+    /// The call was not sent, so it took nothing
     Unsent,
 }
 

@@ -33,7 +33,7 @@ pub(crate) use crate::{
     store::{Calls, Decide, Listener, Listeners, MemoryStore, Op, OpResult, sealed::Sealed},
 };
 
-/// What a store was asked, in order.
+/// The calls of a store, in order.
 pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn write(log: &Log, entry: impl Into<String>) {
@@ -177,7 +177,7 @@ pub(crate) fn decide(
         .collect()
 }
 
-/// Returns so many permits of a limiter whose rule has its name.
+/// Returns a charge of this many permits of a limiter whose rule has its name.
 pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> LimiterCharge {
     let labels = Labels::new(name, false, None);
     LimiterCharge::named(Name::exact(name).unwrap(), limit, labels, permits)

@@ -29,7 +29,7 @@ use crate::{
 type Locked<'a> = Vec<(usize, MutexGuard<'a, Shard>)>;
 
 impl Shared {
-    /// Decides for callers of the same limiters; all of them go by the limits of the first.
+    /// Decides for callers of the same limiters; the limits of the first apply to all.
     pub(super) fn decide_list(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(Vec::new());

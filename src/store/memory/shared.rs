@@ -26,17 +26,17 @@ use crate::{
     sync::lock,
 };
 
-/// At most so many shards: more than there will be cores, so that requests seldom wait for each
-/// other. A small store has fewer, as each has a bound of its own.
+/// The maximum number of shards: more than there will be cores, so that requests seldom wait for
+/// each other. A small store has fewer, as each has a bound of its own.
 const MOST_SHARDS: usize = 64;
 const LEAST_OF_A_SHARD: usize = 1024;
 pub(super) const MOST_LIMITERS: usize = 100_000;
 
-/// The store without its queue.
+/// A store in memory without its queue.
 pub(crate) struct Shared {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) max: usize,
-    /// Those that have no place.
+    /// The names that have no place.
     pub(super) untracked: Untracked,
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,

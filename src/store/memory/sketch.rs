@@ -81,8 +81,8 @@ impl Sketch {
         self.interval
     }
 
-    /// Moves on to `now`. If the clock was set back, the present part stays, and time goes on from
-    /// there: so permits count for an interval, and for an eighth more at most.
+    /// Moves on to `now`. If the clock was set back, the present part stays, and time continues
+    /// from there: so permits count for an interval, and for an eighth more at most.
     ///
     /// Calls must be serialized, each with an instant that was read in its turn: an instant read
     /// before that of another call would look like a clock that was set back.

@@ -68,15 +68,15 @@ const MOST_BANNED: usize = 8;
 /// The calls to a server, past its breakers.
 pub(crate) struct Batches {
     pub(super) connection: Arc<Connection>,
-    /// They keep decisions away from failing servers. Verbs and receipts pass them: for these an
-    /// operator waits, or no caller at all.
+    /// Keep decisions away from failing servers. Verbs and receipts are sent past them, because no
+    /// request waits for these.
     pub(super) breakers: Breakers,
-    /// By runtime, as one that is not driven delays its own callers only, and by script.
+    /// By script and by runtime, so that a runtime that is not driven delays only its own callers.
     queues: Mutex<HashMap<QueueKey, Queue>>,
     /// The number of the last member. It is drawn with the queues locked, so that each queue is
     /// sorted by it.
     last: AtomicU64,
-    /// How many batches have their calls, and are not on their way yet.
+    /// The number of batches that have taken their calls and are not sent yet.
     departing: AtomicUsize,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
     no_cross_slot: AtomicBool,

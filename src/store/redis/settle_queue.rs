@@ -47,7 +47,8 @@ pub(super) struct SettleQueue {
 pub(super) struct Counts {
     /// The receipts that are not settled yet.
     on_their_way: watch::Sender<usize>,
-    /// Those that found no place, no runtime, or no Redis for too long.
+    /// The receipts that were dropped: the queue was full, there was no runtime, or no Redis for
+    /// too long.
     pub(super) lost_receipts: AtomicU64,
     pub(super) lost_charges: AtomicU64,
     observers: Observers,

@@ -66,7 +66,8 @@ impl KeyExtractor for Or {
                 return Err(none);
             }
             key.identity.truncate(start);
-            // Reports the first reason, unless a later one is the server's, which no caller can change.
+            // Reports the first reason, unless a later one is the server's, which no caller can
+            // change.
             let is_servers = none.fault() == Some(Fault::Server);
             if missing.is_none_or(|first| is_servers && first.fault() != none.fault()) {
                 missing = Some(none);

@@ -61,7 +61,7 @@ async fn it_only_reads() {
     }
 }
 
-/// What comes from outside reaches the document as text, or not at all.
+/// Text from outside reaches the document only as text, or not at all.
 #[test]
 fn the_page_makes_no_markup_of_texts() {
     let text = include_str!("page.html");

@@ -284,7 +284,7 @@ impl CompiledRules {
                 let (policy, wait) = (rule.rule.on_failure, rule.wait);
                 terms = Some(match terms {
                     None => (policy, wait),
-                    // Of several rules the shortest wait and the shortest queue count.
+                    // If there are several rules, the shortest wait and the shortest queue count.
                     Some((strictest, shortest)) => {
                         let both = wait.zip(shortest);
                         let wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));

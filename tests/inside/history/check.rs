@@ -1,4 +1,5 @@
-//! Is there an order in which the bare store could have answered all this?
+//! Checks whether there is an order in which the bare store could have given all answers of a
+//! history.
 //!
 //! The search of Wing and Gong: at each point of the order one of those steps comes next that no
 //! other one had ended before; a state that leads nowhere is not tried twice (Lowe). A legal order

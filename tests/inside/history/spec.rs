@@ -1,4 +1,4 @@
-//! What the bare store would have answered: one step of a history, taken on the model.
+//! Takes one step of a history on the model, and returns what the bare store would have answered.
 //!
 //! The model is that of `algorithm/sliding_log.rs` and `algorithm/call.rs`, which the scripts are
 //! held against. It adds only what L4 allows: a refusal repeated from memory, and one for a caller

@@ -1,4 +1,4 @@
-//! A history that is made up by hand, step by step.
+//! Builds a history by hand, step by step.
 
 use super::*;
 use crate::{

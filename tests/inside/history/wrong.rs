@@ -1,4 +1,4 @@
-//! Right histories and wrong ones: the check itself can fail.
+//! Legal and illegal histories: shows that the check itself can fail.
 
 use super::{
     tale::{RATE, Tale, spent},

@@ -1,4 +1,4 @@
-//! A lone caller: entries that are not looked at, and brief replies.
+//! Calls of one caller: entries that are not read, and short replies.
 
 use super::*;
 use crate::store::redis::wire::{

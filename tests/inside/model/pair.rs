@@ -1,4 +1,4 @@
-//! One limiter twice, however it counts: in Redis, and as pure functions of state and now.
+//! A limiter in Redis beside the same limiter as pure functions, for any algorithm.
 
 use redis::{Connection, FromRedisValue, RedisError};
 

@@ -1,4 +1,4 @@
-//! Other rules for a layer that serves.
+//! Replacing the rules of a layer while it serves.
 
 use super::*;
 use tower_ratelimit::HeaderStyle;

@@ -1,4 +1,4 @@
-//! A file that changes under a running service.
+//! Changing the rules file of a running service.
 
 use super::*;
 use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread::ThreadId};

@@ -1,4 +1,4 @@
-//! The fields that tell how much is left.
+//! The header fields with the permits left.
 
 use super::*;
 use std::{

@@ -1,4 +1,4 @@
-//! Logs that are generated, and what limits do to them by definition.
+//! Generated logs, and the decisions of limits on them by definition.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 

@@ -211,7 +211,8 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     assert_eq!(states(&breakers), SECOND_IS_OPEN);
 }
 
-/// One that took longer than probes are waited for, and comes when another one asks already.
+/// The answer to a probe that took longer than probes may, and comes while another one is under
+/// way.
 #[test]
 fn the_answer_to_any_probe_closes_it() {
     let clock = ManualClock::new();

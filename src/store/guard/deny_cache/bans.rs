@@ -217,7 +217,7 @@ impl Bans {
         }
     }
 
-    /// Counts a refusal that is to be answered from memory. Returns false, and counts nothing, if
+    /// Counts a refusal that will be answered from memory. Returns false, and counts nothing, if
     /// it would ban its caller: the store must decide then.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut Known, charge: &LimiterCharge, ban: Ban| {

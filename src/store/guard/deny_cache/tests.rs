@@ -264,7 +264,7 @@ fn there_are_no_more_than_so_many() {
     );
 }
 
-/// What was learnt after a change outlasts an answer from before it that comes late.
+/// A refusal from after a change is not replaced by a late answer from before it.
 #[test]
 fn what_is_old_when_it_arrives_does_not_replace_what_is_new() {
     let world = World::new(CAP);

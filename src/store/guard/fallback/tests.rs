@@ -22,10 +22,10 @@ const KINDS: [ErrorKind; 13] = [
     ErrorKind::Limit,
 ];
 
-/// Those that are a mistake, or a flood: letting pass would open the gate.
+/// The errors from a mistake or a flood: admitting requests would lift the limit.
 const REFUSE: [ErrorKind; 3] = [ErrorKind::NotInitialized, ErrorKind::Full, ErrorKind::Limit];
 
-/// Those that a limiter is at fault for, not its store.
+/// The errors that are the fault of a limiter, not of its store.
 const OF_LIMITER: [ErrorKind; 5] = [
     ErrorKind::NotInitialized,
     ErrorKind::RateTypeDiffers,

@@ -50,10 +50,10 @@ struct State {
 /// Permits in hand. Dropping it ends it: what no grant has is given back.
 pub(crate) struct Lease {
     pub(crate) balance: Arc<Balance>,
-    /// It lasts so long after it was sent.
+    /// When its call was sent: the lease lasts for `lasts` from then.
     pub(crate) sent: StoreInstant,
     pub(crate) lasts: Duration,
-    /// How long the answer took.
+    /// The time until the answer came.
     pub(crate) received: Duration,
     /// The limit by the grant that took it, with what was left beside it.
     pub(crate) state: LimitState,
@@ -149,7 +149,7 @@ impl LeaseTable {
 pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
     let charge = &acquire.first;
     let leases = acquire.rest.is_empty() && !charge.shadow;
-    // What has no entry of its own has no score.
+    // Grants without entries of their own have no score.
     let logged = charge.name().tells_grants_apart();
     charge.lease.filter(|_| leases && logged)
 }
@@ -194,7 +194,7 @@ impl Entry {
         });
     }
 
-    /// Records that there was no room for so many permits.
+    /// Records that a lease of this many permits was refused.
     pub(crate) fn refused(&self, permits: u32) {
         lock(&self.0).estimate.refused(permits);
     }
@@ -270,8 +270,8 @@ impl State {
 }
 
 impl Lease {
-    /// Returns the limiter of a charge, if the lease was taken by the limit that it goes by. The
-    /// stored one is the same for all that go by that.
+    /// Returns the limiter of a charge, if the lease was taken by the same limit as the charge's. A
+    /// stored limit is the same for all charges that use it.
     fn limiter(&self, charge: &LimiterCharge) -> Option<Arc<Limiter>> {
         let is_stored = |limiter: &Limiter| !matches!(limiter.limit, LimitSource::Code(_));
         let limiter = self.balance.limiter();
@@ -283,7 +283,7 @@ impl Lease {
         both.then(|| charge.limiter.share())
     }
 
-    /// Grants, if the lease lasts, and has enough by the limit that a caller goes by.
+    /// Grants if the lease is in force, and has enough permits for a caller with the same limit.
     #[inline]
     fn grant(&self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
         let charge = &acquire.first;

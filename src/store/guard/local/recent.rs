@@ -23,7 +23,7 @@ const MOST_KEYS: usize = 1 << 16;
 /// permits are leased.
 const PARTS: usize = 8;
 
-/// What the store granted lately.
+/// The recent grants of the store.
 pub(crate) struct Recent {
     /// Made for the first rule that may need it, or leases.
     grants: OnceLock<Cache<Text, Arc<Mutex<Granted>>>>,
@@ -50,9 +50,9 @@ impl Recent {
         Self { grants, clock }
     }
 
-    /// Records a grant of so many permits that counts from now, or a lease that ends after `left`,
-    /// and the limit that it was made by. Of a lease all permits count, as in the store, until it
-    /// gives back those that no grant has.
+    /// Records a grant of this many permits that counts from now, or a lease that ends after
+    /// `left`, and the limit that it was made by. Of a lease all permits count, as in the store,
+    /// until it gives back those that no grant has.
     pub(crate) fn record(&self, name: &Name, state: &LimitState, permits: u32, left: Duration) {
         let grants = self.grants.get_or_init(|| cache(MOST_KEYS, MOST_KEYS));
         let at = self.now().saturating_add(whole_millis(left));

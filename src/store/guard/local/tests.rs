@@ -409,7 +409,7 @@ impl TakenAhead for Leased {
     fn give_back(&self, _: u32) {}
 }
 
-/// What a shadow rule counted, and what was refused, has taken nothing to refuse by here.
+/// A shadow rule and a refused request have taken nothing that counts here.
 #[test]
 fn only_what_was_granted_and_enforced_is_remembered() {
     let world = World::new(FailurePolicy::local(0.5));

@@ -31,7 +31,7 @@ pub(crate) struct InFlight {
     nodes: Mutex<Vec<Node>>,
     node_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
     pub(super) bounds: Bounds,
-    /// One that never jumps.
+    /// A monotonic clock.
     pub(super) clock: Arc<dyn Clock>,
 }
 

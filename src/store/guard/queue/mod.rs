@@ -206,7 +206,7 @@ impl<S: Calls> Queued<S> {
     /// for a caller that waits for permits is given back; for one that does not, the caller of this
     /// method decides, by the receipts that it can make.
     pub(crate) async fn acquire(self: &Arc<Self>, acquire: &Acquire) -> Result<Decision, Error> {
-        // What is rare is boxed, so that the futures of others have no room for it.
+        // Boxed because it is rare, so that it does not enlarge the future.
         let Some(max_wait) = acquire.max_wait else {
             if !self.store.decides_together(acquire) {
                 // One after the other, callers would wait for nothing.

@@ -67,9 +67,9 @@ pub(super) struct Waiter {
     reason = "it lives for a moment, and a box would be an allocation"
 )]
 pub(super) enum Turn {
-    /// It is decided for, and a call that is still in flight for it may have taken this.
+    /// The waiter is decided; a call that is still in flight for it may have taken these receipts.
     Return(Result<Decision, Error>, List<Receipt>),
-    /// It sends this call
+    /// The waiter sends this call
     Ask(u64),
     Sleep(Until),
 }
@@ -311,7 +311,7 @@ impl WaitQueue {
         }
         let yields = waiter.acquire.max_wait.is_some_and(|wait| wait.yields);
         let turn = if yields { own_turn(due) } else { due };
-        // In time all the same.
+        // Still in time.
         let latest = waiter.deadline.unwrap_or(turn);
         self.due.get_or_insert(turn.min(latest));
         None
@@ -374,8 +374,7 @@ impl WaitQueue {
         }
     }
 
-    /// Refuses those whose time is over, unless their turn comes before. The first ones are
-    /// `asked_for` all the same.
+    /// Refuses the waiters whose time is over, except the first `asked_for`, which a call asks for.
     fn give_up_late(&mut self, now: Duration, asked_for: usize) {
         let Some(refusal) = &self.refusal else {
             return;

@@ -50,7 +50,7 @@ pub(crate) struct Connection {
 pub enum ConnectionState {
     /// None, and none was needed since the store was built or the last one was lost
     Idle,
-    /// It is being made
+    /// A connection is being opened
     Connecting,
     /// There is one. A connection of the user's maintains itself, and is always in this state
     Connected,
@@ -58,7 +58,7 @@ pub enum ConnectionState {
     Failing,
 }
 
-/// Why a command has no reply, and whether it may have been carried out all the same.
+/// The reason for which a command has no reply, and whether it may still have been carried out.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: RedisError,
@@ -91,7 +91,7 @@ impl From<Failed> for RedisError {
     }
 }
 
-/// Where commands go at present.
+/// The current connection, or the attempt to open one.
 struct Slot {
     state: State,
     /// The time when the connection was made; a call begun later used this connection.

@@ -178,7 +178,7 @@ fn routed(_: &mut Parts, _: Option<&str>, _: Option<Uri>) {}
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(inside) { 2000 } else { 200 }))]
 
-    /// Whatever the table, the index finds the first entry that matches.
+    /// In any table, the index finds the first entry that matches.
     #[test]
     fn the_first_that_matches_is_found(
         table in prop::collection::vec(written(), 0..12),
@@ -353,7 +353,7 @@ fn unreached(texts: &[&str]) -> Option<(usize, usize)> {
     Index::new(patterns(texts)).err()
 }
 
-/// What the property below has no requests for.
+/// Cases for which the property below generates no requests.
 #[test]
 fn an_entry_behind_a_wider_one_is_never_reached() {
     for (patterns, expected) in [

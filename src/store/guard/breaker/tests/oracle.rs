@@ -33,7 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// What a breaker is to do, said in another way.
+/// The expected behaviour of a breaker, written in a simpler way.
 #[derive(Debug)]
 struct Model {
     phase: Is,

@@ -54,7 +54,7 @@ async fn a_lease_ends_by_what_changes_its_limiter_alone() {
     }
 }
 
-/// One that was asked for before the end of a change is not used after it.
+/// A lease that was asked for before the end of a change is not used after it.
 #[tokio::test]
 async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
     let world = World::of_one();

@@ -10,7 +10,7 @@ use proptest::{
 
 use super::*;
 
-/// What happens, in which of the processes.
+/// A step, and the process that makes it.
 #[derive(Clone, Debug)]
 enum Step {
     Pause(u64),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a lease taken by one limit has for a caller that goes by another one.
+/// Whether a lease taken by one limit serves a caller with another one.
 fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
     let world = World::of_one();
     let lease = &world.processes[0];
@@ -118,7 +118,7 @@ async fn a_lease_ends_only_for_a_waiter_that_is_refused() {
     }
 }
 
-/// What is counted while too little is left counts for the first lease that there is room for.
+/// Demand that is counted while too little is left counts for the first lease that has room.
 #[tokio::test]
 async fn calls_are_counted_until_they_have_a_lease() {
     let world = World::of_one();

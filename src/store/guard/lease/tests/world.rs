@@ -9,7 +9,7 @@ use crate::store::{
     stack::Exit,
 };
 
-/// What all processes share.
+/// The state that all processes share.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) limiter: Mutex<LimiterState<SlidingLog>>,

@@ -76,7 +76,7 @@ fn what_was_not_sent_is_neither_given_back_nor_settled() {
     assert_eq!(world.guard.inner.settled(), [""; 0]);
 }
 
-/// Of a list what is counted here is paid for, and what is not, is not.
+/// In a list, only the limits that are counted here are charged.
 #[test]
 fn of_a_list_only_what_is_counted_here_is_kept() {
     let world = silent(local());

@@ -39,11 +39,11 @@ struct History {
     world: World,
     dice: Dice,
     callers: Vec<Caller>,
-    /// Those that are not polled any more, and not dropped.
+    /// The callers that are no longer polled, and not dropped.
     neglected: Vec<Caller>,
-    /// Whether each runtime is driven.
+    /// For each runtime, whether it is driven.
     driven: [bool; RUNTIMES],
-    /// What callers were granted and keep, with the moment of the grant.
+    /// The grants that callers keep, each with its time.
     kept: Vec<(u64, PermitId)>,
     /// Requests that hung up, whose permits stay taken if a call was sent.
     hung_up: Vec<u64>,

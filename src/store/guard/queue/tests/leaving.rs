@@ -10,7 +10,7 @@ fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
     (first, (0..requests).map(|_| world.comes(1)).collect())
 }
 
-/// What it took is known to be nothing, so nothing is given back for it.
+/// It is known to have taken nothing, so nothing is given back for it.
 #[test]
 fn a_caller_knows_whether_it_leaves_unsent() {
     let bounds = Bounds { most: 1, ..BOUNDS };
@@ -126,7 +126,7 @@ fn callers_that_a_call_did_not_try_go_first_with_the_next() {
     assert!(world.poll(&mut others[0]).is_some());
 }
 
-/// What comes out of a lease has an id that no caller knows.
+/// A grant from a lease has an id that its caller does not know.
 #[test]
 fn an_unread_grant_out_of_a_lease_is_given_back() {
     let mut world = World::new();

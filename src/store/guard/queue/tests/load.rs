@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::*;
 use crate::store::guard::late::Late;
 
-/// What became of the callers of a burst.
+/// The results of the callers of a burst.
 #[derive(Default)]
 struct Fates {
     decided: usize,

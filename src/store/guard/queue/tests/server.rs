@@ -16,20 +16,20 @@ use crate::{
 
 pub(super) type Reply = Result<Vec<Decision>, Error>;
 
-/// How long callers wait for the node.
+/// The time that callers wait for the node.
 pub(super) const DEADLINE: Duration = Duration::from_millis(50);
 
 /// A call, from when it is sent until no caller waits for its reply.
 pub(super) struct SentCall {
     pub(super) callers: Vec<Acquire>,
     pub(super) sent: Duration,
-    /// What the node has decided, the last time that it carried out the call.
+    /// The last decision of the node on this call.
     pub(super) decided: Option<Vec<Decision>>,
     reply: Option<Reply>,
     pub(super) answered: bool,
-    /// Whether no caller waits for it.
+    /// Set if no caller waits for it.
     pub(super) over: bool,
-    /// Whether it stands on the wire when it is dropped, and so arrives all the same.
+    /// Set if it is on the wire when it is dropped, and so still arrives.
     arrives: bool,
     waker: Option<Waker>,
 }
@@ -60,7 +60,7 @@ pub(super) struct State {
     /// So many of the first calls are answered or over.
     done: usize,
     limiters: BTreeMap<String, LimiterState<SlidingLog>>,
-    /// What is taken: by which caller, by which id, and when.
+    /// The permits taken: by which caller, by which id, and when.
     pub(super) held: BTreeMap<(u64, PermitId), Duration>,
     /// The callers that are neither decided for nor have left.
     pub(super) alive: BTreeMap<u64, Alive>,
@@ -70,13 +70,13 @@ pub(super) struct State {
     pub(super) given_back: BTreeSet<u64>,
     /// The most calls in flight at a time that were younger than a deadline, and wanted.
     pub(super) most: usize,
-    /// Whether a call that is dropped arrives all the same.
+    /// Set if a dropped call still arrives.
     pub(super) arrives: bool,
-    /// Whether no caller has to send for itself, as its runtime is gone.
+    /// Set if no runtime is gone, so that no caller has to send its own call.
     pub(super) holds_limiters: bool,
     /// The call that panics when it is polled next.
     pub(super) panics: Option<usize>,
-    /// Where callers stand.
+    /// The queues in which callers stand.
     pub(super) queues: Option<Arc<Queues>>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Server {
     pub(super) state: Mutex<State>,
     pub(super) clock: ManualClock,
     pub(super) breakers: Breakers,
-    /// Whether one call decides for several callers.
+    /// Set if one call decides for several callers.
     pub(super) together: bool,
 }
 

@@ -109,7 +109,7 @@ fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
     assert!(granted(&world, &mut first) && granted(&world, &mut behind));
 }
 
-/// What is given back makes room at once.
+/// Permits that are given back make room at once.
 #[test]
 fn those_that_wait_are_asked_for_when_there_may_be_room() {
     let (mut world, mut requests) = full();
@@ -140,7 +140,7 @@ fn a_refusal_says_whether_it_counts_those_before() {
     assert!(refused(&world, &mut callers[2]).expect("too late").behind);
 }
 
-/// What only a change of the limit can help against is no reason to wait.
+/// A caller does not wait if only a change of the limit could admit it.
 #[test]
 fn a_caller_that_asks_for_more_than_the_rate_does_not_wait() {
     let mut world = World::new();
