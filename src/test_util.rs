@@ -172,12 +172,11 @@ fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> Li
     LimitState {
         labels: Labels::new(name, false, None),
         permits: limit.permits(),
-        interval: limit.interval(),
+        interval: limit.stored().interval.cast_unsigned(),
         remaining: Some(remaining),
-        next_after: None,
+        wait,
         reset_after: limit.interval(),
         refused: wait.is_some(),
-        retry_after: wait,
         shadow: false,
         banned: false,
     }
@@ -372,12 +371,11 @@ mod tests {
         List::from([LimitState {
             labels: Labels::unnamed("login"),
             permits: 5,
-            interval: MINUTE,
+            interval: 60_000,
             remaining,
-            next_after: None,
+            wait: None,
             reset_after: MINUTE,
             refused: false,
-            retry_after: None,
             shadow: false,
             banned: false,
         }])

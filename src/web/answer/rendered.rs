@@ -1,13 +1,14 @@
 //! Answers that were rendered lately. Many refusals in a short time look alike, so that all but
 //! the first are copies.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
 
 use super::Fields;
 use crate::{
+    clock::Millis,
     decision::{LimitState, Refusal, RefusalKind},
     labels::Labels,
 };
@@ -32,7 +33,7 @@ struct Rendered {
 #[derive(Clone, Copy, PartialEq)]
 struct Shown {
     permits: u64,
-    interval: Duration,
+    interval: Millis,
     remaining: Option<u64>,
     retry_after: Option<u64>,
     fields: Fields,
@@ -93,7 +94,7 @@ impl Rendered {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
+    use std::{fmt, time::Duration};
 
     use http::{HeaderMap, StatusCode};
     use proptest::{prelude::*, sample::select};
@@ -159,12 +160,11 @@ mod tests {
             LimitState {
                 labels: Labels::new(&name, hidden, None),
                 permits,
-                interval: Duration::from_secs(seconds),
+                interval: seconds * 1000,
                 remaining: left,
-                next_after: None,
                 reset_after: Duration::from_secs(seconds),
                 refused,
-                retry_after: Some(Duration::from_secs(1)),
+                wait: Some(Duration::from_secs(1)),
                 shadow: !enforced,
                 banned: false,
             }
@@ -197,12 +197,11 @@ mod tests {
         let state = LimitState {
             labels: Labels::new("api", false, None),
             permits: 10,
-            interval: Duration::from_secs(60),
+            interval: 60_000,
             remaining: Some(0),
-            next_after: None,
             reset_after: Duration::from_secs(60),
             refused: true,
-            retry_after: Some(Duration::from_secs(1)),
+            wait: Some(Duration::from_secs(1)),
             shadow: false,
             banned: false,
         };
