@@ -7,6 +7,7 @@ use std::{cmp, sync::Arc, time::Duration};
 pub use self::source::Source;
 
 use crate::{
+    clock::Millis,
     error::Error,
     labels::Labels,
     list::List,
@@ -97,12 +98,12 @@ impl Decision {
 pub struct LimitState {
     pub(crate) labels: Arc<Labels>,
     pub(crate) permits: u64,
-    pub(crate) interval: Duration,
+    pub(crate) interval: Millis,
     pub(crate) remaining: Option<u64>,
-    pub(crate) next_after: Option<Duration>,
+    /// If it refused, the time until it has room; else until at least one more permit is free.
+    pub(crate) wait: Option<Duration>,
     pub(crate) reset_after: Duration,
     pub(crate) refused: bool,
-    pub(crate) retry_after: Option<Duration>,
     pub(crate) shadow: bool,
     pub(crate) banned: bool,
 }
@@ -120,7 +121,7 @@ impl LimitState {
 
     /// Returns the length of the interval, as stored.
     pub fn interval(&self) -> Duration {
-        self.interval
+        Duration::from_millis(self.interval)
     }
 
     /// Returns the permits left after the decision, if they were counted.
@@ -143,7 +144,7 @@ impl LimitState {
     /// unknown: the permits left were not counted, or the grant is from a
     /// [`Source::Lease`](crate::Source::Lease).
     pub fn next_after(&self) -> Option<Duration> {
-        self.next_after
+        self.wait.filter(|_| !self.refused)
     }
 
     /// Returns how long it takes until all permits are free again, if none is taken meanwhile.
@@ -163,7 +164,7 @@ impl LimitState {
     /// Returns how long it takes until this limit has room, if it had none: exact, in Redis to the
     /// millisecond. `None` if it had room, or if more was requested than it ever allows.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+        self.wait.filter(|_| self.refused)
     }
 
     /// Returns whether the caller is banned by the rule of this limit, which then counts nothing:
@@ -187,7 +188,7 @@ impl LimitState {
     /// smallest remaining part first. Shadow limits come last.
     pub(crate) fn by_tightness(&self, other: &Self) -> cmp::Ordering {
         let refusal = |limit: &Self| {
-            let wait = limit.retry_after.unwrap_or(Duration::MAX);
+            let wait = limit.wait.unwrap_or(Duration::MAX);
             limit.refused.then_some(wait)
         };
         let part = |limit: &Self, of: &Self| {
@@ -289,11 +290,18 @@ pub struct Refusal {
     pub(crate) limits: List<LimitState>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) source: Source,
-    /// Boxed, because most refusals are by limits.
-    pub(crate) missing: Option<Box<Missing>>,
-    pub(crate) error: Option<Error>,
+    pub(crate) cause: Cause,
     /// Set if the wait counts callers that wait before this one.
     pub(crate) behind: bool,
+}
+
+/// What has led to a refusal beside its limits.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    Nothing,
+    /// Boxed, because most refusals are by limits
+    Missing(Box<Missing>),
+    Error(Error),
 }
 
 /// Why permits were refused.
@@ -345,12 +353,23 @@ impl Refusal {
     /// Returns what the request lacks, if the kind is [`MissingKey`](RefusalKind::MissingKey), or
     /// what is too long, if it is [`KeyTooLong`](RefusalKind::KeyTooLong).
     pub fn missing(&self) -> Option<&'static str> {
-        self.missing.as_ref().map(|missing| missing.what)
+        self.lack().map(Missing::what)
+    }
+
+    /// Returns the same, with the side that is at fault.
+    pub(crate) fn lack(&self) -> Option<&Missing> {
+        match &self.cause {
+            Cause::Missing(missing) => Some(missing),
+            Cause::Nothing | Cause::Error(_) => None,
+        }
     }
 
     /// Returns what went wrong, if the kind is [`Unavailable`](RefusalKind::Unavailable).
     pub fn error(&self) -> Option<&Error> {
-        self.error.as_ref()
+        match &self.cause {
+            Cause::Error(error) => Some(error),
+            Cause::Nothing | Cause::Missing(_) => None,
+        }
     }
 
     /// Returns the limit of these labels, if it had no room and has not banned the caller.
@@ -359,7 +378,7 @@ impl Refusal {
             Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
         };
         let limit = self.limits.iter_mut().find(is_same)?;
-        (limit.retry_after.is_some() && !limit.banned).then_some(limit)
+        (limit.retry_after().is_some() && !limit.banned).then_some(limit)
     }
 
     /// Returns the same refusal with another wait, for a caller behind others.
@@ -377,8 +396,7 @@ impl Refusal {
             limits: List::new(),
             retry_after: None,
             source,
-            missing: None,
-            error: None,
+            cause: Cause::Nothing,
             behind: false,
         }
     }
@@ -411,7 +429,7 @@ impl Refusal {
 
     pub(crate) fn unavailable(error: Error) -> Self {
         Self {
-            error: Some(error),
+            cause: Cause::Error(error),
             ..Self::new(RefusalKind::Unavailable, Source::FailurePolicy)
         }
     }
@@ -426,7 +444,7 @@ impl Refusal {
             Fault::Caller | Fault::Ambiguous | Fault::Server => RefusalKind::MissingKey,
         };
         Self {
-            missing: Some(Box::new(missing)),
+            cause: Cause::Missing(Box::new(missing)),
             ..Self::new(kind, Source::None)
         }
     }

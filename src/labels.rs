@@ -6,10 +6,10 @@ use std::{
     fmt::{self, Debug},
     hash::BuildHasher,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use crate::{
+    clock::Millis,
     limit::Ban,
     name::BuildSpread,
     observe::{ObservedRule, Observers},
@@ -117,14 +117,14 @@ impl Debug for Labels {
 ///
 /// It has one dialect, whose type of value is its user's.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyField(OnceLock<(u64, Duration, Box<dyn Any + Send + Sync>)>);
+pub(crate) struct PolicyField(OnceLock<(u64, Millis, Box<dyn Any + Send + Sync>)>);
 
 impl PolicyField {
     /// Returns the field for a limit, made by `render` if it is not known yet.
     pub(crate) fn of<T: Any + Clone + Send + Sync>(
         &self,
         permits: u64,
-        interval: Duration,
+        interval: Millis,
         render: impl FnOnce() -> Option<T>,
     ) -> Option<T> {
         let Some((known, at, field)) = self.0.get() else {

@@ -169,12 +169,11 @@ fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> Li
     LimitState {
         labels: Labels::new(name, false, None),
         permits: limit.permits(),
-        interval: limit.interval(),
+        interval: limit.stored().interval.cast_unsigned(),
         remaining: Some(remaining),
-        next_after: None,
+        wait,
         reset_after: limit.interval(),
         refused: wait.is_some(),
-        retry_after: wait,
         shadow: false,
         banned: false,
     }

@@ -119,16 +119,21 @@ impl Answer {
 
     /// Returns the limit as this answer leaves it.
     pub(crate) fn state(&self, charge: &LimiterCharge, counted: bool) -> LimitState {
+        let refused = self.verdict != Verdict::Granted || self.banned;
+        let wait = match refused {
+            true => {
+                (self.verdict == Verdict::Refused || self.banned).then(|| self.now.until(self.wait))
+            }
+            false => (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
+        };
         LimitState {
             labels: Arc::clone(&charge.labels),
             permits: at_least_zero(self.rate),
-            interval: Duration::from_millis(at_least_zero(self.interval)),
+            interval: at_least_zero(self.interval),
             remaining: counted.then_some(at_least_zero(self.remaining)),
-            next_after: (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
+            wait,
             reset_after: self.now.until_from_score(self.reset),
-            refused: self.verdict != Verdict::Granted || self.banned,
-            retry_after: (self.verdict == Verdict::Refused || self.banned)
-                .then(|| self.now.until(self.wait)),
+            refused,
             shadow: charge.shadow,
             banned: self.banned,
         }
@@ -185,7 +190,7 @@ impl Acquire {
         if banned {
             // What else it asks for makes no difference.
             for limit in &mut limits {
-                limit.refused &= limit.retry_after.is_some();
+                limit.refused &= limit.wait.is_some();
             }
             return Decision::Deny(Refusal::banned(limits, wait, source));
         }

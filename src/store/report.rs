@@ -26,7 +26,7 @@ pub(super) struct Undecided {
 
 impl Undecided {
     pub(super) fn new(acquire: Acquire) -> Self {
-        let waits = acquire.max_wait.is_some() && is_observed(&acquire);
+        let waits = acquire.max_wait.is_some() && !acquire.first.labels.observers.is_empty();
         if waits {
             report_wait(&acquire, None);
         }
@@ -40,7 +40,7 @@ impl Undecided {
 
     /// Reports to the observers and the caller's span that it has ended.
     fn ends(&self, seen: &Seen<'_>) {
-        if !is_observed(&self.acquire) && self.span.is_none() {
+        if self.acquire.first.labels.observers.is_empty() && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
@@ -73,7 +73,7 @@ impl Drop for Undecided {
 #[inline]
 pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
     let span = CallerSpan::current();
-    if is_observed(acquire) || span.is_some() {
+    if !acquire.first.labels.observers.is_empty() || span.is_some() {
         at_once_observed(acquire, decision, span.as_ref());
     }
 }
@@ -93,10 +93,6 @@ fn report_wait(acquire: &Acquire, ended: Option<Duration>) {
     labels
         .observers
         .changed(&StateChange::Waiting { rule, ended });
-}
-
-fn is_observed(acquire: &Acquire) -> bool {
-    !acquire.first.labels.observers.is_empty()
 }
 
 /// The parts of a decision that are reported.
@@ -138,7 +134,7 @@ impl<'a> Seen<'a> {
             result: self.result(charge, limit),
             shadow: charge.shadow,
             permits: charge.permits,
-            limit: limit.map(|limit| (limit.permits, limit.interval)),
+            limit: limit.map(|limit| (limit.permits, limit.interval())),
             remaining: limit.and_then(|limit| limit.remaining),
             key: labels
                 .kept
@@ -165,7 +161,7 @@ impl<'a> Seen<'a> {
             RequestResult::QueueFull if !charge.shadow => RuleResult::QueueFull,
             _ if !is_refused => RuleResult::NotTaken,
             _ if limit.is_some_and(|limit| limit.banned) => RuleResult::Banned,
-            _ if limit.is_some_and(|limit| limit.retry_after.is_none()) => RuleResult::AboveRate,
+            _ if limit.is_some_and(|limit| limit.wait.is_none()) => RuleResult::AboveRate,
             _ => RuleResult::Deny,
         }
     }

@@ -320,13 +320,12 @@ fn refusal() -> Decision {
     let state = LimitState {
         labels: Labels::unnamed("a"),
         permits: 1,
-        interval: wait,
+        interval: 3_600_000,
         remaining: Some(0),
         banned: false,
-        next_after: None,
         reset_after: wait,
         refused: true,
-        retry_after: Some(wait),
+        wait: Some(wait),
         shadow: false,
     };
     Decision::Deny(Refusal::by_limits(

@@ -179,7 +179,7 @@ impl Refusals {
         let received = clock.elapsed(&asked.at);
         let until = match (refusal.kind, refusal.retry_after) {
             (RefusalKind::OverLimit, Some(wait)) => {
-                let waits = refusal.limits.iter().filter_map(|limit| limit.retry_after);
+                let waits = refusal.limits.iter().filter_map(LimitState::retry_after);
                 let first = waits.min().unwrap_or(wait).min(wait);
                 first.saturating_sub(clock.slack())
             }
@@ -337,13 +337,12 @@ impl KnownRefusal {
         // sent back too early.
         let left = |time: Duration| self.received.saturating_add(time).saturating_sub(elapsed);
         let later = |limit: &LimitState| {
-            // One of several has room before the others.
-            let wait = limit.retry_after.map(left);
+            let wait = limit.wait.map(left).filter(|wait| !wait.is_zero());
             LimitState {
-                next_after: limit.next_after.map(left).filter(|next| !next.is_zero()),
+                wait,
                 reset_after: left(limit.reset_after),
-                refused: wait.map_or(limit.refused, |wait| !wait.is_zero()),
-                retry_after: wait.filter(|wait| !wait.is_zero()),
+                // One of several has room before the others.
+                refused: limit.refused && (wait.is_some() || limit.wait.is_none()),
                 ..limit.clone()
             }
         };

@@ -119,11 +119,11 @@ impl<S: Calls> Leasing<S> {
                     return Ok(decisions);
                 };
                 let received = self.table.clock.elapsed(&sent);
-                let lasts = plan.lead.min(longest(state.interval));
+                let lasts = plan.lead.min(longest(state.interval()));
                 let left = lasts.saturating_sub(received);
                 // Before the lease can end: that subtracts what no grant has.
                 self.recent.record(receipt.name(), state, plan.ahead, left);
-                let receipt = receipt.granted(state.interval);
+                let receipt = receipt.granted(state.interval());
                 let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
                 let lease = Lease {
                     _expiry: self.expiry(plan, &balance, left),

@@ -58,7 +58,7 @@ impl<L: StandIn> Locals<L> {
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             // A limit that no code gives is known from answers alone.
             let is_stored = matches!(charge.limiter.limit, LimitSource::Store);
-            if is_stored && let Ok(limit) = Limit::try_new(state.permits, state.interval) {
+            if is_stored && let Ok(limit) = Limit::try_new(state.permits, state.interval()) {
                 lock(&self.last_seen).insert(Arc::clone(&charge.labels.name), limit);
             }
             if granted || is_stored {

@@ -258,12 +258,11 @@ pub(crate) fn spent(labels: &Arc<Labels>, wait: Duration) -> LimitState {
     LimitState {
         labels: Arc::clone(labels),
         permits: 1,
-        interval: wait,
+        interval: u64::try_from(wait.as_millis()).unwrap(),
         remaining: Some(0),
-        next_after: None,
         reset_after: wait,
         refused: true,
-        retry_after: Some(wait),
+        wait: Some(wait),
         shadow: false,
         banned: false,
     }

@@ -75,14 +75,14 @@ impl Decide for Shared {
                 continue;
             }
             let mut record = shard.take_record(name);
-            let wait = limit.retry_after.unwrap_or_default().as_micros();
+            let wait = limit.wait.unwrap_or_default().as_micros();
             let wait = i64::try_from(wait).unwrap_or(i64::MAX);
             if record.strike(&ban, (charge.id, 1, now.tick), wait, now)
                 && let Some([_, back]) = record.in_force(now)
             {
                 limit.banned = true;
-                limit.retry_after = Some(now.until(back));
-                let wait = limit.retry_after.max(refusal.retry_after);
+                limit.wait = Some(now.until(back));
+                let wait = limit.wait.max(refusal.retry_after);
                 (refusal.kind, refusal.retry_after) = (RefusalKind::Banned, wait);
             }
             let [within, ..] = ban.millis();

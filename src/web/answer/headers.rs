@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::{Clock, Millis, SystemClock},
     decision::{Decision, Decisions, LimitState},
     error::{ConfigError, bail},
     name::Short,
@@ -209,7 +209,7 @@ impl Report<'_> {
             DecisionKind::Granted => Some(ceil(limit.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
             DecisionKind::Refused(retry_after) if place == 0 => retry_after,
-            DecisionKind::Refused(_) => limit.retry_after.map(ceil),
+            DecisionKind::Refused(_) => limit.retry_after().map(ceil),
         }
     }
 
@@ -225,7 +225,7 @@ impl Report<'_> {
             let more_after = match self.kind {
                 // Section 6 of the draft: Retry-After must not be earlier than `t`.
                 DecisionKind::Granted if self.retries_elsewhere => None,
-                DecisionKind::Granted => limit.next_after.map(ceil),
+                DecisionKind::Granted => limit.next_after().map(ceil),
                 DecisionKind::Refused(_) => self.reset(place, limit),
             };
             if let Some(more_after) = more_after {
@@ -385,6 +385,6 @@ pub(crate) fn ceil(time: Duration) -> u64 {
 }
 
 /// Returns the interval, if it is of whole seconds. Java may have stored one of zero.
-fn whole_seconds(interval: Duration) -> Option<u64> {
-    (interval.subsec_nanos() == 0 && interval.as_secs() > 0).then_some(interval.as_secs())
+fn whole_seconds(interval: Millis) -> Option<u64> {
+    (interval > 0 && interval.is_multiple_of(1000)).then_some(interval / 1000)
 }

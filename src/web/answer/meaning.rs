@@ -53,7 +53,7 @@ fn banned(refusal: &Refusal) -> (StatusCode, u8) {
 /// Returns the meaning of a key that is missing, repeated or too long.
 fn lack(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) {
     let what = refusal.missing().unwrap_or_default();
-    let ((status, code), lacks) = match refusal.missing.as_ref().map(|missing| missing.fault) {
+    let ((status, code), lacks) = match refusal.lack().map(|missing| missing.fault) {
         Some(Fault::TooLong { most }) => (KEY_TOO_LONG, &*format!("has more than {most} bytes of")),
         Some(Fault::Server) => (NO_PEER, "lacks"),
         Some(Fault::Ambiguous) => (NO_KEY, "says more than once"),

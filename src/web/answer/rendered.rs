@@ -1,13 +1,14 @@
 //! A cache of rendered answers. Many refusals in a short time have the same answer, so only the
 //! first is rendered, and the others are copies of it.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
 
 use super::Fields;
 use crate::{
+    clock::Millis,
     decision::{LimitState, Refusal, RefusalKind},
     labels::Labels,
 };
@@ -33,7 +34,7 @@ struct Rendered {
 #[derive(Clone, Copy, PartialEq)]
 struct Shown {
     permits: u64,
-    interval: Duration,
+    interval: Millis,
     remaining: Option<u64>,
     retry_after: Option<u64>,
     fields: Fields,
@@ -94,7 +95,7 @@ impl Rendered {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
+    use std::{fmt, time::Duration};
 
     use http::{HeaderMap, StatusCode};
     use proptest::{prelude::*, sample::select};
@@ -161,12 +162,11 @@ mod tests {
             LimitState {
                 labels: Labels::new(&name, hidden, None),
                 permits,
-                interval: Duration::from_secs(seconds),
+                interval: seconds * 1000,
                 remaining: left,
-                next_after: None,
                 reset_after: Duration::from_secs(seconds),
                 refused,
-                retry_after: Some(Duration::from_secs(1)),
+                wait: Some(Duration::from_secs(1)),
                 shadow: !enforced,
                 banned: false,
             }

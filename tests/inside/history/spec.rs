@@ -354,12 +354,7 @@ fn agree(answered: &Decision, would: &Decision) -> Result<(), String> {
     }
     let count = |state: &LimitState| {
         let name = state.name().to_owned();
-        let times = (
-            state.interval,
-            state.next_after,
-            state.reset_after,
-            state.retry_after,
-        );
+        let times = (state.interval, state.wait, state.reset_after);
         (name, state.permits, state.remaining, state.refused, times)
     };
     let counts = |decision: &Decision| decision.states().iter().map(count).collect::<Vec<_>>();

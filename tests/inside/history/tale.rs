@@ -184,7 +184,7 @@ impl Asked<'_> {
             .filter(|then| *then + INTERVAL > at);
         let next = counting.min().unwrap_or(at) + INTERVAL - at;
         let limits = List::from([LimitState {
-            next_after: Some(Duration::from_millis(next.cast_unsigned())),
+            wait: Some(Duration::from_millis(next.cast_unsigned())),
             ..state(Some(left), INTERVAL, None)
         }]);
         let What::Acquire(acquire, _) = &self.tale.events[self.event].what else {
@@ -253,7 +253,7 @@ pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> Li
         remaining,
         reset_after: time(reset),
         refused: wait.is_some(),
-        retry_after: wait.map(time),
+        wait: wait.map(time),
         ..scripted::spent(&Labels::unnamed("tale"), time(INTERVAL))
     }
 }

@@ -166,10 +166,9 @@ impl Bans {
                 left: left.saturating_sub(self.clock_of(charge.name()).slack()),
                 state: LimitState {
                     remaining: None,
-                    next_after: None,
                     refused: true,
                     banned: true,
-                    retry_after: Some(back),
+                    wait: Some(back),
                     ..state.clone()
                 },
                 asked_again: *at,
@@ -202,12 +201,12 @@ impl Bans {
                 return Knowledge::Asks;
             }
             let elapsed = elapsed.unwrap_or_else(|| clock.steady_elapsed(&ban.asked));
-            let wait = ban.state.retry_after.unwrap_or_default() + ban.received;
+            let wait = ban.state.wait.unwrap_or_default() + ban.received;
             let wait = wait.saturating_sub(elapsed);
             longest = longest.max(wait);
             limits.push(LimitState {
                 labels: Arc::clone(&charge.labels),
-                retry_after: Some(wait),
+                wait: Some(wait),
                 ..ban.state.clone()
             });
         }

@@ -67,7 +67,7 @@ impl World {
         let (known, elapsed) = self.cache.refusals.known(acquire)?;
         let refusal = known.refusal(elapsed);
         assert_eq!(refusal.source, Source::Cache);
-        assert_eq!(refusal.limits[0].retry_after, refusal.retry_after);
+        assert_eq!(refusal.limits[0].wait, refusal.retry_after);
         Some(refusal.retry_after.unwrap().as_millis())
     }
 }
@@ -140,7 +140,7 @@ fn in_an_outage_a_refusal_by_several_limits_lasts_until_the_last_has_room() {
     let world = World::new(CAP);
     let ask = acquire(&["a", "b"].map(name));
     let mut refusal = for_ms(&ask, 40_000);
-    refusal.limits[0].retry_after = Some(Duration::from_millis(500));
+    refusal.limits[0].wait = Some(Duration::from_millis(500));
     world.answers(&ask, Decision::Deny(refusal), || {});
     let last_known = || {
         let last = world.cache.refusals.last_known(&ask)?;

@@ -63,7 +63,7 @@ fn fate(decision: Result<Decision, Error>) -> (bool, Source, Option<ErrorKind>) 
     match decision.unwrap() {
         Decision::Allow(grant) => (true, grant.source(), None),
         Decision::Deny(refusal) => {
-            let error = refusal.error.as_ref().map(Error::kind);
+            let error = refusal.error().map(Error::kind);
             assert_eq!(refusal.kind == RefusalKind::Unavailable, error.is_some());
             (false, refusal.source, error)
         }

@@ -183,7 +183,7 @@ impl Entry {
     /// and one whose permits a waiter `lacks`.
     pub(crate) fn record(&self, limit: &LimitState, lacks: bool) {
         self.end_if(|state| {
-            state.interval = Some(limit.interval);
+            state.interval = Some(limit.interval());
             if let Some(left) = limit.remaining {
                 state.estimate.left = left;
             }
@@ -299,14 +299,14 @@ impl Lease {
             labels: Arc::clone(&charge.labels),
             remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
             // What this process holds, and gives back, is not in the store's count.
-            next_after: None,
+            wait: None,
             reset_after: self.state.reset_after.saturating_sub(answered),
             ..self.state
         };
         // No call is made for it.
         let receipt = Receipt {
             id,
-            ..charge.receipt_of(limiter, None).granted(state.interval)
+            ..charge.receipt_of(limiter, None).granted(state.interval())
         };
         let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
         let (limits, receipts) = (List::from([state]), List::from([receipt]));

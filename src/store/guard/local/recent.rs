@@ -56,7 +56,7 @@ impl Recent {
     pub(crate) fn record(&self, name: &Name, state: &LimitState, permits: u32, left: Duration) {
         let grants = self.grants.get_or_init(|| cache(MOST_KEYS, MOST_KEYS));
         let at = self.now().saturating_add(whole_millis(left));
-        let interval = whole_millis(state.interval).max(1);
+        let interval = state.interval.cast_signed().max(1);
         // In one step: two callers that come first together must not replace each other's record.
         let Ok(found) = grants.get_or_insert_with(name.text(), || {
             let granted = Granted::new(state.permits, interval, at);

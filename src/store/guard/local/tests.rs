@@ -293,7 +293,7 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     let is_unknown = |charge: LimiterCharge| {
         let unknown = refused(world.ask([charge]));
         assert_eq!(unknown.kind, RefusalKind::Unavailable);
-        assert_eq!(unknown.error.unwrap().kind(), ErrorKind::Unavailable);
+        assert_eq!(unknown.error().unwrap().kind(), ErrorKind::Unavailable);
     };
     is_unknown(bob.clone());
     world.fail(false);
