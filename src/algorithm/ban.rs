@@ -16,12 +16,12 @@ use crate::{
 pub(crate) struct Record {
     /// The refusals that may still count: the time, the id of the call and the number of each.
     strikes: Vec<(i64, PermitId, u32)>,
-    ban: Option<Sentence>,
+    ban: Option<StoredBan>,
 }
 
 /// A ban, kept until its level is forgotten. All fields except the level are ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sentence {
+struct StoredBan {
     until: i64,
     /// The number of bans in a row that refusals have caused: each doubles the next.
     level: u32,
@@ -100,7 +100,7 @@ impl Record {
     fn set(&mut self, lasts: i64, level: u32, wait: i64, now: Now) {
         let until = now.score().saturating_add(lasts);
         self.strikes.clear();
-        self.ban = Some(Sentence {
+        self.ban = Some(StoredBan {
             until,
             level,
             forgotten: until.saturating_add(lasts),
@@ -239,7 +239,7 @@ impl Record {
             .collect();
         members.sort_by_key(|(member, at)| (*at, member.clone()));
         let ban = self.ban.map(|ban| {
-            let Sentence {
+            let StoredBan {
                 until,
                 level,
                 forgotten,

@@ -146,7 +146,7 @@ impl ScriptCall {
         // A thread that ends keeps none.
         let _ = SENT.try_with(|sent| {
             let mut commands = sent.take();
-            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_WORDS {
+            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_ARGUMENTS {
                 command.clear();
                 commands.push(command);
             }
@@ -257,7 +257,7 @@ thread_local! {
 }
 /// The maximum number of commands kept, and of arguments in one: as in a batch.
 const MOST_SENT: usize = 64;
-const MOST_WORDS: usize = 20;
+const MOST_ARGUMENTS: usize = 20;
 
 /// The text of a script and its hash.
 #[derive(Debug)]
@@ -297,16 +297,16 @@ impl Script {
 
     /// Starts a command that calls it by its hash: the keys follow, then the other arguments.
     pub(crate) fn start(&self, keys: usize, arguments: usize) -> Cmd {
-        let words = 3 + keys + arguments;
+        let length = 3 + keys + arguments;
         let recycled = SENT.try_with(|sent| {
             let mut commands = sent.take();
-            let last = commands.pop_if(|_| words <= MOST_WORDS);
+            let last = commands.pop_if(|_| length <= MOST_ARGUMENTS);
             sent.set(commands);
             last
         });
         let mut command = recycled.ok().flatten().unwrap_or_else(|| {
             let bytes = 64 + KEY_BYTES * keys + ARGUMENT_BYTES * arguments;
-            Cmd::with_capacity(words, bytes)
+            Cmd::with_capacity(length, bytes)
         });
         command.arg("EVALSHA").arg(&self.sha1).arg(keys);
         command
