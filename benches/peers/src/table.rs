@@ -262,7 +262,11 @@ fn checks(text: &mut String, all: &[Shown]) {
             Promise::Estimate => "nothing",
         };
         let kept = if checks.over.1 { "" } else { "; **broken**" };
-        let Waits { announced, early, late } = checks.waits;
+        let Waits {
+            announced,
+            early,
+            late,
+        } = checks.waits;
         let waits = match announced {
             0 => [String::from("not announced"), String::new()],
             _ => [format!("{early} of {announced}"), format!("{late:.1}")],
