@@ -42,7 +42,7 @@ fn object(output: Output) -> Value {
 
 fn shared() -> (RedisServerRef, RedisStore) {
     let server = RedisServer::shared();
-    (server, RedisStore::open(server.url()).unwrap())
+    (server, patient(server.url()).build().unwrap())
 }
 
 type RedisServerRef = &'static RedisServer;
@@ -124,7 +124,7 @@ async fn each_algorithm_is_recognised() {
     let rule = Rule::new("gcra", Limit::per_hour(10), Constant("all"));
     let rule = rule.algorithm(Algorithm::Gcra).cost(2);
     let prefix = unique("tool");
-    let store = RedisStore::builder(server.url()).prefix(&prefix);
+    let store = patient(server.url()).prefix(&prefix);
     let layer = RateLimitLayer::new(&store.build().unwrap(), rule);
     send(&layer, Request::new(())).await;
     let by_rule = format!("get --prefix {prefix} --rule gcra --key all --json");
@@ -183,7 +183,7 @@ impl KeyExtractor for Two {
 async fn a_rule_and_a_key_name_the_limiter_that_requests_meet() {
     let (server, _) = shared();
     let prefix = unique("tool");
-    let store = RedisStore::builder(server.url()).prefix(&prefix);
+    let store = patient(server.url()).prefix(&prefix);
     let bytes = "0123456789abcdef0123456789abcdef";
     let secret = Secret::new("k1", bytes).unwrap();
     let file = std::env::temp_dir().join(unique("secret"));

@@ -101,7 +101,7 @@ async fn each_call_is_reported_with_the_requests_that_share_it() {
 async fn an_outage_is_reported_with_what_decided_instead() {
     let mut server = RedisServer::start();
     let recorded = Arc::new(Recorded::default());
-    let store = hasty(server.url(), millis(30))
+    let store = hasty(server.url(), millis(100))
         .breaker(2)
         .observe(recorded.clone());
     let store = store.build().unwrap();
