@@ -264,6 +264,18 @@ mod tests {
         assert_eq!(spelled("svc{tenant1}:api")[3], "svc{tenant1}:api:permits");
     }
 
+    #[test]
+    fn no_key_of_a_limiter_names_another() {
+        for algorithm in Algorithm::ALL.into_iter().chain([Algorithm::Calendar]) {
+            let name = Name::exact("{orders}").unwrap().counted_by(algorithm);
+            let own = own_keys(&name, "7d9").into_iter();
+            for key in own.chain(super::super::ban::keys(&name)) {
+                let taken = Name::exact(&key).is_ok();
+                assert_eq!(taken, key == name.as_str(), "{key}");
+            }
+        }
+    }
+
     // redisson-live: permits 3 in a member of 4.7.0.
     #[test]
     fn a_member_is_packed_as_redisson_packs_it() {
