@@ -406,4 +406,37 @@ mod tests {
             assert_eq!(limit.for_request_key().keep_alive, Some(kept));
         }
     }
+
+    #[test]
+    fn a_lease_is_for_a_log_and_a_tenth_of_the_interval() {
+        let minute = Limit::per_minute(10);
+        for (lease, algorithm, in_slots, is_taken) in [
+            (6000, Algorithm::SlidingLog, false, true),
+            (6001, Algorithm::SlidingLog, false, false),
+            (6000, Algorithm::SlidingLog, true, false),
+            (6000, Algorithm::FixedWindow, false, false),
+            (6000, Algorithm::Gcra, false, false),
+            (0, Algorithm::Gcra, true, true),
+        ] {
+            let lease = Duration::from_millis(lease);
+            let checked = check_lease("login", lease, algorithm, in_slots, Some(&minute));
+            assert_eq!(checked.is_ok(), is_taken, "{lease:?} by {algorithm:?}");
+        }
+        let lease = Duration::from_micros(1500);
+        let checked = check_lease("login", lease, Algorithm::SlidingLog, false, None);
+        assert!(checked.is_err());
+    }
+
+    #[test]
+    fn the_calendar_counts_its_own_limits_alone() {
+        let daily = Limit::per_day(9);
+        for (algorithm, is_taken) in [
+            (Algorithm::SlidingLog, true),
+            (Algorithm::Gcra, true),
+            (Algorithm::Calendar, false),
+        ] {
+            let checked = daily.check_counting("login", algorithm);
+            assert_eq!(checked.is_ok(), is_taken, "{algorithm:?}");
+        }
+    }
 }

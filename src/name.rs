@@ -381,6 +381,51 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_limiter_counts_as_another_by_the_same_limit_in_the_same_way() {
+        let limit = LimitSource::Code(Limit::per_second(5));
+        let name = Naming::shared("orders").unwrap().name(&Identity::default());
+        let limiter = Limiter { name, limit };
+        let [by_store, windowed] = [
+            Limiter {
+                limit: LimitSource::Store,
+                ..limiter.clone()
+            },
+            Limiter {
+                name: limiter.name.clone().counted_by(Algorithm::FixedWindow),
+                limit,
+            },
+        ];
+        assert!(limiter.counts_like(&limiter.clone()));
+        assert!(!limiter.counts_like(&by_store));
+        assert!(!limiter.counts_like(&windowed));
+    }
+
+    #[test]
+    fn the_identity_stands_between_what_the_rule_wrote() {
+        for naming in [
+            Naming::derived("shop", "login"),
+            Naming::shared("user:<key>:orders"),
+            Naming::shared("<key>"),
+        ] {
+            let naming = naming.unwrap();
+            let name = naming.name(&identity(&[b"ann", b"b"]));
+            assert_eq!(name.identity(naming.around()), Some("ann,b"), "{naming}");
+            assert_eq!(name.identity((0, 99)), None);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_the_algorithm_cannot_count_by_is_an_error() {
+        let limit = StoredLimit {
+            rate: 3001,
+            ..Limit::new(3000, std::time::Duration::from_millis(3)).stored()
+        };
+        let name = Name::exact("orders").unwrap();
+        assert!(name.check(&limit).is_ok());
+        assert!(name.counted_by(Algorithm::Gcra).check(&limit).is_err());
+    }
+
     /// A real Cluster shows the others: `tests/topologies/cluster.rs`.
     #[test]
     fn names_that_redis_cluster_cannot_place_are_refused() {

@@ -352,4 +352,23 @@ mod tests {
             assert_eq!(limiter.full_at(), full_at, "{value} until {end:?}");
         }
     }
+
+    #[test]
+    fn what_is_left_goes_from_one_algorithm_to_the_next() {
+        let stored = limit(5, 1000).stored();
+        for (window, value) in [
+            (with_window(5, 1000, 3, Some(START)), Some(3)),
+            (with_window(5, 1000, 3, Some(START - 1)), None),
+            (with_window(5, 1000, 3, None), Some(3)),
+            (fresh(5, 1000), None),
+        ] {
+            assert_eq!(window.state.value(at(START)), value, "{:?}", window.state);
+        }
+        let mut limiter = fresh(5, 1000);
+        limiter.state.resume(&stored, 3, at(START));
+        assert_eq!(limiter, with_window(5, 1000, 3, Some(START + 1000)));
+        // All of its windows are over then.
+        let over = limiter.state.end_of_life(&stored, at(START));
+        assert_eq!(over, START + 1001);
+    }
 }

@@ -262,7 +262,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        algorithm::limiter::{LimiterState, Terms},
+        algorithm::{
+            answer::Verdict,
+            limiter::{LimiterState, Terms},
+        },
+        clock::ManualClock,
         demand::LimiterCharge,
         limit::{Limit, LimitSource},
         receipt::PermitId,
@@ -292,6 +296,13 @@ mod tests {
         let charge = LimiterCharge::plain(LimitSource::Store, permits, ID);
         let receipt = charge.counted_by(limit::Algorithm::Gcra).receipt();
         limiter.settle(&receipt, Some(Taken::Tat(tat)), keep, NOW)
+    }
+
+    /// Asks for one permit by the store's limit.
+    fn acquire(limiter: &mut Limiter, clock: &ManualClock) -> Answer {
+        let charge = LimiterCharge::plain(LimitSource::Store, 1, ID);
+        let answer = limiter.acquire_one(&charge, Terms::HERE, true, Now::by(clock));
+        answer.unwrap()
     }
 
     fn give_back(limiter: &mut Limiter, permits: u32, tat: Tat) -> Result<i64, ErrorKind> {
@@ -413,6 +424,42 @@ mod tests {
             let tat = take(&mut limiter, u32::MAX, MOST - 1000);
             assert_eq!(tat.at, MOST);
         }
+        // Nor is it by another limit.
+        let mut limiter = fresh(1, 60_000);
+        take(&mut limiter, 1, MOST - 1000);
+        limiter.limit = fresh(1, 120_000).limit;
+        let call = CallContext::of_verb(limiter.limit.unwrap(), Now::at(MOST - 1000), ID);
+        limiter.state.begin(&call, 1);
+        assert_eq!(limiter.state.stored.unwrap().tat.at, MOST);
+    }
+
+    // L2 and the whole limit at once, by a clock that is finer than what is counted in.
+    #[test]
+    fn all_permits_are_there_within_one_microsecond() {
+        let clock = ManualClock::new();
+        let mut limiter = fresh(10, 1);
+        for _ in 0..2 {
+            clock.advance(Duration::from_nanos(2_000_300));
+            for left in (0..10).rev() {
+                clock.advance(Duration::from_nanos(10));
+                let answer = acquire(&mut limiter, &clock);
+                let found = (answer.verdict, answer.remaining, answer.next, answer.reset);
+                // From the tick of now, which is rounded down.
+                let taken = 10 - left;
+                assert_eq!(found, (Verdict::Granted, left, 101, taken * 100 + 1));
+            }
+            let answer = acquire(&mut limiter, &clock);
+            assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 101));
+        }
+    }
+
+    #[test]
+    fn it_lives_until_nothing_is_in_use() {
+        let mut limiter = fresh(10, 1000);
+        let limit = limiter.limit.unwrap();
+        assert_eq!(limiter.state.end_of_life(&limit, NOW), START);
+        take(&mut limiter, 4, START);
+        assert_eq!(limiter.state.end_of_life(&limit, NOW), START + 400_000);
     }
 
     #[test]

@@ -398,4 +398,13 @@ mod tests {
         assert_eq!(left, 4);
         assert_eq!(limiter.state.log.permits(), 1);
     }
+
+    #[test]
+    fn what_is_left_goes_from_one_algorithm_to_the_next() {
+        let mut limiter = limiter(&[]);
+        assert_eq!(limiter.state.value(Now::at(5_000)), None);
+        let limit = limiter.limit.unwrap();
+        limiter.state.resume(&limit, 3, Now::at(5_000));
+        assert_eq!(limiter.state.value(Now::at(5_000)), Some(3));
+    }
 }

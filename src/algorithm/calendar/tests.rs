@@ -165,6 +165,30 @@ fn a_receipt_settles_in_its_window_alone() {
 }
 
 #[test]
+fn verbs_count_in_the_window_of_the_last_call() {
+    let limit = limit("9/day");
+    let mut limiter = Limiter::default();
+    let now = Now::at(Now::at(0).ticks(NOON));
+    // Without windows, nothing that is taken would count.
+    let unknown = limiter.state.check(&limit.stored());
+    assert_eq!(unknown, Err(ErrorKind::Limit));
+    take(&mut limiter, limit, 4, NOON);
+    // A verb has no calendar: that of the last call stays.
+    limiter.state.count_by(Counting::default());
+    assert_eq!(limiter.state.check(&limit.stored()), Ok(()));
+    let call = CallContext::of_verb(limit.stored(), now, PermitId::NONE);
+    assert_eq!(limiter.state.available(&call), Ok(5));
+    assert_eq!(limiter.state.release(&call, 3), Ok(3));
+    assert_eq!(limiter.state.available(&call), Ok(8));
+    // No more than there is.
+    assert_eq!(limiter.state.release(&call, 3), Ok(1));
+    assert_eq!(limiter.full_at(), None);
+    limiter.state.charge(&call, 2);
+    limiter.state.forget();
+    assert_eq!(limiter.state.available(&call), Ok(9));
+}
+
+#[test]
 fn it_is_full_at_its_turn_and_kept_an_hour_longer() {
     let limit = limit("9/day");
     let (mut limiter, now) = (Limiter::default(), Now::at(Now::at(0).ticks(NOON)));
