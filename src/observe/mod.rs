@@ -248,8 +248,8 @@ impl RuleResult {
         (Self::ShadowBanned, "shadow_banned"),
     ];
 
-    /// Returns whether the rule has refused the request: for a key that is missing, it depends on
-    /// the rule.
+    /// Returns whether the rule has refused the request. False for a missing key, which only some
+    /// rules refuse.
     pub fn is_refusal(self) -> bool {
         matches!(
             self,

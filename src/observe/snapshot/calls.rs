@@ -75,7 +75,7 @@ impl RecentCalls {
         }
     }
 
-    /// Returns what the last ten seconds came to; null if there was never a call.
+    /// Returns the sums of the last ten seconds; null if there was never a call.
     pub(super) fn shown(&self, second: u64) -> Value {
         if self.seconds.is_empty() {
             return Value::Null;
