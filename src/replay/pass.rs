@@ -60,7 +60,7 @@ struct Caller {
 
 /// All runs of one pass over a log.
 #[derive(Default)]
-pub(super) struct Counting {
+pub(super) struct Pass {
     pub(super) runs: Vec<Run>,
     /// The longest interval that requests are counted in; zero in a pass that verifies.
     longest: i64,
@@ -73,22 +73,22 @@ pub(super) struct Counting {
     pub(super) moments: Moments,
 }
 
-impl Counting {
+impl Pass {
     /// As many runs as a caller has bits for them.
     pub(super) const MOST_RUNS: usize = 64;
 
     /// All runs are of limiters with this name. Their algorithms can count by their limits.
     pub(super) fn new(name: &Name, ways: &[Way], verifies: bool) -> Self {
-        let mut counting = Self {
+        let mut pass = Self {
             next_sweep: i64::MIN,
             ..Self::default()
         };
         for way in ways {
-            if counting.place(way).is_none() && counting.runs.len() < Self::MOST_RUNS {
-                counting.add(name.clone().counted_by(way.0), *way, verifies);
+            if pass.place(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
+                pass.add(name.clone().counted_by(way.0), *way, verifies);
             }
         }
-        counting
+        pass
     }
 
     fn add(&mut self, name: Name, way: Way, verifies: bool) {
