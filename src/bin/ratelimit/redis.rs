@@ -71,9 +71,8 @@ impl Connection {
 }
 
 fn read(file: &PathBuf) -> Result<String, Stop> {
-    let text = fs::read_to_string(file);
-    let text =
-        text.map_err(|error| Stop::usage(format!("{} cannot be read: {error}", file.display())))?;
+    let refuse = |error| format!("{} cannot be read: {error}", file.display());
+    let text = fs::read_to_string(file).map_err(refuse)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
