@@ -69,7 +69,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Returns an address: `peer`, or a key of this file that is `client-ip`.
+    /// Returns a key that is an address: `peer`, or one of this file that is `client-ip`.
     pub(super) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
         let name = match by.get_ref() {
             Texts::One(name) => name.as_str(),

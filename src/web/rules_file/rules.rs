@@ -203,13 +203,13 @@ fn rule(
     rule.observe_keys = fields.observe_keys;
     rule.wait = fields.wait.map(|wait| wait.0);
     rule.queue = fields.queue;
-    match &fields.enforce_share {
-        Some(share) if fields.shadow => {
+    match (&fields.enforce_share, fields.shadow) {
+        (Some(share), true) => {
             Err(share.fail("with `shadow` the rule refuses no request: choose one of the two"))
         }
-        Some(share) => Ok(rule.enforce_share(*share.get_ref())),
-        None if fields.shadow => Ok(rule.shadow()),
-        None => Ok(rule),
+        (Some(share), false) => Ok(rule.enforce_share(*share.get_ref())),
+        (None, true) => Ok(rule.shadow()),
+        (None, false) => Ok(rule),
     }
 }
 
