@@ -19,7 +19,7 @@ use crate::{
     sync::lock,
 };
 
-/// The servers that have labels of their own. All others share one.
+/// The number of servers that have labels of their own. All others share one.
 const MOST_NODES: usize = 32;
 
 /// Counts decisions, calls and changes by the [`metrics`] facade, for whatever recorder the process
@@ -52,7 +52,7 @@ pub struct Metrics {
     /// By operation and error.
     calls: Mutex<HashMap<(&'static str, Option<ErrorKind>), Histogram>>,
     callers: OnceLock<Histogram>,
-    /// Those with labels of their own.
+    /// The servers with labels of their own.
     nodes: Mutex<HashSet<String>>,
     described: OnceLock<()>,
 }

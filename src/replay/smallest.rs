@@ -19,7 +19,7 @@ const TRIED: u64 = 8;
 pub(super) struct Bounds {
     pub(super) algorithm: Algorithm,
     pub(super) interval: Duration,
-    /// How far times are apart, if that is coarse.
+    /// The distance of the log's times, if that is coarse.
     resolution: Option<Duration>,
     /// Set if all times are multiples of the resolution.
     whole: bool,
@@ -106,26 +106,24 @@ impl Search {
         };
         search.peaks = pass.peaks_of(&limit).to_vec();
         search.peaks.sort_unstable();
+        // A sliding log touches the callers whose peak is above its permits. So it touches few
+        // enough if it grants the highest peak but those of the callers that it may touch.
+        let few = usize::try_from(search.few).unwrap_or(usize::MAX);
+        let peak = search
+            .peaks
+            .iter()
+            .rev()
+            .nth(few)
+            .copied()
+            .unwrap_or(0)
+            .into();
         // The others grant at most twice their permits in an interval, and refuse nothing of a
         // caller that never asks for more than half of them.
         let factor = 1 + u64::from(!search.is_by_peaks());
-        let first = |counted: &dyn Fn(u64) -> u64| {
-            let highest = u64::from(search.peaks.last().copied().unwrap_or(0)) * 2 + 1;
-            let (mut below, mut fits) = (0, highest);
-            while below + 1 < fits {
-                let middle = u64::midpoint(below, fits);
-                match search.above(counted(middle)) <= search.few {
-                    true => fits = middle,
-                    false => below = middle,
-                }
-            }
-            fits
-        };
-        let permits = |permits| search.limit(permits).map_or(permits, |it| it.1.permits());
-        let below = first(&|it| permits(it) * factor) - 1;
+        let of_one = search.limit(1).map_or(1, |(_, limit)| limit.permits());
         let micros = u64::try_from(bounds.interval.as_micros()).unwrap_or(u64::MAX);
-        let fits = first(&|it| permits(it) / factor).min(micros);
-        (search.below, search.permits) = (below, fits);
+        search.below = u64::div_ceil(peak, of_one * factor).saturating_sub(1);
+        search.permits = u64::div_ceil(peak * factor, of_one).clamp(1, micros);
         search
     }
 

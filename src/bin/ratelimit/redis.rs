@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::Stop;
 
-/// Where Redis is.
+/// The server that a command asks, and as which client.
 #[derive(clap::Args)]
 pub(crate) struct Connection {
     /// The address of Redis

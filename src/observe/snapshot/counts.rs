@@ -19,7 +19,7 @@ use crate::{
 
 /// The first refusals for each reason are all recorded, so that a handful shows its callers.
 const ALL_UP_TO: u64 = 256;
-/// Of later refusals, one in this many is recorded.
+/// One in this many later refusals is recorded.
 const ONE_IN: u64 = 16;
 
 /// Counts above zero: for each result, by source.
