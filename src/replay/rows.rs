@@ -76,7 +76,7 @@ pub struct RowsRead {
     pub first_ms: Option<i64>,
     /// The same of the last one
     pub last_ms: Option<i64>,
-    /// The distance between the times that the log can tell apart
+    /// The resolution of the log's times, such as a second
     #[serde(rename = "resolution_us", serialize_with = "in_micros")]
     pub resolution: Duration,
     /// The optional columns that the log lacks

@@ -19,7 +19,7 @@ const TRIED: u64 = 8;
 pub(super) struct Bounds {
     pub(super) algorithm: Algorithm,
     pub(super) interval: Duration,
-    /// The distance of the log's times, if that is coarse.
+    /// The resolution of the log, if that is coarse.
     resolution: Option<Duration>,
     /// Set if all times are multiples of the resolution.
     whole: bool,
