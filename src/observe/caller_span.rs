@@ -52,8 +52,8 @@ impl CallerSpan {
     }
 }
 
-/// Returns the rule that refused the request, or of those that let it pass the one with the fewest
-/// permits left. A shadow rule does neither, and counts only where there is no other.
+/// Returns the rule to record: the one that refused the request, or else the one with the fewest
+/// permits left. A shadow rule is recorded only if there is no other.
 fn deciding<'a>(event: &Decided<'a>) -> Option<&'a DecidedRule<'a>> {
     let passed = |rule: &DecidedRule<'_>| {
         event.result == RequestResult::Allow || rule.result == RuleResult::NotTaken

@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
+/// The longest duration of the first bucket.
 const SHORTEST: Duration = Duration::from_micros(10);
+/// The longest duration of a bucket, as a multiple of that of the one before.
 const STEP: f64 = 1.25;
 /// Up to a minute.
-const PLACES: usize = 72;
+const BUCKETS: usize = 72;
 
-/// Counts durations in places: the longest of each is a quarter longer than that of the one before.
+/// Counts durations, each in the first bucket that it fits into.
 #[derive(Clone, Debug)]
-pub(super) struct Durations([u32; PLACES]);
+pub(super) struct Durations([u32; BUCKETS]);
 
 impl Default for Durations {
     fn default() -> Self {
-        Self([0; PLACES])
+        Self([0; BUCKETS])
     }
 }
 
@@ -21,8 +23,8 @@ impl Durations {
     pub(super) fn add(&mut self, duration: Duration) {
         let times = duration.as_secs_f64() / SHORTEST.as_secs_f64();
         // Below the shortest it is negative, and becomes zero.
-        let place = (times.ln() / STEP.ln()).ceil() as usize;
-        if let Some(count) = self.0.get_mut(place.min(PLACES - 1)) {
+        let bucket = (times.ln() / STEP.ln()).ceil() as usize;
+        if let Some(count) = self.0.get_mut(bucket.min(BUCKETS - 1)) {
             *count = count.saturating_add(1);
         }
     }
@@ -39,19 +41,17 @@ impl Durations {
     pub(super) fn percentile(&self, of_hundred: u64) -> Option<Duration> {
         let all: u64 = self.0.iter().map(|count| u64::from(*count)).sum();
         let mut left = all - all * (100 - of_hundred.min(100)) / 100;
-        (all > 0).then_some(())?;
-        let place = self.0.iter().position(|count| {
+        let bucket = self.0.iter().position(|count| {
             left = left.saturating_sub((*count).into());
             left == 0
         })?;
-        Some(limit_of(place))
+        (all > 0).then(|| longest_of(bucket))
     }
 }
 
-/// Returns the longest duration of a place.
-fn limit_of(place: usize) -> Duration {
-    let exponent = i32::try_from(place).unwrap_or(i32::MAX);
-    SHORTEST.mul_f64(STEP.powi(exponent))
+/// Returns the longest duration of a bucket.
+fn longest_of(bucket: usize) -> Duration {
+    SHORTEST.mul_f64(STEP.powf(bucket as f64))
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_in_the_place_that_it_fits() {
+    fn a_time_is_in_the_bucket_that_it_fits() {
         for micros in [0, 9, 10, 11, 999, 1_000, 50_000, 3_600_000_000] {
             let mut durations = Durations::default();
             let duration = Duration::from_micros(micros);
@@ -67,7 +67,7 @@ mod tests {
             let found = durations.percentile(99).unwrap();
             let most = duration.mul_f64(1.26).max(SHORTEST);
             assert!(
-                found >= duration.min(limit_of(PLACES - 1)) && found <= most,
+                found >= duration.min(longest_of(BUCKETS - 1)) && found <= most,
                 "{micros}"
             );
         }

@@ -1,6 +1,7 @@
 //! Counters, gauges and histograms by the `metrics` facade: [`Metrics`].
 
 use std::{
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Mutex, OnceLock},
 };
@@ -18,7 +19,7 @@ use crate::{
     sync::lock,
 };
 
-/// The servers that have labels of their own. All others share one.
+/// The number of servers that have labels of their own. All others share one.
 const MOST_NODES: usize = 32;
 
 /// Counts decisions, calls and changes by the [`metrics`] facade, for whatever recorder the process
@@ -48,15 +49,13 @@ const MOST_NODES: usize = 32;
 pub struct Metrics {
     /// By result and source.
     requests: [[OnceLock<Counter>; Source::ALL.len()]; RequestResult::ALL.len()],
-    /// By operation and result: a call takes so long that a short search does not matter.
-    calls: Mutex<Vec<(CallLabels, Histogram)>>,
+    /// By operation and error.
+    calls: Mutex<HashMap<(&'static str, Option<ErrorKind>), Histogram>>,
     callers: OnceLock<Histogram>,
-    /// Those with labels of their own.
-    nodes: Mutex<Vec<String>>,
+    /// The servers with labels of their own.
+    nodes: Mutex<HashSet<String>>,
     described: OnceLock<()>,
 }
-
-type CallLabels = (&'static str, Option<ErrorKind>);
 
 impl Metrics {
     /// Creates the observer. Nothing is registered yet.
@@ -91,8 +90,7 @@ impl Metrics {
             count(RuleResult::ShadowDeny, 0);
         }
         if rule.result == RuleResult::Taken {
-            let look_up = || permits(name, "taken");
-            let taken = counters.taken.get_or_init(look_up);
+            let taken = counters.taken.get_or_init(|| permits(name, "taken"));
             taken.increment(rule.permits.into());
         }
     }
@@ -105,12 +103,10 @@ impl Metrics {
     /// Returns the label of a server.
     fn node(&self, node: &str) -> String {
         let mut nodes = lock(&self.nodes);
-        if !nodes.iter().any(|known| known == node) {
-            if nodes.len() == MOST_NODES {
-                return "others".to_owned();
-            }
-            nodes.push(node.to_owned());
+        if nodes.len() == MOST_NODES && !nodes.contains(node) {
+            return "others".to_owned();
         }
+        nodes.insert(node.to_owned());
         node.to_owned()
     }
 
@@ -160,19 +156,14 @@ impl Observer for Metrics {
 
     fn called(&self, event: &StoreCall<'_>) {
         self.describe();
-        let call = (event.operation, event.result.err());
+        let (operation, error) = (event.operation, event.result.err());
+        let look_up = || {
+            let result = error.map_or("ok", ErrorKind::as_str);
+            histogram!("ratelimit_store_seconds", "operation" => operation, "result" => result)
+        };
         let mut calls = lock(&self.calls);
-        let at = calls.iter().position(|(known, _)| *known == call);
-        let at = at.unwrap_or_else(|| {
-            let result = call.1.map_or("ok", ErrorKind::as_str);
-            let seconds = histogram!("ratelimit_store_seconds", "operation" => call.0,
-                "result" => result);
-            calls.push((call, seconds));
-            calls.len() - 1
-        });
-        if let Some((_, seconds)) = calls.get(at) {
-            seconds.record(event.duration);
-        }
+        let seconds = calls.entry((operation, error)).or_insert_with(look_up);
+        seconds.record(event.duration);
         drop(calls);
         if event.callers > 0 {
             let callers = self

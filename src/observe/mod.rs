@@ -248,8 +248,8 @@ impl RuleResult {
         (Self::ShadowBanned, "shadow_banned"),
     ];
 
-    /// Returns whether the rule has refused the request: for a key that is missing, it depends on
-    /// the rule.
+    /// Returns whether the rule has refused the request. False for a missing key, which only some
+    /// rules refuse.
     pub fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -304,7 +304,7 @@ pub enum StateChange<'a> {
     Rules {
         /// Why they were refused
         refused: Option<&'a ConfigError>,
-        /// Where they come from: code or a file
+        /// Their origin: code or a file
         by: Origin,
     },
     /// The charge of a request was corrected: after its response, or by a
@@ -324,7 +324,7 @@ pub enum StateChange<'a> {
         /// Set if permits remain in use that should be free; else a charge is missing
         receipt: bool,
     },
-    /// As many calls were in flight as may be, so that a request met its failure policy
+    /// The limit of calls in flight was reached, so a request met its failure policy
     Overload,
     /// A request begins to wait for permits, or has ended waiting
     #[non_exhaustive]

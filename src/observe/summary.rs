@@ -18,8 +18,8 @@ const NAMED: usize = 8;
 
 /// Adds up the results of rules and calls, for a line in the log.
 ///
-/// The line is due when a call to the store ends: no refusal is repeated without one for longer
-/// than the deny cache keeps it. So requests need not read the clock.
+/// The line is logged when a call to the store ends, so that requests need not read the clock.
+/// Without calls the only refusals are those that the deny cache repeats, while it keeps them.
 #[derive(Debug)]
 pub(crate) struct Summary {
     every: Duration,

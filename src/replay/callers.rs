@@ -70,8 +70,8 @@ impl Callers {
     }
 }
 
-/// Returns the text under which an address counts, without a port; `None` for an IPv4 address,
-/// which counts as it is, and for what is no address.
+/// Returns the text under which an address counts, without a port. `None` for a text that counts as
+/// it is: an IPv4 address, or no address at all.
 fn address(caller: &str) -> Option<String> {
     // Most keys that are no address begin with a letter that no address has.
     let first = caller.bytes().next()?;

@@ -29,9 +29,9 @@
 //! ```
 
 mod callers;
-mod counting;
 mod error;
 mod format;
+mod pass;
 mod report;
 mod rows;
 mod smallest;
@@ -46,7 +46,7 @@ use std::{
 
 use self::{
     callers::Callers,
-    counting::{Counting, Run, Way},
+    pass::{Pass, Run, Way},
     smallest::{Bounds, Search},
 };
 pub use self::{
@@ -152,24 +152,24 @@ impl Replay {
         self.check()?;
         let name = Name::exact("replay")?;
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, verifies| {
-            let (mut callers, mut counting) = (Callers::default(), None);
+            let (mut callers, mut pass) = (Callers::default(), None);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
             let decide = |resolution, time, caller| {
-                let begin = || Counting::new(&name, &limits(resolution), verifies);
-                counting.get_or_insert_with(begin).request(time, caller);
+                let begin = || Pass::new(&name, &limits(resolution), verifies);
+                pass.get_or_insert_with(begin).request(time, caller);
             };
             let read = self.rows.each(log, lines, keep, decide)?;
-            Ok::<_, ReplayError>((read, callers, counting.unwrap_or_default()))
+            Ok::<_, ReplayError>((read, callers, pass.unwrap_or_default()))
         };
         let Some(log) = open()? else {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
         };
         let limits = |resolution| self.ends(resolution).flatten().flatten().collect();
-        let (read, callers, counting) = count(log, u64::MAX, &limits, false)?;
+        let (read, callers, pass) = count(log, u64::MAX, &limits, false)?;
         let mut searches: Vec<[Search; 2]> = Vec::new();
         for (bounds, (_, limit)) in self.bounds(read.resolution).zip(&self.limits) {
             if searches.iter().all(|[search, _]| search.bounds != bounds) {
-                let search = |end| Search::new(bounds, end, limit.permits(), &counting, self.share);
+                let search = |end| Search::new(bounds, end, limit.permits(), &pass, self.share);
                 searches.push([0, 1].map(search));
             }
         }
@@ -180,12 +180,12 @@ impl Replay {
                 break;
             }
             let Some(log) = open()? else { break };
-            let (_, _, counting) = count(log, read.physical, &|_| limits.clone(), true)?;
+            let (_, _, pass) = count(log, read.physical, &|_| limits.clone(), true)?;
             let all = searches.iter_mut().flatten();
-            all.for_each(|search| search.found(&counting));
+            all.for_each(|search| search.found(&pass));
         }
         let smallest = searches.iter().map(smallest).collect();
-        Ok(self.report(read, &callers, &counting, smallest))
+        Ok(self.report(read, &callers, &pass, smallest))
     }
 
     fn check(&self) -> Result<(), ReplayError> {
@@ -222,14 +222,14 @@ impl Replay {
         &self,
         read: RowsRead,
         callers: &Callers,
-        counting: &Counting,
+        pass: &Pass,
         smallest: Vec<SmallestLimit>,
     ) -> Report {
         let ends = self.ends(read.resolution);
-        let ends = ends.map(|ends| ends.map(|limit| counting.place(&limit?)));
+        let ends = ends.map(|ends| ends.map(|limit| pass.place(&limit?)));
         let ends: Vec<_> = ends.collect();
         let run = |of: fn(&Run) -> u64, ends: &[Option<usize>; 2]| {
-            ends.map(|place| place.and_then(|it| counting.runs.get(it)).map_or(0, of))
+            ends.map(|place| place.map_or(0, |it| of(&pass.runs[it])))
         };
         let candidates = self.limits.iter().zip(&ends);
         let candidates = candidates.map(|((algorithm, limit), ends)| Candidate {
@@ -238,7 +238,7 @@ impl Replay {
             touched: run(|run| run.touched, ends),
             refused: run(|run| run.refused, ends),
         });
-        let moments = &counting.moments;
+        let moments = &pass.moments;
         let starts = (0..).map(|place| (moments.start + place * moments.width).div_euclid(1000));
         let moments = starts.zip(&moments.counts).map(|(from_ms, counts)| {
             let count = |place: usize| counts.get(place).copied().unwrap_or(0);
@@ -256,18 +256,17 @@ impl Replay {
             durations_subtracted: self.rows.has_durations(),
             candidates: candidates.collect(),
             smallest,
-            busiest: self.busiest(&read, callers, counting),
-            most_active: counting.most_active as u64,
+            busiest: self.busiest(&read, callers, pass),
+            most_active: pass.most_active as u64,
             moments: moments.collect(),
             read,
         }
     }
 
     /// Returns the callers with the most requests in the interval of the first limit.
-    fn busiest(&self, read: &RowsRead, callers: &Callers, counting: &Counting) -> Vec<Busiest> {
+    fn busiest(&self, read: &RowsRead, callers: &Callers, pass: &Pass) -> Vec<Busiest> {
         let ends = self.ends(read.resolution).next().unwrap_or_default();
-        let [least, all] =
-            ends.map(|it| it.map_or(&[][..], |(_, limit)| counting.peaks_of(&limit)));
+        let [least, all] = ends.map(|it| it.map_or(&[][..], |(_, limit)| pass.peaks_of(&limit)));
         let mut most: Vec<_> = all.iter().zip(0u32..).collect();
         most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
         most.truncate(BUSIEST);

@@ -96,7 +96,7 @@ pub struct Moment {
     pub from_ms: i64,
     /// The requests in it
     pub requests: u64,
-    /// Those that each candidate would have refused
+    /// The refusals of each candidate
     pub refused: Vec<Figure>,
 }
 

@@ -76,13 +76,13 @@ pub struct RowsRead {
     pub first_ms: Option<i64>,
     /// The same of the last one
     pub last_ms: Option<i64>,
-    /// How far the log's times are apart
+    /// The resolution of the log's times, such as a second
     #[serde(rename = "resolution_us", serialize_with = "in_micros")]
     pub resolution: Duration,
     /// The optional columns that the log lacks
     #[serde(skip)]
     pub missing: Vec<String>,
-    /// Lines of any kind, up to which a further reading reads: the log may have grown.
+    /// The lines of any kind. A further reading reads no more of them: the log may have grown.
     #[serde(skip)]
     pub(super) physical: u64,
 }
@@ -191,28 +191,23 @@ impl Rows {
         };
         let (mut line, mut has_begun) = (Vec::new(), false);
         while reading.read.physical < lines && reading.next_line(&mut log, &mut line, &mut keep)? {
-            if !has_begun && reading.waiting.len() >= FIRST {
-                reading.find_resolution();
-                has_begun = true;
-            }
+            has_begun |= reading.waiting.len() >= FIRST;
             if has_begun {
                 reading.decide(&mut decide, false);
             }
         }
-        if !has_begun {
-            reading.find_resolution();
-        }
         reading.decide(&mut decide, true);
-        match (&reading.format, reading.problem.take()) {
-            (None, Some(problem)) => return Err(ReplayError::Format(problem)),
-            (format, _) => {
-                let places = format.iter().flat_map(|format| &format.columns);
-                let columns = self.columns.iter().zip(places).skip(2);
-                let missing = columns.filter(|(_, place)| place.is_none());
-                reading.read.missing = missing.map(|((name, _), _)| name.clone()).collect();
-            }
-        }
-        Ok(reading.read)
+        let mut read = reading.read;
+        let Some(format) = reading.format else {
+            // A log without lines has no problem.
+            return reading
+                .problem
+                .map_or(Ok(read), |it| Err(ReplayError::Format(it)));
+        };
+        let columns = self.columns.iter().zip(&format.columns).skip(2);
+        let missing = columns.filter(|(_, place)| place.is_none());
+        read.missing = missing.map(|((name, _), _)| name.clone()).collect();
+        Ok(read)
     }
 }
 
@@ -327,17 +322,22 @@ impl<T> Reading<'_, T> {
         Some(())
     }
 
-    /// Finds the resolution of the starts: where a duration is subtracted, both have one.
-    fn find_resolution(&mut self) {
-        self.read.resolution = self.written.get();
-        if self.rows.has_durations() {
+    /// Returns the resolution of the starts: where a duration is subtracted, both have one.
+    fn resolution(&self) -> Duration {
+        let written = self.written.get();
+        match self.rows.has_durations() {
             // Few servers are so slow that durations show their resolution: at most seconds.
-            self.read.resolution += self.lasted.get().min(Duration::from_secs(1));
+            true => written + self.lasted.get().min(Duration::from_secs(1)),
+            false => written,
         }
     }
 
-    /// Decides the requests that no later line can precede, or all at the end.
+    /// Decides the requests that no later line can precede, or all at the end. The first call fixes
+    /// the resolution.
     fn decide(&mut self, decide: &mut impl FnMut(Duration, i64, T), at_end: bool) {
+        if self.read.resolution.is_zero() {
+            self.read.resolution = self.resolution();
+        }
         let newest = self.newest.saturating_sub(micros(self.rows.reorder));
         while let Some(next) = self.waiting.first_entry()
             && let (time, _) = *next.key()

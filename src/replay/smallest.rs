@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::counting::{Counting, Way};
+use super::pass::{Pass, Way};
 use crate::limit::{Algorithm, Limit};
 
 /// The most limits that one reading tries for one smallest limit.
@@ -10,16 +10,16 @@ const TRIED: u64 = 8;
 
 /// The limits whose figures bound those of a limit where times are coarse.
 ///
-/// Two requests whose times are `d` apart were less than `d` and one step apart, and more than `d`
-/// less one. A sliding log grants as many requests as can be granted with no more than its permits
-/// in an interval. So what it refuses in an interval that is a step shorter is refused, and in one
-/// that is a step longer it refuses all that is. The other algorithms grant at most twice their
-/// permits in an interval, and as many as a sliding log of their permits at least.
+/// Two requests that were logged `d` apart came between `d` less one step and `d` and one step
+/// apart. A sliding log grants as many requests as can be granted with no more than its permits in
+/// an interval. So one with an interval a step shorter refuses no more than the limit really would,
+/// and one with an interval a step longer no less. The other algorithms grant at most twice their
+/// permits in an interval, and at least as many as a sliding log of their permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub(super) algorithm: Algorithm,
     pub(super) interval: Duration,
-    /// How far times are apart, if that is coarse.
+    /// The resolution of the log, if that is coarse.
     resolution: Option<Duration>,
     /// Set if all times are multiples of the resolution.
     whole: bool,
@@ -40,8 +40,8 @@ impl Bounds {
         }
     }
 
-    /// Returns the limits to run for this many permits: the one that refuses the least, if any is
-    /// sure to refuse, and the one that refuses the most.
+    /// Returns the limits to run for this many permits: one that refuses the least, unless none is
+    /// sure to refuse, and one that refuses the most.
     pub(super) fn of_permits(&self, permits: u64) -> [Option<Way>; 2] {
         let limit = |permits, interval| Limit::try_new(permits, interval).ok();
         let Some(resolution) = self.resolution else {
@@ -75,13 +75,13 @@ pub(super) struct Search {
     pub(super) bounds: Bounds,
     end: usize,
     callers: u64,
-    /// The most callers that it may touch.
+    /// The largest number of callers that it may touch.
     few: u64,
     /// The peaks of all callers, sorted.
     pub(super) peaks: Vec<u32>,
-    /// Touches too many; 0 is no limit, and touches all.
+    /// The largest permits that touch too many callers. 0 is no limit, and touches all.
     pub(super) below: u64,
-    /// Touches few enough.
+    /// The smallest permits that touch few enough.
     pub(super) permits: u64,
     /// By permits, the callers that runs touched.
     runs: BTreeMap<u64, u64>,
@@ -89,14 +89,8 @@ pub(super) struct Search {
 
 impl Search {
     /// Begins with what was counted for a limit of so many permits.
-    pub(super) fn new(
-        bounds: Bounds,
-        end: usize,
-        permits: u64,
-        counting: &Counting,
-        share: f64,
-    ) -> Self {
-        let callers = counting.callers() as u64;
+    pub(super) fn new(bounds: Bounds, end: usize, permits: u64, pass: &Pass, share: f64) -> Self {
+        let callers = pass.callers() as u64;
         let mut search = Self {
             bounds,
             end,
@@ -110,28 +104,26 @@ impl Search {
         let Some((_, limit)) = search.limit(permits) else {
             return search;
         };
-        search.peaks = counting.peaks_of(&limit).to_vec();
+        search.peaks = pass.peaks_of(&limit).to_vec();
         search.peaks.sort_unstable();
+        // A sliding log touches the callers whose peak is above its permits. So it touches few
+        // enough if it grants the highest peak but those of the callers that it may touch.
+        let few = usize::try_from(search.few).unwrap_or(usize::MAX);
+        let peak = search
+            .peaks
+            .iter()
+            .rev()
+            .nth(few)
+            .copied()
+            .unwrap_or(0)
+            .into();
         // The others grant at most twice their permits in an interval, and refuse nothing of a
         // caller that never asks for more than half of them.
         let factor = 1 + u64::from(!search.is_by_peaks());
-        let first = |counted: &dyn Fn(u64) -> u64| {
-            let highest = u64::from(search.peaks.last().copied().unwrap_or(0)) * 2 + 1;
-            let (mut below, mut fits) = (0, highest);
-            while below + 1 < fits {
-                let middle = u64::midpoint(below, fits);
-                match search.above(counted(middle)) <= search.few {
-                    true => fits = middle,
-                    false => below = middle,
-                }
-            }
-            fits
-        };
-        let permits = |permits| search.limit(permits).map_or(permits, |it| it.1.permits());
-        let below = first(&|it| permits(it) * factor) - 1;
+        let of_one = search.limit(1).map_or(1, |(_, limit)| limit.permits());
         let micros = u64::try_from(bounds.interval.as_micros()).unwrap_or(u64::MAX);
-        let fits = first(&|it| permits(it) / factor).min(micros);
-        (search.below, search.permits) = (below, fits);
+        search.below = u64::div_ceil(peak, of_one * factor).saturating_sub(1);
+        search.permits = u64::div_ceil(peak * factor, of_one).clamp(1, micros);
         search
     }
 
@@ -158,13 +150,13 @@ impl Search {
     }
 
     /// Takes what the runs of [`tried`](Self::tried) have found.
-    pub(super) fn found(&mut self, counting: &Counting) {
+    pub(super) fn found(&mut self, pass: &Pass) {
         for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that had no place has its turn in the next reading.
-            let Some(place) = counting.place(&limit) else {
+            let Some(place) = pass.place(&limit) else {
                 continue;
             };
-            let touched = counting.runs[place].touched;
+            let touched = pass.runs[place].touched;
             self.runs.insert(permits, touched);
             match touched <= self.few {
                 true => self.permits = self.permits.min(permits),
@@ -209,7 +201,7 @@ impl Search {
     }
 }
 
-/// Returns how many are fewer than a share of the callers, at most.
+/// Returns the largest number of callers that is less than this share of them.
 fn most_of(callers: u64, share: f64) -> u64 {
     // In billionths, so that a tenth of a percent of 1000 is 1.
     const WHOLE: f64 = 1e9;

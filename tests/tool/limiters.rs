@@ -329,7 +329,8 @@ fn an_unreachable_server_and_a_wrong_command_have_their_own_status() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_asked_by_its_nodes() {
     let cluster = Cluster::start();
-    let store = RedisStore::cluster(cluster.urls()).build().unwrap();
+    let store = RedisStore::cluster(cluster.urls());
+    let store = patiently(store).build().unwrap();
     let urls = cluster.urls().join(",");
     let ask = |line: &str| {
         let line = format!("{line} --cluster --json --redis {urls}");

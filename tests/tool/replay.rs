@@ -294,3 +294,20 @@ fn the_smallest_limits_of_rules_are_found() {
     let ran = run("replay - --rules limits.toml --share 1%");
     assert_eq!(ran.status, 2, "{}", ran.said);
 }
+
+/// Seven of 100 callers are not fewer than seven percent, though `0.07 * 100.0 > 7.0`.
+#[test]
+fn a_share_of_callers_is_exact() {
+    let line = |caller: u32| {
+        format!("192.0.2.{caller} - - [1791640500.{caller:03}] \"GET / HTTP/1.1\" 200 5\n")
+    };
+    let lines = (0..100).chain(0..7).map(line);
+    let log = file("share.log", lines.collect::<String>().as_bytes());
+    let rules = "[rules.all]\nrate = \"9/1m\"\nby = \"peer\"\n[otherwise]\nrules = [\"all\"]\n";
+    let rules = file("share.toml", rules.as_bytes());
+    let (log, rules) = (log.display(), rules.display());
+    let line = format!("replay '{log}' --rules '{rules}' --share 7%");
+    let found = &object(&words(&line), b"")["smallest"][0];
+    assert_eq!(found["limit"], "2/1m", "{found}");
+    assert_eq!(found["touched_by_one_less"], 7);
+}

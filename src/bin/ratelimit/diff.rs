@@ -1,6 +1,7 @@
 //! `ratelimit diff`: lists what differs between two rules files, and which callers would notice.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
     hash::BuildHasher,
     path::{Path, PathBuf},
@@ -196,7 +197,7 @@ fn changes(old: &Items, new: &Items) -> Vec<Vec<Field>> {
 fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
     let mut callers: Vec<_> = callers.collect();
-    callers.sort_by(|one, other| (other.1, one.0).cmp(&(one.1, other.0)));
+    callers.sort_by_key(|(caller, requests)| (Reverse(*requests), *caller));
     let shown = callers.into_iter().map(|(caller, requests)| {
         let caller = match keys {
             true => harmless(caller),

@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressFinish};
 use ipnet::Ipv6Net;
 use serde_json::{Value, json};
 use tower_ratelimit::{
+    Limit,
     key::PeerAddr,
     replay::{Rows, RowsRead},
 };
@@ -238,10 +239,9 @@ impl LogRead {
         is_enough(&self.rows)
     }
 
-    /// Returns whether times are too far apart for the interval of a rule.
+    /// Returns whether times are too far apart for the limit of a rule.
     pub(crate) fn is_too_coarse(&self, rule: &Row) -> bool {
-        let steps = self.rows.resolution * 20;
-        rule.limit.is_some_and(|limit| steps > limit.interval())
+        rule.limit.is_some_and(|limit| is_coarse(&self.rows, limit))
     }
 
     pub(crate) fn object(&self) -> Value {
@@ -249,6 +249,11 @@ impl LogRead {
         object["invalid"] = self.invalid.into();
         object
     }
+}
+
+/// Returns whether times are too far apart to count by this limit exactly.
+pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
+    read.resolution * 20 > limit.interval()
 }
 
 /// Says which lines are unreadable. Returns whether no more than a hundredth was left out.

@@ -97,7 +97,7 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Returns how an error of a file is said.
+/// Returns a closure that puts the path of a file before an error.
 pub(crate) fn in_file<E: Display>(file: &Path) -> impl Fn(E) -> String {
     move |error| format!("{}: {error}", file.display())
 }

@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::Stop;
 
-/// Where Redis is.
+/// The server that a command asks, and as which client.
 #[derive(clap::Args)]
 pub(crate) struct Connection {
     /// The address of Redis
@@ -71,9 +71,8 @@ impl Connection {
 }
 
 fn read(file: &PathBuf) -> Result<String, Stop> {
-    let text = fs::read_to_string(file);
-    let text =
-        text.map_err(|error| Stop::usage(format!("{} cannot be read: {error}", file.display())))?;
+    let refuse = |error| format!("{} cannot be read: {error}", file.display());
+    let text = fs::read_to_string(file).map_err(refuse)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

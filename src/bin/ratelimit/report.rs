@@ -1,9 +1,12 @@
 //! Describes the results of a replay in words, for the commands [`replay`](crate::replay) and
 //! [`html`](crate::html).
 
-use tower_ratelimit::replay::{Candidate, Figure, Report, SmallestLimit};
+use tower_ratelimit::replay::{Figure, Report, SmallestLimit};
 
-use crate::out::{Field, counted};
+use crate::{
+    log::is_coarse,
+    out::{Field, counted},
+};
 
 /// The heading of the busiest callers.
 pub(crate) const BUSIEST: &str = "Most requests in one interval of the first limit";
@@ -78,9 +81,9 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
     let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];
-    let is_coarse = |it: &Candidate| read.resolution * 20 > it.limit.interval();
+    let mut candidates = report.candidates.iter();
     for (applies, note) in [
-        (report.candidates.iter().any(is_coarse), COARSE),
+        (candidates.any(|it| is_coarse(read, it.limit)), COARSE),
         (!report.durations_subtracted, AT_THE_END),
         (true, ASSUMED),
     ] {

@@ -62,9 +62,10 @@ struct Search {
     rate: Range<usize>,
     interval: String,
     callers: u64,
-    /// Touches too many; 0 is no limit, and touches all.
+    /// The largest permits that touch too many callers, and how many. 0 is no limit, and touches
+    /// all.
     below: (u64, u64),
-    /// Touches few enough, and how many; not known to if that is missing.
+    /// The smallest permits that touch few enough, and how many; `None` until a run has shown it.
     permits: (u64, Option<u64>),
 }
 
@@ -108,7 +109,9 @@ impl Search {
     fn found(&mut self, permits: u64, rows: &[Row], share: f64) {
         let row = rows.iter().find(|row| row.name == self.name);
         let touched = row.map_or(0, Row::touched);
-        let is_few = touched == 0 || (touched as f64) < share * self.callers as f64;
+        // Rounded, because seven percent of 100 are a little more than 7 in binary.
+        let share = (share * self.callers as f64 * 1e6).round() / 1e6;
+        let is_few = touched == 0 || (touched as f64) < share;
         if is_few && permits < self.permits.0 {
             self.permits = (permits, Some(touched));
         } else if !is_few && permits > self.below.0 && permits < self.permits.0 {

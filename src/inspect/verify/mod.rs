@@ -12,7 +12,7 @@ pub use self::report::{Verification, VerifiedServer};
 use self::report::{command_refused, node_of_cluster, not_understood, replica};
 use super::{
     Look, exact,
-    finding::{Finding, Severity, finding},
+    finding::{Finding, Severity, add, finding},
     parsed,
 };
 use crate::{
@@ -94,29 +94,26 @@ impl RedisStore {
             let mut seen = VerifiedServer::default();
             look.server(None, &mut seen).await?;
             verification.servers.push(seen);
-        } else {
-            let masters = look.masters().await?;
-            let covered: usize = masters.iter().map(Master::slots).sum();
-            let missing = usize::from(SLOTS).saturating_sub(covered);
-            if missing > 0 {
-                let unserved = finding!(Error SlotsWithoutMaster: "{missing} hash slots of the \
-                    Cluster have no master: see `CLUSTER INFO`, and assign one");
-                verification.findings.push(unserved);
+            return Ok(verification);
+        }
+        let masters = look.masters().await?;
+        let covered: usize = masters.iter().map(Master::slots).sum();
+        let missing = usize::from(SLOTS).saturating_sub(covered);
+        if missing > 0 {
+            add!(verification.findings, Error SlotsWithoutMaster: "{missing} hash slots of the \
+                Cluster have no master: see `CLUSTER INFO`, and assign one");
+        }
+        for master in &masters {
+            let mut seen = VerifiedServer {
+                address: Some(master.address.clone()),
+                ..VerifiedServer::default()
+            };
+            // The other masters are still reported.
+            if let Err(error) = look.server(Some(master), &mut seen).await {
+                add!(seen.findings, Error Unasked: "it could not be queried, {error}: see whether \
+                    it runs");
             }
-            for master in &masters {
-                let mut seen = VerifiedServer {
-                    address: Some(master.address.clone()),
-                    ..VerifiedServer::default()
-                };
-                // The other masters are still reported.
-                if let Err(error) = look.server(Some(master), &mut seen).await {
-                    seen.add(
-                        finding!(Error Unasked: "it could not be queried, {error}: see \
-                        whether it runs"),
-                    );
-                }
-                verification.servers.push(seen);
-            }
+            verification.servers.push(seen);
         }
         Ok(verification)
     }
@@ -203,10 +200,8 @@ impl Look<'_> {
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            seen.add(
-                finding!((severity) ClocksApart: "its clock is {apart:.1?} {direction} the \
-                one of this process, and {then}"),
-            );
+            add!(seen.findings, (severity) ClocksApart: "its clock is {apart:.1?} {direction} the \
+                one of this process, and {then}");
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ const SECONDS: u64 = 10;
 pub(super) struct RecentCalls {
     /// The oldest first. Empty until there was a call: without a server there is none.
     seconds: VecDeque<Calls>,
-    /// Since when each call was without an answer, in milliseconds since 1970.
+    /// The time since which no call was answered, in milliseconds since 1970.
     unanswered_since: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ struct Calls {
     durations: Durations,
     calls: u64,
     failed: BTreeMap<&'static str, u64>,
-    /// Those that take permits, and the requests that share them.
+    /// The calls that take permits, and the requests that share them.
     shared: u64,
     callers: u64,
 }
@@ -75,7 +75,7 @@ impl RecentCalls {
         }
     }
 
-    /// Returns what the last ten seconds came to; null if there was never a call.
+    /// Returns the sums of the last ten seconds; null if there was never a call.
     pub(super) fn shown(&self, second: u64) -> Value {
         if self.seconds.is_empty() {
             return Value::Null;

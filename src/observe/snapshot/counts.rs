@@ -17,9 +17,9 @@ use crate::{
     observe::{DecidedRule, RuleResult},
 };
 
-/// The first refusals for each reason are all looked at, so that a handful shows its callers.
+/// The first refusals for each reason are all recorded, so that a handful shows its callers.
 const ALL_UP_TO: u64 = 256;
-/// Of later refusals, one in this many is recorded.
+/// One in this many later refusals is recorded.
 const ONE_IN: u64 = 16;
 
 /// Counts above zero: for each result, by source.
@@ -57,8 +57,8 @@ impl<const R: usize> Counts<R> {
     }
 }
 
-/// Returns for how many refusals this one stands, after so many of its kind; `None` if it is left
-/// out.
+/// Returns the number of refusals that this one stands for, after `before` others of its kind;
+/// `None` if it is not recorded.
 pub(super) fn sampled(before: u64) -> Option<u64> {
     if before < ALL_UP_TO {
         return Some(1);
@@ -72,8 +72,8 @@ pub(super) fn sampled(before: u64) -> Option<u64> {
 /// The counts of one rule, or of all that have none.
 #[derive(Debug)]
 pub(in crate::observe) struct RuleCounts {
-    /// The observer that this is of.
-    pub(super) of: Arc<()>,
+    /// The identity of the observer that counts here.
+    pub(super) observer: Arc<()>,
     pub(super) name: Option<Arc<str>>,
     pub(super) counts: Counts<{ RuleResult::ALL.len() }>,
     /// Permits and milliseconds of the limit that was last seen; zero if none was.
@@ -82,9 +82,9 @@ pub(in crate::observe) struct RuleCounts {
 }
 
 impl RuleCounts {
-    pub(super) fn new(of: &Arc<()>, name: Option<&str>) -> Self {
+    pub(super) fn new(observer: &Arc<()>, name: Option<&str>) -> Self {
         Self {
-            of: Arc::clone(of),
+            observer: Arc::clone(observer),
             name: name.map(Arc::from),
             counts: Counts::default(),
             limit: Default::default(),
@@ -121,6 +121,6 @@ impl RuleCounts {
     }
 }
 
-pub(super) fn millis(time: Duration) -> u64 {
+fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

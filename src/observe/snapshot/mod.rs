@@ -20,11 +20,11 @@ pub(super) use self::counts::RuleCounts;
 use self::{
     callers::TopCallers,
     calls::RecentCalls,
-    counts::{Counts, millis, sampled},
+    counts::{Counts, sampled},
 };
 use super::{Decided, DecidedRule, Observer, RequestResult, StateChange, StoreCall};
 use crate::{
-    clock::{Clock, SystemClock, moment},
+    clock::{SystemClock, millis, moment},
     decision::source::Source,
     sync::lock,
 };
@@ -84,16 +84,11 @@ pub struct Activity {
     others: Arc<RuleCounts>,
     callers: Mutex<TopCallers>,
     calls: Mutex<RecentCalls>,
-    changes: Mutex<Changes>,
-    closed: watch::Sender<bool>,
-}
-
-/// The state that seldom changes.
-#[derive(Default)]
-struct Changes {
     /// The state of each server, and since when it is so.
-    nodes: BTreeMap<String, Value>,
-    reloads: VecDeque<Value>,
+    nodes: Mutex<BTreeMap<String, Value>>,
+    /// The newest first.
+    reloads: Mutex<VecDeque<Value>>,
+    closed: watch::Sender<bool>,
 }
 
 impl Activity {
@@ -111,7 +106,8 @@ impl Activity {
             others,
             callers: Mutex::default(),
             calls: Mutex::default(),
-            changes: Mutex::default(),
+            nodes: Mutex::default(),
+            reloads: Mutex::default(),
             closed: watch::Sender::new(false),
             identity,
         }
@@ -170,7 +166,7 @@ impl Activity {
             return self.count(&self.limiters, rule, source);
         };
         let counts = rule.kept.counts.get_or_init(|| self.counts_of(name));
-        if Arc::ptr_eq(&counts.of, &self.identity) {
+        if Arc::ptr_eq(&counts.observer, &self.identity) {
             self.count(counts, rule, source);
         } else {
             // Another one came first, and keeps its counts with the rule.
@@ -187,7 +183,7 @@ impl Activity {
     }
 
     fn node(&self, node: &str, what: &str, is: bool) {
-        let nodes = &mut lock(&self.changes).nodes;
+        let mut nodes = lock(&self.nodes);
         if nodes.contains_key(node) || nodes.len() < MOST_NODES {
             let state = &mut nodes.entry(node.to_owned()).or_default()[what];
             // A server that stays away is tried again and again: the first time counts.
@@ -214,8 +210,8 @@ impl Activity {
             "rules": rows.collect::<Vec<_>>(),
             "callers": lock(&self.callers).top(TOP_CALLERS),
             "calls": lock(&self.calls).shown(self.began.elapsed().as_secs()),
-            "nodes": lock(&self.changes).nodes,
-            "reloads": lock(&self.changes).reloads,
+            "nodes": *lock(&self.nodes),
+            "reloads": *lock(&self.reloads),
         })
     }
 }
@@ -240,7 +236,7 @@ impl Observer for Activity {
             StateChange::Rules { refused, .. } => {
                 let error = refused.map(ToString::to_string);
                 let error = error.map(|it| it.chars().take(LONGEST_ERROR).collect::<String>());
-                let reloads = &mut lock(&self.changes).reloads;
+                let mut reloads = lock(&self.reloads);
                 reloads.truncate(MOST_RELOADS - 1);
                 reloads.push_front(json!({ "at": now(), "refused": error }));
             }
@@ -263,7 +259,7 @@ impl fmt::Debug for Activity {
 
 /// Returns the milliseconds since 1970.
 fn now() -> u64 {
-    millis(SystemClock.now())
+    millis(&SystemClock)
 }
 
 /// Returns the name of this machine; empty if it is not known.

@@ -26,7 +26,7 @@ use crate::web::rule::{
 /// A table of `on`, `deny` or `allow`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Definition {
+pub(super) struct EntryFields {
     route: Option<Spanned<String>>,
     method: Option<Spanned<Texts>>,
     host: Option<Spanned<Texts>>,
@@ -41,7 +41,7 @@ pub(super) struct Definition {
 /// The table `otherwise`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Otherwise {
+pub(super) struct OtherwiseFields {
     rules: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
@@ -49,8 +49,8 @@ pub(super) fn read(
     code: &RulesFile,
     text: &str,
     mut named: BTreeMap<String, NamedRule>,
-    on: &[Spanned<Table<Definition>>],
-    otherwise: Option<&Spanned<Table<Otherwise>>>,
+    on: &[Spanned<Table<EntryFields>>],
+    otherwise: Option<&Spanned<Table<OtherwiseFields>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
     for entry in on {
@@ -81,7 +81,7 @@ pub(super) fn read(
 fn check_reached(
     text: &str,
     rules: &Rules,
-    on: &[Spanned<Table<Definition>>],
+    on: &[Spanned<Table<EntryFields>>],
 ) -> Result<(), Mistake> {
     // Entries with several conditions are compared only for equality.
     let mut seen = HashMap::new();
@@ -103,7 +103,7 @@ fn check_reached(
     }
 }
 
-impl Definition {
+impl EntryFields {
     /// Returns all conditions, for comparison: the order in which they stand is ignored.
     fn conditions(&self) -> [Option<Vec<&str>>; 5] {
         fn one(field: &Option<Spanned<String>>) -> Option<Vec<&str>> {
@@ -125,7 +125,7 @@ impl Definition {
 pub(super) fn listed(
     code: &RulesFile,
     keys: &Keys,
-    entry: &Spanned<Table<Definition>>,
+    entry: &Spanned<Table<EntryFields>>,
     allows: bool,
 ) -> Result<Requests, Mistake> {
     let fields = &entry.get_ref().0;
@@ -181,7 +181,7 @@ fn chosen(
 }
 
 /// Reads the conditions of an entry. A request must meet all of them.
-fn pattern(code: &RulesFile, entry: &Spanned<Table<Definition>>) -> Result<Pattern, Mistake> {
+fn pattern(code: &RulesFile, entry: &Spanned<Table<EntryFields>>) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
     let mut pattern = Pattern::default();
     if let Some(route) = &fields.route {

@@ -25,7 +25,7 @@ pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared
 /// A table below `keys`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Definition {
+pub(super) struct KeyFields {
     from: Option<Spanned<Texts>>,
     digest: Option<Spanned<String>>,
     trusted: Option<Spanned<Texts>>,
@@ -38,35 +38,38 @@ pub(super) struct Definition {
 
 /// The keys that a file may name: those of the code and its own.
 pub(super) struct Keys {
-    known: BTreeMap<String, Any>,
+    all: BTreeMap<String, Any>,
     /// The keys that are addresses, for lists of networks.
     addresses: BTreeMap<String, ClientIp>,
 }
 
 impl Keys {
-    pub(super) fn read(code: &RulesFile, keys: ByName<Table<Definition>>) -> Result<Self, Mistake> {
-        let mut known = Self {
-            known: code.keys.clone(),
+    pub(super) fn read(
+        code: &RulesFile,
+        tables: ByName<Table<KeyFields>>,
+    ) -> Result<Self, Mistake> {
+        let mut keys = Self {
+            all: code.keys.clone(),
             addresses: BTreeMap::new(),
         };
-        for (name, table) in in_order(keys) {
+        for (name, table) in in_order(tables) {
             name.place(check_word("a key's name", name.get_ref()))?;
             if WORDS.contains(&name.get_ref().as_str()) {
                 let reason = format!("`{name}` means something else: choose another name");
                 return Err(name.fail(reason));
             }
-            if known.known.contains_key(name.get_ref()) {
+            if keys.all.contains_key(name.get_ref()) {
                 return Err(name.fail(format!("the code has a key `{name}`: choose another name")));
             }
-            let key = known.definition(code, name.get_ref(), &table)?;
+            let key = keys.definition(code, name.get_ref(), &table)?;
             name.place(key.check())?;
             // Later definitions may be made of it.
-            known.known.insert(name.into_inner(), key);
+            keys.all.insert(name.into_inner(), key);
         }
-        Ok(known)
+        Ok(keys)
     }
 
-    /// Returns an address: `peer`, or a key of this file that is `client-ip`.
+    /// Returns a key that is an address: `peer`, or one of this file that is `client-ip`.
     pub(super) fn address(&self, by: &Spanned<Texts>) -> Result<ClientIp, Mistake> {
         let name = match by.get_ref() {
             Texts::One(name) => name.as_str(),
@@ -128,11 +131,11 @@ impl Keys {
                 ));
             }
             ("shared" | "skip", _) => return Err(at.fail(format!("`{term}` must come last"))),
-            _ => match self.known.get(term) {
+            _ => match self.all.get(term) {
                 Some(key) => key.clone(),
                 None => {
                     let mut known = vec!["peer", "route", "header:NAME", "constant:TEXT"];
-                    known.extend(self.known.keys().map(String::as_str));
+                    known.extend(self.all.keys().map(String::as_str));
                     return Err(at.fail(no_such("key", term, &known)));
                 }
             },
@@ -145,7 +148,7 @@ impl Keys {
         &mut self,
         code: &RulesFile,
         name: &str,
-        table: &Spanned<Table<Definition>>,
+        table: &Spanned<Table<KeyFields>>,
     ) -> Result<Any, Mistake> {
         let fields = &table.get_ref().0;
         let from = need(fields.from.as_ref(), table, "from", "\"peer\"")?;
@@ -182,7 +185,7 @@ impl Keys {
     }
 }
 
-impl Definition {
+impl KeyFields {
     /// Checks that each field belongs to the source of the key.
     fn check_owners(&self, source: &str) -> Result<(), Mistake> {
         let proxies = span(&self.trusted).or(span(&self.hops));
@@ -195,7 +198,7 @@ impl Definition {
     }
 }
 
-fn client_ip(table: &Spanned<Table<Definition>>) -> Result<ClientIp, Mistake> {
+fn client_ip(table: &Spanned<Table<KeyFields>>) -> Result<ClientIp, Mistake> {
     let fields = &table.get_ref().0;
     let mut client = match (&fields.trusted, &fields.hops) {
         (Some(trusted), None) => {

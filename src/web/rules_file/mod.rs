@@ -235,12 +235,12 @@ opaque!(RulesFile);
 #[serde(default, deny_unknown_fields)]
 struct Document {
     headers: Option<Spanned<Vec<Spanned<String>>>>,
-    keys: ByName<Table<keys::Definition>>,
-    rules: Option<Spanned<ByName<Table<rules::Definition>>>>,
-    on: Vec<Spanned<Table<entries::Definition>>>,
-    otherwise: Option<Spanned<Table<entries::Otherwise>>>,
-    deny: Vec<Spanned<Table<entries::Definition>>>,
-    allow: Vec<Spanned<Table<entries::Definition>>>,
+    keys: ByName<Table<keys::KeyFields>>,
+    rules: Option<Spanned<ByName<Table<rules::RuleFields>>>>,
+    on: Vec<Spanned<Table<entries::EntryFields>>>,
+    otherwise: Option<Spanned<Table<entries::OtherwiseFields>>>,
+    deny: Vec<Spanned<Table<entries::EntryFields>>>,
+    allow: Vec<Spanned<Table<entries::EntryFields>>>,
 }
 
 fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {

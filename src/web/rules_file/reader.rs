@@ -79,7 +79,7 @@ pub(super) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
     field.as_ref().map(Spanned::span)
 }
 
-/// Refuses a field of an `owner` that is not there.
+/// Refuses a field whose `owner`, the setting that it belongs to, is not there.
 pub(super) fn only_with(
     is_there: bool,
     owner: &str,

@@ -35,7 +35,7 @@ const NO_RULES: &str = "there are no rules, and nothing would be limited: write 
 /// A table below `rules`.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Definition {
+pub(super) struct RuleFields {
     rate: Option<Spanned<Limit>>,
     tiers: Option<Spanned<ByName<Limit>>>,
     tier_by: Option<Spanned<String>>,
@@ -50,7 +50,7 @@ pub(super) struct Definition {
     per_client: Option<Spanned<bool>>,
     on_failure: Option<Spanned<OnFailure>>,
     charge_if: Option<Spanned<String>>,
-    ban: Option<Spanned<Table<Terms>>>,
+    ban: Option<Spanned<Table<BanFields>>>,
     hide_headers: bool,
     observe_keys: bool,
     shadow: bool,
@@ -94,7 +94,7 @@ enum PolicyWord {
 /// The table `{ after = 10, within = "1m", for = "15m" }`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Terms {
+struct BanFields {
     after: Option<u32>,
     within: Option<Time>,
     r#for: Option<Time>,
@@ -128,7 +128,7 @@ pub(super) fn read(
     code: &RulesFile,
     keys: &Keys,
     text: &str,
-    rules: Option<Spanned<ByName<Table<Definition>>>>,
+    rules: Option<Spanned<ByName<Table<RuleFields>>>>,
 ) -> Result<BTreeMap<String, NamedRule>, Mistake> {
     let file = span(&rules).unwrap_or_default();
     let mut named = BTreeMap::new();
@@ -153,7 +153,7 @@ fn rule(
     code: &RulesFile,
     keys: &Keys,
     name: &str,
-    table: &Spanned<Table<Definition>>,
+    table: &Spanned<Table<RuleFields>>,
 ) -> Result<Rule, Mistake> {
     let fields = &table.get_ref().0;
     let limit = limit_of(code, table)?;
@@ -196,33 +196,32 @@ fn rule(
     if let Some(outcome) = &fields.charge_if {
         rule.charge_if = Some(charge_if(code, outcome)?);
     }
-    if let Some(terms) = &fields.ban {
-        rule.ban = Some(ban(name, terms)?);
+    if let Some(table) = &fields.ban {
+        rule.ban = Some(ban(name, table)?);
     }
     rule.hide_headers = fields.hide_headers;
     rule.observe_keys = fields.observe_keys;
     rule.wait = fields.wait.map(|wait| wait.0);
     rule.queue = fields.queue;
-    match &fields.enforce_share {
-        Some(share) if fields.shadow => {
+    match (&fields.enforce_share, fields.shadow) {
+        (Some(share), true) => {
             Err(share.fail("with `shadow` the rule refuses no request: choose one of the two"))
         }
-        Some(share) => Ok(rule.enforce_share(*share.get_ref())),
-        None if fields.shadow => Ok(rule.shadow()),
-        None => Ok(rule),
+        (Some(share), false) => Ok(rule.enforce_share(*share.get_ref())),
+        (None, true) => Ok(rule.shadow()),
+        (None, false) => Ok(rule),
     }
 }
 
 /// Reads `{ after = 10, within = "1m", for = "15m", doubling-to = "1d" }`.
-fn ban(rule: &str, terms: &Spanned<Table<Terms>>) -> Result<Ban, Mistake> {
-    let fields = &terms.get_ref().0;
-    let mut ban = Ban::after(need(fields.after, terms, "after", "10")?);
-    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
-    ban = time(&fields.within).map_or(ban, |within| ban.within(within));
-    ban = time(&fields.r#for).map_or(ban, |lasting| ban.lasting(lasting));
-    ban = time(&fields.doubling_to).map_or(ban, |longest| ban.doubling_to(longest));
-    ban = fields.status.map_or(ban, |status| ban.status(status));
-    terms.place(ban.check(rule))?;
+fn ban(rule: &str, table: &Spanned<Table<BanFields>>) -> Result<Ban, Mistake> {
+    let fields = &table.get_ref().0;
+    let mut ban = Ban::after(need(fields.after, table, "after", "10")?);
+    ban = (fields.within).map_or(ban, |Time(within)| ban.within(within));
+    ban = (fields.r#for).map_or(ban, |Time(lasting)| ban.lasting(lasting));
+    ban = (fields.doubling_to).map_or(ban, |Time(longest)| ban.doubling_to(longest));
+    ban = (fields.status).map_or(ban, |status| ban.status(status));
+    table.place(ban.check(rule))?;
     Ok(ban)
 }
 
@@ -241,7 +240,7 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
 }
 
 /// Reads one of `rate`, `tiers` and `shared`, with the fields that belong to it.
-fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<LimitOf, Mistake> {
+fn limit_of(code: &RulesFile, table: &Spanned<Table<RuleFields>>) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
     let has_limit = shared.is_none() || fields.init.is_some();
@@ -279,7 +278,7 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<Definition>>) -> Result<Limi
 }
 
 /// Returns the limit of a rate, with the settings of the rule for all its rates.
-fn limit_of_rate(fields: &Definition, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
+fn limit_of_rate(fields: &RuleFields, rate: &Spanned<Limit>) -> Result<Limit, Mistake> {
     let mut limit = *rate.get_ref();
     if matches!(&fields.per_client, Some(flag) if *flag.get_ref()) {
         limit = limit.per_client();

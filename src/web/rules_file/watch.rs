@@ -97,20 +97,19 @@ impl Watch {
     pub async fn run(mut self) {
         let mut last = None;
         while self.layer.strong_count() > 0 {
-            let mut text = read(self.path.clone()).await;
-            while Some(&text) != last.as_ref() {
+            let text = read(self.path.clone()).await;
+            if Some(&text) != last.as_ref() {
                 tokio::time::sleep(SETTLED).await;
                 let again = read(self.path.clone()).await;
-                if again == text {
-                    let (layer, file) = (Weak::clone(&self.layer), Arc::clone(&self.file));
-                    let Some(applied) = apply(layer, file, again).await else {
-                        return;
-                    };
-                    self.log_and_report(applied.as_ref().copied());
-                    last = Some(text);
-                    break;
+                if again != text {
+                    continue;
                 }
-                text = again;
+                let (layer, file) = (Weak::clone(&self.layer), Arc::clone(&self.file));
+                let Some(applied) = apply(layer, file, again).await else {
+                    return;
+                };
+                self.log_and_report(applied.as_ref().copied());
+                last = Some(text);
             }
             tokio::time::sleep(self.every).await;
         }

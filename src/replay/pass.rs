@@ -60,35 +60,35 @@ struct Caller {
 
 /// All runs of one pass over a log.
 #[derive(Default)]
-pub(super) struct Counting {
+pub(super) struct Pass {
     pub(super) runs: Vec<Run>,
     /// The longest interval that requests are counted in; zero in a pass that verifies.
     longest: i64,
     callers: Vec<Caller>,
     active: Vec<u32>,
-    /// For how long after its last request a caller's state matters.
+    /// The time for which a caller's state is kept after its last request.
     kept: i64,
     next_sweep: i64,
     pub(super) most_active: usize,
     pub(super) moments: Moments,
 }
 
-impl Counting {
+impl Pass {
     /// As many runs as a caller has bits for them.
     pub(super) const MOST_RUNS: usize = 64;
 
     /// All runs are of limiters with this name. Their algorithms can count by their limits.
     pub(super) fn new(name: &Name, ways: &[Way], verifies: bool) -> Self {
-        let mut counting = Self {
+        let mut pass = Self {
             next_sweep: i64::MIN,
             ..Self::default()
         };
         for way in ways {
-            if counting.place(way).is_none() && counting.runs.len() < Self::MOST_RUNS {
-                counting.add(name.clone().counted_by(way.0), *way, verifies);
+            if pass.place(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
+                pass.add(name.clone().counted_by(way.0), *way, verifies);
             }
         }
-        counting
+        pass
     }
 
     fn add(&mut self, name: Name, way: Way, verifies: bool) {
@@ -165,7 +165,7 @@ impl Counting {
             // All that a pass that verifies is to find.
             if requests.is_none() && is_touched {
                 *state = None;
-            } else if run.decides(state, requests, &active.times, time) {
+            } else if run.refuses(state, requests, &active.times, time) {
                 run.refused += 1;
                 run.touched += u64::from(!is_touched);
                 row.touched |= 1 << place;
@@ -259,7 +259,7 @@ impl Moments {
 impl Run {
     /// Decides a request, and returns whether it is refused. `requests` of `times` are in the
     /// interval, if they were counted.
-    fn decides(
+    fn refuses(
         &self,
         state: &mut Option<Box<LimiterState>>,
         requests: Option<u32>,
@@ -276,14 +276,15 @@ impl Run {
             let mut state = algorithm::new(algorithm);
             let before = requests.filter(|_| is_log).unwrap_or(0) as usize;
             for granted in times.iter().rev().take(before).skip(1).rev() {
-                self.refuses(&mut state, *granted);
+                self.acquire(&mut state, *granted);
             }
             state
         });
-        self.refuses(state, time)
+        self.acquire(state, time)
     }
 
-    fn refuses(&self, state: &mut LimiterState, time: i64) -> bool {
+    /// Counts a request in a state, and returns whether it is refused.
+    fn acquire(&self, state: &mut LimiterState, time: i64) -> bool {
         let answer = state.acquire_one(&self.charge, Terms::HERE, false, Now::at(time));
         // The limit was checked, so there is an answer.
         answer.is_ok_and(|answer| answer.verdict == Verdict::Refused)
