@@ -9,6 +9,7 @@
 //! sent instead of being refused here.
 
 use std::{
+    mem,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -44,10 +45,16 @@ pub(crate) struct Bans {
 /// The ban and the refusals of the caller of one limiter.
 struct KnownCaller {
     ban: Option<KnownBan>,
-    /// How many refusals counted in the store, and when it said so.
-    counted: (u32, StoreInstant),
-    /// How many refusals were answered from memory since then, and when the first was.
-    carried: (u32, StoreInstant),
+    /// The refusals that counted in the store, as it said last.
+    counted: RefusalCount,
+    /// The refusals answered from memory since then, from the first on.
+    carried: RefusalCount,
+}
+
+/// A number of refusals, and the time from which they count.
+struct RefusalCount {
+    number: u32,
+    since: StoreInstant,
 }
 
 /// A ban in force. Durations count from `asked`, when the call that found it was made.
@@ -125,9 +132,8 @@ impl Bans {
             };
             let (mut known, clock) = (lock(&known), self.clock_of(charge.name()));
             known.forget_old(clock, ban);
-            let (number, since) = known.carried;
-            known.carried.0 = 0;
-            let age = clock.steady_elapsed(&since).as_millis();
+            let number = mem::take(&mut known.carried.number);
+            let age = clock.steady_elapsed(&known.carried.since).as_millis();
             let age = u64::try_from(age).unwrap_or(u64::MAX);
             Carried { number, age }
         });
@@ -157,7 +163,10 @@ impl Bans {
             let state = states.iter().find(|state| state.is_of(&charge.labels));
             let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
             let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
-            known.counted = (found.strikes, *at);
+            known.counted = RefusalCount {
+                number: found.strikes,
+                since: *at,
+            };
             known.ban = state.filter(|_| !left.is_zero()).map(|state| KnownBan {
                 asked: *at,
                 received: clock.steady_elapsed(at),
@@ -172,7 +181,7 @@ impl Bans {
                 asked_again: *at,
             });
             if known.ban.is_some() {
-                known.carried.0 = 0;
+                known.carried.number = 0;
             }
         }
     }
@@ -218,7 +227,7 @@ impl Bans {
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut KnownCaller, charge: &LimiterCharge, ban: Ban| {
             known.forget_old(self.clock_of(charge.name()), ban);
-            let before = known.counted.0.saturating_add(known.carried.0);
+            let before = known.counted.number.saturating_add(known.carried.number);
             before.saturating_add(1) >= ban.after
         };
         let mut each = self.each_without_room(acquire, refusal).into_iter();
@@ -236,10 +245,11 @@ impl Bans {
             let mut known = lock(&known);
             let clock = self.clock_of(charge.name());
             known.forget_old(clock, ban);
-            if known.carried.0 == 0 {
-                known.carried.1 = clock.now();
+            let carried = &mut known.carried;
+            if carried.number == 0 {
+                carried.since = clock.now();
             }
-            known.carried.0 = known.carried.0.saturating_add(1);
+            carried.number = carried.number.saturating_add(1);
         }
     }
 
@@ -265,11 +275,12 @@ impl Bans {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {
-            let now = self.clock_of(charge.name()).now();
+            let since = self.clock_of(charge.name()).now();
+            let none = || RefusalCount { number: 0, since };
             let new = Arc::new(Mutex::new(KnownCaller {
                 ban: None,
-                counted: (0, now),
-                carried: (0, now),
+                counted: none(),
+                carried: none(),
             }));
             known.insert(text.clone(), Arc::clone(&new));
             new
@@ -288,9 +299,9 @@ impl KnownCaller {
     /// Forgets refusals that no longer count.
     fn forget_old(&mut self, clock: &StoreClock, ban: Ban) {
         let within = Duration::from_millis(ban.millis()[0].unsigned_abs());
-        for (number, since) in [&mut self.counted, &mut self.carried] {
-            if clock.elapsed(since) >= within {
-                *number = 0;
+        for count in [&mut self.counted, &mut self.carried] {
+            if clock.elapsed(&count.since) >= within {
+                count.number = 0;
             }
         }
     }
