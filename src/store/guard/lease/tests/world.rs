@@ -155,7 +155,8 @@ impl World {
         decision.map(Result::unwrap)
     }
 
-    /// Carries out a verb in a process, as its stack does: the outermost guard says when it is over.
+    /// Carries out a verb in a process, as its stack does: the outermost guard calls the listeners
+    /// when it is over.
     pub(crate) async fn manage(
         &self,
         process: usize,
