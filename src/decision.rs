@@ -109,6 +109,12 @@ pub struct LimitState {
 }
 
 impl LimitState {
+    /// Returns whether it is the limit of these labels.
+    #[inline]
+    pub(crate) fn is_of(&self, labels: &Arc<Labels>) -> bool {
+        Arc::ptr_eq(&self.labels, labels) || self.labels.name == labels.name
+    }
+
     /// Returns the rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &str {
         &self.labels.name
@@ -372,10 +378,8 @@ impl Refusal {
 
     /// Returns the limit of these labels, if it had no room and has not banned the caller.
     pub(crate) fn without_room(&mut self, labels: &Arc<Labels>) -> Option<&mut LimitState> {
-        let is_same = |limit: &&mut LimitState| {
-            Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
-        };
-        let limit = self.limits.iter_mut().find(is_same)?;
+        let mut limits = self.limits.iter_mut();
+        let limit = limits.find(|limit| limit.is_of(labels))?;
         (limit.retry_after().is_some() && !limit.banned).then_some(limit)
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     slice,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -125,10 +124,7 @@ impl<'a> Seen<'a> {
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c LimiterCharge) -> DecidedRule<'c> {
         let labels = &charge.labels;
-        let is_same = |limit: &&LimitState| {
-            Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
-        };
-        let limit = self.limits.iter().find(is_same);
+        let limit = self.limits.iter().find(|limit| limit.is_of(labels));
         DecidedRule {
             rule: labels.rule(),
             result: self.result(charge, limit),

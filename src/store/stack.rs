@@ -1,7 +1,7 @@
 //! Puts guards and stores together, in one fixed order.
 //!
 //! A [`Remote`] has all guards: every decision, verb and settlement passes them in its functions,
-//! from the outside in. A store in memory has only the exit and the queue of waiters.
+//! from the outside in. A store in memory has only the outermost guard and the queue of waiters.
 
 #[cfg(feature = "_guards")]
 use std::sync::Weak;
@@ -47,16 +47,15 @@ use crate::{
     sync::OnDrop,
 };
 
-/// The outermost guard: names the store in errors, applies the failure policy in memory, and
-/// reports to listeners and observers.
-pub(crate) struct Exit {
+/// The outermost guard: names the store in errors, and reports to listeners and observers.
+pub(crate) struct Outermost {
     pub(crate) listeners: Listeners,
     pub(crate) about: About,
     /// The number of limiters or refusals last reported to the observers.
     reported: AtomicUsize,
 }
 
-impl Exit {
+impl Outermost {
     pub(crate) fn new(listeners: Listeners, about: About) -> Self {
         let reported = AtomicUsize::new(0);
         Self {
@@ -66,19 +65,13 @@ impl Exit {
         }
     }
 
-    /// Adds the store's address to an error, and turns an error that no guard has answered into the
-    /// answer of the caller's policy.
-    #[cold]
-    fn fails(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        policy::answer_error(acquire, self.named(error))
-    }
-
+    /// Adds the store's address to an error.
     fn named(&self, error: Error) -> Error {
         error.of(self.about.address.as_ref())
     }
 
     /// Reports to the observers how many limiters or refusals there are, if that has changed.
-    fn holds(&self, now: usize, change: impl FnOnce(usize, usize) -> StateChange<'static>) {
+    fn report_count(&self, now: usize, change: impl FnOnce(usize, usize) -> StateChange<'static>) {
         if self.reported.load(Relaxed) != now {
             let before = self.reported.swap(now, Relaxed);
             self.about.observers.changed(&change(before, now));
@@ -98,14 +91,13 @@ impl Exit {
 
 /// A store in memory, and its queue.
 pub(crate) struct InMemory<S> {
-    exit: Exit,
+    outermost: Outermost,
     queue: Arc<Queued<S>>,
     store: Arc<S>,
 }
 
-/// The time that callers wait for the call of another caller in memory: it answers at once, unless
-/// its
-/// task is not polled any more.
+/// The time for which callers wait for another caller's call in memory. It is over at once unless
+/// nothing polls it.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 
 /// Puts the queue around a store in memory, which is made with its listeners.
@@ -120,7 +112,7 @@ pub(crate) fn memory<S: Decide>(
     let about = About::in_memory(observers);
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
     let stack = InMemory {
-        exit: Exit::new(listeners, about),
+        outermost: Outermost::new(listeners, about),
         queue: Queued::new(Arc::clone(&store), clock, queues, in_flight),
         store: Arc::clone(&store),
     };
@@ -128,10 +120,16 @@ pub(crate) fn memory<S: Decide>(
 }
 
 impl<S: Decide> InMemory<S> {
+    /// Returns the answer of the caller's policy: no other guard has answered the error.
+    #[cold]
+    fn answer_error(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+        policy::answer_error(acquire, self.outermost.named(error))
+    }
+
     fn report_limiters(&self) {
-        if !self.exit.about.observers.is_empty() {
+        if !self.outermost.about.observers.is_empty() {
             let limiters = |before, now| StateChange::Limiters { before, now };
-            self.exit.holds(self.store.limiters(), limiters);
+            self.outermost.report_count(self.store.limiters(), limiters);
         }
     }
 }
@@ -143,7 +141,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
         self.report_limiters();
         if let Some(decided) = &mut decision {
             if let Err(error) = decided {
-                *decided = self.exit.fails(acquire, error.clone());
+                *decided = self.answer_error(acquire, error.clone());
             }
             report::at_once(acquire, decided);
         }
@@ -157,7 +155,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
             let mut decision = self.queue.acquire(acquire).await;
             strike(&*self.store, acquire, &mut decision);
             self.report_limiters();
-            let decision = decision.or_else(|error| self.exit.fails(acquire, error));
+            let decision = decision.or_else(|error| self.answer_error(acquire, error));
             undecided.decided(&decision);
             decision
         }))
@@ -165,10 +163,10 @@ impl<S: Decide> AnyStore for InMemory<S> {
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
         Box::pin(async move {
-            let _changing = self.exit.changing(&name, &op);
+            let _changing = self.outermost.changing(&name, &op);
             let managed = self.store.manage(&name, &op).await;
             self.report_limiters();
-            managed.map_err(|error| self.exit.named(error))
+            managed.map_err(|error| self.outermost.named(error))
         })
     }
 
@@ -177,11 +175,11 @@ impl<S: Decide> AnyStore for InMemory<S> {
     }
 
     fn about(&self) -> &About {
-        &self.exit.about
+        &self.outermost.about
     }
 }
 
-/// Counts the refusal of a caller that has waited for permits.
+/// Counts a refusal towards a ban, if its caller has waited for permits.
 fn strike(store: &impl Decide, acquire: &Acquire, decision: &mut Result<Decision, Error>) {
     if let Ok(Decision::Deny(refusal)) = decision
         && refusal.kind == RefusalKind::OverLimit
@@ -194,7 +192,7 @@ fn strike(store: &impl Decide, acquire: &Acquire, decision: &mut Result<Decision
 /// A server with its guards on.
 #[cfg(feature = "_guards")]
 pub(crate) struct Remote<S: Decide> {
-    exit: Exit,
+    outermost: Outermost,
     fallback: Fallback<Shared>,
     deadline: Deadline,
     refusals: Arc<Refusals>,
@@ -251,7 +249,7 @@ pub(crate) fn remote<S: Decide>(
     });
     let locals = Locals::new(stand_in(Arc::clone(&clock)), recent);
     Arc::new(Remote {
-        exit: Exit::new(listeners, about),
+        outermost: Outermost::new(listeners, about),
         fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
         deadline: Deadline::new(guards.deadline, guards.traffic),
         refusals,
@@ -261,7 +259,7 @@ pub(crate) fn remote<S: Decide>(
     })
 }
 
-/// The order of all guards: exit > fallback > deny cache > deadline > queue > leases > server.
+/// The order of all guards: outermost > fallback > deny cache > deadline > queue > leases > server.
 ///
 /// `decide_unsent` asks the deny cache, the leases and the breaker before there is a future, and so
 /// past the queue. That overtakes no waiter: a limiter that callers wait for has no lease.
@@ -279,7 +277,7 @@ impl<S: Decide> Remote<S> {
         }
         let decision = self.server.decide_at_once(acquire)?;
         let decision = decision.or_else(|error| self.fallback.unsent(acquire, error));
-        Some(decision.map_err(|error| self.exit.named(error)))
+        Some(decision.map_err(|error| self.outermost.named(error)))
     }
 }
 
@@ -305,7 +303,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                 Ok(decision) => {
                     self.refusals.decided(acquire, asked, decision);
                     let refusals = |before, now| StateChange::Remembered { before, now };
-                    self.exit.holds(self.refusals.count(), refusals);
+                    self.outermost.report_count(self.refusals.count(), refusals);
                 }
                 Err(error) if Late::of(error) == Some(Late::Unsent) => {
                     let observers = &acquire.first.labels.observers;
@@ -315,7 +313,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             }
             let give_back = |receipt| self.queue.settle(receipt, 0);
             let decision = self.fallback.answer(acquire, decision, give_back);
-            let decision = decision.map_err(|error| self.exit.named(error));
+            let decision = decision.map_err(|error| self.outermost.named(error));
             undecided.decided(&decision);
             decision
         }))
@@ -323,11 +321,11 @@ impl<S: Decide> AnyStore for Remote<S> {
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
         Box::pin(async move {
-            let _changing = self.exit.changing(&name, &op);
+            let _changing = self.outermost.changing(&name, &op);
             // An operator's call is worth waiting for: the connection's own timeouts bound it.
             let managed = match check_timer() {
                 Ok(()) => {
-                    if self.leasing.begins(&name, &op) {
+                    if self.leasing.end_changed(&name, &op) {
                         // What it gives back is sent by tasks, which go first.
                         tokio::task::yield_now().await;
                     }
@@ -335,7 +333,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                 }
                 Err(error) => Err(error),
             };
-            managed.map_err(|error| self.exit.named(error))
+            managed.map_err(|error| self.outermost.named(error))
         })
     }
 
@@ -347,7 +345,7 @@ impl<S: Decide> AnyStore for Remote<S> {
     }
 
     fn about(&self) -> &About {
-        &self.exit.about
+        &self.outermost.about
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{
             breaker::{BreakerState, Breakers, Pass, Signal},
             deny_cache::Refusals,
         },
-        stack::Exit,
+        stack::Outermost,
     },
 };
 
@@ -90,7 +90,7 @@ impl Calls for Server {
 /// A process with its cache, and the question that all ask.
 #[derive(Clone)]
 struct Process {
-    exit: Arc<Exit>,
+    outermost: Arc<Outermost>,
     server: Server,
     refusals: Arc<Refusals>,
     clock: ManualClock,
@@ -104,9 +104,9 @@ impl Process {
         refusals.changed(&name());
         let server = Server::default();
         let listener: Box<dyn Listener> = Box::new(Arc::clone(&refusals));
-        let exit = Exit::new(Listeners::new([listener]), About::default());
+        let outermost = Outermost::new(Listeners::new([listener]), About::default());
         Self {
-            exit: Arc::new(exit),
+            outermost: Arc::new(outermost),
             server,
             refusals,
             clock,
@@ -128,7 +128,7 @@ impl Process {
     fn changes(&self, polls: usize) {
         let (name, op) = (name(), Op::Delete);
         poll(polls, async {
-            let _changing = self.exit.changing(&name, &op);
+            let _changing = self.outermost.changing(&name, &op);
             self.server.manage(&name, &op).await
         });
     }

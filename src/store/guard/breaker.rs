@@ -83,7 +83,7 @@ pub(crate) struct Breakers {
 }
 
 struct State {
-    /// None where there is no breaker.
+    /// Empty where there is no breaker.
     nodes: Box<[Node]>,
     /// When the last warning was logged.
     warned: Option<Duration>,
@@ -172,7 +172,7 @@ impl Breakers {
     /// Returns the error of a decision that needs a node whose breaker is open. To be asked before
     /// there is a future.
     ///
-    /// Returns none for the caller whose call would be the probe.
+    /// Returns `None` for the caller whose call would be the probe.
     pub(crate) fn refuses(&self, acquire: &Acquire) -> Option<Error> {
         if !self.has_failures() {
             return None;

@@ -10,7 +10,7 @@ use crate::clock::{Clock, SystemClock, millis, moment};
 /// The clock of waits and scores: one of this process, or the server's.
 #[derive(Clone)]
 pub(crate) struct StoreClock {
-    /// None for the server's.
+    /// `None` for the server's.
     pub(crate) own: Option<Arc<dyn Clock>>,
 }
 
@@ -41,8 +41,8 @@ impl StoreClock {
         }
     }
 
-    /// Returns the time since `then`, never too short. Without end where the clock of this process
-    /// was set back: then it is not known.
+    /// Returns the time since `then`, never too short: [`Duration::MAX`] if the clock of this
+    /// process was set back, as the time is not known then.
     ///
     /// By the server's clock it includes the time in which the machine slept. The clock that never
     /// jumps stands still meanwhile, and the time of day does not; but that may be set. The longer

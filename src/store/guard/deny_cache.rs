@@ -16,7 +16,7 @@ use std::{
 };
 
 use self::{
-    bans::{Bans, Knowledge},
+    bans::{BanLookup, Bans},
     generations::{Generations, Seen},
 };
 use super::{
@@ -44,10 +44,10 @@ const MOST_REFUSALS: usize = if cfg!(interleavings) { 16 } else { 1 << 17 };
 pub(crate) struct Refusals {
     /// False until the first refusal, so that until then a request skips the look-up on its way to
     /// leased permits.
-    any: AtomicBool,
-    /// By the hash of what was asked. None where nothing is repeated.
+    has_any: AtomicBool,
+    /// By the hash of the demand; `None` where nothing is repeated.
     kept: Option<Cache<u64, Arc<KnownRefusal>>>,
-    /// Each of them holds it, which counts them.
+    /// Counts the refusals: each of them holds it.
     counter: Arc<()>,
     cap: Duration,
     generations: Generations,
@@ -72,7 +72,7 @@ impl Refusals {
     fn keeping(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
         let kept = (!cap.is_zero()).then(|| cache(most, most));
         Self {
-            any: AtomicBool::new(false),
+            has_any: AtomicBool::new(false),
             kept,
             counter: Arc::default(),
             cap,
@@ -144,7 +144,7 @@ impl Refusals {
     #[inline]
     pub(crate) fn refusal(&self, acquire: &Acquire) -> Option<Refusal> {
         // A caller that misses the first refusal asks the store, as before it.
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
         if acquire.charges().any(|charge| charge.labels.ban.is_some()) {
@@ -157,9 +157,9 @@ impl Refusals {
     /// Returns the same for a caller that limits may ban, and counts it.
     fn refusal_or_ban(&self, acquire: &Acquire) -> Option<Refusal> {
         match self.bans.find(acquire, true) {
-            Knowledge::Banned(refusal) => return Some(refusal),
-            Knowledge::Asks => return None,
-            Knowledge::Nothing => {}
+            BanLookup::Banned(refusal) => return Some(refusal),
+            BanLookup::AskStore => return None,
+            BanLookup::Unknown => {}
         }
         let (known, elapsed) = self.known(acquire)?;
         let mut refusal = known.refusal(elapsed);
@@ -186,7 +186,7 @@ impl Refusals {
             // Until the limit is changed.
             (RefusalKind::AboveRate, _) => self.cap,
             // The call has reported it to `bans`.
-            (RefusalKind::Banned, _) => return self.any.store(true, Ordering::Relaxed),
+            (RefusalKind::Banned, _) => return self.has_any.store(true, Ordering::Relaxed),
             // Not of the store, or not of the limits alone.
             _ => return,
         };
@@ -196,7 +196,7 @@ impl Refusals {
             return;
         }
         let known = KnownRefusal {
-            charges: acquire.charges().map(Held::of).collect(),
+            charges: acquire.charges().map(KnownCharge::of).collect(),
             wants_remaining: acquire.wants_remaining,
             limits: refusal.limits.clone(),
             retry_after: refusal.retry_after,
@@ -210,7 +210,7 @@ impl Refusals {
             _counter: Arc::clone(&self.counter),
         };
         kept.insert(key(acquire), Arc::new(known));
-        self.any.store(true, Ordering::Relaxed);
+        self.has_any.store(true, Ordering::Relaxed);
     }
 
     /// Returns the refusal that asking would give, and how long ago it was asked for. A waiter gets
@@ -238,7 +238,7 @@ impl Refusals {
     /// Returns the last refusal, if no event known to this process could have freed permits since:
     /// for when the store cannot be asked.
     pub(crate) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        if let Knowledge::Banned(banned) = self.bans.find(acquire, false) {
+        if let BanLookup::Banned(banned) = self.bans.find(acquire, false) {
             return Some(banned);
         }
         if acquire.max_wait.is_some() {
@@ -252,7 +252,7 @@ impl Refusals {
 
     /// Returns the refusal of this demand, if nothing has changed since it was asked for.
     #[inline]
-    fn find(&self, acquire: &Acquire) -> Option<Found> {
+    fn find(&self, acquire: &Acquire) -> Option<AgedRefusal> {
         let known = self.kept.as_ref()?.get(&key(acquire))?;
         if !known.answers(acquire) || !self.generations.is_current(&known.seen) {
             return None;
@@ -261,7 +261,7 @@ impl Refusals {
         let steady = moment().duration_since(known.asked.moment);
         let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
         let wait = known.retry_after;
-        Some(Found {
+        Some(AgedRefusal {
             over: wait.map_or(self.cap, |wait| wait.saturating_sub(clock.slack())),
             known,
             elapsed,
@@ -294,7 +294,7 @@ impl Listener for Arc<Refusals> {
 }
 
 /// A refusal that is known, at one moment.
-struct Found {
+struct AgedRefusal {
     known: Arc<KnownRefusal>,
     /// The time since it was asked for, by the clock of its waits.
     elapsed: Duration,
@@ -306,7 +306,7 @@ struct Found {
 
 /// A refusal, and what was asked. Times count from when it was asked.
 struct KnownRefusal {
-    charges: List<Held>,
+    charges: List<KnownCharge>,
     wants_remaining: bool,
     limits: List<LimitState>,
     retry_after: Option<Duration>,
@@ -376,15 +376,15 @@ fn key(acquire: &Acquire) -> u64 {
     state.finish()
 }
 
-/// A charge without its id.
-struct Held {
+/// A charge of a known refusal: all of it but its id.
+struct KnownCharge {
     limiter: Arc<Limiter>,
     labels: Arc<Labels>,
     permits: u32,
     shadow: bool,
 }
 
-impl Held {
+impl KnownCharge {
     fn of(charge: &LimiterCharge) -> Self {
         Self {
             limiter: charge.limiter.share(),

@@ -69,7 +69,7 @@ impl<L: StandIn> Fallback<L> {
     /// Returns the answer to a demand that a failing store was not sent.
     pub(crate) fn unsent(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
         self.record_failure(&error);
-        self.instead(acquire, error)
+        self.without_store(acquire, error)
     }
 
     /// Returns the answer to a call that is over. `give_back` takes the receipts of permits that
@@ -103,11 +103,11 @@ impl<L: StandIn> Fallback<L> {
         if is_given_up && acquire.unsent.get().is_none() {
             return self.after_giving_up(acquire, error, give_back);
         }
-        self.instead(acquire, error)
+        self.without_store(acquire, error)
     }
 
-    /// Returns the answer while the store fails: its last refusal, or that of the policy.
-    fn instead(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+    /// Returns the last known refusal, or the answer of the policy.
+    fn without_store(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
         let Some(policy) = acquire.on_failure else {
             return Err(error);
         };
@@ -139,7 +139,7 @@ impl<L: StandIn> Fallback<L> {
         error: Error,
         give_back: impl Fn(Receipt),
     ) -> Result<Decision, Error> {
-        let mut decision = self.instead(acquire, error);
+        let mut decision = self.without_store(acquire, error);
         let kept = match &mut decision {
             Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.receipts_mut(),
             _ => &mut [],

@@ -26,7 +26,7 @@ use std::{
 use tokio::{runtime::Handle, task::JoinSet};
 
 use self::{
-    balance::{Balance, Settle},
+    balance::{Balance, SettleFn},
     table::{Lease, LeasePlan, LeaseTable, MOST_LIMITERS, lease_of, longest},
 };
 use super::{clock::StoreClock, local::recent::Recent, queue::Queues};
@@ -49,7 +49,7 @@ pub(crate) struct Leasing<S: Calls> {
     pub(crate) inner: Arc<S>,
     pub(crate) table: LeaseTable,
     /// Settles with `inner`.
-    settle: Settle,
+    settle: SettleFn,
     /// The clock that timers use.
     clock: Arc<dyn Clock>,
     queues: Arc<Queues>,
@@ -84,7 +84,7 @@ impl<S: Calls> Leasing<S> {
     /// Ends the leases of the limiters that a verb changes, before it is carried out. Leases that
     /// are taken meanwhile end when the listeners learn of the change. Returns whether the verb
     /// changes anything.
-    pub(crate) fn begins(&self, name: &Name, op: &Op) -> bool {
+    pub(crate) fn end_changed(&self, name: &Name, op: &Op) -> bool {
         op.changes(name).for_each(|name| self.table.changed(name));
         !op.only_reads()
     }

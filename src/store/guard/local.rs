@@ -16,7 +16,7 @@ use std::{
 
 use self::recent::Recent;
 use crate::{
-    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, Refusal, RefusalKind, Source},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     failure_policy::part,
@@ -51,8 +51,8 @@ impl<L: StandIn> Locals<L> {
     /// Records what the store decided for a request that would be decided here in an outage.
     pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         for charge in acquire.charges() {
-            let is_same = |state: &&LimitState| Arc::ptr_eq(&state.labels, &charge.labels);
-            let Some(state) = decision.states().iter().find(is_same) else {
+            let mut states = decision.states().iter();
+            let Some(state) = states.find(|state| state.is_of(&charge.labels)) else {
                 continue;
             };
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
@@ -81,7 +81,7 @@ impl<L: StandIn> Locals<L> {
         Some(receipt)
     }
 
-    /// Decides.
+    /// Decides by a share of each limit.
     ///
     /// # Errors
     ///
@@ -93,10 +93,10 @@ impl<L: StandIn> Locals<L> {
         share: f64,
         error: Error,
     ) -> Result<Decision, Error> {
-        let Some(mut shared) = self.share(acquire, share) else {
+        let Some(mut reduced) = self.reduced(acquire, share) else {
             return Err(error);
         };
-        for charge in shared.charges() {
+        for charge in reduced.charges() {
             let Some(limit) = charge.limiter.limit.given() else {
                 continue;
             };
@@ -105,7 +105,7 @@ impl<L: StandIn> Locals<L> {
                 self.store.begin_with(charge, past)
             })?;
         }
-        let decided = self.store.decide_at_once(&mut shared);
+        let decided = self.store.decide_at_once(&mut reduced);
         match decided.ok_or(ErrorKind::Unavailable)?? {
             Decision::Allow(grant) => {
                 let taken_here = grant.receipts().iter().cloned().map(|receipt| Receipt {
@@ -125,11 +125,11 @@ impl<L: StandIn> Locals<L> {
         }
     }
 
-    /// Returns the charges that are decided here, each with a share of its limit; `None` if a limit
-    /// is not known.
+    /// Returns the demand that is decided here, by a share of each limit; `None` if a limit is not
+    /// known.
     ///
-    /// Shadow rules have no part in it, nor rules that pass uncounted while the store fails.
-    fn share(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
+    /// It leaves out shadow rules, and rules that pass uncounted while the store fails.
+    fn reduced(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
         let counted = |charge: &&LimiterCharge| !charge.shadow && !charge.allow_on_failure;
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {

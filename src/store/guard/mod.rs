@@ -1,10 +1,10 @@
-//! The guards between a caller and its store. [`stack`](super::stack) has their order, as one
-//! function; here is the reason for each place.
+//! The guards between a caller and its store. [`stack`](super::stack) has their order; here is
+//! the reason for each place.
 //!
-//! - The failure policy is outermost, in `fallback`: it sees every error, also that of the
+//! - The failure policy, in `fallback`, comes first: it sees every error, also that of the
 //!   deadline, and it records every grant, by which this process decides in an outage.
 //! - The deadline bounds the delay of a request, so it lies around everything that waits. The time
-//!   that a caller is ready to wait for permits comes on top.
+//!   for which a caller waits for permits comes on top.
 //! - The deny cache comes before the lease. It hides no leased permits: a lease comes with a grant,
 //!   and a grant drops the refusals of its limiter.
 //! - The queue sends one call of a limiter at a time for many callers, and bounds the calls in

@@ -1,4 +1,4 @@
-//! Answers an error by the failure policy of a request, and knows the errors to which none applies.
+//! Answers an error by the failure policy of a request, except for errors that refuse under any.
 
 use crate::{
     decision::{Decision, Grant, Refusal},
@@ -76,9 +76,9 @@ pub(crate) fn without_shadows(run: &[Acquire], error: &Error) -> Option<Vec<Acqu
         return None;
     }
     let enforced = run.iter().map(Acquire::without_shadows).collect();
-    run.iter()
-        .take(1)
-        .for_each(|acquire| warn_uncounted(acquire, error));
+    if let Some(first) = run.first() {
+        warn_uncounted(first, error);
+    }
     enforced
 }
 

@@ -110,7 +110,7 @@ fn listeners_are_called_when_a_verb_is_over() {
             };
             let listeners = ["a", "b"].map(|who| Recorder(Arc::clone(&log), who));
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
-            let exit = Exit::new(Listeners::new(listeners), About::default());
+            let outermost = Outermost::new(Listeners::new(listeners), About::default());
             let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));
             let in_flight = InFlight::new(ANSWERS_WITHIN, steady, |_| 0);
             let store = Arc::new(server);
@@ -120,7 +120,11 @@ fn listeners_are_called_when_a_verb_is_over() {
                 Arc::default(),
                 in_flight,
             );
-            let stack = Arc::new(InMemory { exit, queue, store });
+            let stack = Arc::new(InMemory {
+                outermost,
+                queue,
+                store,
+            });
             {
                 let mut managing = stack.manage(here.clone(), op.clone());
                 assert!(poll(managing.as_mut()).is_pending());

@@ -144,7 +144,7 @@ impl NodeTraffic {
         !(index == 0 && self.is_reading.load(SeqCst)) && is_silent()
     }
 
-    /// Returns the same of a list of limiters: whether any of their nodes did.
+    /// Returns whether any node of these limiters [was silent](Self::was_silent).
     pub(crate) fn any_was_silent(
         &self,
         acquire: &Acquire,

@@ -9,6 +9,7 @@
 //! sent instead of being refused here.
 
 use std::{
+    mem,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -31,7 +32,7 @@ use crate::{
 /// The bans and the refusals that this process knows.
 pub(crate) struct Bans {
     /// Created with the first call of a limit with a ban.
-    known: OnceLock<Cache<Text, Arc<Mutex<Known>>>>,
+    known: OnceLock<Cache<Text, Arc<Mutex<KnownCaller>>>>,
     most: usize,
     /// The time after which the store is asked again. If it is zero, no ban is remembered, and only
     /// the refusals of callers that waited are counted here.
@@ -41,13 +42,19 @@ pub(crate) struct Bans {
     clock: StoreClock,
 }
 
-/// What is known of the caller of one limiter.
-struct Known {
+/// The ban and the refusals of the caller of one limiter.
+struct KnownCaller {
     ban: Option<KnownBan>,
-    /// How many refusals counted in the store, and when it said so.
-    counted: (u32, StoreInstant),
-    /// How many refusals were answered from memory since then, and when the first was.
-    carried: (u32, StoreInstant),
+    /// The refusals that counted in the store, as it said last.
+    counted: RefusalCount,
+    /// The refusals answered from memory since then, from the first on.
+    carried: RefusalCount,
+}
+
+/// A number of refusals, and the time from which they count.
+struct RefusalCount {
+    number: u32,
+    since: StoreInstant,
 }
 
 /// A ban in force. Durations count from `asked`, when the call that found it was made.
@@ -62,11 +69,11 @@ struct KnownBan {
     asked_again: StoreInstant,
 }
 
-/// What is known of the bans of a demand's limits.
-pub(crate) enum Knowledge {
-    Nothing,
+/// The bans of a demand's limits, as this process knows them.
+pub(crate) enum BanLookup {
+    Unknown,
     /// The demand must be sent to the store, to see whether a ban is still in force.
-    Asks,
+    AskStore,
     Banned(Refusal),
 }
 
@@ -88,8 +95,8 @@ pub(crate) struct Found {
     pub(crate) strikes: u32,
 }
 
-/// When a call was made, and what it reports of each limiter.
-pub(crate) struct AskedOfBans {
+/// A call of limits with a ban: when it was made, and the refusals that it reports.
+pub(crate) struct BanCall {
     seen: Option<Seen>,
     at: List<StoreInstant>,
     pub(crate) carried: List<Carried>,
@@ -117,7 +124,7 @@ impl Bans {
 
     /// Begins a call of limits with a ban: returns the refusals that it reports, which no other
     /// call does then.
-    pub(crate) fn ask(&self, first: &Acquire) -> AskedOfBans {
+    pub(crate) fn ask(&self, first: &Acquire) -> BanCall {
         let names = || first.charges().map(LimiterCharge::name);
         let carried = first.charges().map(|charge| {
             let Some((known, ban)) = self.get(charge).zip(charge.labels.ban) else {
@@ -125,13 +132,12 @@ impl Bans {
             };
             let (mut known, clock) = (lock(&known), self.clock_of(charge.name()));
             known.forget_old(clock, ban);
-            let (number, since) = known.carried;
-            known.carried.0 = 0;
-            let age = clock.steady_elapsed(&since).as_millis();
+            let number = mem::take(&mut known.carried.number);
+            let age = clock.steady_elapsed(&known.carried.since).as_millis();
             let age = u64::try_from(age).unwrap_or(u64::MAX);
             Carried { number, age }
         });
-        AskedOfBans {
+        BanCall {
             carried: carried.collect(),
             seen: (!self.cap.is_zero()).then(|| self.generations.see(names())),
             at: names().map(|name| self.clock_of(name).now()).collect(),
@@ -142,7 +148,7 @@ impl Bans {
     pub(crate) fn learn(
         &self,
         first: &Acquire,
-        asked: &AskedOfBans,
+        asked: &BanCall,
         found: &[Found],
         states: &[LimitState],
     ) {
@@ -152,18 +158,19 @@ impl Bans {
         }
         let each = first.charges().zip(asked.at.iter().zip(found));
         for (charge, (at, found)) in each.filter(|(charge, _)| charge.labels.ban.is_some()) {
-            let known = self.get_or_make(charge);
+            let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.name()));
             let mut known = lock(&known);
-            let state = states
-                .iter()
-                .find(|state| state.labels.name == charge.labels.name);
+            let state = states.iter().find(|state| state.is_of(&charge.labels));
             let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
             let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
-            known.counted = (found.strikes, *at);
+            known.counted = RefusalCount {
+                number: found.strikes,
+                since: *at,
+            };
             known.ban = state.filter(|_| !left.is_zero()).map(|state| KnownBan {
                 asked: *at,
-                received: self.clock_of(charge.name()).steady_elapsed(at),
-                left: left.saturating_sub(self.clock_of(charge.name()).slack()),
+                received: clock.steady_elapsed(at),
+                left: left.saturating_sub(clock.slack()),
                 state: LimitState {
                     remaining: None,
                     refused: true,
@@ -174,14 +181,14 @@ impl Bans {
                 asked_again: *at,
             });
             if known.ban.is_some() {
-                known.carried.0 = 0;
+                known.carried.number = 0;
             }
         }
     }
 
     /// Returns what is known of the bans of a demand's limits. `asks_again` is false while the
     /// store cannot be asked.
-    pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> Knowledge {
+    pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> BanLookup {
         let (mut limits, mut longest) = (List::new(), Duration::ZERO);
         for charge in acquire.charges().filter(|charge| !charge.shadow) {
             let Some(known) = self.get(charge) else {
@@ -191,16 +198,15 @@ impl Bans {
             let Some(ban) = &mut known.ban else {
                 continue;
             };
-            let elapsed = clock.own_elapsed(&ban.asked);
+            let elapsed = clock.steady_elapsed(&ban.asked);
             if clock.elapsed(&ban.asked) >= ban.left {
                 known.ban = None;
                 continue;
             }
             if asks_again && clock.elapsed(&ban.asked_again) >= self.cap / 4 * 3 {
                 ban.asked_again = clock.now();
-                return Knowledge::Asks;
+                return BanLookup::AskStore;
             }
-            let elapsed = elapsed.unwrap_or_else(|| clock.steady_elapsed(&ban.asked));
             let wait = ban.state.wait.unwrap_or_default() + ban.received;
             let wait = wait.saturating_sub(elapsed);
             longest = longest.max(wait);
@@ -211,17 +217,17 @@ impl Bans {
             });
         }
         match limits.is_empty() {
-            true => Knowledge::Nothing,
-            false => Knowledge::Banned(Refusal::banned(limits, longest, Source::Cache)),
+            true => BanLookup::Unknown,
+            false => BanLookup::Banned(Refusal::banned(limits, longest, Source::Cache)),
         }
     }
 
     /// Counts a refusal that will be answered from memory. Returns false, and counts nothing, if
     /// it would ban its caller: the store must decide then.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
-        let is_last = |known: &mut Known, charge: &LimiterCharge, ban: Ban| {
+        let is_last = |known: &mut KnownCaller, charge: &LimiterCharge, ban: Ban| {
             known.forget_old(self.clock_of(charge.name()), ban);
-            let before = known.counted.0.saturating_add(known.carried.0);
+            let before = known.counted.number.saturating_add(known.carried.number);
             before.saturating_add(1) >= ban.after
         };
         let mut each = self.each_without_room(acquire, refusal).into_iter();
@@ -239,10 +245,11 @@ impl Bans {
             let mut known = lock(&known);
             let clock = self.clock_of(charge.name());
             known.forget_old(clock, ban);
-            if known.carried.0 == 0 {
-                known.carried.1 = clock.now();
+            let carried = &mut known.carried;
+            if carried.number == 0 {
+                carried.since = clock.now();
             }
-            known.carried.0 = known.carried.0.saturating_add(1);
+            carried.number = carried.number.saturating_add(1);
         }
     }
 
@@ -259,20 +266,21 @@ impl Bans {
         each.collect()
     }
 
-    fn get(&self, charge: &LimiterCharge) -> Option<Arc<Mutex<Known>>> {
+    fn get(&self, charge: &LimiterCharge) -> Option<Arc<Mutex<KnownCaller>>> {
         let known = self.known.get().filter(|_| charge.labels.ban.is_some())?;
         known.get(charge.name().text())
     }
 
-    fn get_or_make(&self, charge: &LimiterCharge) -> Arc<Mutex<Known>> {
+    fn get_or_make(&self, charge: &LimiterCharge) -> Arc<Mutex<KnownCaller>> {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {
-            let now = self.clock_of(charge.name()).now();
-            let new = Arc::new(Mutex::new(Known {
+            let since = self.clock_of(charge.name()).now();
+            let none = || RefusalCount { number: 0, since };
+            let new = Arc::new(Mutex::new(KnownCaller {
                 ban: None,
-                counted: (0, now),
-                carried: (0, now),
+                counted: none(),
+                carried: none(),
             }));
             known.insert(text.clone(), Arc::clone(&new));
             new
@@ -287,13 +295,13 @@ impl Bans {
     }
 }
 
-impl Known {
+impl KnownCaller {
     /// Forgets refusals that no longer count.
     fn forget_old(&mut self, clock: &StoreClock, ban: Ban) {
         let within = Duration::from_millis(ban.millis()[0].unsigned_abs());
-        for (number, since) in [&mut self.counted, &mut self.carried] {
-            if clock.elapsed(since) >= within {
-                *number = 0;
+        for count in [&mut self.counted, &mut self.carried] {
+            if clock.elapsed(&count.since) >= within {
+                count.number = 0;
             }
         }
     }

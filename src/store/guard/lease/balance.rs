@@ -21,12 +21,12 @@ use crate::{
 pub(crate) struct Balance {
     /// The receipt of the call that took them.
     receipt: Receipt,
-    settle: Settle,
+    settle: SettleFn,
     state: Mutex<State>,
 }
 
 /// Settles with the store. It does not wait.
-pub(crate) type Settle = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
+pub(crate) type SettleFn = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
 
 struct State {
     /// Set until the lease ends: permits that come back may be handed out again.
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Balance {
-    pub(crate) fn new(receipt: Receipt, settle: Settle) -> Self {
+    pub(crate) fn new(receipt: Receipt, settle: SettleFn) -> Self {
         let permits = receipt.permits;
         Self {
             receipt,

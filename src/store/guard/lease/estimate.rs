@@ -13,6 +13,7 @@ const SHARE: u64 = 8;
 pub(crate) struct DemandEstimate {
     calls: u64,
     permits: u64,
+    /// How many permits the next lease has at most, by the use of the last.
     most: u32,
     /// How many permits were left lately.
     pub(super) left: u64,

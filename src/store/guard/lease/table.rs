@@ -57,15 +57,16 @@ pub(crate) struct Lease {
     pub(crate) received: Duration,
     /// The limit by the grant that took it, with what was left beside it.
     pub(crate) state: LimitState,
-    /// The task that ends it in time, also if its limiter is not asked for any more. None without a
-    /// runtime: the entry in the store expires by itself.
+    /// The task that ends it in time, even if no caller comes. Without a runtime there is none: the
+    /// entry in the store expires.
     pub(crate) _expiry: Option<JoinSet<()>>,
 }
 
-/// The part of a call beside its callers.
+/// The lease that a call takes ahead, behind its callers.
 pub(crate) struct LeasePlan {
-    /// How many permits it takes ahead, and for how long; none with 0.
+    /// The number of permits; 0 if the call takes no lease.
     pub(crate) ahead: u32,
+    /// The longest time that the lease lasts.
     pub(crate) lead: Duration,
     /// The changes of its limiter before it was sent.
     pub(crate) changes: u64,
@@ -73,7 +74,7 @@ pub(crate) struct LeasePlan {
 }
 
 impl LeaseTable {
-    /// Knows so many limiters at most.
+    /// Keeps at most `most` limiters.
     pub(crate) fn new(most: usize, clock: StoreClock) -> Self {
         let entries = cache(most, most);
         Self { entries, clock }
@@ -89,8 +90,8 @@ impl LeaseTable {
         lock(&entry.0).take(acquire, &self.clock)
     }
 
-    /// Plans a call for these callers, who found no lease that suffices. It takes nothing ahead
-    /// where what is left is `reserved` for others.
+    /// Plans a call for these callers, who found no lease with enough permits. It takes nothing
+    /// ahead if what is left is `reserved` for waiters.
     pub(crate) fn plan(
         &self,
         first: &Acquire,
@@ -136,7 +137,7 @@ impl LeaseTable {
         self.entries.iter().filter(has_lease).count()
     }
 
-    /// Gives back what this many leases hold and no grant has.
+    /// Ends this many leases, and so gives back the permits that no grant has.
     pub(crate) fn end_first(&self, most: usize) {
         let ended = |(_, entry): (Text, Arc<Entry>)| lock(&entry.0).lease.take();
         let ended = self.entries.iter().filter_map(ended);
@@ -144,8 +145,8 @@ impl LeaseTable {
     }
 }
 
-/// Returns for how long a caller's rule has permits taken ahead. None for a list, which is granted
-/// together or not at all.
+/// Returns the time for which a caller's rule takes permits ahead; `None` for a list, which is
+/// granted together or not at all.
 pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
     let charge = &acquire.first;
     let leases = acquire.rest.is_empty() && !charge.shadow;
@@ -220,7 +221,7 @@ impl Entry {
     /// Ends this lease, if it is still in hand.
     pub(crate) fn end(&self, balance: &Weak<Balance>) {
         let is_it = |lease: &mut Lease| Arc::as_ptr(&lease.balance) == balance.as_ptr();
-        self.end_if(|state| state.used_up(is_it));
+        self.end_if(|state| state.take_lease_if(is_it));
     }
 }
 
@@ -232,7 +233,7 @@ impl State {
     }
 
     /// Takes out a lease that `ends`, and learns from its use.
-    fn used_up(&mut self, ends: impl FnOnce(&mut Lease) -> bool) -> Option<Lease> {
+    fn take_lease_if(&mut self, ends: impl FnOnce(&mut Lease) -> bool) -> Option<Lease> {
         let ended = self.lease.take_if(ends)?;
         self.estimate
             .ended(ended.balance.taken(), ended.balance.used());
@@ -250,7 +251,7 @@ impl State {
         plan.changes = self.changes;
         run.iter()
             .for_each(|acquire| self.estimate.record(acquire.first.permits));
-        let worn = self.used_up(|lease| {
+        let ended = self.take_lease_if(|lease| {
             reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_low()
         });
         // The longest that a score may lead: the script goes no farther.
@@ -265,7 +266,7 @@ impl State {
             plan.ahead = amount;
             self.asking = amount > 0;
         }
-        worn
+        ended
     }
 }
 

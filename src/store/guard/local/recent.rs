@@ -163,7 +163,7 @@ impl Granted {
         }
     }
 
-    /// Removes the latest.
+    /// Removes permits, the latest first.
     fn remove(&mut self, permits: u32) {
         let mut left = permits;
         for part in &mut self.parts {
@@ -173,6 +173,7 @@ impl Granted {
         }
     }
 
+    /// Removes all grants, and returns those of the interval as [`Recent::hand_over`] does.
     fn take(&mut self, interval: i64, now: i64) -> Vec<(i64, u32)> {
         self.move_to(interval, now);
         let parts = std::mem::take(&mut self.parts);

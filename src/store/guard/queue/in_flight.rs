@@ -57,7 +57,8 @@ struct Node {
     waiting: VecDeque<(Duration, oneshot::Sender<InFlightPlace>)>,
 }
 
-enum Entered {
+/// The state of a call that is to be sent.
+enum NewCall {
     Sent(u64),
     Waits(oneshot::Receiver<InFlightPlace>),
     Overload,
@@ -116,7 +117,7 @@ impl InFlight {
     /// # Cancel safety
     ///
     /// Dropping the future gives the place up.
-    pub(super) async fn enter(
+    pub(super) async fn take_place(
         self: &Arc<Self>,
         name: &Name,
         waits: bool,
@@ -124,10 +125,10 @@ impl InFlight {
         let node = (self.node_of)(name);
         let mut has_waited = false;
         loop {
-            match self.with(node, |node, now| node.enter(now, waits)) {
-                Entered::Sent(call) => return Ok(self.place(node, call, has_waited)),
-                Entered::Overload => return Err(Late::Unsent.error()),
-                Entered::Waits(place) => {
+            match self.with(node, |node, now| node.send_or_wait(now, waits)) {
+                NewCall::Sent(call) => return Ok(self.place(node, call, has_waited)),
+                NewCall::Overload => return Err(Late::Unsent.error()),
+                NewCall::Waits(place) => {
                     let mut place = place.await.map_err(|_| Late::Unsent.error())?;
                     // The call counts from now on. If it has counted for a deadline already,
                     // because this task was not polled, the place is lost.
@@ -199,18 +200,18 @@ impl Node {
         }
     }
 
-    fn enter(&mut self, now: Duration, waits: bool) -> Entered {
+    fn send_or_wait(&mut self, now: Duration, waits: bool) -> NewCall {
         if self.waiting.is_empty() && self.sent.len() < self.bound {
-            return Entered::Sent(self.send(now));
+            return NewCall::Sent(self.send(now));
         }
         let oldest = self.waiting.front().map_or(now, |(since, _)| *since);
         let is_late = now.saturating_sub(oldest) >= self.bounds.deadline / 2;
         if !waits && (is_late || self.waiting.len() >= self.bound) {
-            return Entered::Overload;
+            return NewCall::Overload;
         }
         let (sender, receiver) = oneshot::channel();
         self.waiting.push_back((now, sender));
-        Entered::Waits(receiver)
+        NewCall::Waits(receiver)
     }
 
     fn send(&mut self, now: Duration) -> u64 {

@@ -1,4 +1,4 @@
-//! Queues and calls: which callers share a call, who waits for permits, and how much is in flight.
+//! Decides which callers share a call, which wait for permits, and how many calls are in flight.
 //!
 //! A caller that finds no call of its limiter in flight sends its own, at once and in its own
 //! future. Callers that come meanwhile stand behind it and share the next call. So a limiter has
@@ -47,8 +47,8 @@ use crate::{
     sync::{OnDrop, lock},
 };
 
-/// The charges of a queue's callers: limiters, the slots of each, which names do not compare, and
-/// whether it is a shadow, and may ban. Callers that differ in any of these share no call.
+/// The limiters of a queue's callers, each with its slots (names do not compare these), whether it
+/// is a shadow, and whether its rule bans. Callers that differ in any of these share no call.
 type Key = List<(Arc<Limiter>, Option<Slots>, [bool; 2])>;
 
 fn key(acquire: &Acquire) -> Key {
@@ -72,9 +72,9 @@ pub(crate) struct Queues {
     waiting: AtomicUsize,
     /// The last number of a call or a caller.
     last: AtomicU64,
-    /// The ids that shared calls in flight are for, each with whether it was given back meanwhile.
-    /// The call may arrive after that receipt, or be sent once more, so its end gives back once
-    /// more. Ids are random.
+    /// The ids of the callers of shared calls in flight. True if the caller has given back
+    /// meanwhile: the call may arrive after that receipt, or be sent once more, so its end gives
+    /// back once more. Ids are random.
     unanswered: Mutex<HashMap<PermitId, bool, BuildSpread>>,
 }
 
@@ -119,7 +119,7 @@ impl Listener for Arc<Queues> {
 
 /// A store whose callers stand in queues.
 pub(crate) struct Queued<S> {
-    store: Arc<S>,
+    inner: Arc<S>,
     /// The clock to wait by.
     clock: Arc<dyn Clock>,
     queues: Arc<Queues>,
@@ -129,13 +129,13 @@ pub(crate) struct Queued<S> {
 impl<S: Calls> Queued<S> {
     /// `queues` is also among the listeners of the store.
     pub(crate) fn new(
-        store: Arc<S>,
+        inner: Arc<S>,
         clock: Arc<dyn Clock>,
         queues: Arc<Queues>,
         in_flight: Arc<InFlight>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            store,
+            inner,
             clock,
             queues,
             in_flight,
@@ -148,8 +148,8 @@ impl<S: Calls> Queued<S> {
     ///
     /// As [`acquire`](Self::acquire).
     async fn call_alone(&self, acquire: &Acquire, was_sent: bool) -> Result<Decision, Error> {
-        let _place = self.enter(acquire, was_sent).await?;
-        self.store.acquire(acquire).await
+        let _place = self.take_place(acquire, was_sent).await?;
+        self.inner.acquire(acquire).await
     }
 
     /// Waits until the call of one caller may be sent. One that was sent before cannot be said to
@@ -158,20 +158,23 @@ impl<S: Calls> Queued<S> {
     /// # Cancel safety
     ///
     /// Dropping it gives the place up.
-    async fn enter(&self, acquire: &Acquire, was_sent: bool) -> Result<InFlightPlace, Error> {
+    async fn take_place(&self, acquire: &Acquire, was_sent: bool) -> Result<InFlightPlace, Error> {
         let leaving = OnDrop::new(|| {
             if !was_sent {
                 let _ = acquire.unsent.set(());
             }
         });
-        let place = self.in_flight.enter(acquire.first.name(), was_sent).await;
+        let place = self
+            .in_flight
+            .take_place(acquire.first.name(), was_sent)
+            .await;
         leaving.disarm();
         place
     }
 
     fn give_back(&self, receipts: List<Receipt>) {
         for receipt in receipts {
-            self.store.settle(receipt, 0);
+            self.inner.settle(receipt, 0);
         }
     }
 
@@ -186,7 +189,7 @@ impl<S: Calls> Queued<S> {
             max_wait: None,
             ..acquire.clone()
         };
-        match self.store.acquire(&at_once).await? {
+        match self.inner.acquire(&at_once).await? {
             Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
                 Err(no_timer())
             }
@@ -208,7 +211,7 @@ impl<S: Calls> Queued<S> {
     pub(crate) async fn acquire(self: &Arc<Self>, acquire: &Acquire) -> Result<Decision, Error> {
         // Boxed because it is rare, so that it does not enlarge the future.
         let Some(max_wait) = acquire.max_wait else {
-            if !self.store.decides_together(acquire) {
+            if !self.inner.decides_together(acquire) {
                 // One after the other, callers would wait for nothing.
                 return Box::pin(self.call_alone(acquire, false)).await;
             }
@@ -227,6 +230,6 @@ impl<S: Calls> Queued<S> {
         if let Some(gave_back) = lock(&self.queues.unanswered).get_mut(&receipt.id) {
             *gave_back = true;
         }
-        self.store.settle(receipt, keep);
+        self.inner.settle(receipt, keep);
     }
 }

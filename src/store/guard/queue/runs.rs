@@ -54,11 +54,11 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Returns what to give back if its caller has left without reading it: what the caller gave
-    /// back too early, or does not know of. For other grants, the code that drops them decides.
+    /// Returns what to give back for a caller that has left: a grant that it gave back too early,
+    /// or a leased one, whose id it does not know. The code that dropped the caller decides
+    /// about other grants.
     pub(super) fn unread(self) -> List<Receipt> {
         match self.outcome {
-            // A lease grants by an id that its caller does not know.
             Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
                 grant.into_receipts()
             }
@@ -82,21 +82,21 @@ pub(super) async fn acquire<S: Calls>(
     };
     let key = key(acquire);
     let (_held, _place) = loop {
-        match enter(queue, &key, acquire, &runtime) {
-            Entered::Alone(call) => {
+        match join(queue, &key, acquire, &runtime) {
+            Joined::Alone(call) => {
                 let held = Held {
                     queue: Arc::clone(queue),
                     key: key.clone(),
                     call,
                 };
-                let place = queue.enter(acquire, false).await?;
+                let place = queue.take_place(acquire, false).await?;
                 let begin = |run: &mut Run| run.since = queue.in_flight.clock.now();
                 // Another call may have been sent while this one waited, unpolled.
                 if !place.has_waited || held.run(begin).is_some() {
                     break (held, place);
                 }
             }
-            Entered::Behind(number, reply) => {
+            Joined::Behind(number, reply) => {
                 let mut place = RunPlace {
                     queue,
                     key: &key,
@@ -112,15 +112,18 @@ pub(super) async fn acquire<S: Calls>(
             }
         }
     };
-    queue.store.acquire(acquire).await
+    queue.inner.acquire(acquire).await
 }
 
-enum Entered {
+/// A caller's part in the calls of its limiter.
+enum Joined {
+    /// No call is in flight: the caller sends this one.
     Alone(u64),
+    /// The caller has this number in the queue.
     Behind(u64, oneshot::Receiver<Reply>),
 }
 
-fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Entered {
+fn join<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Joined {
     let now = queue.in_flight.clock.now();
     let mut runs = lock(&queue.queues.runs);
     // Under the lock, so that the numbers in a queue ascend: `take_out` relies on it.
@@ -132,7 +135,7 @@ fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Ha
                 since: now,
                 behind: VecDeque::new(),
             });
-            Entered::Alone(number)
+            Joined::Alone(number)
         }
         Entry::Occupied(mut held) => {
             let run = held.get_mut();
@@ -140,7 +143,7 @@ fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Ha
                 // A call older than the deadline no longer holds the limiter. The callers behind it
                 // follow this call now.
                 (run.call, run.since) = (number, now);
-                return Entered::Alone(number);
+                return Joined::Alone(number);
             }
             let (reply, receiver) = oneshot::channel();
             run.behind.push_back(Member {
@@ -149,7 +152,7 @@ fn enter<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Ha
                 reply,
                 runtime: runtime.clone(),
             });
-            Entered::Behind(number, receiver)
+            Joined::Behind(number, receiver)
         }
     }
 }
@@ -243,14 +246,14 @@ impl<S: Calls> RunCall<S> {
         let Some((limiter, ..)) = self.held.key.first() else {
             return;
         };
-        let place = queue.in_flight.enter(&limiter.name, false).await;
+        let place = queue.in_flight.take_place(&limiter.name, false).await;
         let callers = self.take_members();
         if callers.is_empty() {
             return;
         }
         let outcome = match place {
             Ok(_place) => {
-                let call = queue.store.acquire_run(&callers);
+                let call = queue.inner.acquire_run(&callers);
                 let reply = while_wanted(call, &mut self.members, |member| &mut member.reply);
                 let Some(outcome) = reply.await else {
                     return;

@@ -27,7 +27,7 @@ pub(super) struct WaitQueue {
     waiters: VecDeque<Waiter>,
     /// The call in flight for the first of them.
     call: Option<CallForWaiters>,
-    /// When the first can be served, by the last call.
+    /// When there is room for the first waiter, as the last call said.
     due: Option<Duration>,
     /// The last refusal.
     refusal: Option<Box<Refusal>>,
@@ -51,7 +51,7 @@ pub(super) struct Waiter {
     number: u64,
     pub(super) acquire: Acquire,
     deadline: Option<Duration>,
-    /// When it can be served, by the last call.
+    /// When there is room for this waiter, as the last call said.
     due: Option<Duration>,
     /// The last call that is in flight for it.
     pub(super) call: Option<u64>,
@@ -77,10 +77,10 @@ pub(super) enum Turn {
 /// When a waiter looks again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// By the clock that limits are counted by.
+    /// When there may be room, or a waiter gives up, by the clock of the limits.
     Due(Duration),
-    /// When a call has held the limiter for long enough, by the clock of calls: one of real time,
-    /// as a user's clock may stand still or jump.
+    /// When the call in flight has held the limiter for a deadline, by a monotonic clock: a user's
+    /// clock may stop or jump.
     Held(Duration),
 }
 
@@ -93,7 +93,8 @@ pub(super) struct Times {
 }
 
 impl WaitQueue {
-    pub(super) fn enter(
+    /// Adds a waiter at the end. It is refused at once if its time does not last until its turn.
+    pub(super) fn push(
         &mut self,
         number: u64,
         acquire: &Acquire,
@@ -122,8 +123,8 @@ impl WaitQueue {
         self.waiters.is_empty() && self.call.is_none()
     }
 
-    /// Returns what a waiter does that is polled. A call holds the limiter for some time only: the
-    /// task that waits for its reply may not be driven.
+    /// Returns the next step of a waiter that is polled. A call holds the limiter for some time
+    /// only, as the task that waits for its reply may not be polled.
     pub(super) fn turn(
         &mut self,
         number: u64,
@@ -368,8 +369,7 @@ impl WaitQueue {
                 kind: RefusalKind::QueueFull,
                 ..refusal.later(wait)
             };
-            self.wakers
-                .extend(waiter.decided(Ok(Decision::Deny(refusal))));
+            self.wakers.extend(waiter.refused(refusal));
             gap = true;
         }
     }
@@ -383,8 +383,7 @@ impl WaitQueue {
             if waiter.may_time_out() && waiter.deadline.is_some_and(|deadline| deadline <= now) {
                 let due = waiter.due.or(self.due).unwrap_or(now);
                 let refusal = refusal.later(due.saturating_sub(now));
-                self.wakers
-                    .extend(waiter.decided(Ok(Decision::Deny(refusal))));
+                self.wakers.extend(waiter.refused(refusal));
                 self.nudged = true;
             }
         }
@@ -418,6 +417,10 @@ impl Waiter {
     fn decided(&mut self, outcome: Result<Decision, Error>) -> Option<Waker> {
         self.outcome = Some(outcome);
         self.waker.take()
+    }
+
+    fn refused(&mut self, refusal: Refusal) -> Option<Waker> {
+        self.decided(Ok(Decision::Deny(refusal)))
     }
 
     /// Returns whether it waits without knowing that its turn comes in time.

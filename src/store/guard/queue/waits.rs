@@ -40,14 +40,14 @@ pub(super) async fn acquire<S: Calls>(
 ) -> Result<Decision, Error> {
     let key = key(acquire);
     let now = queue.clock.now();
-    let in_parts = !queue.store.decides_together(acquire);
+    let in_parts = !queue.inner.decides_together(acquire);
     // Before it can be asked for, or room that is made then would go unnoticed.
     queue.queues.waiting.fetch_add(1, Ordering::SeqCst);
-    let number = queue.with(&key, |waits| {
+    let number = queue.with_waits(&key, |waits| {
         waits.in_parts = in_parts;
         // With the queue locked: by its number a waiter finds its place.
         let number = queue.queues.next();
-        waits.enter(number, acquire, deadline, now);
+        waits.push(number, acquire, deadline, now);
         number
     });
     let mut place = WaitPlace {
@@ -63,7 +63,7 @@ pub(super) async fn acquire<S: Calls>(
 
 impl<S: Calls> Queued<S> {
     /// Acts on the queue of a key. Wakers are called when it is not locked any more.
-    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
+    fn with_waits<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let (acted, wakers) = {
             let mut queues = lock(&self.queues.waits);
             let mut there = match queues.entry(key.clone()) {
@@ -109,7 +109,7 @@ impl<S: Calls> WaitPlace<'_, S> {
                 hold: queue.in_flight.bounds.deadline,
             };
             let turn = |waits: &mut WaitQueue| waits.turn(self.number, next_call, times, cx);
-            match queue.with(&self.key, turn) {
+            match queue.with_waits(&self.key, turn) {
                 Some(Turn::Return(outcome, owed)) => {
                     self.owed = owed;
                     return Poll::Ready(outcome);
@@ -154,14 +154,16 @@ impl<S: Calls> WaitPlace<'_, S> {
         };
         let task = runtime.spawn(asking).abort_handle();
         self.queue
-            .with(&self.key, |waits| waits.is_sent_by(call, task));
+            .with_waits(&self.key, |waits| waits.is_sent_by(call, task));
     }
 }
 
 impl<S: Calls> Drop for WaitPlace<'_, S> {
     fn drop(&mut self) {
         self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
-        let (receipts, unwanted) = self.queue.with(&self.key, |waits| waits.leave(self.number));
+        let (receipts, unwanted) = self
+            .queue
+            .with_waits(&self.key, |waits| waits.leave(self.number));
         unwanted.into_iter().for_each(|task| task.abort());
         // The task's end alone is too late: it may come after the store is closed.
         self.queue.give_back(receipts);
@@ -184,19 +186,19 @@ impl<S: Calls> Asking<S> {
         let Some((limiter, ..)) = self.key.first() else {
             return;
         };
-        let place = queue.in_flight.enter(&limiter.name, true).await;
+        let place = queue.in_flight.take_place(&limiter.name, true).await;
         let in_flight = &queue.in_flight;
         let until = in_flight
             .clock
             .now()
             .saturating_add(in_flight.bounds.deadline);
-        let (numbers, callers) = queue.with(&self.key, |waits| waits.ask(self.call, until));
+        let (numbers, callers) = queue.with_waits(&self.key, |waits| waits.ask(self.call, until));
         if callers.is_empty() {
             return;
         }
         self.callers = callers;
         let outcome = match place {
-            Ok(_place) => queue.store.acquire_run(&self.callers).await,
+            Ok(_place) => queue.inner.acquire_run(&self.callers).await,
             Err(unsent) => Err(unsent),
         };
         let mut outcomes = of_each(outcome, numbers.len());
@@ -209,7 +211,7 @@ impl<S: Calls> Asking<S> {
             refusal.behind = place > 0;
         }
         let now = queue.clock.now();
-        queue.with(&self.key, |waits| {
+        queue.with_waits(&self.key, |waits| {
             waits.answer(self.call, &numbers, &mut outcomes, now);
             waits.end(self.call, true);
         });
@@ -226,7 +228,7 @@ impl<S: Calls> Drop for Asking<S> {
     fn drop(&mut self) {
         if !self.is_answered {
             self.queue
-                .with(&self.key, |waits| waits.end(self.call, false));
+                .with_waits(&self.key, |waits| waits.end(self.call, false));
             let callers = self.callers.iter();
             callers.for_each(|acquire| self.queue.give_back(acquire.receipts()));
         }

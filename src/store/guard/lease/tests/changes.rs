@@ -64,7 +64,7 @@ async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
     {
         let mut asking = pin!(ours.acquire(&acquire));
         assert!(poll(asking.as_mut(), 2).is_none());
-        ours.begins(&world.name, &op);
+        ours.end_changed(&world.name, &op);
         done(ours.inner.manage(&world.name, &op));
         let _ = done(asking);
     }

@@ -18,7 +18,7 @@ fn leased(world: &mut World) -> Vec<Acquire> {
     out
 }
 
-fn balance(world: &World, permits: u32, settle: Settle) -> Arc<Balance> {
+fn balance(world: &World, permits: u32, settle: SettleFn) -> Arc<Balance> {
     Arc::new(Balance::new(world.acquire(permits).first.receipt(), settle))
 }
 

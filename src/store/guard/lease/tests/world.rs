@@ -6,7 +6,7 @@ use super::{SECOND, TENTH};
 use crate::store::{
     About,
     guard::{lease::Leasing, local::recent::Recent, scripted::*},
-    stack::Exit,
+    stack::Outermost,
 };
 
 /// The state that all processes share.
@@ -155,7 +155,8 @@ impl World {
         decision.map(Result::unwrap)
     }
 
-    /// Carries out a verb in a process, as its stack does: the exit says when it is over.
+    /// Carries out a verb in a process, as its stack does: the outermost guard calls the listeners
+    /// when it is over.
     pub(crate) async fn manage(
         &self,
         process: usize,
@@ -164,9 +165,9 @@ impl World {
     ) -> Result<OpResult, Error> {
         let leasing = &self.processes[process];
         let listener: Box<dyn Listener> = Box::new(Arc::downgrade(leasing));
-        let exit = Exit::new(Listeners::new([listener]), About::default());
-        let _changing = exit.changing(name, op);
-        leasing.begins(name, op);
+        let outermost = Outermost::new(Listeners::new([listener]), About::default());
+        let _changing = outermost.changing(name, op);
+        leasing.end_changed(name, op);
         leasing.inner.manage(name, op).await
     }
 
