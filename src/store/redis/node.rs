@@ -1,15 +1,47 @@
-//! Finds the node of a limiter, and what a failed call says about that node.
+//! The breakers of the nodes: which of them a limiter has, and what a failed call says about its
+//! node.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::Arc};
 
-use super::{classify::Class, transport::connection::Failed, wire};
-use crate::{name::Name, store::guard::breaker::Signal};
+use super::{
+    classify::Class,
+    store::Settings,
+    transport::{connection::Failed, source::ConnectionSource},
+    wire,
+};
+use crate::{
+    clock::SteadyClock,
+    name::Name,
+    observe::StateChange,
+    store::guard::breaker::{Breakers, Signal},
+};
 
 /// The number of hash slots of a Cluster that share a breaker. redis-rs shows only its strategies
 /// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
 /// replica would then refuse by old data.
-pub(super) const SLOTS_TOGETHER: u16 = 512;
+const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
+
+/// Returns the breakers of a store: one for its server, or one for each [`SLOTS_TOGETHER`].
+pub(super) fn breakers(settings: &Settings, source: &ConnectionSource) -> Breakers {
+    let is_cluster = source.is_cluster;
+    let (nodes, place): (_, fn(&Name) -> usize) = match is_cluster {
+        true => (usize::from(SLOTS / SLOTS_TOGETHER), place),
+        false => (1, |_| 0),
+    };
+    // That of the logs may stand still, or jump.
+    let clock = Arc::new(SteadyClock::new());
+    let breakers = Breakers::new(settings.breaker, settings.deadline, nodes, place, clock);
+    let (observers, address) = (settings.observers.clone(), source.shown.clone());
+    breakers.named(source.shown.as_ref(), move |place, open| {
+        let slots = slots_of(u16::try_from(place).unwrap_or_default());
+        let node = match is_cluster {
+            true => &*format!("slots {}-{}", slots.start(), slots.end()),
+            false => address.as_deref().unwrap_or_default(),
+        };
+        observers.changed(&StateChange::Breaker { node, open });
+    })
+}
 
 /// Returns what a failed call says about the server, which is one of several if `is_cluster`.
 pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {

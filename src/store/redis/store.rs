@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     batch::Batches,
+    node,
     server::{MOST_REWRITTEN, Server},
     settle_queue::{self, SettleQueue},
     transport::{
@@ -164,7 +165,7 @@ impl RedisStore {
     }
 
     pub(super) fn assemble(source: ConnectionSource, settings: Settings) -> Self {
-        let breakers = settings.breakers(&source);
+        let breakers = node::breakers(&settings, &source);
         let traffic = Arc::clone(&breakers.traffic);
         let guards = Guards {
             deadline: settings.deadline,

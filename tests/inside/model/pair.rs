@@ -304,7 +304,7 @@ impl<K: Kind> Pair<K> {
             .collect();
         let limiters = [(&run[0].first, how.rewrite)];
         let script = wire::scripts(&self.name).acquire;
-        wire::acquire(script, &limiters, &run, self.asks(how.exact))
+        wire::acquire_command(script, &limiters, &run, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {
@@ -324,8 +324,8 @@ impl<K: Kind> Pair<K> {
         self.charge(sent, limit).receipt()
     }
 
-    pub(crate) fn asks(&self, exact: bool) -> wire::Ask<'static> {
-        wire::Ask {
+    pub(crate) fn asks(&self, exact: bool) -> wire::CallSettings<'static> {
+        wire::CallSettings {
             client_id: CLIENT,
             now: match self.clock {
                 Clock::Given(now) => Some(now.cast_unsigned()),
