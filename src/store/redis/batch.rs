@@ -111,7 +111,7 @@ struct Queue {
 struct Member {
     number: u64,
     limiter: Arc<Limiter>,
-    /// Since when the first of its callers waits.
+    /// When the first of its callers asked.
     asked_at: Option<Instant>,
     reply: oneshot::Sender<Result<Value, Failure>>,
 }

@@ -52,17 +52,17 @@ pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {
         // opened at once, or after its own pause. A node of a Cluster has no such pauses.
         Class::Lost if !is_cluster => Signal::Nothing,
         _ if failed.unacknowledged => Signal::Failed,
-        class => class.learnt(),
+        class => class.signal(),
     }
 }
 
-/// Returns the hash slots of a place.
+/// Returns the hash slots that have the breaker at this place.
 pub(super) fn slots_of(place: u16) -> RangeInclusive<u16> {
     let first = place * SLOTS_TOGETHER;
     first..=first + (SLOTS_TOGETHER - 1)
 }
 
-/// Returns the place of a limiter among those that have a breaker each.
+/// Returns the place of a limiter's breaker, on a Cluster.
 pub(crate) fn place(name: &Name) -> usize {
     usize::from(slot(wire::tag(name)) / SLOTS_TOGETHER)
 }

@@ -323,7 +323,7 @@ impl Server {
         reply.map_err(wire::failure)
     }
 
-    /// Returns the part of a call that does not depend on its limiters.
+    /// Returns the settings of a call whose callers do not want the exact number of permits left.
     fn call_settings(&self) -> Result<wire::CallSettings<'_>, Error> {
         Ok(wire::CallSettings {
             client_id: self.client_id()?,
@@ -333,12 +333,12 @@ impl Server {
     }
 
     pub(crate) fn client_id(&self) -> Result<&str, Error> {
-        if self.client_id.get().is_none() {
-            let id = uuid(random_id()?);
-            // If several callers come at once, the first one's id is used by all.
-            let _ = self.client_id.set(id.into());
+        if let Some(id) = self.client_id.get() {
+            return Ok(id);
         }
-        Ok(self.client_id.get().map_or("", |id| id))
+        let id = uuid(random_id()?);
+        // If several callers come at once, the first one's id is used by all.
+        Ok(self.client_id.get_or_init(|| id.into()))
     }
 }
 

@@ -12,7 +12,7 @@ const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
 const SOCKET: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
 
-/// Parses an address, or returns which part of it is wrong.
+/// Parses an address, for connections with our TCP settings, or returns which part of it is wrong.
 pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
     check(address).map_err(wrong)?;
     let info = usable(address.into_connection_info())?.set_tcp_settings(tcp_settings());

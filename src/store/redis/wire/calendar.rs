@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::own_keys,
     reply::{numbers, read_answers},
-    script::{Brief, CallSettings, Loaded, ReadBrief, ReadTaken, Script, ScriptCall, Scripts, lua},
+    script::{Brief, CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -35,13 +35,11 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
     banning: None,
     verbs: &VERBS,
-    taken: Some(TAKEN),
+    taken: Some(|label, _| Taken::Date(label)),
     brief,
     settle,
     limit_of: None,
 };
-
-const TAKEN: ReadTaken = |label, _| Taken::Date(label);
 
 /// Makes the call for any callers. The caller's clock says which windows it carries, and the
 /// server's which of them counts.
@@ -77,11 +75,11 @@ pub(crate) fn acquire_command(
     Some(command)
 }
 
-/// Reads the reply to it.
+/// Reads the reply to this command.
 pub(crate) fn read(reply: &Value, run: &[Acquire]) -> Result<Brief, Error> {
     match &*numbers(reply)? {
         [-5, now] => Ok(Brief::AskAt(at_least_zero(*now))),
-        _ => read_answers(reply, 1, run.len(), Some(TAKEN)).map(Brief::Answers),
+        _ => read_answers(reply, 1, run.len(), SCRIPTS.taken).map(Brief::Answers),
     }
 }
 
