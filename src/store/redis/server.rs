@@ -22,7 +22,7 @@ use crate::{
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     labels::Warning,
-    limit::{LimitSource, StoredLimit},
+    limit::{LimitSource, RateType, StoredLimit},
     list::List,
     macros::warning,
     name::{Name, Text, push_hex},
@@ -285,7 +285,12 @@ impl Server {
         let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
         let stored = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
         if let (None, Some(limit_of)) = (stored, wire::scripts(name).limit_of) {
-            for (key, rate_type) in wire::values(name, self.client_id()?) {
+            let [_, value, client_value, ..] = wire::keys(name, self.client_id()?);
+            let values = [
+                (value, RateType::Overall),
+                (client_value, RateType::PerClient),
+            ];
+            for (key, rate_type) in values {
                 let limit = limit_of(&self.command("GET", &[key]).await?, rate_type);
                 if limit.is_some() {
                     return Ok(limit);
@@ -297,17 +302,14 @@ impl Server {
 
     /// Returns the charges, each with a flag that has a differing limit rewritten.
     fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a LimiterCharge, bool)> {
-        let charges = acquire.charges();
-        charges
-            .map(|charge| (charge, self.rewrites(charge)))
-            .collect()
-    }
-
-    /// Returns whether a stored limit that differs from this one is rewritten.
-    fn rewrites(&self, charge: &LimiterCharge) -> bool {
         let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
-        matches!(charge.limit(), LimitSource::Code(_))
-            && self.rewritten.get(charge.name().text()).is_none_or(is_late)
+        let charges = acquire.charges().map(|charge| {
+            let is_of_code = matches!(charge.limit(), LimitSource::Code(_));
+            let rewrite =
+                is_of_code && self.rewritten.get(charge.name().text()).is_none_or(is_late);
+            (charge, rewrite)
+        });
+        charges.collect()
     }
 
     /// Sends a plain command that is safe to repeat.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     receipt::Receipt,
-    store::redis::wire::script::{Scripts, is_unknown_script},
+    store::redis::wire::script::{Scripts, is_unknown_script, with_script},
 };
 
 pub(crate) const CLIENT: &str = "7d9";
@@ -407,7 +407,8 @@ pub(crate) fn run_script(
     script: &Script,
     command: &Cmd,
 ) -> Result<Value, RedisError> {
-    match script.by_hash(command).query(connection) {
+    let by_hash = with_script("EVALSHA", &script.sha1, command);
+    match by_hash.query(connection) {
         Err(error) if is_unknown_script(&error) => script.whole(command).query(connection),
         reply => reply,
     }

@@ -52,15 +52,6 @@ fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     ]
 }
 
-/// Returns the keys that may hold the permits left, each with the type of limit that it serves.
-pub(crate) fn values(name: &Name, client_id: &str) -> [(String, RateType); 2] {
-    let [_, value, client_value, ..] = keys(name, client_id);
-    [
-        (value, RateType::Overall),
-        (client_value, RateType::PerClient),
-    ]
-}
-
 /// Returns the part of a limiter's keys that decides their hash slot in a Cluster.
 ///
 /// Redis Cluster specification, "hash tags": the text between the first `{` and the first `}` after

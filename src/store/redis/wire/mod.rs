@@ -19,7 +19,7 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::{Script, ScriptCall, Scripts};
 pub(crate) use self::{
-    format::{acquire_command, is_member_size, keys, own_keys, permits, tag, values},
+    format::{acquire_command, is_member_size, keys, own_keys, permits, tag},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::CallSettings,
 };

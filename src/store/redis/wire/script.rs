@@ -271,7 +271,7 @@ pub(crate) struct Script {
     /// The name that observers receive.
     name: &'static str,
     text: String,
-    sha1: String,
+    pub(crate) sha1: String,
 }
 
 impl Script {
@@ -295,12 +295,6 @@ impl Script {
         &self.text
     }
 
-    /// Returns whether a call names it, by hash or text.
-    #[cfg(all(test, inside))]
-    pub(crate) fn is_named(&self, script: &[u8]) -> bool {
-        script == self.sha1.as_bytes() || script == self.text.as_bytes()
-    }
-
     /// Starts a command that calls it by its hash: the keys follow, then the other arguments.
     pub(crate) fn start(&self, keys: usize, arguments: usize) -> Cmd {
         let length = 3 + keys + arguments;
@@ -321,12 +315,6 @@ impl Script {
     /// Returns the same command with the script's text.
     pub(crate) fn whole(&self, command: &Cmd) -> Cmd {
         with_script("EVAL", &self.text, command)
-    }
-
-    /// Returns the same command for this script, by its hash.
-    #[cfg(all(test, inside))]
-    pub(crate) fn by_hash(&self, command: &Cmd) -> Cmd {
-        with_script("EVALSHA", &self.sha1, command)
     }
 }
 
