@@ -1,18 +1,17 @@
 //! The breakers of the nodes: which of them a limiter has, and what a failed call says about its
 //! node.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use super::{
     classify::Class,
-    store::Settings,
     transport::{connection::Failed, source::ConnectionSource},
     wire,
 };
 use crate::{
     clock::SteadyClock,
     name::Name,
-    observe::StateChange,
+    observe::{Observers, StateChange},
     store::guard::breaker::{Breakers, Signal},
 };
 
@@ -23,7 +22,12 @@ const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// Returns the breakers of a store: one for its server, or one for each [`SLOTS_TOGETHER`].
-pub(super) fn breakers(settings: &Settings, source: &ConnectionSource) -> Breakers {
+pub(super) fn breakers(
+    failures: u32,
+    deadline: Duration,
+    observers: Observers,
+    source: &ConnectionSource,
+) -> Breakers {
     let is_cluster = source.is_cluster;
     let (nodes, place): (_, fn(&Name) -> usize) = match is_cluster {
         true => (usize::from(SLOTS / SLOTS_TOGETHER), place),
@@ -31,8 +35,8 @@ pub(super) fn breakers(settings: &Settings, source: &ConnectionSource) -> Breake
     };
     // That of the logs may stand still, or jump.
     let clock = Arc::new(SteadyClock::new());
-    let breakers = Breakers::new(settings.breaker, settings.deadline, nodes, place, clock);
-    let (observers, address) = (settings.observers.clone(), source.shown.clone());
+    let breakers = Breakers::new(failures, deadline, nodes, place, clock);
+    let address = source.shown.clone();
     breakers.named(source.shown.as_ref(), move |place, open| {
         let slots = slots_of(u16::try_from(place).unwrap_or_default());
         let node = match is_cluster {

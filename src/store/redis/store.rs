@@ -165,7 +165,8 @@ impl RedisStore {
     }
 
     pub(super) fn assemble(source: ConnectionSource, settings: Settings) -> Self {
-        let breakers = node::breakers(&settings, &source);
+        let observers = settings.observers.clone();
+        let breakers = node::breakers(settings.breaker, settings.deadline, observers, &source);
         let traffic = Arc::clone(&breakers.traffic);
         let guards = Guards {
             deadline: settings.deadline,

@@ -58,7 +58,7 @@ pub(crate) struct ConnectionSource {
 }
 
 impl ConnectionSource {
-    /// Returns a source of connections to one server, of which no address is known.
+    /// Returns a source of connections to one server, without an address to show.
     pub(super) fn new<F>(connect: impl Fn(Dial) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = RedisResult<Link>> + Send + 'static,
