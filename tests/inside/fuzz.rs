@@ -215,7 +215,8 @@ proptest! {
     #[test]
     fn no_other_reply_is_taken_for_one_of_ours(reply in any_reply()) {
         let acquire = acquire(Algorithm::SlidingLog, None, 1);
-        if let Ok(answers) = sliding_log::brief_answers(&reply, std::slice::from_ref(&acquire), None, true) {
+        let asked = wire::CallSettings { client_id: "", now: None, exact: true };
+        if let Ok(answers) = sliding_log::brief_answers(&reply, std::slice::from_ref(&acquire), asked) {
             let brief = matches!(reply, Value::Int(_)) || plainly(&reply).is_some();
             prop_assert!(brief, "{:?}", reply);
             let granted = acquire.decision(&answers).is_allowed();

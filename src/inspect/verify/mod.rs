@@ -19,11 +19,12 @@ use crate::{
     clock::{SystemClock, check_timer, moment},
     error::{Error, ErrorKind},
     name::{Name, push_hex},
+    store::random_id,
     store::redis::{
         RedisStore,
         classify::{self, Class, Meaning},
         node::{SLOTS, slot},
-        wire::{self, random_id, script::Script},
+        wire::{self, script::Script},
     },
 };
 

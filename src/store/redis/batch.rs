@@ -57,11 +57,11 @@ use crate::{
 };
 
 /// The most calls that go together: some milliseconds of a server's time at the worst.
-const LONGEST: usize = 64;
+const MOST_CALLS: usize = 64;
 /// The most batches in flight. More are smaller, and cost more.
-const MOST: usize = 8;
+const MOST_BATCHES: usize = 8;
 /// The most refusals before a ban, and the most callers that may be banned, for a call to go with
-/// others: it reads each refusal, and writes each caller's.
+/// others: its script reads each refusal, and writes each caller's.
 const MOST_STRIKES: u32 = 100;
 const MOST_BANNED: usize = 8;
 
@@ -73,9 +73,9 @@ pub(crate) struct Batches {
     pub(super) breakers: Breakers,
     /// By script and by runtime, so that a runtime that is not driven delays only its own callers.
     queues: Mutex<HashMap<QueueKey, Queue>>,
-    /// The number of the last member. It is drawn with the queues locked, so that each queue is
+    /// The number of the next member. It is drawn with the queues locked, so that each queue is
     /// sorted by it.
-    last: AtomicU64,
+    next_number: AtomicU64,
     /// The number of batches that have taken their calls and are not sent yet.
     departing: AtomicUsize,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
@@ -111,7 +111,7 @@ struct Queue {
 struct Member {
     number: u64,
     limiter: Arc<Limiter>,
-    /// Since when the first of its callers waits.
+    /// When the first of its callers asked.
     asked_at: Option<Instant>,
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
@@ -132,7 +132,7 @@ impl Batches {
             connection,
             breakers,
             queues: Mutex::default(),
-            last: AtomicU64::new(0),
+            next_number: AtomicU64::new(0),
             departing: AtomicUsize::new(0),
             no_cross_slot: AtomicBool::new(false),
         }
@@ -174,11 +174,11 @@ impl Batches {
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
-        let mut _in_flight = None;
-        let together = (!again).then(|| self.goes_together(&call, run));
-        if let Some(queue) = together.flatten() {
-            _in_flight = self.goes_first(&queue);
-            if _in_flight.is_none() {
+        // Held until the call has ended.
+        let mut _claim = None;
+        if !again && let Some(queue) = self.queue_for(&call, run) {
+            _claim = self.claim(&queue);
+            if _claim.is_none() {
                 let mut place = self.enqueue(&queue, run, limiter.share(), asked_at, call);
                 return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
             }
@@ -192,12 +192,12 @@ impl Batches {
         })
     }
 
-    /// Returns the queue that a call may stand in.
+    /// Returns the queue that a call may stand in; `None` if it must be sent alone.
     ///
     /// Callers that wait for permits have none: they may leave and give back while their call is
     /// queued, and it would take after that. Nor has a list: if one of its shadow rules fails, it
     /// is asked again without them, and nothing that is given back may be under way then.
-    fn goes_together(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
+    fn queue_for(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
         let is_short = |acquire: &Acquire| {
             let ban = acquire.first.labels.ban;
@@ -254,8 +254,8 @@ impl Batches {
         }
     }
 
-    /// Lets a call go alone if none is in flight.
-    fn goes_first(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
+    /// Claims an idle queue for one call, which is then sent alone; `None` if a call is in flight.
+    fn claim(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
         let mut queues = lock(&self.queues);
         let queue = queues.entry(of.key()).or_default();
         if queue.in_flight > 0 {
@@ -265,7 +265,7 @@ impl Batches {
         Some(CallInFlight {
             batches: Arc::clone(self),
             of: of.clone(),
-            is_unbegun: false,
+            takes_calls: false,
         })
     }
 
@@ -279,10 +279,10 @@ impl Batches {
         call: ScriptCall,
     ) -> BatchPlace<'a> {
         let (sender, reply) = oneshot::channel();
-        let (number, begins) = {
+        let (number, is_claimed) = {
             let mut queues = lock(&self.queues);
             let queue = queues.entry(of.key()).or_default();
-            let number = self.last.fetch_add(1, Relaxed);
+            let number = self.next_number.fetch_add(1, Relaxed);
             let member = Member {
                 number,
                 limiter,
@@ -290,9 +290,9 @@ impl Batches {
                 reply: sender,
             };
             queue.members.push_back((member, call));
-            (number, queue.begins())
+            (number, queue.claim_batch())
         };
-        if begins {
+        if is_claimed {
             self.spawn(of);
         }
         BatchPlace {
@@ -309,7 +309,7 @@ impl Batches {
         let call = CallInFlight {
             batches: Arc::clone(self),
             of: of.clone(),
-            is_unbegun: true,
+            takes_calls: true,
         };
         of.runtime.spawn(call.send_batch());
     }
@@ -337,8 +337,8 @@ impl Batches {
         }
     }
 
-    /// Acts on a queue, and removes it if it is idle.
-    fn with<T>(&self, key: QueueKey, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+    /// Acts on a queue, and removes it if it is idle then.
+    fn with_queue<T>(&self, key: QueueKey, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
         let mut queues = lock(&self.queues);
         let queue = queues.get_mut(&key)?;
         let acted = act(queue);
@@ -350,13 +350,15 @@ impl Batches {
 }
 
 impl Queue {
-    /// Returns whether a task is to be spawned for those that stand here. Its call is in flight
+    /// Claims the next batch, unless a task is about to send it, or too many are in flight, or no
+    /// call stands here. Returns whether the caller must spawn the task. The batch is in flight
     /// from then on.
-    fn begins(&mut self) -> bool {
-        let begins = !self.is_sending && self.in_flight < MOST && !self.members.is_empty();
-        self.is_sending |= begins;
-        self.in_flight += usize::from(begins);
-        begins
+    fn claim_batch(&mut self) -> bool {
+        let is_claimed =
+            !self.is_sending && self.in_flight < MOST_BATCHES && !self.members.is_empty();
+        self.is_sending |= is_claimed;
+        self.in_flight += usize::from(is_claimed);
+        is_claimed
     }
 }
 
@@ -364,8 +366,8 @@ impl Queue {
 struct CallInFlight {
     batches: Arc<Batches>,
     of: QueueOf,
-    /// Set for a batch until it has taken its calls.
-    is_unbegun: bool,
+    /// Set for a batch that has yet to take its calls.
+    takes_calls: bool,
 }
 
 impl CallInFlight {
@@ -380,21 +382,21 @@ impl CallInFlight {
         let departing = OnDrop::new(|| {
             batches.departing.fetch_sub(1, SeqCst);
         });
-        let taken = batches.with(self.of.key(), |queue| {
+        let taken = batches.with_queue(self.of.key(), |queue| {
             queue.is_sending = false;
-            let count = queue.members.len().min(LONGEST);
+            let count = queue.members.len().min(MOST_CALLS);
             let taken: (VecDeque<_>, Vec<_>) = queue.members.drain(..count).unzip();
-            (taken, queue.begins())
+            (taken, queue.claim_batch())
         });
-        self.is_unbegun = false;
-        let Some(((mut members, calls), begins)) = taken else {
+        self.takes_calls = false;
+        let Some(((mut members, calls), is_claimed)) = taken else {
             return;
         };
-        if begins {
+        if is_claimed {
             batches.spawn(&self.of);
         }
         let limiter = members.front().map(|member| Arc::clone(&member.limiter));
-        let (Some(call), Some(limiter)) = (together(calls), limiter) else {
+        let (Some(call), Some(limiter)) = (joined(calls), limiter) else {
             return;
         };
         let asked_at = members.iter().filter_map(|member| member.asked_at).min();
@@ -415,18 +417,18 @@ impl CallInFlight {
 impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut left = VecDeque::new();
-        let begins = self.batches.with(self.of.key(), |queue| {
+        let is_claimed = self.batches.with_queue(self.of.key(), |queue| {
             queue.in_flight = queue.in_flight.saturating_sub(1);
-            if self.is_unbegun {
+            if self.takes_calls {
                 // Its runtime has ended: they go alone.
                 queue.is_sending = false;
                 left = mem::take(&mut queue.members);
             }
-            queue.begins()
+            queue.claim_batch()
         });
         // Not while the queues are locked: it wakes them.
         drop(left);
-        if begins == Some(true) {
+        if is_claimed == Some(true) {
             self.batches.spawn(&self.of);
         }
     }
@@ -443,8 +445,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns a lone call itself, or one for all.
-fn together(mut calls: Vec<ScriptCall>) -> Option<ScriptCall> {
+/// Returns a lone call itself, or one that carries out all.
+fn joined(mut calls: Vec<ScriptCall>) -> Option<ScriptCall> {
     match calls.len() {
         1 => calls.pop(),
         _ => {
@@ -469,7 +471,7 @@ impl Drop for BatchPlace<'_> {
         if self.reply.is_terminated() {
             return;
         }
-        let left = self.batches.with(self.queue, |queue| {
+        let left = self.batches.with_queue(self.queue, |queue| {
             take_out(&mut queue.members, self.number, |(it, _)| it.number)
         });
         if left.flatten().is_some() {

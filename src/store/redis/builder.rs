@@ -6,7 +6,6 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::TlsCertificates;
 
 use super::{
-    health::DEFAULT_FAILURES,
     store::{RedisStore, Settings},
     transport::source::ConnectionSource,
 };
@@ -23,6 +22,9 @@ const SUMMARY_EVERY: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+/// One failure is chance, and each costs a request its deadline. A short pause of the server causes
+/// as many at once, whatever the number, and then the first pause of the breaker is short.
+const DEFAULT_BREAKER: u32 = 5;
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 
@@ -62,7 +64,7 @@ impl RedisStoreBuilder {
                 clock: None,
                 deadline: DEFAULT_DEADLINE,
                 deny_cache: DEFAULT_DENY_CACHE,
-                breaker: DEFAULT_FAILURES,
+                breaker: DEFAULT_BREAKER,
                 observers: Observers::default(),
                 summary: Some(SUMMARY_EVERY),
                 connect_timeout: CONNECT_TIMEOUT,

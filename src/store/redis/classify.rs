@@ -64,8 +64,8 @@ impl Class {
         )
     }
 
-    /// Returns what the breaker learns about the server, from an answer or if nothing was sent.
-    pub(crate) fn learnt(self) -> Signal {
+    /// Returns the signal for the breaker, of an answer or if nothing was sent.
+    pub(crate) fn signal(self) -> Signal {
         match self {
             Self::Unable => Signal::Failed,
             Self::UnknownScript
@@ -170,7 +170,7 @@ const fn row(class: Class) -> Meaning {
 }
 
 impl Meaning {
-    /// The same in the middle of a script.
+    /// Returns the same for an error in the middle of a script.
     const fn within(self) -> Self {
         let class = Class::RefusedWithin;
         Self { class, ..self }

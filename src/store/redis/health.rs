@@ -1,20 +1,10 @@
 //! The state of the servers as this process sees it, from breakers and calls, for `health()`.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
-use super::{
-    node::{SLOTS, SLOTS_TOGETHER, place, slots_of},
-    store::{RedisStore, Settings},
-    transport::{connection::ConnectionState, source::ConnectionSource},
-};
+use super::{node::slots_of, store::RedisStore, transport::connection::ConnectionState};
 pub use crate::store::guard::breaker::BreakerState;
-use crate::{
-    clock::SteadyClock, name::Name, observe::StateChange, store::guard::breaker::Breakers,
-};
 
-/// One failure is chance, and each costs a request its deadline. A short pause of the server causes
-/// as many at once, whatever the number, and then the first pause of the breaker is short.
-pub(super) const DEFAULT_FAILURES: u32 = 5;
 impl RedisStore {
     /// Returns the state of Redis, as this store has seen it: nothing is sent.
     ///
@@ -48,29 +38,6 @@ impl RedisStore {
                 })
                 .collect(),
         }
-    }
-}
-
-impl Settings {
-    pub(crate) fn breakers(&self, source: &ConnectionSource) -> Breakers {
-        let is_cluster = source.is_cluster;
-        let (nodes, place): (_, fn(&Name) -> usize) = if is_cluster {
-            (usize::from(SLOTS / SLOTS_TOGETHER), place)
-        } else {
-            (1, |_| 0)
-        };
-        // That of the logs may stand still, or jump.
-        let clock = Arc::new(SteadyClock::new());
-        let breakers = Breakers::new(self.breaker, self.deadline, nodes, place, clock);
-        let (observers, address) = (self.observers.clone(), source.shown.clone());
-        breakers.named(source.shown.as_ref(), move |place, open| {
-            let slots = slots_of(u16::try_from(place).unwrap_or_default());
-            let node = match is_cluster {
-                true => &*format!("slots {}-{}", slots.start(), slots.end()),
-                false => address.as_deref().unwrap_or_default(),
-            };
-            observers.changed(&StateChange::Breaker { node, open });
-        })
     }
 }
 

@@ -1,15 +1,51 @@
-//! Finds the node of a limiter, and what a failed call says about that node.
+//! The breakers of the nodes: which of them a limiter has, and what a failed call says about its
+//! node.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use super::{classify::Class, transport::connection::Failed, wire};
-use crate::{name::Name, store::guard::breaker::Signal};
+use super::{
+    classify::Class,
+    transport::{connection::Failed, source::ConnectionSource},
+    wire,
+};
+use crate::{
+    clock::SteadyClock,
+    name::Name,
+    observe::{Observers, StateChange},
+    store::guard::breaker::{Breakers, Signal},
+};
 
 /// The number of hash slots of a Cluster that share a breaker. redis-rs shows only its strategies
 /// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
 /// replica would then refuse by old data.
-pub(super) const SLOTS_TOGETHER: u16 = 512;
+const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
+
+/// Returns the breakers of a store: one for its server, or one for each [`SLOTS_TOGETHER`].
+pub(super) fn breakers(
+    failures: u32,
+    deadline: Duration,
+    observers: Observers,
+    source: &ConnectionSource,
+) -> Breakers {
+    let is_cluster = source.is_cluster;
+    let (nodes, place): (_, fn(&Name) -> usize) = match is_cluster {
+        true => (usize::from(SLOTS / SLOTS_TOGETHER), place),
+        false => (1, |_| 0),
+    };
+    // That of the logs may stand still, or jump.
+    let clock = Arc::new(SteadyClock::new());
+    let breakers = Breakers::new(failures, deadline, nodes, place, clock);
+    let address = source.shown.clone();
+    breakers.named(source.shown.as_ref(), move |place, open| {
+        let slots = slots_of(u16::try_from(place).unwrap_or_default());
+        let node = match is_cluster {
+            true => &*format!("slots {}-{}", slots.start(), slots.end()),
+            false => address.as_deref().unwrap_or_default(),
+        };
+        observers.changed(&StateChange::Breaker { node, open });
+    })
+}
 
 /// Returns what a failed call says about the server, which is one of several if `is_cluster`.
 pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {
@@ -20,17 +56,17 @@ pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {
         // opened at once, or after its own pause. A node of a Cluster has no such pauses.
         Class::Lost if !is_cluster => Signal::Nothing,
         _ if failed.unacknowledged => Signal::Failed,
-        class => class.learnt(),
+        class => class.signal(),
     }
 }
 
-/// Returns the hash slots of a place.
+/// Returns the hash slots that have the breaker at this place.
 pub(super) fn slots_of(place: u16) -> RangeInclusive<u16> {
     let first = place * SLOTS_TOGETHER;
     first..=first + (SLOTS_TOGETHER - 1)
 }
 
-/// Returns the place of a limiter among those that have a breaker each.
+/// Returns the place of a limiter's breaker, on a Cluster.
 pub(crate) fn place(name: &Name) -> usize {
     usize::from(slot(wire::tag(name)) / SLOTS_TOGETHER)
 }

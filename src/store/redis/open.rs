@@ -1,7 +1,9 @@
 //! The ways to make a [`RedisStore`].
 
 use deadpool_redis::Pool;
-use redis::{ConnectionInfo, aio::ConnectionLike};
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use redis::ConnectionInfo;
+use redis::aio::ConnectionLike;
 
 #[cfg(feature = "cluster")]
 use super::transport::cluster;
@@ -10,11 +12,7 @@ use super::transport::sentinel;
 use super::{
     builder::RedisStoreBuilder,
     store::RedisStore,
-    transport::{
-        address::{self, refused},
-        link::tcp_settings,
-        source::ConnectionSource,
-    },
+    transport::{address, source::ConnectionSource},
 };
 use crate::error::ConfigError;
 
@@ -46,10 +44,8 @@ impl RedisStore {
     /// `%2F` for `/`. TLS is the feature `tls`: see
     /// [`certificates`](RedisStoreBuilder::certificates).
     pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(
-            read_address(address)
-                .and_then(|info| ConnectionSource::address(&info).map_err(|error| refused(&error))),
-        )
+        let address = address::read(address.as_ref());
+        RedisStoreBuilder::new(address.and_then(ConnectionSource::address))
     }
 
     /// Starts a store on a Redis Cluster, by one or more addresses of its nodes; the others are
@@ -86,10 +82,7 @@ impl RedisStore {
     /// ```
     #[cfg(feature = "cluster")]
     pub fn cluster(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(
-            read_addresses(addresses)
-                .and_then(|nodes| cluster::cluster(nodes).map_err(|error| refused(&error))),
-        )
+        RedisStoreBuilder::new(read_all(addresses).and_then(cluster::cluster))
     }
 
     /// Starts a store on the master that sentinels monitor, by one or more addresses of sentinels;
@@ -121,12 +114,8 @@ impl RedisStore {
         sentinels: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(read_addresses(sentinels).and_then(|sentinels| {
-            if master.contains("://") {
-                address::read(master)?;
-            }
-            sentinel::sentinel(sentinels, master).map_err(|error| refused(&error))
-        }))
+        let sentinels = read_all(sentinels);
+        RedisStoreBuilder::new(sentinels.and_then(|them| sentinel::sentinel(them, master)))
     }
 
     /// Starts a store whose connections come from a pool: one is checked out for all calls, and
@@ -181,15 +170,12 @@ impl RedisStore {
     }
 }
 
-fn read_address(address: impl AsRef<str>) -> Result<ConnectionInfo, ConfigError> {
-    let info = address::read(address.as_ref())?;
-    Ok(info.set_tcp_settings(tcp_settings()))
-}
-
-fn read_addresses(
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+fn read_all(
     addresses: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Result<Vec<ConnectionInfo>, ConfigError> {
-    addresses.into_iter().map(read_address).collect()
+    let addresses = addresses.into_iter();
+    addresses.map(|it| address::read(it.as_ref())).collect()
 }
 
 #[cfg(test)]

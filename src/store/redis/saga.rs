@@ -8,7 +8,7 @@
 //! receipt when a later call refuses or fails. So a charge may last as long as the calls, or one
 //! interval if this process dies in between.
 
-use std::{cmp::Ordering, mem};
+use std::{cmp::Ordering, mem, slice};
 
 use super::{server::Server, wire};
 use crate::{
@@ -25,7 +25,7 @@ impl Server {
     /// # Cancel safety
     ///
     /// Dropping it gives back all that it may have taken.
-    pub(super) async fn acquire_parts(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    pub(super) async fn acquire_in_calls(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let mut taken = TakenSoFar {
             server: self,
             limits: List::new(),
@@ -34,10 +34,10 @@ impl Server {
         for part in parts(acquire, self.connection.source.is_cluster) {
             let before = taken.receipts.len();
             taken.receipts.extend(part.receipts());
-            let decision = self.acquire_part(&part, std::slice::from_ref(&part)).await;
+            let decided = self.acquire_together(&part, slice::from_ref(&part)).await;
             // A call that failed or was refused has given back what it may have taken.
             taken.receipts.truncate(before);
-            let decision = match decision {
+            let decision = match decided {
                 // Shadow rules come last, and are no reason to refuse.
                 Err(_) if part.is_all_shadow() => continue,
                 decisions => decisions?.into_iter().next(),
@@ -62,9 +62,8 @@ impl Server {
 fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
     let mut charges: Vec<&LimiterCharge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
-        let made_up = |charge: &LimiterCharge| !charge.key_is_bounded;
-        let by_key = made_up(a).cmp(&made_up(b));
-        by_key.then_with(|| likelier_to_refuse(a, b))
+        let bounded_first = b.key_is_bounded.cmp(&a.key_is_bounded);
+        bounded_first.then_with(|| likelier_to_refuse(a, b))
     });
     let mut parts: Vec<Acquire> = Vec::new();
     for charge in charges {
@@ -119,7 +118,7 @@ impl TakenSoFar<'_> {
 impl Drop for TakenSoFar<'_> {
     fn drop(&mut self) {
         for receipt in &self.receipts {
-            self.server.settle(receipt, 0, true);
+            self.server.queue_settlement(receipt, 0, true);
         }
     }
 }

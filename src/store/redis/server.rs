@@ -11,7 +11,7 @@ use super::{
     transport::connection::Connection,
     wire::{
         self,
-        script::{Calling, ScriptCall, Scripts},
+        script::{Brief, CallReport, ScriptCall, Scripts},
         verbs,
     },
 };
@@ -22,7 +22,7 @@ use crate::{
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     labels::Warning,
-    limit::{LimitSource, StoredLimit},
+    limit::{LimitSource, RateType, StoredLimit},
     list::List,
     macros::warning,
     name::{Name, Text, push_hex},
@@ -30,6 +30,7 @@ use crate::{
     store::{
         Calls, Decide, Listeners, Op, OpResult, TimeToLive, begin,
         guard::{Cache, deny_cache::bans::Bans, policy},
+        random_id,
     },
 };
 
@@ -56,20 +57,21 @@ pub(crate) struct Server {
 }
 
 impl Decide for Server {
-    /// Fails at once while a breaker is open, and decides nothing else.
+    /// Fails while a breaker is open. All else is decided by the server, and not at once.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         begin(self.batches.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        let ask = self.ask()?;
-        match (op, verbs::call(wire::scripts(name).verbs, name, op, ask)?) {
+        let settings = self.call_settings()?;
+        let call = verbs::call(wire::scripts(name).verbs, name, op, settings)?;
+        match (op, call) {
             (_, Some(call)) => {
                 let reply = call.send(&self.connection).await.map_err(wire::failure)?;
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let mut keys = wire::own_keys(name, ask.client_id);
+                let mut keys = wire::own_keys(name, settings.client_id);
                 keys.extend(wire::ban::keys(name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
@@ -92,11 +94,11 @@ impl Calls for Server {
             return Ok(List::new());
         };
         if self.decides_together(first) {
-            return self.acquire_part(first, run).await;
+            return self.acquire_together(first, run).await;
         }
         // One at a time: each caller gets its decision at once, and holds nothing while others are
         // decided.
-        let decision = Box::pin(self.acquire_parts(first)).await?;
+        let decision = Box::pin(self.acquire_in_calls(first)).await?;
         Ok(List::from([decision]))
     }
 
@@ -107,35 +109,35 @@ impl Calls for Server {
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
-        self.settle(&receipt, keep, false);
+        self.queue_settlement(&receipt, keep, false);
     }
 }
 
 impl Server {
-    /// Settles at `keep` permits. `undone` marks what a saga took before it was refused, see
-    /// `SettleQueue`.
-    pub(crate) fn settle(&self, receipt: &Receipt, keep: u32, undone: bool) {
+    /// Settles at `keep` permits, in the background. `undone` marks what a saga took before it was
+    /// refused: see [`SettleQueue::push`].
+    pub(super) fn queue_settlement(&self, receipt: &Receipt, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
         }
         // Without a client id nothing was taken either.
-        let Ok(ask) = self.ask() else {
+        let Ok(settings) = self.call_settings() else {
             return;
         };
         let scripts = wire::scripts(receipt.name());
-        if let Some(call) = (scripts.settle)(receipt, keep, ask) {
+        if let Some(call) = (scripts.settle)(receipt, keep, settings) {
             self.settle_queue.push(receipt, keep, call, undone);
         }
     }
 
     /// Decides for callers of limiters that one script reaches, and gives back the grants of
     /// callers that will not receive them.
-    pub(super) async fn acquire_part(
+    pub(super) async fn acquire_together(
         &self,
         first: &Acquire,
         run: &[Acquire],
     ) -> Result<List<Decision>, Error> {
-        let failure = match self.ask_for(first, run).await {
+        let failure = match self.call_scripts(first, run).await {
             Ok(decisions) => return Ok(decisions),
             Err(failure) => failure,
         };
@@ -144,72 +146,78 @@ impl Server {
             && let Some(first) = enforced.first()
         {
             // Boxed because it is rare, so that it does not enlarge the future.
-            return Box::pin(self.acquire_part(first, &enforced)).await;
+            return Box::pin(self.acquire_together(first, &enforced)).await;
         }
         if failure.unacknowledged {
             for acquire in run {
                 for charge in acquire.charges() {
                     // No younger than the call: see `Receipt`.
-                    self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
+                    let receipt = charge.receipt_made(acquire.asked_at);
+                    self.queue_settlement(&receipt, 0, false);
                 }
             }
         }
         Err(failure.error)
     }
 
-    /// Does what [`acquire_part`](Self::acquire_part) does, except that it gives nothing back.
-    async fn ask_for(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Decision>, Failure> {
+    /// Calls the scripts that decide for these callers. Gives nothing back if a call fails.
+    async fn call_scripts(
+        &self,
+        first: &Acquire,
+        run: &[Acquire],
+    ) -> Result<List<Decision>, Failure> {
         first.check()?;
-        // Those of slots, if one of the limiters has slots.
+        // The scripts with slots, if any limiter has slots.
         let slotted = first
             .charges()
             .find(|charge| charge.name().slots().is_some());
         let scripts = wire::scripts(slotted.unwrap_or(&first.first).name());
-        let mut ask = wire::Ask {
+        let mut settings = wire::CallSettings {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
-            ..self.ask()?
+            ..self.call_settings()?
         };
         if first.charges().any(|charge| charge.labels.ban.is_some()) {
             // Boxed, so that it does not enlarge the future of calls without bans.
-            return Box::pin(self.acquire_or_ban(first, run, scripts, ask)).await;
+            return Box::pin(self.call_banning_script(first, run, scripts, settings)).await;
         }
+        let limiters = self.with_rewrites(first);
         let (mut knows_time, mut may_have_taken) = (false, false);
-        while let Some((call, read)) = (scripts.brief)(run, &|charge| self.rewrites(charge), ask) {
+        while let Some((call, read)) = (scripts.brief)(run, &limiters, settings) {
             let reply = self.batches.send(call, first, run, false).await?;
-            match read(&reply, run, ask)? {
-                Ok(answers) => return Ok(self.decisions(run, &answers)),
-                Err(None) => {
+            match read(&reply, run, settings)? {
+                Brief::Answers(answers) => return Ok(self.decisions(run, &answers)),
+                Brief::AskFully => {
                     may_have_taken = true;
                     break;
                 }
-                // Only once: windows made for the server's time hold it, unless its clock jumps.
-                Err(Some(_)) if knows_time => return Err(wire::unreadable().into()),
-                Err(now) => (ask.now, knows_time) = (now, true),
+                // At most once: the windows fit the server's time, unless its clock jumps.
+                Brief::AskAt(_) if knows_time => return Err(wire::unreadable().into()),
+                Brief::AskAt(now) => (settings.now, knows_time) = (Some(now), true),
             }
         }
-        let charges = self.with_rewrites(first);
-        let command = wire::acquire(scripts.acquire, &charges, run, ask);
+        let command = wire::acquire_command(scripts.acquire, &limiters, run, settings);
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.batches.send(call, first, run, may_have_taken).await?;
-        let answers = wire::read_answers(&reply, charges.len(), run.len(), scripts.taken)?;
+        let answers = wire::read_answers(&reply, limiters.len(), run.len(), scripts.taken)?;
         Ok(self.decisions(run, &answers))
     }
 
-    /// Decides for callers of limits with a ban, where one script reaches all limiters.
-    async fn acquire_or_ban(
+    /// Does what [`call_scripts`](Self::call_scripts) does, for limits with a ban.
+    async fn call_banning_script(
         &self,
         first: &Acquire,
         run: &[Acquire],
         scripts: &Scripts,
-        ask: wire::Ask<'_>,
+        settings: wire::CallSettings<'_>,
     ) -> Result<List<Decision>, Failure> {
-        let ask = ask.at(first.first.name());
+        let settings = settings.for_bans(first.first.name());
         let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
         let asked = self.bans.ask(first);
         let limiters = self.with_rewrites(first);
         let call = || {
-            let command = wire::ban::acquire(banning, &limiters, &asked.carried, run, ask);
+            let command =
+                wire::ban::acquire_command(banning, &limiters, &asked.carried, run, settings);
             ScriptCall::new(banning, command, run.len(), wire::is_sent_once(first))
         };
         let mut reply = self.batches.send(call(), first, run, false).await?;
@@ -262,23 +270,27 @@ impl Server {
 
     async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
         let keys = wire::own_keys(name, self.client_id()?);
-        let left = wire::time_to_live(&self.command("PTTL", &keys[..1]).await?)?;
-        if left == TimeToLive::Missing && wire::scripts(name).limit_of.is_some() {
-            for (key, _) in wire::values(name, self.client_id()?) {
-                let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
-                if left != TimeToLive::Missing {
-                    return Ok(left);
-                }
+        // A limiter that lacks a hash lasts as long as its value, which is one of the next two.
+        let may_lack_hash = wire::scripts(name).limit_of.is_some();
+        for key in keys.iter().take(if may_lack_hash { 3 } else { 1 }) {
+            let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
+            if left != TimeToLive::Missing {
+                return Ok(left);
             }
         }
-        Ok(left)
+        Ok(TimeToLive::Missing)
     }
 
     async fn stored_limit(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
         let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
         let stored = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
         if let (None, Some(limit_of)) = (stored, wire::scripts(name).limit_of) {
-            for (key, rate_type) in wire::values(name, self.client_id()?) {
+            let [_, value, client_value, ..] = wire::keys(name, self.client_id()?);
+            let values = [
+                (value, RateType::Overall),
+                (client_value, RateType::PerClient),
+            ];
+            for (key, rate_type) in values {
                 let limit = limit_of(&self.command("GET", &[key]).await?, rate_type);
                 if limit.is_some() {
                     return Ok(limit);
@@ -288,19 +300,16 @@ impl Server {
         Ok(stored)
     }
 
-    /// Returns the charges, each with a flag: whether a stored limit that differs is rewritten.
+    /// Returns the charges, each with a flag that has a differing limit rewritten.
     fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a LimiterCharge, bool)> {
-        let charges = acquire.charges();
-        charges
-            .map(|charge| (charge, self.rewrites(charge)))
-            .collect()
-    }
-
-    /// Returns whether a stored limit that differs from this one is rewritten.
-    fn rewrites(&self, charge: &LimiterCharge) -> bool {
         let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
-        matches!(charge.limit(), LimitSource::Code(_))
-            && self.rewritten.get(charge.name().text()).is_none_or(is_late)
+        let charges = acquire.charges().map(|charge| {
+            let is_of_code = matches!(charge.limit(), LimitSource::Code(_));
+            let rewrite =
+                is_of_code && self.rewritten.get(charge.name().text()).is_none_or(is_late);
+            (charge, rewrite)
+        });
+        charges.collect()
     }
 
     /// Sends a plain command that is safe to repeat.
@@ -311,14 +320,14 @@ impl Server {
     ) -> Result<redis::Value, Error> {
         let mut command = redis::cmd(verb);
         command.arg(arguments);
-        let calling = Calling::new(&self.connection, verb, 0);
-        let reply = calling.ended(self.connection.send(&command, false).await);
+        let report = CallReport::new(&self.connection, verb, 0);
+        let reply = report.ended(self.connection.send(&command, false).await);
         reply.map_err(wire::failure)
     }
 
-    /// Returns the part of a call that does not depend on its limiters.
-    fn ask(&self) -> Result<wire::Ask<'_>, Error> {
-        Ok(wire::Ask {
+    /// Returns the settings of a call whose callers do not want the exact number of permits left.
+    fn call_settings(&self) -> Result<wire::CallSettings<'_>, Error> {
+        Ok(wire::CallSettings {
             client_id: self.client_id()?,
             now: self.clock.as_deref().map(millis),
             exact: false,
@@ -326,12 +335,12 @@ impl Server {
     }
 
     pub(crate) fn client_id(&self) -> Result<&str, Error> {
-        if self.client_id.get().is_none() {
-            let id = uuid(wire::random_id()?);
-            // If several callers come at once, the first one's id is used by all.
-            let _ = self.client_id.set(id.into());
+        if let Some(id) = self.client_id.get() {
+            return Ok(id);
         }
-        Ok(self.client_id.get().map_or("", |id| id))
+        let id = uuid(random_id()?);
+        // If several callers come at once, the first one's id is used by all.
+        Ok(self.client_id.get_or_init(|| id.into()))
     }
 }
 

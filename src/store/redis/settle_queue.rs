@@ -89,7 +89,7 @@ impl Drop for Settlement {
 }
 
 impl SettleQueue {
-    pub(crate) fn new(batches: Arc<Batches>, listeners: Listeners, observers: Observers) -> Self {
+    pub(super) fn new(batches: Arc<Batches>, listeners: Listeners, observers: Observers) -> Self {
         Self {
             batches,
             listeners,

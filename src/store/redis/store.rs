@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     batch::Batches,
+    node,
     server::{MOST_REWRITTEN, Server},
     settle_queue::{self, SettleQueue},
     transport::{
@@ -164,7 +165,8 @@ impl RedisStore {
     }
 
     pub(super) fn assemble(source: ConnectionSource, settings: Settings) -> Self {
-        let breakers = settings.breakers(&source);
+        let observers = settings.observers.clone();
+        let breakers = node::breakers(settings.breaker, settings.deadline, observers, &source);
         let traffic = Arc::clone(&breakers.traffic);
         let guards = Guards {
             deadline: settings.deadline,

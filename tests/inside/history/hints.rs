@@ -11,11 +11,19 @@ use super::{
     ways::{Hint, Time},
     *,
 };
-use crate::store::redis::wire::sliding_log::{ACQUIRE_BATCH, VERBS};
+use crate::store::redis::wire::{
+    script::Script,
+    sliding_log::{ACQUIRE_BATCH, VERBS},
+};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began
 /// to look for calls.
 const SHOWN_BEFORE: i64 = 5;
+
+/// Whether a call names the script, by hash or text.
+fn is_named(script: &Script, said: &[u8]) -> bool {
+    said == script.sha1.as_bytes() || said == script.text().as_bytes()
+}
 
 /// What was shown of some histories.
 pub(crate) struct Shown<'a> {
@@ -65,12 +73,12 @@ impl<'a> Shown<'a> {
             }
             // A call of an unknown script runs none, and comes again.
             let ran = !seen.by_script && all.get(place + 1).is_some_and(|next| next.by_script);
-            let verb = words.get(8).filter(|_| ran && VERBS.is_named(&words[1]));
+            let verb = words.get(8).filter(|_| ran && is_named(&VERBS, &words[1]));
             if verb.is_some_and(|verb| verb == b"available") {
                 counts.push(place);
             }
             let script = words.get(1).filter(|_| !seen.by_script);
-            let in_batch = script.is_some_and(|script| ACQUIRE_BATCH.is_named(script));
+            let in_batch = script.is_some_and(|script| is_named(&ACQUIRE_BATCH, script));
             let mut asked = Vec::new();
             for (word, bytes) in words.iter().enumerate() {
                 let found = bytes.windows(16).filter_map(|id| id.try_into().ok());

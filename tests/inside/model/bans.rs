@@ -229,11 +229,11 @@ impl Stage {
             .collect();
         let now = self.now();
         let limiters: Vec<_> = run[0].charges().map(|charge| (charge, true)).collect();
-        let ask = wire::Ask {
+        let ask = wire::CallSettings {
             client_id: CLIENT,
             ..self.pairs[0].asks(false)
         };
-        let command = wire::ban::acquire(&BANNING, &limiters, &carried, &run, ask);
+        let command = wire::ban::acquire_command(&BANNING, &limiters, &carried, &run, ask);
         let reply = self.pairs[0].call(&BANNING, &command).unwrap();
         let (answers, found) = read(&reply, &run, &SCRIPTS).unwrap();
         let expected = self.decide(list, &run, &carried, now);

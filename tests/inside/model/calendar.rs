@@ -17,7 +17,8 @@ use crate::{
     store::{
         Op,
         redis::wire::{
-            calendar::{ACQUIRE, SCRIPTS, VERBS, acquire, read},
+            calendar::{ACQUIRE, SCRIPTS, VERBS, acquire_command, read},
+            script::Brief,
             verbs,
         },
     },
@@ -25,7 +26,7 @@ use crate::{
 
 type Limiter = LimiterState<Calendar>;
 
-const ASK: wire::Ask<'static> = wire::Ask {
+const ASK: wire::CallSettings<'static> = wire::CallSettings {
     client_id: "",
     now: None,
     exact: false,
@@ -135,7 +136,7 @@ impl Pair {
                 Acquire::of([charge], *waits)
             })
             .collect();
-        let command = acquire(&run, windows, ASK).unwrap();
+        let command = acquire_command(&run, windows, ASK).unwrap();
         let reply = run_script(&mut self.connection, &ACQUIRE, &command).unwrap();
         if self.spoilt && windows.iter().any(|window| window.holds(self.now())) {
             let error = read(&reply, &run).err().unwrap();
@@ -143,14 +144,14 @@ impl Pair {
             return;
         }
         let answers = match read(&reply, &run).unwrap() {
-            Ok(answers) => answers,
-            Err(Some(now)) => {
+            Brief::Answers(answers) => answers,
+            Brief::AskAt(now) => {
                 let now = now.cast_signed();
                 assert_eq!(Used::at(now, self.model.state.stored, &windows), None);
                 assert!((self.now() - now).abs() < TOLERANCE);
                 return;
             }
-            Err(None) => panic!("the script left it to none"),
+            Brief::AskFully => panic!("the script left it to none"),
         };
         let now = answers[0].now;
         assert!(Used::at(now.tick, self.model.state.stored, &windows).is_some());

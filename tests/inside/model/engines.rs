@@ -1,7 +1,7 @@
 //! What the scripts may ask of a server: one of Redis 6.2, and one whose Lua is newer than 5.1.
 
 use super::*;
-use crate::store::redis::wire::{script::calling, sliding_log::ACQUIRE_LIST};
+use crate::store::redis::wire::{script::with_script, sliding_log::ACQUIRE_LIST};
 
 /// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
 const NEWER_LUA: &str = "
@@ -57,7 +57,7 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     let command = pair.run_command(&run, how);
     let before = pair.raw();
     let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());
-    let eval = calling("EVAL", &text, &command);
+    let eval = with_script("EVAL", &text, &command);
     let reply: Value = eval.query(pair.connection()).unwrap();
     let kind = wire::reply::second(&reply).unwrap_err().kind();
     assert_eq!(kind, ErrorKind::ForeignState);
@@ -73,7 +73,7 @@ fn a_newer_lua_tries_all_commands() {
     let text = format!("{NEWER_LUA}{}", VERIFY.text());
     let mut command = VERIFY.start(pair.keys.len(), 1);
     command.arg(&pair.keys).arg("1");
-    let eval = calling("EVAL", &text, &command);
+    let eval = with_script("EVAL", &text, &command);
     let (tried, _): (Vec<(String, String)>, Vec<Value>) = eval.query(pair.connection()).unwrap();
     assert!(tried.iter().any(|(command, _)| command == "ZADD"));
 }

@@ -6,6 +6,7 @@ use super::{
     *,
 };
 use crate::store::redis::wire::{
+    script::Brief,
     sliding_log::{ACQUIRE_LIST, SCRIPTS},
     slots,
 };
@@ -206,16 +207,12 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let asks = self.pairs[0].asks(list.exact);
         let general = in_slots.unwrap_or(&ACQUIRE_LIST);
-        let command = wire::acquire(general, &limiters, &run, asks);
+        let command = wire::acquire_command(general, &limiters, &run, asks);
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
-                let rewrites = |charge: &LimiterCharge| {
-                    let mut each = charges[0].iter().zip(&hows);
-                    each.any(|(other, how)| other.name() == charge.name() && how.rewrite)
-                };
                 let caller = Acquire::of(charges[0].clone(), false);
-                let cheaper = (SCRIPTS.brief)(std::slice::from_ref(&caller), &rewrites, asks);
+                let cheaper = (SCRIPTS.brief)(std::slice::from_ref(&caller), &limiters, asks);
                 cheaper.map(|(call, read)| (call, read, caller))
             }
             _ => None,
@@ -224,8 +221,11 @@ impl Stage {
             Some((call, read, caller)) => {
                 let reply = self.pairs[0].call(call.script, &call.command).unwrap();
                 let answers = read(&reply, &[caller], asks);
-                let answers = answers.map(|answers| answers.unwrap().to_vec());
-                answers.map_err(|error| error.kind())
+                match answers.map_err(|error| error.kind()) {
+                    Ok(Brief::Answers(answers)) => Ok(answers.to_vec()),
+                    Ok(_) => panic!("the script did not decide"),
+                    Err(kind) => Err(kind),
+                }
             }
             None => {
                 let reply = self.pairs[0].call(general, &command).unwrap();
@@ -289,7 +289,7 @@ fn a_key_that_is_no_log_changes_nothing() {
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.each_ref().map(|charge| (charge, true));
     let run = [Acquire::of(charges.iter().cloned(), false)];
-    let command = wire::acquire(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
+    let command = wire::acquire_command(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();
     assert_eq!(first.raw(), before);

@@ -176,15 +176,16 @@ impl Pair {
         run: &[(Sent, bool)],
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let (run, now) = (self.acquires(run, how), self.asks(how.exact).now);
-        let answers = sliding_log::brief_answers(reply, &run, now, how.exact);
+        let run = self.acquires(run, how);
+        let answers = sliding_log::brief_answers(reply, &run, self.asks(how.exact));
         Ok(answers.map_err(|error| error.kind())?.to_vec())
     }
 
     /// The call of the cheaper script for callers with equal demands.
     pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
         let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
-        let brief = (wire::scripts(&self.name).brief)(&acquires, &|_| how.rewrite, asks);
+        let limiters = [(&acquires[0].first, how.rewrite)];
+        let brief = (wire::scripts(&self.name).brief)(&acquires, &limiters, asks);
         brief.map(|(call, _)| call.command)
     }
 

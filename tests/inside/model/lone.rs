@@ -29,14 +29,8 @@ fn taken(granted: usize) -> Pair {
 fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     let [(script, command), _] = pair.commands(sent, how);
     let reply = pair.call(script, &command).unwrap();
-    let now = pair.asks(how.exact).now;
-    let answers = brief_answers(
-        &reply,
-        &pair.acquires(&[(sent, false)], how),
-        now,
-        how.exact,
-    )
-    .unwrap();
+    let run = pair.acquires(&[(sent, false)], how);
+    let answers = brief_answers(&reply, &run, pair.asks(how.exact)).unwrap();
     (reply, answers[0])
 }
 
@@ -147,7 +141,7 @@ fn a_brief_reply_to_a_caller_without_a_limit_is_an_error() {
             Value::Int(-3),
             Value::BulkString(b"0 1 2".to_vec()),
         ] {
-            let error = brief_answers(&reply, &asked, None, false).unwrap_err();
+            let error = brief_answers(&reply, &asked, pair.asks(false)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
         }
     }

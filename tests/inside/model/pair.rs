@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     receipt::Receipt,
-    store::redis::wire::script::{Scripts, is_unknown_script},
+    store::redis::wire::script::{Scripts, is_unknown_script, with_script},
 };
 
 pub(crate) const CLIENT: &str = "7d9";
@@ -304,7 +304,7 @@ impl<K: Kind> Pair<K> {
             .collect();
         let limiters = [(&run[0].first, how.rewrite)];
         let script = wire::scripts(&self.name).acquire;
-        wire::acquire(script, &limiters, &run, self.asks(how.exact))
+        wire::acquire_command(script, &limiters, &run, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {
@@ -324,8 +324,8 @@ impl<K: Kind> Pair<K> {
         self.charge(sent, limit).receipt()
     }
 
-    pub(crate) fn asks(&self, exact: bool) -> wire::Ask<'static> {
-        wire::Ask {
+    pub(crate) fn asks(&self, exact: bool) -> wire::CallSettings<'static> {
+        wire::CallSettings {
             client_id: CLIENT,
             now: match self.clock {
                 Clock::Given(now) => Some(now.cast_unsigned()),
@@ -407,7 +407,8 @@ pub(crate) fn run_script(
     script: &Script,
     command: &Cmd,
 ) -> Result<Value, RedisError> {
-    match script.by_hash(command).query(connection) {
+    let by_hash = with_script("EVALSHA", &script.sha1, command);
+    match by_hash.query(connection) {
         Err(error) if is_unknown_script(&error) => script.whole(command).query(connection),
         reply => reply,
     }

@@ -146,8 +146,8 @@ impl Pair {
     }
 
     /// What a settlement says of its caller.
-    pub(crate) fn asks_at(&self, given: Option<i64>) -> wire::Ask<'static> {
-        wire::Ask {
+    pub(crate) fn asks_at(&self, given: Option<i64>) -> wire::CallSettings<'static> {
+        wire::CallSettings {
             now: given.map(i64::cast_unsigned),
             ..self.asks(false)
         }

@@ -74,7 +74,7 @@ fn unknown_messages_are_no_lost_connection() {
         let unknown = meaning(&server_says(text));
         assert_eq!(unknown, UNKNOWN, "{text}");
         assert_eq!(unknown.kind, ErrorKind::Rejected);
-        assert_eq!(unknown.class.learnt(), Signal::Answered);
+        assert_eq!(unknown.class.signal(), Signal::Answered);
         assert!(!unknown.class.ends_connection());
     }
 }
@@ -143,7 +143,7 @@ fn the_table_of_the_page_is_the_code() {
                 false => "kept",
             }
             .to_owned(),
-            match class.learnt() {
+            match class.signal() {
                 Signal::Answered => "answer",
                 Signal::Failed => "failure",
                 Signal::Nothing => "nothing",

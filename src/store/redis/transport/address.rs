@@ -2,21 +2,20 @@
 
 use std::{fmt, sync::Arc};
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult};
 use url::{ParseError, Url};
 
+use super::link::tcp_settings;
 use crate::error::{ConfigError, config_error};
 
 const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
 const SOCKET: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
 
-/// Parses an address, or returns which part of it is wrong.
+/// Parses an address, for connections with our TCP settings, or returns which part of it is wrong.
 pub(crate) fn read(address: &str) -> Result<ConnectionInfo, ConfigError> {
     check(address).map_err(wrong)?;
-    let info = address
-        .into_connection_info()
-        .map_err(|error| refused(&error))?;
+    let info = usable(address.into_connection_info())?.set_tcp_settings(tcp_settings());
     match info.redis_settings().db() {
         db @ ..0 => Err(wrong(format!("the database {db} is below 0"))),
         _ => Ok(info),
@@ -55,13 +54,16 @@ fn check(address: &str) -> Result<(), String> {
     }
 }
 
-/// Describes redis-rs' error by its category: the whole error may repeat a password.
-pub(crate) fn refused(error: &RedisError) -> ConfigError {
-    #[cfg(not(feature = "tls"))]
-    if error.to_string().contains("with TLS") {
-        return unusable("TLS needs the feature `tls`");
-    }
-    unusable(error.category())
+/// Returns what redis-rs made of an address, or its error by the category: the whole error may
+/// repeat a password.
+pub(super) fn usable<T>(made: RedisResult<T>) -> Result<T, ConfigError> {
+    made.map_err(|error| {
+        #[cfg(not(feature = "tls"))]
+        if error.to_string().contains("with TLS") {
+            return unusable("TLS needs the feature `tls`");
+        }
+        unusable(error.category())
+    })
 }
 
 /// Returns whether an address is one over TLS.
@@ -136,7 +138,7 @@ fn wrong(reason: impl fmt::Display) -> ConfigError {
     unusable(format!("{reason}; {FORM}"))
 }
 
-fn unusable(reason: impl fmt::Display) -> ConfigError {
+pub(super) fn unusable(reason: impl fmt::Display) -> ConfigError {
     config_error!(Store: "the address of Redis cannot be read: {reason}")
 }
 

@@ -10,10 +10,11 @@ use redis::{
 };
 
 use super::{
-    address::{ServerAddress, shown_all, wants_tls},
+    address::{ServerAddress, shown_all, usable, wants_tls},
     link::{Link, To, tcp_settings},
     source::{ConnectionSource, Dial},
 };
+use crate::error::ConfigError;
 
 /// A lost connection takes two retries: another node is called, it names the node of the hash
 /// slot, and that one is called over a new connection. If all were lost,
@@ -34,11 +35,11 @@ const SHARE_OF_A_NODE: u32 = 4;
 /// # Errors
 ///
 /// No address, a socket, addresses with different credentials, TLS that the build lacks.
-pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> RedisResult<ConnectionSource> {
+pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> Result<ConnectionSource, ConfigError> {
     let nodes: Arc<[_]> = nodes.into();
-    ClusterClientBuilder::new(nodes.iter().cloned()).build()?;
+    usable(ClusterClientBuilder::new(nodes.iter().cloned()).build())?;
     for node in &*nodes {
-        redis::Client::open(node.clone())?;
+        usable(redis::Client::open(node.clone()))?;
     }
     let shown: Arc<str> = shown_all(&nodes).into();
     let source = |retries| {

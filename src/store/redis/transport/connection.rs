@@ -228,7 +228,7 @@ impl Connection {
             && slot.since <= moment
     }
 
-    /// A connection made elsewhere may take arbitrarily long.
+    /// Waits no longer than the response timeout: a connection made elsewhere may have none.
     async fn in_time<T>(&self, sending: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let sent = within(self.dial.response_timeout, sending).await;
         sent.unwrap_or_else(|| Err(silent()))
@@ -271,7 +271,7 @@ impl Connection {
         let _ = self.connected().await;
     }
 
-    /// The connection, made now if there is none, and when it was made.
+    /// Returns the connection, made now if there is none, and when it was made.
     async fn connected(&self) -> RedisResult<(Link, Instant)> {
         // Also where there is a connection: its timer would panic.
         let runtime = runtime().ok_or_else(|| io_error(NO_TIMER))?;
@@ -320,7 +320,7 @@ impl Connection {
             let outcome = tokio::time::timeout(longest, source.connect(dial)).await;
             let outcome = outcome.unwrap_or_else(|_| Err(silent()));
             let outcome = outcome.map(|link| (link, moment()));
-            lock(&slot).settle(number, &outcome);
+            lock(&slot).end_attempt(number, &outcome);
             report(outcome.is_ok());
             done.send_replace(Some(outcome));
         }));
@@ -389,9 +389,9 @@ impl Connection {
 }
 
 impl Slot {
-    fn settle(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
+    /// Stores the outcome of an attempt, unless another attempt has begun meanwhile.
+    fn end_attempt(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
         if self.attempts != number {
-            // It was given up as dead, and another attempt has begun.
             return;
         }
         self.unanswered_since = None;

@@ -110,7 +110,7 @@ pub(super) fn io_error(reason: &str) -> RedisError {
     RedisError::from((ErrorKind::Io, "no connection", reason.to_owned()))
 }
 
-pub(crate) fn tcp_settings() -> TcpSettings {
+pub(super) fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
     let settings = TcpSettings::default()
         .set_nodelay(true)

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use deadpool_redis::sentinel::{Connection, Pool};
 use redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Role,
-    TlsMode,
+    ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisResult, Role, TlsMode,
     aio::MultiplexedConnection,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use tokio::task::JoinSet;
 
 use super::{
-    address::{ServerAddress, shown_all, wants_tls},
+    address::{self, ServerAddress, shown_all, unusable, usable, wants_tls},
     link::{self, Link, checked_out, first_of, io_error, tcp_settings},
     source::{ConnectionSource, Dial},
 };
+use crate::error::ConfigError;
 
 /// The settings to find a master.
 struct Sentinels {
@@ -36,7 +36,7 @@ struct Sentinels {
 pub(crate) fn sentinel(
     addresses: Vec<ConnectionInfo>,
     master: &str,
-) -> RedisResult<ConnectionSource> {
+) -> Result<ConnectionSource, ConfigError> {
     let sentinels = Arc::new(Sentinels::new(addresses, master)?);
     let shown = shown_all(&sentinels.addresses);
     let shown: Arc<str> = format!("{} of {shown}", sentinels.master_name).into();
@@ -55,7 +55,7 @@ pub(crate) fn sentinel(
 }
 
 impl Sentinels {
-    fn new(addresses: Vec<ConnectionInfo>, master: &str) -> RedisResult<Self> {
+    fn new(addresses: Vec<ConnectionInfo>, master: &str) -> Result<Self, ConfigError> {
         let mut sentinels = Self {
             addresses,
             master_name: master.to_owned(),
@@ -63,7 +63,7 @@ impl Sentinels {
             tls: None,
         };
         if master.contains("://") {
-            let info = master.into_connection_info()?;
+            let info = address::read(master)?;
             sentinels.settings = info.redis_settings().clone();
             match info.addr() {
                 ConnectionAddr::Tcp(name, _) => sentinels.master_name.clone_from(name),
@@ -75,13 +75,14 @@ impl Sentinels {
                         TlsMode::Secure
                     });
                 }
-                _ => return Err(io_error("a master is reached over TCP")),
+                _ => return Err(unusable("a master is reached over TCP")),
             }
         }
         // Fails here, and not at the first request, if there is no sentinel.
-        SentinelClient::build(sentinels.addresses.clone(), String::new(), None, MASTER)?;
+        let nodes = sentinels.addresses.clone();
+        usable(SentinelClient::build(nodes, String::new(), None, MASTER))?;
         for address in &sentinels.addresses {
-            redis::Client::open(address.clone())?;
+            usable(redis::Client::open(address.clone()))?;
         }
         Ok(sentinels)
     }

@@ -10,12 +10,10 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult, aio
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{
-    address::{self, ServerAddress},
+    address::{self, ServerAddress, usable},
     link::{self, Link, SendOwn, checked_out},
 };
-#[cfg(feature = "tls")]
-use crate::error::ConfigError;
-use crate::{observe::Observers, store::guard::breaker::NodeTraffic};
+use crate::{error::ConfigError, observe::Observers, store::guard::breaker::NodeTraffic};
 
 /// The settings of a connection that is made here.
 #[derive(Clone)]
@@ -60,7 +58,7 @@ pub(crate) struct ConnectionSource {
 }
 
 impl ConnectionSource {
-    /// Returns a source of connections of the caller's to one server.
+    /// Returns a source of connections to one server, without an address to show.
     pub(super) fn new<F>(connect: impl Fn(Dial) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = RedisResult<Link>> + Send + 'static,
@@ -82,12 +80,14 @@ impl ConnectionSource {
     /// # Errors
     ///
     /// The platform or the build lacks what the address needs.
-    pub(crate) fn address(info: &ConnectionInfo) -> RedisResult<Self> {
-        let client = redis::Client::open(info.clone())?;
+    pub(crate) fn address(info: ConnectionInfo) -> Result<Self, ConfigError> {
+        let shown = address::shown(&info).into();
+        let (server, wants_tls) = (ServerAddress::of(&info), address::wants_tls(&info));
+        let client = usable(redis::Client::open(info))?;
         Ok(Self {
-            shown: Some(address::shown(info).into()),
-            server: ServerAddress::of(info),
-            wants_tls: address::wants_tls(info),
+            shown: Some(shown),
+            server,
+            wants_tls,
             ..Self::new(move |dial| {
                 let client = client.clone();
                 async move {

@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::{self, optional},
     reply::{count, read_answers, unreadable},
-    script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
+    script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
@@ -30,14 +30,14 @@ pub(crate) fn keys(name: &Name) -> [String; 2] {
 
 /// Returns the command of callers of limiters that may ban them, each limiter with a flag that has
 /// a differing limit rewritten and with what this process has not reported yet.
-pub(crate) fn acquire(
+pub(crate) fn acquire_command(
     script: &Script,
     limiters: &[(&LimiterCharge, bool)],
     carried: &[Carried],
     run: &[Acquire],
-    ask: Ask<'_>,
+    settings: CallSettings<'_>,
 ) -> Cmd {
-    let counting = format::acquire(script, limiters, run, ask);
+    let counting = format::acquire_command(script, limiters, run, settings);
     let pieces = format::pieces(&counting).unwrap_or_default();
     let own = pieces.get(3..).unwrap_or_default();
     let (keys_of_limits, arguments) = own.split_at(own.len().min(5 * limiters.len()));
@@ -149,7 +149,7 @@ pub(crate) fn until(ban: &[u8]) -> Option<i64> {
 }
 
 /// Makes the call of a verb for bans; `None` for others.
-pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<ScriptCall> {
+pub(crate) fn verb(name: &Name, op: &Op, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let (verb, millis) = match op {
         Op::Ban(millis) => ("ban", Some(millis)),
         Op::Unban => ("unban", None),
@@ -158,7 +158,7 @@ pub(crate) fn verb(name: &Name, op: &Op, ask: Ask<'_>) -> Option<ScriptCall> {
     };
     let mut command = VERBS.start(2, 3);
     command.arg(&keys(name));
-    optional(&mut command, ask.at(name).now);
+    optional(&mut command, settings.for_bans(name).now);
     command.arg(verb);
     optional(&mut command, millis);
     Some(ScriptCall::new(&VERBS, command, 0, false))

@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::own_keys,
     reply::{numbers, read_answers},
-    script::{Ask, Brief, Loaded, ReadBrief, ReadTaken, Script, ScriptCall, Scripts, lua},
+    script::{Brief, CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -35,34 +35,36 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
     banning: None,
     verbs: &VERBS,
-    taken: Some(TAKEN),
+    taken: Some(|label, _| Taken::Date(label)),
     brief,
     settle,
     limit_of: None,
 };
 
-const TAKEN: ReadTaken = |label, _| Taken::Date(label);
-
 /// Makes the call for any callers. The caller's clock says which windows it carries, and the
 /// server's which of them counts.
 fn brief(
     run: &[Acquire],
-    _rewrites: &dyn Fn(&LimiterCharge) -> bool,
-    ask: Ask<'_>,
+    _: &[(&LimiterCharge, bool)],
+    settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
     let calendar = run.first()?.first.name().counting().calendar?;
-    let now = ask.now.unwrap_or_else(|| millis(&SystemClock));
+    let now = settings.now.unwrap_or_else(|| millis(&SystemClock));
     let windows = calendar.windows(i64::try_from(now).unwrap_or(i64::MAX));
-    let command = acquire(run, windows, ask)?;
+    let command = acquire_command(run, windows, settings)?;
     let call = ScriptCall::new(&ACQUIRE, command, run.len(), true);
     Some((call, |reply, run, _| read(reply, run)))
 }
 
 /// Returns the command of callers of one limiter.
-pub(crate) fn acquire(run: &[Acquire], windows: [Window; 2], ask: Ask<'_>) -> Option<Cmd> {
+pub(crate) fn acquire_command(
+    run: &[Acquire],
+    windows: [Window; 2],
+    settings: CallSettings<'_>,
+) -> Option<Cmd> {
     let first = &run.first()?.first;
     let mut command = ACQUIRE.start(1, 7 + 4 * run.len());
-    command.arg(own_keys(first.name(), ask.client_id));
+    command.arg(own_keys(first.name(), settings.client_id));
     command.arg(first.limit().given()?.permits());
     for window in windows {
         command.arg((window.label, window.start, window.end));
@@ -73,20 +75,20 @@ pub(crate) fn acquire(run: &[Acquire], windows: [Window; 2], ask: Ask<'_>) -> Op
     Some(command)
 }
 
-/// Reads the reply to it.
+/// Reads the reply to this command.
 pub(crate) fn read(reply: &Value, run: &[Acquire]) -> Result<Brief, Error> {
     match &*numbers(reply)? {
-        [-5, now] => Ok(Err(Some(at_least_zero(*now)))),
-        _ => read_answers(reply, 1, run.len(), Some(TAKEN)).map(Ok),
+        [-5, now] => Ok(Brief::AskAt(at_least_zero(*now))),
+        _ => read_answers(reply, 1, run.len(), SCRIPTS.taken).map(Brief::Answers),
     }
 }
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let Some(Taken::Date(label)) = receipt.settle() else {
         return None;
     };
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let mut call = verbs::settle(&VERBS, receipt, ask, true);
+    let mut call = verbs::settle(&VERBS, receipt, settings, true);
     call.command.arg((label, credited));
     Some(call)
 }

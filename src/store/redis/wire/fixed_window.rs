@@ -2,7 +2,7 @@
 
 use super::{
     format::given,
-    script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
+    script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::receipt::{Receipt, Taken};
@@ -34,12 +34,12 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     limit_of: None,
 };
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let Some(Taken::Window(end)) = receipt.settle() else {
         return None;
     };
     let credited = i64::from(receipt.permits) - i64::from(keep);
-    let mut call = verbs::settle(&VERBS, receipt, ask, true);
+    let mut call = verbs::settle(&VERBS, receipt, settings, true);
     call.command.arg((credited, end));
     given(&mut call.command, receipt.limit());
     Some(call)

@@ -5,7 +5,7 @@ use std::io::Write;
 use redis::{Arg, Cmd, RedisWrite, ToRedisArgs};
 use smallvec::SmallVec;
 
-use super::script::{Ask, Script};
+use super::script::{CallSettings, Script};
 use crate::{
     demand::{Acquire, LimiterCharge},
     limit::{Algorithm, LimitSource, RateType, StoredLimit},
@@ -49,15 +49,6 @@ fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
         [open, name, close, ":value", ":", client_id],
         [open, name, close, ":permits", "", ""],
         [open, name, close, ":permits", ":", client_id],
-    ]
-}
-
-/// Returns the keys that may hold the permits left, each with the type of limit that it serves.
-pub(crate) fn values(name: &Name, client_id: &str) -> [(String, RateType); 2] {
-    let [_, value, client_value, ..] = keys(name, client_id);
-    [
-        (value, RateType::Overall),
-        (client_value, RateType::PerClient),
     ]
 }
 
@@ -108,20 +99,20 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 ///
 /// `limiters` are the charges of the first caller, each with a flag that has a differing limit
 /// rewritten. The others have charges on the same limiters.
-pub(crate) fn acquire(
+pub(crate) fn acquire_command(
     script: &Script,
     limiters: &[(&LimiterCharge, bool)],
     run: &[Acquire],
-    ask: Ask<'_>,
+    settings: CallSettings<'_>,
 ) -> Cmd {
     let width = limiters.len();
     let count = 2 + 6 * width + run.len() * (1 + 3 * width);
     let mut command = script.start(5 * width, count);
     for (charge, _) in limiters {
-        add_keys(&mut command, charge, false, ask.client_id);
+        add_keys(&mut command, charge, false, settings.client_id);
     }
-    optional(&mut command, ask.now);
-    command.arg(ask.exact);
+    optional(&mut command, settings.now);
+    command.arg(settings.exact);
     for (charge, rewrite) in limiters {
         source(&mut command, charge.limit(), *rewrite);
     }
@@ -212,12 +203,12 @@ pub(super) fn add_keys(command: &mut Cmd, charge: &LimiterCharge, typed: bool, c
 
 /// Writes whose limit counts, and the limit, as the scripts take them.
 pub(super) fn source(command: &mut Cmd, source: LimitSource, rewrite: bool) {
-    command.arg(word(source, rewrite));
+    command.arg(source_argument(source, rewrite));
     given(command, source);
 }
 
-/// Returns the word for whose limit counts.
-pub(super) fn word(source: LimitSource, rewrite: bool) -> &'static str {
+/// Returns the argument for whose limit counts.
+pub(super) fn source_argument(source: LimitSource, rewrite: bool) -> &'static str {
     match source {
         LimitSource::Store => "redis",
         LimitSource::StoreOrInit(_) => "init",

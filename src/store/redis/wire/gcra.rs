@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    script::{Brief, CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -53,32 +53,33 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 
 fn brief(
     run: &[Acquire],
-    rewrites: &dyn Fn(&LimiterCharge) -> bool,
-    ask: Ask<'_>,
+    limiters: &[(&LimiterCharge, bool)],
+    settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
-    let [caller] = run else {
+    let ([_], &[(charge, rewrite)]) = (run, limiters) else {
         return None;
     };
     // A differing limit that is to be left for now is not found by this script.
-    let lone = Lone::new(&caller.first).filter(|_| rewrites(&caller.first))?;
-    let command = lone.command(caller.first.name(), ask.client_id, ask.now);
+    let lone = Lone::new(charge).filter(|_| rewrite)?;
+    let command = lone.command(charge.name(), settings.client_id, settings.now);
     let call = ScriptCall::new(&ACQUIRE, command, 1, true);
     Some((call, |reply, run, _| {
         let lone = run.first().and_then(|caller| Lone::new(&caller.first));
         let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
-        let answers = answer.map(|answer| List::from([answer]));
-        Ok(answers.ok_or(None))
+        Ok(answer.map_or(Brief::AskFully, |answer| {
+            Brief::Answers(List::from([answer]))
+        }))
     }))
 }
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let Some(Taken::Tat(tat)) = receipt.settle() else {
         return None;
     };
-    let mut call = verbs::settle(&VERBS, receipt, ask, true);
+    let mut call = verbs::settle(&VERBS, receipt, settings, true);
     call.command
         .arg(i64::from(receipt.permits) - i64::from(keep));
-    optional(&mut call.command, ask.now);
+    optional(&mut call.command, settings.now);
     call.command.arg((tat.at, tat.given));
     format::source(&mut call.command, receipt.limit(), true);
     Some(call)
@@ -152,7 +153,7 @@ impl Lone {
         command
     }
 
-    /// Reads the reply; `None` if it is for `gcra/acquire_run.lua` to decide.
+    /// Reads the reply; `None` if `gcra/acquire_run.lua` must decide.
     pub(crate) fn answer(&self, reply: &Value) -> Result<Option<Answer>, Error> {
         let answer = match reply {
             Value::Nil => return Ok(None),

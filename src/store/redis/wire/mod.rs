@@ -19,12 +19,11 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::{Script, ScriptCall, Scripts};
 pub(crate) use self::{
-    format::{acquire, is_member_size, keys, own_keys, permits, tag, values},
+    format::{acquire_command, is_member_size, keys, own_keys, permits, tag},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
-    script::Ask,
+    script::CallSettings,
 };
 use super::classify;
-pub(crate) use crate::store::random_id;
 use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
 
 /// Returns the scripts that count a limiter.
@@ -47,12 +46,11 @@ pub(crate) fn is_sent_once(acquire: &Acquire) -> bool {
 
 /// Returns the script that carries out several calls of this one, if there is one.
 pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
-    let batches: [[&'static Script; 2]; 2] = [
-        [&sliding_log::ACQUIRE, &sliding_log::ACQUIRE_BATCH],
-        [&sliding_log::BANNING, &sliding_log::BANNING_BATCH],
-    ];
-    let mut batches = batches.into_iter();
-    batches.find_map(|[one, several]| ptr::eq(script, one).then_some(several))
+    match script {
+        _ if ptr::eq(script, &*sliding_log::ACQUIRE) => Some(&sliding_log::ACQUIRE_BATCH),
+        _ if ptr::eq(script, &*sliding_log::BANNING) => Some(&sliding_log::BANNING_BATCH),
+        _ => None,
+    }
 }
 
 /// Returns one call that carries out these, which are of one script. `None` if it has no batch.

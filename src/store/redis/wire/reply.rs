@@ -178,6 +178,7 @@ pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
 /// The numbers of a reply. Those of a lone caller need no allocation: an acquire's begin with two,
 /// then come seven of the limiter and two of the caller.
 pub(crate) type Numbers = SmallVec<[i64; 2 + 7 + 2]>;
+
 /// Returns the error that a script's first number stands for.
 fn script_error(code: i64) -> Option<Error> {
     Some(match code {

@@ -27,7 +27,7 @@ use crate::{
 
 /// The scripts of one algorithm, with the functions that make their calls and read their replies.
 pub(crate) struct Scripts {
-    /// Decides for any callers. [`acquire`](super::acquire) writes its arguments.
+    /// Decides for any callers. [`acquire_command`](super::acquire_command) writes its arguments.
     pub(crate) acquire: &'static Loaded,
     /// Decides for callers of limits with a ban, if the algorithm allows bans: see
     /// [`ban`](super::ban).
@@ -41,30 +41,35 @@ pub(crate) struct Scripts {
     pub(crate) brief: MakeBrief,
     /// Makes the call that settles a receipt at a number of permits: fewer than it took are given
     /// back, more are charged. `None` if the receipt lacks what that needs.
-    pub(crate) settle: fn(&Receipt, u32, Ask<'_>) -> Option<ScriptCall>,
+    pub(crate) settle: fn(&Receipt, u32, CallSettings<'_>) -> Option<ScriptCall>,
     /// Reads the limit from the value of a limiter, for an algorithm whose limiters may lack a
     /// hash.
     pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
 }
 
-/// Makes a call. The function says whether a stored limit that differs from a charge's is
-/// rewritten.
+/// Makes a call of these callers. Their limiters are the charges of the first, each with a flag
+/// that has a differing limit rewritten.
 type MakeBrief =
-    fn(&[Acquire], &dyn Fn(&LimiterCharge) -> bool, Ask<'_>) -> Option<(ScriptCall, ReadBrief)>;
+    fn(&[Acquire], &[(&LimiterCharge, bool)], CallSettings<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
-/// Reads the reply to such a call. It gets what was asked, too.
-pub(super) type ReadBrief = fn(&Value, &[Acquire], Ask<'_>) -> Result<Brief, Error>;
+/// Reads the reply to such a call, whose callers and settings it gets.
+pub(super) type ReadBrief = fn(&Value, &[Acquire], CallSettings<'_>) -> Result<Brief, Error>;
 
-/// The answers of such a call. After `Err(None)`, [`Scripts::acquire`] must decide. After
-/// `Err(Some(now))`, the same call is made once more, for this time of the server.
-pub(crate) type Brief = Result<List<Answer>, Option<Millis>>;
+/// The outcome of such a call.
+pub(crate) enum Brief {
+    Answers(List<Answer>),
+    /// [`Scripts::acquire`] must decide.
+    AskFully,
+    /// The call must be made for this time of the server.
+    AskAt(Millis),
+}
 
 /// Makes that part of a receipt from the two numbers.
 pub(super) type ReadTaken = fn(i64, i64) -> Taken;
 
 /// The part of a call that does not depend on its limiters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct CallSettings<'a> {
     pub(crate) client_id: &'a str,
     /// The caller's time; `None` for the server's.
     pub(crate) now: Option<Millis>,
@@ -72,9 +77,9 @@ pub(crate) struct Ask<'a> {
     pub(crate) exact: bool,
 }
 
-impl Ask<'_> {
+impl CallSettings<'_> {
     /// Returns the same for bans by this limiter. They use the clock by which its algorithm waits.
-    pub(crate) fn at(self, name: &Name) -> Self {
+    pub(crate) fn for_bans(self, name: &Name) -> Self {
         let now = self.now.filter(|_| !name.algorithm().waits_by_server());
         Self { now, ..self }
     }
@@ -127,7 +132,7 @@ impl ScriptCall {
     ///
     /// The script may have run or not if the future is dropped.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
-        let calling = Calling::new(connection, self.script.name, self.callers);
+        let report = CallReport::new(connection, self.script.name, self.callers);
         let mut reply = connection.send(&self.command, self.once).await;
         if let Err(failed) = &reply
             && is_unknown_script(&failed.error)
@@ -137,7 +142,7 @@ impl ScriptCall {
             let loaded = Box::pin(self.send_unknown(connection)).await;
             reply = loaded.map_err(|last| last.after(unacknowledged));
         }
-        calling.ended(reply)
+        report.ended(reply)
     }
 
     /// Keeps the command's memory for the next calls of this thread.
@@ -181,8 +186,9 @@ impl ScriptCall {
     }
 }
 
-/// A call under way. If it is dropped before it has ended, its callers have given it up.
-pub(crate) struct Calling<'a> {
+/// Reports a call to the observers, and in a span. If it is dropped before the call has ended, the
+/// callers have given the call up.
+pub(crate) struct CallReport<'a> {
     connection: &'a Connection,
     operation: &'static str,
     callers: usize,
@@ -194,7 +200,7 @@ pub(crate) struct Calling<'a> {
     span: Span,
 }
 
-impl<'a> Calling<'a> {
+impl<'a> CallReport<'a> {
     pub(crate) fn new(connection: &'a Connection, operation: &'static str, callers: usize) -> Self {
         let server = &connection.source.server;
         // Signed: the bridge to OpenTelemetry makes text of an unsigned number.
@@ -234,7 +240,7 @@ impl<'a> Calling<'a> {
     }
 }
 
-impl Drop for Calling<'_> {
+impl Drop for CallReport<'_> {
     fn drop(&mut self) {
         if let Err(kind) = self.result {
             self.span.record("error.type", kind.as_str());
@@ -265,7 +271,7 @@ pub(crate) struct Script {
     /// The name that observers receive.
     name: &'static str,
     text: String,
-    sha1: String,
+    pub(crate) sha1: String,
 }
 
 impl Script {
@@ -289,12 +295,6 @@ impl Script {
         &self.text
     }
 
-    /// Returns whether a call names it, by hash or text.
-    #[cfg(all(test, inside))]
-    pub(crate) fn is_named(&self, script: &[u8]) -> bool {
-        script == self.sha1.as_bytes() || script == self.text.as_bytes()
-    }
-
     /// Starts a command that calls it by its hash: the keys follow, then the other arguments.
     pub(crate) fn start(&self, keys: usize, arguments: usize) -> Cmd {
         let length = 3 + keys + arguments;
@@ -314,13 +314,7 @@ impl Script {
 
     /// Returns the same command with the script's text.
     pub(crate) fn whole(&self, command: &Cmd) -> Cmd {
-        calling("EVAL", &self.text, command)
-    }
-
-    /// Returns the same command for this script, by its hash.
-    #[cfg(all(test, inside))]
-    pub(crate) fn by_hash(&self, command: &Cmd) -> Cmd {
-        calling("EVALSHA", &self.sha1, command)
+        with_script("EVAL", &self.text, command)
     }
 }
 
@@ -329,7 +323,7 @@ const KEY_BYTES: usize = 80;
 const ARGUMENT_BYTES: usize = 8;
 
 /// Returns a command with the same keys and arguments that calls another script.
-pub(crate) fn calling(verb: &str, script: &str, command: &Cmd) -> Cmd {
+pub(crate) fn with_script(verb: &str, script: &str, command: &Cmd) -> Cmd {
     let mut other = redis::cmd(verb);
     other.arg(script);
     for argument in command.args_iter().skip(2) {

@@ -5,14 +5,14 @@ use std::io::Write;
 use redis::{Cmd, RedisWrite, Value};
 
 use super::{
-    format::{add_keys, fields, given, member, optional, word},
+    format::{add_keys, fields, given, member, optional, source_argument},
     reply::{Numbers, answer_by, numbers, read_answers, unreadable},
-    script::{Ask, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    script::{Brief, CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
-    clock::{Millis, Now},
+    clock::Now,
     demand::{Acquire, LimiterCharge},
     error::Error,
     limit::LimitSource,
@@ -59,44 +59,42 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     verbs: &VERBS,
     taken: None,
     brief,
-    settle: |receipt, keep, ask| Some(settle(&VERBS, receipt, keep, ask)),
+    settle: |receipt, keep, settings| Some(settle(&VERBS, receipt, keep, settings)),
     limit_of: None,
 };
 
 fn brief(
     run: &[Acquire],
-    rewrites: &dyn Fn(&LimiterCharge) -> bool,
-    ask: Ask<'_>,
+    limiters: &[(&LimiterCharge, bool)],
+    settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
     let call = |script, command| ScriptCall::new(script, command, run.len(), false);
     let is_of_code = |charge: &LimiterCharge| matches!(charge.limit(), LimitSource::Code(_));
-    match run {
+    let is_plain = |(it, _): &(&LimiterCharge, bool)| is_of_code(it) && it.lead == 0;
+    match (run, limiters) {
         // Several limiters now, each by a limit of its own. A shadow is taken where all have room.
-        [caller]
-            if !caller.rest.is_empty()
-                && caller.charges().all(|it| is_of_code(it) && it.lead == 0) =>
-        {
-            let command = acquire_several(caller, rewrites, ask);
+        ([_], [_, _, ..]) if limiters.iter().all(is_plain) => {
+            let command = acquire_several(limiters, settings);
             Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
                 let caller = run.first().ok_or_else(unreadable)?;
-                several_answers(reply, caller).map(Ok)
+                several_answers(reply, caller).map(Brief::Answers)
             }))
         }
-        [Acquire { first, .. }, ..] if have_same_demand(first, run) => {
+        (_, &[(first, rewrite)]) if have_same_demand(first, run) => {
             let typed = is_of_code(first);
             let mut command = ACQUIRE.start(if typed { 3 } else { 5 }, 4);
-            add_keys(&mut command, first, typed, ask.client_id);
-            in_one(&mut command, first.limit(), rewrites(first));
+            add_keys(&mut command, first, typed, settings.client_id);
+            source_in_one(&mut command, first.limit(), rewrite);
             let mut members = command.writer_for_next_arg();
             for caller in run {
                 let _ = members.write_all(&member(caller.first.id, first.permits));
             }
             drop(members);
-            unless_usual(&mut command, ask, false);
-            Some((call(&ACQUIRE, command), |reply, run, ask| match reply {
+            unless_usual(&mut command, settings, false);
+            Some((call(&ACQUIRE, command), |reply, run, asked| match reply {
                 // A batch has not answered it.
-                Value::Nil => Ok(Err(None)),
-                reply => brief_answers(reply, run, ask.now, ask.exact).map(Ok),
+                Value::Nil => Ok(Brief::AskFully),
+                reply => brief_answers(reply, run, asked).map(Brief::Answers),
             }))
         }
         _ => None,
@@ -114,27 +112,21 @@ fn have_same_demand(first: &LimiterCharge, run: &[Acquire]) -> bool {
     each.all(|it| it.rest.is_empty() && is_plain(&it.first) && is_now(it))
 }
 
-/// Returns the command of one caller of several limiters, each with a flag that has a differing
-/// limit rewritten.
-fn acquire_several(
-    caller: &Acquire,
-    rewrites: &dyn Fn(&LimiterCharge) -> bool,
-    ask: Ask<'_>,
-) -> Cmd {
-    let limiters = 1 + caller.rest.len();
-    let mut command = ACQUIRE_SEVERAL.start(3 * limiters, 2 * limiters + 3);
-    for charge in caller.charges() {
-        add_keys(&mut command, charge, true, ask.client_id);
+/// Returns the command of one caller of several limiters.
+fn acquire_several(limiters: &[(&LimiterCharge, bool)], settings: CallSettings<'_>) -> Cmd {
+    let mut command = ACQUIRE_SEVERAL.start(3 * limiters.len(), 2 * limiters.len() + 3);
+    for (charge, _) in limiters {
+        add_keys(&mut command, charge, true, settings.client_id);
     }
-    for charge in caller.charges() {
-        in_one(&mut command, charge.limit(), rewrites(charge));
+    for (charge, rewrite) in limiters {
+        source_in_one(&mut command, charge.limit(), *rewrite);
         command.arg(&member(charge.id, charge.permits));
     }
-    let has_shadows = caller.charges().any(|charge| charge.shadow);
-    unless_usual(&mut command, ask, has_shadows);
+    let has_shadows = limiters.iter().any(|(charge, _)| charge.shadow);
+    unless_usual(&mut command, settings, has_shadows);
     if has_shadows {
         let mut shadows = command.writer_for_next_arg();
-        for charge in caller.charges() {
+        for (charge, _) in limiters {
             let _ = shadows.write_all(if charge.shadow { b"1" } else { b"0" });
         }
     }
@@ -142,10 +134,10 @@ fn acquire_several(
 }
 
 /// Writes whose limit counts, and the limit, in one argument.
-fn in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
+fn source_in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
     let mut text = command.writer_for_next_arg();
     // Writing to memory cannot fail.
-    let _ = text.write_all(word(source, rewrite).as_bytes());
+    let _ = text.write_all(source_argument(source, rewrite).as_bytes());
     if let Some(limit) = source.given() {
         let (rate, interval, per_client, keep_alive) = fields(&limit.stored());
         let _ = write!(
@@ -156,31 +148,27 @@ fn in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
     }
 }
 
-/// Writes the time and whether the permits left are wanted exactly, as far as a script cannot do
-/// without, or if `more` follows.
-fn unless_usual(command: &mut Cmd, ask: Ask<'_>, more: bool) {
-    if ask.now.is_some() || !ask.exact || more {
-        optional(command, ask.now);
+/// Writes the time and whether the permits left are wanted exactly: each only if it is not the
+/// script's default, or if more follows.
+fn unless_usual(command: &mut Cmd, settings: CallSettings<'_>, more: bool) {
+    if settings.now.is_some() || !settings.exact || more {
+        optional(command, settings.now);
     }
-    if !ask.exact || more {
-        command.arg(ask.exact);
+    if !settings.exact || more {
+        command.arg(settings.exact);
     }
 }
 
-/// Reads the reply of `acquire.lua`, which is brief in the usual case; `run`, `now` and `exact` are
-/// what was asked.
+/// Reads the reply of `acquire.lua`, which is brief in the usual case, to a call of these callers
+/// with these settings.
 ///
 /// A brief reply by the server's clock does not contain the time: the answer's is 0.
 pub(crate) fn brief_answers(
     reply: &Value,
     run: &[Acquire],
-    now: Option<Millis>,
-    exact: bool,
+    CallSettings { now, exact, .. }: CallSettings<'_>,
 ) -> Result<List<Answer>, Error> {
-    let brief = match reply {
-        Value::BulkString(_) => numbers(reply)?,
-        _ => Numbers::new(),
-    };
+    let brief = brief_numbers(reply)?;
     // Permits left and wait; ms until one more is free, and until all are, if it has them.
     let (verdict, remaining, wait, next, reset) = match (reply, &*brief) {
         (Value::Int(left @ 0..), _) => (Verdict::Granted, *left, 0, None, None),
@@ -205,17 +193,12 @@ pub(crate) fn brief_answers(
 /// Reads the reply of `acquire_several.lua`, which is brief in the usual case, too.
 fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Error> {
     let limiters = 1 + caller.rest.len();
-    let brief = match reply {
-        Value::BulkString(_) => numbers(reply)?,
-        _ => Numbers::new(),
+    let brief = brief_numbers(reply)?;
+    let split = brief.split_first();
+    let (now, each) = match split.map(|(now, rest)| (now, rest.as_chunks::<3>())) {
+        Some((now, (each, []))) if each.len() == limiters => (Now::millis(*now), each),
+        _ => return read_answers(reply, limiters, 1, None),
     };
-    let [now, ref each @ ..] = *brief else {
-        return read_answers(reply, limiters, 1, None);
-    };
-    let (now, (each, rest)) = (Now::millis(now), each.as_chunks::<3>());
-    if each.len() != limiters || !rest.is_empty() {
-        return read_answers(reply, limiters, 1, None);
-    }
     let each = caller.charges().zip(each);
     let answers = each.map(|(charge, &[left, reset, next])| match charge.limit() {
         LimitSource::Code(limit) => {
@@ -227,12 +210,20 @@ fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Erro
     answers.collect()
 }
 
+/// Returns the numbers of a brief reply, which is one text; none for another one.
+fn brief_numbers(reply: &Value) -> Result<Numbers, Error> {
+    match reply {
+        Value::BulkString(_) => numbers(reply),
+        _ => Ok(Numbers::new()),
+    }
+}
+
 /// Makes the call that settles a receipt: safe to repeat, as it names the entries.
 pub(super) fn settle(
     script: &'static Script,
     receipt: &Receipt,
     keep: u32,
-    ask: Ask<'_>,
+    settings: CallSettings<'_>,
 ) -> ScriptCall {
     let (taken, rest) = match keep.checked_sub(receipt.permits) {
         Some(more) => (None, Some(member(receipt.id.for_more(), more))),
@@ -241,9 +232,9 @@ pub(super) fn settle(
             (Some(member(receipt.id, receipt.permits)), rest)
         }
     };
-    let mut call = verbs::settle(script, receipt, ask, false);
+    let mut call = verbs::settle(script, receipt, settings, false);
     optional(&mut call.command, taken.as_ref());
-    optional(&mut call.command, ask.now);
+    optional(&mut call.command, settings.now);
     optional(&mut call.command, rest.as_ref());
     given(&mut call.command, receipt.limit());
     call

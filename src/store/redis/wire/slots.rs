@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::{
-    script::{Ask, Loaded, Script, ScriptCall, Scripts, lua},
+    script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
     sliding_log,
 };
 use crate::receipt::{Receipt, Taken};
@@ -36,11 +36,11 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     limit_of: None,
 };
 
-fn settle(receipt: &Receipt, keep: u32, ask: Ask<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.name().slots()) else {
         return None;
     };
-    let mut call = sliding_log::settle(&VERBS, receipt, keep, ask);
+    let mut call = sliding_log::settle(&VERBS, receipt, keep, settings);
     call.command.arg((end, slots.count()));
     Some(ScriptCall { once: true, ..call })
 }

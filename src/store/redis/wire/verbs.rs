@@ -6,7 +6,7 @@ use super::{
     ban,
     format::{fields, optional, own_keys},
     reply::{flag, second},
-    script::{Ask, Script, ScriptCall},
+    script::{CallSettings, Script, ScriptCall},
 };
 use crate::{
     error::Error,
@@ -21,12 +21,12 @@ pub(crate) fn call(
     script: &'static Script,
     name: &Name,
     op: &Op,
-    ask: Ask<'_>,
+    settings: CallSettings<'_>,
 ) -> Result<Option<ScriptCall>, Error> {
-    if let Some(call) = ban::verb(name, op, ask) {
+    if let Some(call) = ban::verb(name, op, settings) {
         return Ok(Some(call));
     }
-    let mut keys = own_keys(name, ask.client_id);
+    let mut keys = own_keys(name, settings.client_id);
     let verb = match op {
         Op::SetRate { .. } => "set_rate",
         Op::Available => "available",
@@ -38,7 +38,7 @@ pub(crate) fn call(
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
         keys.extend(ban::keys(name));
-        keys.extend(own_keys(new_name, ask.client_id));
+        keys.extend(own_keys(new_name, settings.client_id));
         keys.extend(ban::keys(new_name));
     }
     let mut call = start(script, &keys, verb, once);
@@ -53,29 +53,29 @@ pub(crate) fn call(
             existing,
         } => {
             command.arg(fields(limit));
-            optional(command, ask.now);
+            optional(command, settings.now);
             command.arg((keep, existing));
         }
         Op::Release(permits) => {
             command.arg(permits);
-            optional(command, ask.now);
+            optional(command, settings.now);
             command.arg(&random_id()?.0);
         }
         Op::Expire(millis, when) => {
-            command.arg((millis, word(*when)));
+            command.arg((millis, pexpire_option(*when)));
         }
         Op::Available => {
-            optional(command, ask.now);
+            optional(command, settings.now);
             command.arg(&random_id()?.0);
         }
-        Op::Repair => optional(command, ask.now),
+        Op::Repair => optional(command, settings.now),
         _ => {}
     }
     Ok(Some(call))
 }
 
 /// Returns the option of PEXPIRE.
-fn word(when: ExpireWhen) -> &'static str {
+fn pexpire_option(when: ExpireWhen) -> &'static str {
     match when {
         ExpireWhen::Always => "",
         ExpireWhen::NotSet => "NX",
@@ -97,10 +97,10 @@ pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
 pub(super) fn settle(
     script: &'static Script,
     receipt: &Receipt,
-    ask: Ask<'_>,
+    settings: CallSettings<'_>,
     once: bool,
 ) -> ScriptCall {
-    let keys = own_keys(receipt.name(), ask.client_id);
+    let keys = own_keys(receipt.name(), settings.client_id);
     start(script, &keys, "settle", once)
 }
 
