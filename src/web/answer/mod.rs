@@ -7,7 +7,7 @@ mod meaning;
 pub(crate) mod problem;
 mod rendered;
 
-use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
+use std::{collections::hash_map::RandomState, hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header, request::Parts};
@@ -16,7 +16,7 @@ use self::accept::prefers_text;
 pub(crate) use self::headers::{DecisionKind, Fields};
 pub use self::headers::{HeaderStyle, ResetUnit};
 use super::request::is_grpc;
-use crate::decision::Refusal;
+use crate::{decision::Refusal, macros::opaque};
 
 /// Edits the answer to a refused request.
 type OnRefusal = dyn Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes> + Send + Sync;
@@ -28,14 +28,7 @@ pub(crate) struct Answers {
     pub(crate) on_refusal: Option<Arc<OnRefusal>>,
 }
 
-impl fmt::Debug for Answers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answers")
-            .field("jitter", &self.jitter)
-            .field("on_refusal", &self.on_refusal.is_some())
-            .finish()
-    }
-}
+opaque!(Answers);
 
 impl Answers {
     /// Builds the answer to a refused request, and passes it to the user's hook.
@@ -53,9 +46,7 @@ impl Answers {
         } else {
             let (retry_after, fields) = (wait.map(seconds_to_wait), fields.as_of_now());
             let as_text = prefers_text(&request.headers);
-            rendered::answer(refusal, retry_after, fields, as_text, || {
-                over_http(refusal, retry_after, fields, as_text)
-            })
+            rendered::answer(refusal, retry_after, fields, as_text)
         };
         if let Some(hook) = &self.on_refusal {
             answer = hook(refusal, request, answer);

@@ -37,7 +37,7 @@ mod extension;
 mod forwarded;
 mod header;
 mod ip;
-mod mistakes;
+pub(crate) mod mistakes;
 mod route;
 
 use std::{
@@ -59,11 +59,7 @@ pub use self::{
     ip::{PeerAddr, PeerIp},
     route::Route,
 };
-pub(crate) use self::{
-    client_ip::network_of,
-    combine::Any,
-    mistakes::{Mistakes, PEER_HINT, Warned},
-};
+pub(crate) use self::{client_ip::network_of, combine::Any};
 use crate::{
     decision::{Fault, Missing},
     error::ConfigError,
@@ -270,8 +266,8 @@ impl KeyTraits {
 #[derive(Clone, Default)]
 pub struct Key {
     pub(crate) identity: Identity,
-    /// Likely mistakes in the setup, for the rule to warn about.
-    pub(crate) mistakes: Mistakes,
+    /// The bits of likely mistakes in the setup, which the rule logs.
+    pub(crate) mistakes: u8,
 }
 
 impl Key {
@@ -293,7 +289,7 @@ impl Key {
     /// Records that the server does not provide the peer's address: the setup is wrong, whatever
     /// the request.
     fn lacks_peer(&mut self) -> NoKey {
-        self.mistakes.add(Mistakes::NO_PEER);
+        self.mistakes |= mistakes::NO_PEER;
         NoKey::of("peer address", Fault::Server)
     }
 }
