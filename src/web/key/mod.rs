@@ -59,7 +59,7 @@ pub use self::{
     ip::{PeerAddr, PeerIp},
     route::Route,
 };
-pub(crate) use self::{client_ip::network_of, combine::Any};
+pub(crate) use self::{client_ip::network_of, combine::AnyKey};
 use crate::{
     decision::{Fault, Missing},
     error::ConfigError,
@@ -195,7 +195,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or(vec![Any::new(self), Any::new(other)])
+        Or(vec![AnyKey::new(self), AnyKey::new(other)])
     }
 
     /// Counts all requests in which this finds nothing as one caller. A repeated [`FromHeader`] is
@@ -254,7 +254,7 @@ impl KeyTraits {
     }
 
     /// Returns the properties of keys that may have components of all of these.
-    fn of_all(keys: &[Any]) -> Result<Self, ConfigError> {
+    fn of_all(keys: &[AnyKey]) -> Result<Self, ConfigError> {
         let mut keys = keys.iter();
         keys.try_fold(Self::BOUNDED, |all, key| Ok(all.and(key.check()?)))
     }

@@ -15,7 +15,7 @@ use crate::{
     observe::RequestResult,
     sync::Once,
     web::{
-        key::{Any, ClientIp, Key, KeyExtractor, NoKey, mistakes, network_of},
+        key::{AnyKey, ClientIp, Key, KeyExtractor, NoKey, mistakes, network_of},
         request::is_preflight,
     },
 };
@@ -42,7 +42,7 @@ pub struct Requests(Result<Matcher, ConfigError>);
 #[derive(Clone)]
 enum Matcher {
     Networks(ClientIp, Networks),
-    Key(Any, HashSet<Identity>),
+    Key(AnyKey, HashSet<Identity>),
     Pattern(Arc<Index>),
 }
 
@@ -80,7 +80,7 @@ impl Requests {
             identity
         });
         let identities = identities.collect();
-        Self(Ok(Matcher::Key(Any::new(key), identities)))
+        Self(Ok(Matcher::Key(AnyKey::new(key), identities)))
     }
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
