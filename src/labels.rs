@@ -31,6 +31,7 @@ pub(crate) struct Labels {
     pub(crate) draft11_policy: OnceLock<OfHttp>,
     /// The observers of its layer and its store.
     pub(crate) observers: Observers,
+    /// The handles that observers keep for it.
     pub(crate) kept: ObservedRule,
     /// The terms by which callers are banned.
     pub(crate) ban: Option<Ban>,

@@ -371,7 +371,7 @@ fn push_non_empty(
 ) -> Result<(), NoKey> {
     match component {
         Some(component) if !component.as_ref().is_empty() => {
-            key.identity.push(component.as_ref());
+            key.push(component);
             Ok(())
         }
         _ => Err(NoKey::missing(what)),

@@ -48,7 +48,7 @@ pub(crate) struct Defaults {
     pub(crate) queue: Option<usize>,
     /// Lets CORS preflights pass uncounted.
     pub(crate) skip_preflight: bool,
-    /// Those of the layer and of its store.
+    /// The observers of the layer and of its store.
     pub(crate) observers: Observers,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
 }
 
 /// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.
-/// It still may when the share grows, in every process and in every release of this crate.
+/// It keeps that when the share grows, in every process and in every release of this crate.
 ///
 /// The name contains prefix, key and rule, so each rule begins with other callers.
 fn is_enforced(percent: u8, name: &Name) -> bool {

@@ -250,8 +250,10 @@ impl CompiledRules {
     /// Returns the plan for a request. It skips rules that an outer layer has charged in this
     /// store; `None` skips none.
     pub(crate) fn plan(&self, parts: &Parts, skip_charged_in: Option<&Arc<dyn AnyStore>>) -> Plan {
-        if let Some(listed) = self.lists.find(parts) {
-            return listed.map_or_else(|it| self.refuses(it, None), |it| self.passes(it));
+        match self.lists.find(parts) {
+            Some(Ok(result)) => return self.passes(result),
+            Some(Err(refusal)) => return self.refuses(refusal, None),
+            None => {}
         }
         let (entry, rules) = self.find(parts);
         // After enough of them, requests write nothing that other threads read.
