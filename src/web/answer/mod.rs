@@ -76,19 +76,6 @@ impl Answers {
     }
 }
 
-/// Builds the answer over HTTP, with its header fields. `retry_after` is in seconds.
-fn over_http(
-    refusal: &Refusal,
-    retry_after: Option<u64>,
-    fields: Fields,
-    as_text: bool,
-) -> Response<Bytes> {
-    let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
-    let kind = DecisionKind::Refused(retry_after);
-    fields.write(refusal.states(), kind, &mut head);
-    Response::from_parts(head, body)
-}
-
 /// Returns whole seconds (RFC 9110, section 10.2.3): rounded up, because a caller that comes early
 /// is refused again, and at least one, because zero invites a hot loop.
 fn seconds_to_wait(wait: Duration) -> u64 {

@@ -1,12 +1,12 @@
-//! A cache of rendered answers. Many refusals in a short time have the same answer, so only the
-//! first is rendered, and the others are copies of it.
+//! Refusals over HTTP. Many in a short time have the same answer, so only the first is rendered,
+//! and the others are copies of it.
 
 use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
 
-use super::{Fields, over_http};
+use super::{DecisionKind, Fields, problem};
 use crate::{
     clock::Millis,
     decision::{LimitState, Refusal, RefusalKind},
@@ -51,7 +51,7 @@ pub(super) fn answer(
     fields: Fields,
     as_text: bool,
 ) -> Response<Bytes> {
-    let render = || over_http(refusal, retry_after, fields, as_text);
+    let render = || render(refusal, retry_after, fields, as_text);
     let [limit] = refusal.states() else {
         return render();
     };
@@ -84,6 +84,19 @@ pub(super) fn answer(
         answer
     });
     copy.unwrap_or_else(|_| render())
+}
+
+/// Builds the answer, with its header fields.
+fn render(
+    refusal: &Refusal,
+    retry_after: Option<u64>,
+    fields: Fields,
+    as_text: bool,
+) -> Response<Bytes> {
+    let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
+    let kind = DecisionKind::Refused(retry_after);
+    fields.write(refusal.states(), kind, &mut head);
+    Response::from_parts(head, body)
 }
 
 impl Rendered {
@@ -188,7 +201,7 @@ mod tests {
             for Case(refusal, retry_after, fields, as_text) in cases {
                 let fields = fields.as_of_now();
                 let found = answer(&refusal, retry_after, fields, as_text);
-                let rendered = over_http(&refusal, retry_after, fields, as_text);
+                let rendered = render(&refusal, retry_after, fields, as_text);
                 prop_assert_eq!(looks(&found), looks(&rendered));
             }
         }
