@@ -9,7 +9,6 @@ use std::{
 };
 
 use crate::{
-    clock::Millis,
     limit::Ban,
     name::BuildSpread,
     observe::{ObservedRule, Observers},
@@ -28,18 +27,22 @@ pub(crate) struct Labels {
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
-    /// The policy of the limit in the header fields of draft 11.
-    pub(crate) draft11_policy: PolicyField,
+    /// The policy of the limit in the header fields of draft 11, rendered once.
+    pub(crate) draft11_policy: OnceLock<OfHttp>,
     /// The observers of its layer and its store.
     pub(crate) observers: Observers,
+    /// The handles that observers keep for it.
     pub(crate) kept: ObservedRule,
     /// The terms by which callers are banned.
     pub(crate) ban: Option<Ban>,
     /// The layer's closure that charges by the response.
-    pub(crate) charge_if: Option<Box<dyn Any + Send + Sync>>,
+    pub(crate) charge_if: Option<OfHttp>,
     /// The warnings that were logged, each a bit.
     pub(crate) warned: Once,
 }
+
+/// A value whose type only the HTTP side of the crate names.
+pub(crate) type OfHttp = Box<dyn Any + Send + Sync>;
 
 /// The warnings that are logged once per rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +55,16 @@ pub(crate) enum Warning {
     Repaired = 4,
     /// Only the store knows its limit, and fails
     Unknown = 8,
+    /// A request lacks the key
+    MissingKey = 16,
+    /// A header is longer than the key accepts
+    LongKey = 32,
 }
 
 impl Labels {
     /// Returns the labels of a rule.
-    pub(crate) fn new(name: &str, hidden: bool, fixed_cost: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
-            fixed_cost,
-            ..Self::of(name, true, hidden)
-        })
+    pub(crate) fn new(name: &str, hidden: bool) -> Arc<Self> {
+        Arc::new(Self::of(name, true, hidden))
     }
 
     /// Returns the labels of a limiter without a rule.
@@ -76,7 +80,7 @@ impl Labels {
             hidden,
             fixed_cost: None,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
-            draft11_policy: PolicyField::default(),
+            draft11_policy: OnceLock::new(),
             observers: Observers::default(),
             kept: ObservedRule::default(),
             ban: None,
@@ -97,7 +101,7 @@ impl Labels {
 
     /// Returns whether this is still to be logged; true once.
     pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
-        self.warned.set(of as u8) != 0
+        self.warned.is_first(of as u8)
     }
 
     /// Returns the name as logs may have it.
@@ -110,31 +114,5 @@ impl Labels {
 impl Debug for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.for_logs().fmt(f)
-    }
-}
-
-/// The policy of a rule, rendered once: each response has it, and it seldom changes.
-///
-/// It has one dialect, whose type of value is its user's.
-#[derive(Debug, Default)]
-pub(crate) struct PolicyField(OnceLock<(u64, Millis, Box<dyn Any + Send + Sync>)>);
-
-impl PolicyField {
-    /// Returns the field for a limit, made by `render` if it is not known yet.
-    pub(crate) fn of<T: Any + Clone + Send + Sync>(
-        &self,
-        permits: u64,
-        interval: Millis,
-        render: impl FnOnce() -> Option<T>,
-    ) -> Option<T> {
-        let Some((known, at, field)) = self.0.get() else {
-            let field = render()?;
-            let _ = self.0.set((permits, interval, Box::new(field.clone())));
-            return Some(field);
-        };
-        match field.downcast_ref::<T>() {
-            Some(field) if *known == permits && *at == interval => Some(field.clone()),
-            _ => render(),
-        }
     }
 }

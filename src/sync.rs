@@ -26,6 +26,11 @@ impl Once {
         }
         bits & !self.0.fetch_or(bits, Ordering::Relaxed)
     }
+
+    /// Sets this bit, and returns whether it is new.
+    pub(crate) fn is_first(&self, bit: u8) -> bool {
+        self.set(bit) != 0
+    }
 }
 
 /// Acts when it is dropped, unless it is disarmed before.

@@ -167,7 +167,7 @@ impl Refusal {
 
 fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> LimitState {
     LimitState {
-        labels: Labels::new(name, false, None),
+        labels: Labels::new(name, false),
         permits: limit.permits(),
         interval: limit.stored().interval.cast_unsigned(),
         remaining: Some(remaining),

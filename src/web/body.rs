@@ -73,11 +73,11 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
             return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
         };
         let polled = body.as_mut().poll_frame(cx);
-        if let Some(open) = this.settling {
+        if let Some(settling) = this.settling {
             let is_over = match &polled {
                 Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
                     Some(trailers) => {
-                        open.trailers(trailers);
+                        settling.read_trailers(trailers);
                         true
                     }
                     // The reader may drop the body now without polling it again.

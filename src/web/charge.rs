@@ -23,6 +23,7 @@ use crate::{
     decision::Grant,
     demand::LimiterCharge,
     list::List,
+    macros::opaque,
     receipt::{CorrectedBy, Correction, Receipt},
     store::AnyStore,
 };
@@ -264,34 +265,34 @@ pub(crate) struct SettleOnDrop {
     /// Set if the response has the grant in its extensions.
     pub(crate) extensions: bool,
     /// The status of a response whose gRPC status comes in the trailers.
-    pub(crate) awaits: Option<StatusCode>,
+    pub(crate) awaits_trailers: Option<StatusCode>,
 }
 
 impl SettleOnDrop {
     /// Reads the head of the response.
-    pub(crate) fn head(&mut self, head: &mut Parts) {
+    pub(crate) fn read_head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
             self.grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
-            self.awaits = Some(head.status);
+            self.awaits_trailers = Some(head.status);
         } else {
-            self.judge(head.status, grpc_status);
+            self.apply_charge_if(head.status, grpc_status);
         }
     }
 
     /// Reads the trailers of the response.
-    pub(crate) fn trailers(&mut self, trailers: &HeaderMap) {
-        if let Some(status) = self.awaits.take() {
+    pub(crate) fn read_trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(status) = self.awaits_trailers.take() {
             // PROTOCOL-HTTP2.md has a status in all trailers; clients read a missing one as
             // UNKNOWN.
             let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
-            self.judge(status, Some(grpc_status));
+            self.apply_charge_if(status, Some(grpc_status));
         }
     }
 
-    fn judge(&self, status: StatusCode, grpc_status: Option<u32>) {
+    fn apply_charge_if(&self, status: StatusCode, grpc_status: Option<u32>) {
         let outcome = Outcome {
             status,
             grpc_status,
@@ -325,11 +326,7 @@ impl Drop for SettleOnDrop {
     }
 }
 
-impl fmt::Debug for SettleOnDrop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SettleOnDrop")
-    }
-}
+opaque!(SettleOnDrop);
 
 const UNKNOWN: u32 = 2;
 

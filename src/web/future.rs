@@ -103,7 +103,7 @@ impl LayerState {
             // Clients of gRPC read trailers.
             fields: (!is_grpc(&request.method, &request.headers)).then(|| fields.as_of_now()),
             extensions: self.extensions,
-            awaits: None,
+            awaits_trailers: None,
         }
     }
 
@@ -128,7 +128,7 @@ where
     B: Body<Data = Bytes>,
 {
     let (mut head, body) = response.into_parts();
-    settling.head(&mut head);
+    settling.read_head(&mut head);
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
         fields.write(grant.states(), DecisionKind::Granted, &mut head);

@@ -71,7 +71,7 @@ pub(crate) struct LayerState {
 #[cfg(feature = "config")]
 pub(crate) type Replaceable = arc_swap::ArcSwap<CompiledRules>;
 
-/// The same where nothing replaces them.
+/// The rules of a layer, which nothing replaces without the feature `config`.
 #[cfg(not(feature = "config"))]
 #[derive(Debug)]
 pub(crate) struct Replaceable(CompiledRules);
@@ -160,8 +160,8 @@ impl RateLimitLayer {
     /// None for a request that no rule applies to, or that lacks the keys.
     pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
         let names = self.shared.rules.load().names_of(request);
-        let store = || Arc::clone(&self.shared.store);
-        let limiter = |(rule, name)| RateLimiter::of(store(), name, Some(rule));
+        let store = &self.shared.store;
+        let limiter = |(rule, name)| RateLimiter::of(Arc::clone(store), name, Some(rule));
         names.into_iter().map(limiter).collect()
     }
 }

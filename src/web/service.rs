@@ -87,13 +87,13 @@ where
             return self.forward(request, None);
         }
         let (mut parts, body) = request.into_parts();
-        let store = (!self.shared.always).then_some(&self.shared.store);
+        let skip_charged_in = (!self.shared.always).then_some(&self.shared.store);
         let fields;
         let plan = {
             let rules = self.shared.rules.load();
             // The response gets the fields of these rules, even if a reload replaces them.
             fields = rules.fields;
-            rules.plan(&parts, store)
+            rules.plan(&parts, skip_charged_in)
         };
         let refusal = match plan {
             Plan::Pass => return self.forward(Request::from_parts(parts, body), None),

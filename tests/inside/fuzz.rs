@@ -95,7 +95,7 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
                 .counted_by(algorithm)
                 .in_slots(slots),
             limit,
-            Labels::new("fuzz", false, None),
+            Labels::new("fuzz", false),
             1,
         )
     };

@@ -179,7 +179,7 @@ pub(crate) fn decide(
 
 /// Returns a charge of this many permits of a limiter whose rule has its name.
 pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> LimiterCharge {
-    let labels = Labels::new(name, false, None);
+    let labels = Labels::new(name, false);
     LimiterCharge::named(Name::exact(name).unwrap(), limit, labels, permits)
 }
 

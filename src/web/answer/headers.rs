@@ -83,12 +83,19 @@ pub enum ResetUnit {
 /// may have others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fields {
-    /// The style with a `RateLimit-Policy`.
-    policy: Option<HeaderStyle>,
-    /// The style with an `X-RateLimit-Reset`.
-    legacy: Option<HeaderStyle>,
+    /// The syntax of `RateLimit-Policy`, and the fields that belong to it.
+    policy: Option<Policy>,
+    /// The unit of `X-RateLimit-Reset`.
+    legacy: Option<ResetUnit>,
     /// The time of the decision, since 1970; zero where no field needs it.
     at: u64,
+}
+
+/// A style with a `RateLimit-Policy`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Policy {
+    Draft11,
+    Draft6,
 }
 
 /// The kind of a decision, which the fields report with its limits.
@@ -137,26 +144,22 @@ impl Fields {
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one
     /// field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
+        const POLICY_FIELD: &str = "RateLimit-Policy";
+        const RESET_FIELD: &str = "X-RateLimit-Reset";
         let mut fields = Self::default();
-        for style in styles.iter().copied() {
-            let (chosen, field) = match style {
-                HeaderStyle::Draft11 | HeaderStyle::Draft6 => {
-                    (&mut fields.policy, "RateLimit-Policy")
-                }
-                HeaderStyle::Legacy { .. } => (&mut fields.legacy, "X-RateLimit-Reset"),
-            };
-            if chosen.replace(style).is_some_and(|other| other != style) {
-                bail!(Rule: "two header styles write {field} differently: choose one of them");
-            }
+        for style in styles {
+            match *style {
+                HeaderStyle::Draft11 => choose(&mut fields.policy, Policy::Draft11, POLICY_FIELD),
+                HeaderStyle::Draft6 => choose(&mut fields.policy, Policy::Draft6, POLICY_FIELD),
+                HeaderStyle::Legacy { reset } => choose(&mut fields.legacy, reset, RESET_FIELD),
+            }?;
         }
         Ok(fields)
     }
 
     /// Returns the fields of a decision that is made now.
     pub(crate) fn as_of_now(mut self) -> Self {
-        if let Some(HeaderStyle::Legacy { reset }) = self.legacy
-            && reset == ResetUnit::EpochSeconds
-        {
+        if self.legacy == Some(ResetUnit::EpochSeconds) {
             self.at = ceil(SystemClock.now());
         }
         self
@@ -183,19 +186,19 @@ impl Fields {
         };
         let (headers, first) = (&mut head.headers, report.is_tighter);
         match self.policy {
-            Some(HeaderStyle::Draft11) => {
+            Some(Policy::Draft11) => {
                 add(headers, RATE_LIMIT, report.limits_left(), first);
                 add(headers, POLICY, report.policies(), first);
             }
-            Some(HeaderStyle::Draft6) => {
+            Some(Policy::Draft6) => {
                 add(headers, POLICY, report.nameless_policies(), first);
                 if report.tightest.1.remaining.is_some() {
                     report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
                 }
             }
-            Some(HeaderStyle::Legacy { .. }) | None => {}
+            None => {}
         }
-        if let Some(HeaderStyle::Legacy { reset }) = self.legacy {
+        if let Some(reset) = self.legacy {
             report.write_numbers(head, &LEGACY, reset);
         }
     }
@@ -237,15 +240,11 @@ impl Report<'_> {
 
     /// Returns `"api";q=10;w=60`.
     fn policies(&self) -> Option<HeaderValue> {
-        let mut text = Short::default();
         // It is the one that is shown.
         if let [only] = self.limits {
-            let policy = &only.labels.draft11_policy;
-            return policy.of(only.permits, only.interval, || {
-                push_policy(&mut text, only);
-                value(&text)
-            });
+            return policy(only);
         }
+        let mut text = Short::default();
         shown(self.limits).for_each(|(_, limit)| push_policy(&mut text, limit));
         value(&text)
     }
@@ -302,6 +301,18 @@ impl Report<'_> {
         };
         insert(reset_name, reset);
     }
+}
+
+/// Chooses a style, unless another one was chosen that writes this field.
+fn choose<T: Copy + PartialEq>(
+    chosen: &mut Option<T>,
+    style: T,
+    field: &str,
+) -> Result<(), ConfigError> {
+    if *chosen.get_or_insert(style) != style {
+        bail!(Rule: "two header styles write {field} differently: choose one of them");
+    }
+    Ok(())
 }
 
 /// Returns the limits that are not hidden, each with its place in the decision.
@@ -367,6 +378,36 @@ fn push_number(text: &mut Short, label: &str, number: u64) {
     text.push(label.as_bytes());
     let mut digits = itoa::Buffer::new();
     text.push(digits.format(number.min(LARGEST)).as_bytes());
+}
+
+/// The policy of a limit as it was when a response had it first.
+struct RenderedPolicy {
+    permits: u64,
+    interval: Millis,
+    value: Option<HeaderValue>,
+}
+
+/// Returns `"api";q=10;w=60`, rendered once for each rule: each response has it, and it seldom
+/// changes.
+fn policy(limit: &LimitState) -> Option<HeaderValue> {
+    let (permits, interval) = (limit.permits, limit.interval);
+    let render = || {
+        let mut text = Short::default();
+        push_policy(&mut text, limit);
+        value(&text)
+    };
+    let rendered = limit.labels.draft11_policy.get_or_init(|| {
+        let value = render();
+        Box::new(RenderedPolicy {
+            permits,
+            interval,
+            value,
+        })
+    });
+    match rendered.downcast_ref::<RenderedPolicy>() {
+        Some(same) if (same.permits, same.interval) == (permits, interval) => same.value.clone(),
+        _ => render(),
+    }
 }
 
 /// Adds `"api";q=10;w=60`.

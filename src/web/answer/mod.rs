@@ -7,7 +7,7 @@ mod meaning;
 pub(crate) mod problem;
 mod rendered;
 
-use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, sync::Arc, time::Duration};
+use std::{collections::hash_map::RandomState, hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header, request::Parts};
@@ -16,7 +16,7 @@ use self::accept::prefers_text;
 pub(crate) use self::headers::{DecisionKind, Fields};
 pub use self::headers::{HeaderStyle, ResetUnit};
 use super::request::is_grpc;
-use crate::decision::Refusal;
+use crate::{decision::Refusal, macros::opaque};
 
 /// Edits the answer to a refused request.
 type OnRefusal = dyn Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes> + Send + Sync;
@@ -28,14 +28,7 @@ pub(crate) struct Answers {
     pub(crate) on_refusal: Option<Arc<OnRefusal>>,
 }
 
-impl fmt::Debug for Answers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answers")
-            .field("jitter", &self.jitter)
-            .field("on_refusal", &self.on_refusal.is_some())
-            .finish()
-    }
-}
+opaque!(Answers);
 
 impl Answers {
     /// Builds the answer to a refused request, and passes it to the user's hook.
@@ -53,9 +46,7 @@ impl Answers {
         } else {
             let (retry_after, fields) = (wait.map(seconds_to_wait), fields.as_of_now());
             let as_text = prefers_text(&request.headers);
-            rendered::answer(refusal, retry_after, fields, as_text, || {
-                over_http(refusal, retry_after, fields, as_text)
-            })
+            rendered::answer(refusal, retry_after, fields, as_text)
         };
         if let Some(hook) = &self.on_refusal {
             answer = hook(refusal, request, answer);
@@ -83,19 +74,6 @@ impl Answers {
         let random = RandomState::new().hash_one(());
         wait.saturating_add(Duration::from_millis(random % span.saturating_add(1)))
     }
-}
-
-/// Builds the answer over HTTP, with its header fields. `retry_after` is in seconds.
-fn over_http(
-    refusal: &Refusal,
-    retry_after: Option<u64>,
-    fields: Fields,
-    as_text: bool,
-) -> Response<Bytes> {
-    let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
-    let kind = DecisionKind::Refused(retry_after);
-    fields.write(refusal.states(), kind, &mut head);
-    Response::from_parts(head, body)
 }
 
 /// Returns whole seconds (RFC 9110, section 10.2.3): rounded up, because a caller that comes early

@@ -1,12 +1,12 @@
-//! A cache of rendered answers. Many refusals in a short time have the same answer, so only the
-//! first is rendered, and the others are copies of it.
+//! Refusals over HTTP. Many in a short time have the same answer, so only the first is rendered,
+//! and the others are copies of it.
 
 use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
 
-use super::Fields;
+use super::{DecisionKind, Fields, problem};
 use crate::{
     clock::Millis,
     decision::{LimitState, Refusal, RefusalKind},
@@ -41,7 +41,7 @@ struct Shown {
     as_text: bool,
 }
 
-/// Returns the answer that `render` makes, or a copy of an earlier one that is the same.
+/// Returns the answer over HTTP, or a copy of an earlier one that is the same.
 ///
 /// Only refusals by one limit that is exceeded are kept: they come in floods. `retry_after` is in
 /// seconds.
@@ -50,8 +50,8 @@ pub(super) fn answer(
     retry_after: Option<u64>,
     fields: Fields,
     as_text: bool,
-    render: impl Fn() -> Response<Bytes>,
 ) -> Response<Bytes> {
+    let render = || render(refusal, retry_after, fields, as_text);
     let [limit] = refusal.states() else {
         return render();
     };
@@ -86,6 +86,19 @@ pub(super) fn answer(
     copy.unwrap_or_else(|_| render())
 }
 
+/// Builds the answer, with its header fields.
+fn render(
+    refusal: &Refusal,
+    retry_after: Option<u64>,
+    fields: Fields,
+    as_text: bool,
+) -> Response<Bytes> {
+    let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
+    let kind = DecisionKind::Refused(retry_after);
+    fields.write(refusal.states(), kind, &mut head);
+    Response::from_parts(head, body)
+}
+
 impl Rendered {
     fn is_of(&self, limit: &LimitState, shown: Shown) -> bool {
         self.shown == shown
@@ -105,7 +118,7 @@ mod tests {
         decision::{RefusalKind, Source},
         limit::Limit,
         list::List,
-        web::answer::{HeaderStyle, ResetUnit, over_http},
+        web::answer::{HeaderStyle, ResetUnit},
     };
 
     fn looks(answer: &Response<Bytes>) -> (StatusCode, HeaderMap, Bytes, String) {
@@ -137,7 +150,7 @@ mod tests {
 
     /// Two names whose answers have the same place, if all else that is shown is the same.
     fn names() -> [String; 2] {
-        let place = |name: &String| Labels::new(name, false, None).answer_hash as usize % PLACES;
+        let place = |name: &String| Labels::new(name, false).answer_hash as usize % PLACES;
         let mut names = (0..).map(|number| format!("rule-{number}"));
         let one = names.next().unwrap();
         let other = names.find(|name| place(name) == place(&one)).unwrap();
@@ -160,7 +173,7 @@ mod tests {
         let limit = (shown, state).prop_map(|(shown, state)| {
             let ((name, hidden, permits), (seconds, left, refused, enforced)) = (shown, state);
             LimitState {
-                labels: Labels::new(&name, hidden, None),
+                labels: Labels::new(&name, hidden),
                 permits,
                 interval: seconds * 1000,
                 remaining: left,
@@ -187,9 +200,9 @@ mod tests {
         fn a_copy_equals_a_new_rendering(cases in prop::collection::vec(cases(), 1..200)) {
             for Case(refusal, retry_after, fields, as_text) in cases {
                 let fields = fields.as_of_now();
-                let render = || over_http(&refusal, retry_after, fields, as_text);
-                let found = answer(&refusal, retry_after, fields, as_text, render);
-                prop_assert_eq!(looks(&found), looks(&render()));
+                let found = answer(&refusal, retry_after, fields, as_text);
+                let rendered = render(&refusal, retry_after, fields, as_text);
+                prop_assert_eq!(looks(&found), looks(&rendered));
             }
         }
     }
@@ -200,10 +213,7 @@ mod tests {
         let limit = |refusal: Refusal| refusal.with_limit("api", Limit::per_minute(10), wait);
         let refusal = limit(Refusal::for_test(RefusalKind::OverLimit));
         let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
-        let bodies = [0; 2].map(|_| {
-            let render = || over_http(&refusal, Some(1), fields, false);
-            answer(&refusal, Some(1), fields, false, render).into_body()
-        });
+        let bodies = [0; 2].map(|_| answer(&refusal, Some(1), fields, false).into_body());
         assert_eq!(bodies[0].as_ptr(), bodies[1].as_ptr(), "one text for both");
     }
 }

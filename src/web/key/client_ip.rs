@@ -14,7 +14,7 @@ use super::{
     forwarded::{self, ForwardedHeader},
     header::no_header_name,
     ip::{is_near, peer},
-    mistakes::Mistakes,
+    mistakes,
 };
 use crate::{
     error::{ConfigError, bail, config_error},
@@ -224,7 +224,7 @@ impl ClientIp {
         let mut client = peer;
         for (index, hop) in forwarded::hops(self.header, lines).enumerate() {
             let Some(address) = hop.filter(|_| index < LONGEST_CHAIN) else {
-                key.mistakes.add(Mistakes::UNREADABLE);
+                key.mistakes |= mistakes::UNREADABLE;
                 break;
             };
             client = Some(address);
@@ -249,7 +249,7 @@ impl ClientIp {
             && parts.headers.contains_key(header::FORWARDED);
         let client = if self.trusts(peer) {
             if beside {
-                key.mistakes.add(Mistakes::FORWARDED_BESIDE);
+                key.mistakes |= mistakes::FORWARDED_BESIDE;
             }
             self.walk(peer, &parts.headers, key)
         } else {
@@ -259,7 +259,7 @@ impl ClientIp {
             // If no proxy is expected, clients may write what they like; a neighbour that forwards
             // is a proxy.
             if forwards && (self.expects_proxies() || is_near(peer)) {
-                key.mistakes.add(Mistakes::UNTRUSTED_PEER);
+                key.mistakes |= mistakes::UNTRUSTED_PEER;
             }
             Some(peer)
         };

@@ -9,15 +9,15 @@ use crate::{decision::Fault, error::ConfigError};
 
 /// An extractor of any type.
 #[derive(Clone)]
-pub(crate) struct Any(Arc<dyn KeyExtractor>);
+pub(crate) struct AnyKey(Arc<dyn KeyExtractor>);
 
-impl Any {
+impl AnyKey {
     pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
         Self(Arc::new(extractor))
     }
 }
 
-impl KeyExtractor for Any {
+impl KeyExtractor for AnyKey {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         self.0.extract(parts, key)
     }
@@ -28,7 +28,7 @@ impl KeyExtractor for Any {
 }
 
 // Rules are compared by this.
-impl fmt::Debug for Any {
+impl fmt::Debug for AnyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.description())
     }
@@ -36,13 +36,13 @@ impl fmt::Debug for Any {
 
 /// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
 #[derive(Clone, Debug)]
-pub struct Or(pub(super) Vec<Any>);
+pub struct Or(pub(super) Vec<AnyKey>);
 
 impl Or {
     /// Uses another extractor if none of these finds anything.
     #[must_use]
     pub fn or<K: KeyExtractor>(mut self, other: K) -> Self {
-        self.0.push(Any::new(other));
+        self.0.push(AnyKey::new(other));
         self
     }
 }

@@ -96,7 +96,7 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         let mut found = Key::default();
         let extracted = found.add(&self.inner, parts);
-        key.mistakes.add(found.mistakes);
+        key.mistakes |= found.mistakes;
         extracted?;
         key.push(self.secret.digest(found.identity.as_str()));
         Ok(())

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, sync::Mutex};
 
 use http::request::Parts;
 
-use super::{Any, Key, KeyExtractor, KeyTraits, NoKey, Or};
+use super::{AnyKey, Key, KeyExtractor, KeyTraits, NoKey, Or};
 use crate::error::ConfigError;
 use crate::sync::lock;
 
-impl Any {
+impl AnyKey {
     /// Combines several extractors into the first that finds something. A single one is returned
     /// unchanged, and so makes the same names.
     pub(crate) fn first_of(mut alternatives: Vec<Self>) -> Option<Self> {
@@ -20,7 +20,7 @@ impl Any {
 }
 
 /// Adds the components of all, like a tuple of them.
-impl KeyExtractor for Vec<Any> {
+impl KeyExtractor for Vec<AnyKey> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
         self.iter().try_for_each(|any| any.extract(parts, key))
     }
@@ -60,25 +60,26 @@ mod tests {
     #[test]
     fn names_are_those_of_the_same_extractors_in_code() {
         let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
-        let any = |header| Any::new(header);
+        let any = |header| AnyKey::new(header);
         let (k, kept) = (|| Constant("k"), || any_constant("k"));
         for headers in [&[][..], &["a"], &["b"], &["a", "b"]] {
-            let or = Any::first_of(vec![any(a()), any(b())]).unwrap();
+            let or = AnyKey::first_of(vec![any(a()), any(b())]).unwrap();
             assert_eq!(name(&or, headers), name(&a().or(b()), headers));
-            let shared = Any::first_of(vec![or.clone(), Any::new(Constant("shared"))]).unwrap();
+            let shared =
+                AnyKey::first_of(vec![or.clone(), AnyKey::new(Constant("shared"))]).unwrap();
             assert_eq!(
                 name(&shared, headers),
                 name(&KeyExtractor::or_shared(a().or(b())), headers)
             );
             let all = vec![kept(), or];
             assert_eq!(name(&all, headers), name(&(k(), a().or(b())), headers));
-            let one = Any::first_of(vec![any(a())]).unwrap();
+            let one = AnyKey::first_of(vec![any(a())]).unwrap();
             assert_eq!(name(&one, headers), name(&a(), headers));
         }
     }
 
-    fn any_constant(text: &str) -> Any {
-        Any::new(Constant(intern(text)))
+    fn any_constant(text: &str) -> AnyKey {
+        AnyKey::new(Constant(intern(text)))
     }
 
     /// One part that callers can invent makes the whole key unbounded.
@@ -90,9 +91,9 @@ mod tests {
         let header = || FromHeader::new("a");
         let any = |bounded: bool| {
             if bounded {
-                Any::new(PeerIp)
+                AnyKey::new(PeerIp)
             } else {
-                Any::new(header())
+                AnyKey::new(header())
             }
         };
         let bounded: [&dyn KeyExtractor; 8] = [

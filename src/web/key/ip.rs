@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, request::Parts};
 
-use super::{Key, KeyExtractor, KeyTraits, NoKey, mistakes::Mistakes};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, mistakes};
 use crate::{
     error::ConfigError,
     name::{IPV6_PREFIX, spell},
@@ -44,7 +44,7 @@ impl KeyExtractor for PeerIp {
         let peer = peer(&parts.extensions).ok_or_else(|| key.lacks_peer())?;
         let forwards = |name| parts.headers.contains_key(name);
         if is_near(peer) && (forwards("x-forwarded-for") || forwards("forwarded")) {
-            key.mistakes.add(Mistakes::UNTRUSTED_PEER);
+            key.mistakes |= mistakes::UNTRUSTED_PEER;
         }
         key.identity.push_display(spell(peer, IPV6_PREFIX));
         Ok(())

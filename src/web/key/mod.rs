@@ -37,7 +37,7 @@ mod extension;
 mod forwarded;
 mod header;
 mod ip;
-mod mistakes;
+pub(crate) mod mistakes;
 mod route;
 
 use std::{
@@ -59,11 +59,7 @@ pub use self::{
     ip::{PeerAddr, PeerIp},
     route::Route,
 };
-pub(crate) use self::{
-    client_ip::network_of,
-    combine::Any,
-    mistakes::{Mistakes, PEER_HINT, Warned},
-};
+pub(crate) use self::{client_ip::network_of, combine::AnyKey};
 use crate::{
     decision::{Fault, Missing},
     error::ConfigError,
@@ -199,7 +195,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or(vec![Any::new(self), Any::new(other)])
+        Or(vec![AnyKey::new(self), AnyKey::new(other)])
     }
 
     /// Counts all requests in which this finds nothing as one caller. A repeated [`FromHeader`] is
@@ -258,7 +254,7 @@ impl KeyTraits {
     }
 
     /// Returns the properties of keys that may have components of all of these.
-    fn of_all(keys: &[Any]) -> Result<Self, ConfigError> {
+    fn of_all(keys: &[AnyKey]) -> Result<Self, ConfigError> {
         let mut keys = keys.iter();
         keys.try_fold(Self::BOUNDED, |all, key| Ok(all.and(key.check()?)))
     }
@@ -270,8 +266,8 @@ impl KeyTraits {
 #[derive(Clone, Default)]
 pub struct Key {
     pub(crate) identity: Identity,
-    /// Likely mistakes in the setup, for the rule to warn about.
-    pub(crate) mistakes: Mistakes,
+    /// The bits of likely mistakes in the setup, which the rule logs.
+    pub(crate) mistakes: u8,
 }
 
 impl Key {
@@ -293,7 +289,7 @@ impl Key {
     /// Records that the server does not provide the peer's address: the setup is wrong, whatever
     /// the request.
     fn lacks_peer(&mut self) -> NoKey {
-        self.mistakes.add(Mistakes::NO_PEER);
+        self.mistakes |= mistakes::NO_PEER;
         NoKey::of("peer address", Fault::Server)
     }
 }
@@ -375,7 +371,7 @@ fn push_non_empty(
 ) -> Result<(), NoKey> {
     match component {
         Some(component) if !component.as_ref().is_empty() => {
-            key.identity.push(component.as_ref());
+            key.push(component);
             Ok(())
         }
         _ => Err(NoKey::missing(what)),

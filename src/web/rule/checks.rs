@@ -1,6 +1,6 @@
 //! Checks of a rule's settings when its layer is built.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use super::{CostOf, LimitOf, Rule};
 use crate::{
@@ -64,14 +64,6 @@ impl Rule {
             self.check_cost(permits)?;
         }
         Ok(traits)
-    }
-
-    /// Returns where the closure lies that finds its limit, if one does.
-    pub(super) fn closure(&self) -> Option<*const ()> {
-        match &self.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast()),
-            _ => None,
-        }
     }
 
     /// Checks that a fixed cost is between 1 and the limits that are known.

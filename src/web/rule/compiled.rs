@@ -9,19 +9,19 @@ use http::request::Parts;
 use super::{CostOf, LimitOf, Rule};
 use crate::{
     decision::{Fault, Missing, Refusal},
-    demand::{LimiterCharge, Target},
+    demand::{LimiterCharge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    labels::Labels,
+    labels::{Labels, Warning},
     limit::{Limit, LimitSource, RateType},
     macros::warning,
-    name::{Counting, Identity, Limiter, Name, Naming, check_rule_name},
+    name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
-    receipt::PermitId,
     store::{AnyStore, rule_names::Holder},
+    sync::Once,
     web::{
         answer::Fields,
-        key::{Key, Mistakes, NoKey, Warned},
+        key::{Key, NoKey, mistakes},
         request::is_preflight,
     },
 };
@@ -48,7 +48,7 @@ pub(crate) struct Defaults {
     pub(crate) queue: Option<usize>,
     /// Lets CORS preflights pass uncounted.
     pub(crate) skip_preflight: bool,
-    /// Those of the layer and of its store.
+    /// The observers of the layer and of its store.
     pub(crate) observers: Observers,
 }
 
@@ -61,9 +61,8 @@ pub(super) struct CompiledRule {
     pub(super) labels: Arc<Labels>,
     /// Set if callers cannot make up keys of this rule.
     key_is_bounded: bool,
-    /// The longest wait, and the length of the queue.
-    pub(super) wait: Option<(Duration, usize)>,
-    warned: Warned,
+    pub(super) max_wait: Option<MaxWait>,
+    warned: Once,
 }
 
 /// One limit of a rule, with its labels and the way it names limiters.
@@ -81,7 +80,7 @@ pub(super) fn duplicate(name: &str) -> ConfigError {
 }
 
 /// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.
-/// It still may when the share grows, in every process and in every release of this crate.
+/// It keeps that when the share grows, in every process and in every release of this crate.
 ///
 /// The name contains prefix, key and rule, so each rule begins with other callers.
 fn is_enforced(percent: u8, name: &Name) -> bool {
@@ -128,14 +127,17 @@ impl CompiledRule {
             }
             _ => {}
         }
-        let (key, closure) = (&rule.key, rule.closure());
+        let closure = match &rule.limit {
+            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
+            _ => None,
+        };
         for named in &limits {
             if about.counts_by_log_alone && !named.counts_by_log_alone() {
                 bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
                     `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
             }
             // All that distinguishes the rule from another one of its name.
-            let (limit, naming, ban) = (named.limit, &named.naming, rule.ban);
+            let (limit, naming, key, ban) = (named.limit, &named.naming, &rule.key, rule.ban);
             let algorithm = naming.counting.algorithm;
             let fingerprint =
                 format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
@@ -150,15 +152,18 @@ impl CompiledRule {
         }
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
         let labels = match (&rule.limit, limits.first()) {
-            (LimitOf::Tiers(_), _) | (_, None) => Labels::new(rule.label(), false, None),
+            (LimitOf::Tiers(_), _) | (_, None) => Labels::new(rule.label(), false),
             (_, Some(only)) => Arc::clone(&only.labels),
         };
         Ok(Self {
             limits,
             labels,
             key_is_bounded: traits.is_some_and(|key| key.is_bounded),
-            wait: wait.map(|wait| (wait, queue)),
-            warned: Warned::default(),
+            max_wait: wait.map(|wait| MaxWait {
+                queue: Some(queue),
+                ..MaxWait::of(wait)
+            }),
+            warned: Once::default(),
             rule,
         })
     }
@@ -180,10 +185,10 @@ impl CompiledRule {
         };
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
-            key.mistakes.add(Mistakes::NO_PEER);
+            key.mistakes |= mistakes::NO_PEER;
         }
-        if key.mistakes != Mistakes::default() {
-            self.warned.warn(rule.label(), key.mistakes);
+        if key.mistakes != 0 {
+            mistakes::warn(rule.label(), key.mistakes, &self.warned);
         }
         match found {
             Ok(()) => {}
@@ -201,14 +206,10 @@ impl CompiledRule {
         }
         Ok(Some(LimiterCharge {
             shadow: !is_enforced(rule.share, &name),
-            limiter: Target::Named(Limiter { name, limit }),
-            labels: Arc::clone(&named.labels),
-            permits,
-            id: PermitId::NONE,
-            lead: 0,
             lease: (!rule.lease.is_zero()).then_some(rule.lease),
             allow_on_failure: rule.on_failure == FailurePolicy::Allow,
             key_is_bounded: self.key_is_bounded,
+            ..LimiterCharge::named(name, limit, Arc::clone(&named.labels), permits)
         }))
     }
 
@@ -284,13 +285,13 @@ impl CompiledRule {
             false => ("are refused", ""),
         };
         match missing.fault {
-            Fault::Caller if self.warned.is_first(Mistakes::MISSING_KEY) => warning!(
+            Fault::Caller if self.labels.is_to_warn(Warning::MissingKey) => warning!(
                 rule,
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
                 "requests {effect} because they lack the key of the rule{later}"
             ),
-            Fault::TooLong { most } if self.warned.is_first(Mistakes::LONG_KEY) => warning!(
+            Fault::TooLong { most } if self.labels.is_to_warn(Warning::LongKey) => warning!(
                 rule,
                 header = missing.what,
                 max_len = most,

@@ -50,7 +50,7 @@ struct Node {
 #[derive(Default)]
 struct Entries {
     all: Vec<usize>,
-    /// Those without further conditions, with their methods. There are as many as methods at most.
+    /// The entries without further conditions, with their methods: at most one for each method.
     plain: Vec<(Option<Method>, usize)>,
 }
 

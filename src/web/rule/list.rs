@@ -13,8 +13,9 @@ use crate::{
     macros::{opaque, warning},
     name::Identity,
     observe::RequestResult,
+    sync::Once,
     web::{
-        key::{Any, ClientIp, Key, KeyExtractor, Mistakes, NoKey, Warned, network_of},
+        key::{AnyKey, ClientIp, Key, KeyExtractor, NoKey, mistakes, network_of},
         request::is_preflight,
     },
 };
@@ -41,7 +42,7 @@ pub struct Requests(Result<Matcher, ConfigError>);
 #[derive(Clone)]
 enum Matcher {
     Networks(ClientIp, Networks),
-    Key(Any, HashSet<Identity>),
+    Key(AnyKey, HashSet<Identity>),
     Pattern(Arc<Index>),
 }
 
@@ -79,7 +80,7 @@ impl Requests {
             identity
         });
         let identities = identities.collect();
-        Self(Ok(Matcher::Key(Any::new(key), identities)))
+        Self(Ok(Matcher::Key(AnyKey::new(key), identities)))
     }
 
     /// Matches requests by path, or by method and path, as in [`Rules::on`](crate::Rules::on).
@@ -130,7 +131,7 @@ pub(super) struct Lists {
     deny: Vec<Matcher>,
     allow: Vec<Matcher>,
     skip_preflight: bool,
-    warned: Warned,
+    warned: Once,
 }
 
 fn refused(network: &str, reason: &str) -> ConfigError {
@@ -151,7 +152,7 @@ impl Lists {
             deny: checked(deny, false)?,
             allow: checked(allow, true)?,
             skip_preflight,
-            warned: Warned::default(),
+            warned: Once::default(),
         })
     }
 
@@ -167,11 +168,11 @@ impl Lists {
                 Err(missing) => return Some(Err(Refusal::missing_key(missing))),
             }
         }
-        let allowed = |matcher: &Matcher| self.has(matcher, parts).unwrap_or(false);
         if self.skip_preflight && is_preflight(parts) {
             return Some(Ok(RequestResult::Preflight));
         }
-        let passes = self.allow.iter().any(allowed);
+        let is_allowed = |matcher: &Matcher| self.has(matcher, parts).unwrap_or(false);
+        let passes = self.allow.iter().any(is_allowed);
         passes.then_some(Ok(RequestResult::AllowedByList))
     }
 
@@ -184,9 +185,9 @@ impl Lists {
             Matcher::Networks(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
                 Err(NoKey::Missing(missing)) => {
-                    if self.warned.is_first(Mistakes::UNUSED_LIST) {
+                    if self.warned.is_first(mistakes::UNUSED_LIST) {
                         warning!(
-                            hint = crate::web::key::PEER_HINT,
+                            hint = mistakes::PEER_HINT,
                             "a list of networks cannot be used because requests lack the peer's \
                              address"
                         );
@@ -199,7 +200,7 @@ impl Lists {
                 extractor.extract(parts, &mut key).is_ok() && identities.contains(&key.identity)
             }
         };
-        self.warned.warn("a list", key.mistakes);
+        mistakes::warn("a list", key.mistakes, &self.warned);
         Ok(has)
     }
 }
@@ -224,7 +225,6 @@ impl Networks {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

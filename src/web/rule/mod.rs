@@ -21,7 +21,7 @@ pub use self::{
 };
 use super::{
     charge::{ChargeIf, Outcome},
-    key::{Any, Constant, KeyExtractor},
+    key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
     decision::Refusal,
@@ -50,7 +50,7 @@ const UNNAMED: &str = "default";
 pub struct Rule {
     name: Option<String>,
     limit: LimitOf,
-    key: Option<Any>,
+    key: Option<AnyKey>,
     pub(crate) cost: CostOf,
     on_failure: FailurePolicy,
     pub(crate) algorithm: Algorithm,
@@ -89,7 +89,7 @@ pub(crate) enum Plan {
 impl Limit {
     /// Creates a rule that counts requests by `key` against this limit.
     pub fn by(self, key: impl KeyExtractor) -> Rule {
-        Rule::of(None, LimitOf::Fixed(self), Some(Any::new(key)))
+        Rule::of(None, LimitOf::Fixed(self), Some(AnyKey::new(key)))
     }
 }
 
@@ -97,7 +97,11 @@ impl Rule {
     /// Creates a rule with a name. The limit is fixed, one of several [`Tiers`], or found by
     /// [`limit_by`].
     pub fn new(name: &str, limit: impl Into<RuleLimit>, key: impl KeyExtractor) -> Self {
-        Self::of(Some(name.to_owned()), limit.into().0, Some(Any::new(key)))
+        Self::of(
+            Some(name.to_owned()),
+            limit.into().0,
+            Some(AnyKey::new(key)),
+        )
     }
 
     /// Creates a rule on the limiter with exactly this name, the one that
@@ -129,7 +133,7 @@ impl Rule {
 
     /// Counts requests by this key.
     pub fn by(mut self, key: impl KeyExtractor) -> Self {
-        self.key = Some(Any::new(key));
+        self.key = Some(AnyKey::new(key));
         self
     }
 
@@ -413,7 +417,7 @@ impl Rule {
         self
     }
 
-    pub(crate) fn of(name: Option<String>, limit: LimitOf, key: Option<Any>) -> Self {
+    pub(crate) fn of(name: Option<String>, limit: LimitOf, key: Option<AnyKey>) -> Self {
         Self {
             name,
             limit,

@@ -2,12 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt, iter,
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use http::request::Parts;
@@ -24,7 +23,7 @@ use crate::{
     demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, bail},
     failure_policy::FailurePolicy,
-    macros::warning,
+    macros::{opaque, warning},
     name::{Identity, Name},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
@@ -42,7 +41,7 @@ pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
     /// In the order of the index.
-    entries: Vec<Entry>,
+    entries: Vec<CompiledEntry>,
     otherwise: Vec<CompiledRule>,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
@@ -51,22 +50,19 @@ pub(crate) struct CompiledRules {
     pub(crate) fields: Fields,
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
-    warned: Once,
+    /// Set once it was logged that an outer layer has charged a request.
+    warned_of_duplicate: Once,
 }
 
 /// An entry of the table. Nothing but a warning shows that a pattern is wrong and matches nothing.
-struct Entry {
+struct CompiledEntry {
     text: String,
     rules: Vec<CompiledRule>,
     /// Set from the start without rules: then it limits nothing anyway.
     matched: AtomicBool,
 }
 
-impl fmt::Debug for CompiledRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CompiledRules(..)")
-    }
-}
+opaque!(CompiledRules);
 
 impl CompiledRules {
     /// Returns the compiled form of rules that are to replace these. Counts stay in the store,
@@ -97,12 +93,11 @@ impl CompiledRules {
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
                 return Err(duplicate(twice.label()));
             }
-            let compile = |rule: Rule| {
+            let rules = rules.into_iter().map(|rule| {
                 let place = rule.place();
                 let compiled = CompiledRule::new(rule, store, &defaults, &names);
                 compiled.map_err(|error| error.at(place))
-            };
-            let rules = rules.into_iter().map(compile);
+            });
             let rules = rules.collect::<Result<Vec<_>, _>>()?;
             CompiledRule::agree_on_limiters(&rules)?;
             Ok(rules)
@@ -112,7 +107,7 @@ impl CompiledRules {
         rules.check_limits()?;
         let index = rules.index()?;
         let entries = rules.entries.into_iter().map(|entry| {
-            Ok(Entry {
+            Ok(CompiledEntry {
                 text: entry.text,
                 matched: entry.rules.is_empty().into(),
                 rules: compile(entry.rules)?,
@@ -128,13 +123,13 @@ impl CompiledRules {
             defaults,
             fields,
             names,
-            warned: Once::default(),
+            warned_of_duplicate: Once::default(),
         })
     }
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
     fn warn_of_duplicate(&self, rule: &str) {
-        if self.warned.set(1) != 0 {
+        if self.warned_of_duplicate.is_first(1) {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \
@@ -179,14 +174,14 @@ impl CompiledRules {
     }
 
     /// Returns the entry that a request matches, if any, and the rules that it meets.
-    fn find(&self, parts: &Parts) -> (Option<&Entry>, &[CompiledRule]) {
+    fn find(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
         let entry = self.index.find(parts).and_then(|at| self.entries.get(at));
         (entry, entry.map_or(&self.otherwise, |entry| &entry.rules))
     }
 
     /// Records that a request has matched an entry, or none. Warns of the entries without a match
     /// when that were enough requests.
-    fn record(&self, entry: Option<&Entry>) {
+    fn record(&self, entry: Option<&CompiledEntry>) {
         if let Some(entry) = entry {
             entry.matched.store(true, Relaxed);
         }
@@ -252,20 +247,22 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the plan for a request. It leaves out the rules that an outer layer has charged in
-    /// `store`; `None` leaves out none.
-    pub(crate) fn plan(&self, parts: &Parts, store: Option<&Arc<dyn AnyStore>>) -> Plan {
-        if let Some(listed) = self.lists.find(parts) {
-            return listed.map_or_else(|it| self.refuses(it, None), |it| self.passes(it));
+    /// Returns the plan for a request. It skips rules that an outer layer has charged in this
+    /// store; `None` skips none.
+    pub(crate) fn plan(&self, parts: &Parts, skip_charged_in: Option<&Arc<dyn AnyStore>>) -> Plan {
+        match self.lists.find(parts) {
+            Some(Ok(result)) => return self.passes(result),
+            Some(Err(refusal)) => return self.refuses(refusal, None),
+            None => {}
         }
         let (entry, rules) = self.find(parts);
         // After enough of them, requests write nothing that other threads read.
         if self.requests.load(Relaxed) < ENOUGH {
             self.record(entry);
         }
-        let outer = store.zip(parts.extensions.get::<charge::Charge>());
-        // The failure policy and the wait. Shadow rules are ignored here.
-        let mut terms: Option<(FailurePolicy, Option<(Duration, usize)>)> = None;
+        let outer = skip_charged_in.zip(parts.extensions.get::<charge::Charge>());
+        // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
+        let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
         let (mut first, mut rest) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
@@ -281,14 +278,16 @@ impl CompiledRules {
                 continue;
             }
             if !charge.shadow {
-                let (policy, wait) = (rule.rule.on_failure, rule.wait);
-                terms = Some(match terms {
+                let (policy, wait) = (rule.rule.on_failure, rule.max_wait);
+                enforced = Some(match enforced {
                     None => (policy, wait),
-                    // If there are several rules, the shortest wait and the shortest queue count.
                     Some((strictest, shortest)) => {
-                        let both = wait.zip(shortest);
-                        let wait = both.map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
-                        (policy.stricter(strictest), wait)
+                        let shorter = |(a, b): (MaxWait, MaxWait)| MaxWait {
+                            longest: a.longest.min(b.longest),
+                            queue: a.queue.min(b.queue),
+                            ..a
+                        };
+                        (policy.stricter(strictest), wait.zip(shortest).map(shorter))
                     }
                 });
             }
@@ -301,16 +300,12 @@ impl CompiledRules {
             return self.passes(RequestResult::NoRule);
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
-        let (policy, wait) = terms.unwrap_or((FailurePolicy::Allow, None));
+        let (policy, max_wait) = enforced.unwrap_or((FailurePolicy::Allow, None));
         Plan::Acquire(Acquire {
             // A lease is sized by the permits left.
             wants_remaining: self.defaults.remaining || first.lease.is_some(),
             on_failure: Some(policy),
-            max_wait: wait.map(|(up_to, queue)| MaxWait {
-                queue: Some(queue),
-                ..MaxWait::of(up_to)
-            }),
-            ..Acquire::new(first, rest, None)
+            ..Acquire::new(first, rest, max_wait)
         })
     }
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     name::check_word,
     web::key::{
-        Any, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route, intern,
+        AnyKey, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route, intern,
     },
 };
 
@@ -38,7 +38,7 @@ pub(super) struct KeyFields {
 
 /// The keys that a file may name: those of the code and its own.
 pub(super) struct Keys {
-    all: BTreeMap<String, Any>,
+    all: BTreeMap<String, AnyKey>,
     /// The keys that are addresses, for lists of networks.
     addresses: BTreeMap<String, ClientIp>,
 }
@@ -87,42 +87,42 @@ impl Keys {
     }
 
     /// Returns the key of one expression, or of several, which count together.
-    pub(super) fn key(&self, by: &Spanned<Texts>) -> Result<Any, Mistake> {
+    pub(super) fn key(&self, by: &Spanned<Texts>) -> Result<AnyKey, Mistake> {
         if let Texts::One(text) = by.get_ref() {
             return self.expression(by, text);
         }
         let parts = one_or_more(by)?.iter();
         let parts = parts.map(|text| self.expression(by, text));
-        Ok(Any::new(parts.collect::<Result<Vec<_>, _>>()?))
+        Ok(AnyKey::new(parts.collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Reads `user or header:x-tenant or shared`.
-    fn expression(&self, at: &impl Fail, text: &str) -> Result<Any, Mistake> {
+    fn expression(&self, at: &impl Fail, text: &str) -> Result<AnyKey, Mistake> {
         let mut terms: Vec<_> = text.split(" or ").map(str::trim).collect();
         let last = terms.pop_if(|last| ["shared", "skip"].contains(last));
         let terms = terms.into_iter().map(|term| self.term(at, term));
-        let Some(key) = Any::first_of(terms.collect::<Result<_, _>>()?) else {
+        let Some(key) = AnyKey::first_of(terms.collect::<Result<_, _>>()?) else {
             let reason = "a key must come before `or shared` and `or skip`, as in `user or skip`";
             return Err(at.fail(reason));
         };
         Ok(match last {
-            Some("shared") => Any::new(key.or_shared()),
-            Some(_) => Any::new(key.or_skip()),
+            Some("shared") => AnyKey::new(key.or_shared()),
+            Some(_) => AnyKey::new(key.or_skip()),
             None => key,
         })
     }
 
-    fn term(&self, at: &impl Fail, term: &str) -> Result<Any, Mistake> {
+    fn term(&self, at: &impl Fail, term: &str) -> Result<AnyKey, Mistake> {
         let text = |text: &str| match text {
             "" => Err(at.fail(format!("something must follow `{term}`"))),
             text => Ok(intern(text)),
         };
         let key = match (term, term.split_once(':')) {
-            (_, Some(("header", name))) => Any::new(FromHeader::new(text(name)?)),
-            (_, Some(("credential", name))) => Any::new(FromHeader::credential(text(name)?)),
-            (_, Some(("constant", name))) => Any::new(Constant(text(name)?)),
-            ("peer", _) => Any::new(PeerIp),
-            ("route", _) => Any::new(Route::new()),
+            (_, Some(("header", name))) => AnyKey::new(FromHeader::new(text(name)?)),
+            (_, Some(("credential", name))) => AnyKey::new(FromHeader::credential(text(name)?)),
+            (_, Some(("constant", name))) => AnyKey::new(Constant(text(name)?)),
+            ("peer", _) => AnyKey::new(PeerIp),
+            ("route", _) => AnyKey::new(Route::new()),
             ("client-ip", _) => {
                 return Err(at.fail(
                     "`client-ip` must know your proxies: define `[keys.client]` with \
@@ -149,7 +149,7 @@ impl Keys {
         code: &RulesFile,
         name: &str,
         table: &Spanned<Table<KeyFields>>,
-    ) -> Result<Any, Mistake> {
+    ) -> Result<AnyKey, Mistake> {
         let fields = &table.get_ref().0;
         let from = need(fields.from.as_ref(), table, "from", "\"peer\"")?;
         let source = match from.get_ref() {
@@ -161,9 +161,9 @@ impl Keys {
             ("client-ip", ..) => {
                 let client = client_ip(table)?;
                 self.addresses.insert(name.to_owned(), client.clone());
-                Any::new(client)
+                AnyKey::new(client)
             }
-            ("route", ..) => Any::new(match &fields.services {
+            ("route", ..) => AnyKey::new(match &fields.services {
                 None => Route::new(),
                 Some(services) => {
                     let names = one_or_more(services)?.iter();
@@ -173,7 +173,7 @@ impl Keys {
             (_, Some(("header", header)), Some(plain)) => {
                 let header = FromHeader::new(intern(header));
                 let plain = *plain.get_ref();
-                Any::new(if plain { header.plain() } else { header })
+                AnyKey::new(if plain { header.plain() } else { header })
             }
             _ => self.key(from)?,
         };
@@ -181,7 +181,7 @@ impl Keys {
             return Ok(key);
         };
         let secret = given(digest, "secret", digest.get_ref(), &code.secrets)?;
-        Ok(Any::new(key.digest(secret)))
+        Ok(AnyKey::new(key.digest(secret)))
     }
 }
 

@@ -22,7 +22,7 @@ use self::reader::{ByName, Fail, Mistake, Table, one_of};
 use super::{
     answer::{Fields, HeaderStyle, ResetUnit},
     charge::{ChargeIf, Outcome},
-    key::{Any, KeyExtractor, Secret},
+    key::{AnyKey, KeyExtractor, Secret},
     rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
@@ -87,7 +87,7 @@ type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 #[derive(Clone, Default)]
 #[must_use = "it does nothing until it reads a file"]
 pub struct RulesFile {
-    keys: BTreeMap<String, Any>,
+    keys: BTreeMap<String, AnyKey>,
     tiers: BTreeMap<String, ChooseTier>,
     costs: BTreeMap<String, CostBy>,
     charges: BTreeMap<String, ChargeIf>,
@@ -110,7 +110,7 @@ impl RulesFile {
     /// [`ConfigError`].
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
         self.check_name(name, &keys::WORDS);
-        self.keys.insert(name.to_owned(), Any::new(key));
+        self.keys.insert(name.to_owned(), AnyKey::new(key));
         self
     }
 

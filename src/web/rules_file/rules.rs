@@ -20,7 +20,7 @@ use crate::{
     name::check_rule_name,
     web::{
         charge::ChargeIf,
-        key::{Any, KeyExtractor, intern},
+        key::{AnyKey, KeyExtractor, intern},
         rule::{CostOf, LimitOf, Rule, Tiers, pattern},
     },
 };
@@ -225,7 +225,7 @@ fn ban(rule: &str, table: &Spanned<Table<BanFields>>) -> Result<Ban, Mistake> {
     Ok(ban)
 }
 
-fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<Any, Mistake> {
+fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<AnyKey, Mistake> {
     let key = keys.key(by)?;
     let traits = key.check().ok();
     match traits.and_then(|traits| traits.exposed_credential) {

@@ -314,7 +314,7 @@ impl<K: Kind> Pair<K> {
             ..LimiterCharge::named(
                 self.name.clone(),
                 limit,
-                Labels::new("model", false, None),
+                Labels::new("model", false),
                 sent.permits,
             )
         }

@@ -324,7 +324,7 @@ fn what_is_told_is_the_answer_to_the_same_question() {
             *charge = charge.clone().by(LimitSource::Code(Limit::per_second(1)));
         }),
         with(&|charge| charge.labels = Labels::unnamed("other")),
-        with(&|charge| charge.labels = Labels::new("a", true, None)),
+        with(&|charge| charge.labels = Labels::new("a", true)),
         with(&|charge| *charge = charge.clone().of(other_name.name().clone())),
         Acquire {
             wants_remaining: false,

@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn state() -> LimitState {
-        let labels = Labels::new("login", false, None);
+        let labels = Labels::new("login", false);
         LimitState {
             permits: 10,
             ..spent(&labels, Duration::from_millis(1000))

@@ -284,7 +284,7 @@ fn what_is_tried_out_is_not_counted_here() {
 #[test]
 fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     let world = World::failing();
-    let rule = Labels::new("orders", false, None);
+    let rule = Labels::new("orders", false);
     let shared = |name: &str, limit| LimiterCharge {
         labels: Arc::clone(&rule),
         ..charge(name, 1, limit)

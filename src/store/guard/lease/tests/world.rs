@@ -110,7 +110,7 @@ impl World {
             server,
             clock,
             name: Name::exact("hot").unwrap(),
-            labels: Labels::new("hot", false, None),
+            labels: Labels::new("hot", false),
             lease,
             ids: Cell::new(0),
         }
