@@ -22,7 +22,7 @@ impl Scene {
     /// Every call is carried out twice.
     fn doubled() -> Self {
         let (server, proxy) = Proxy::and_server();
-        proxy.double();
+        proxy.double_from_now(true);
         Self::through((server, proxy))
     }
 

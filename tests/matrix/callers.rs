@@ -137,7 +137,7 @@ async fn row_26_workers_that_are_kept_busy() {
 #[tokio::test(flavor = "current_thread")]
 async fn row_26_a_runtime_of_one_thread() {
     let mut scene = Scene::begin_with("row 26, one thread", &[], BUDGET).await;
-    scene.proxy.delay_every_second_reply(millis(20));
+    scene.proxy.delay(Duration::ZERO, millis(20));
     scene.load.decided(5).await;
     scene.server.kill();
     scene.load.met_policy(10).await;
