@@ -1,4 +1,4 @@
-//! A look at servers that are as they should be, and at such as are not.
+//! Verifies servers that are set up as they should be, and servers that are not.
 
 mod words;
 

@@ -54,7 +54,7 @@ impl RedisServer {
         Self::try_start(Some(tls), args).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Whether the binary was built with TLS
+    /// Returns whether the binary was built with TLS
     ///
     /// # Panics
     ///
