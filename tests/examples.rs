@@ -388,7 +388,7 @@ fn document(name: &str) -> Vec<(String, Vec<String>)> {
     commands
 }
 
-/// What an example prints that ends by itself.
+/// Returns the output of an example that ends by itself.
 fn lines(command: &mut Command) -> Vec<String> {
     let mut running = Running::launch(command);
     let lines = std::iter::from_fn(|| running.line()).collect();

@@ -170,7 +170,7 @@ fn a_cached_refusal_allocates_only_its_answer() {
 fn a_decision_in_memory_allocates_only_its_result() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
-        // A grant is shared by all who tell of it, and so stands on the heap.
+        // A grant is shared by all that report it, and so it is on the heap.
         for (limit, is_allowed, expected) in [(REFUSING, false, 0), (ADMITTING, true, 1)] {
             let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
             limiter.try_set_rate(limit).await.unwrap();

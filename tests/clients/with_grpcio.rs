@@ -1,7 +1,5 @@
-//! grpcio, gRPC's own client for Python and one with a retry policy, does by itself what a refusal
-//! asks for.
-//!
-//! What it did is read on the server's side, from the calls that came.
+//! grpcio, gRPC's own client for Python, has a retry policy: by it alone the client does what a
+//! refusal asks for. The tests see it on the server's side, in the calls that came.
 
 use std::{
     net::SocketAddr,

@@ -194,7 +194,7 @@ async fn refused_questions_do_not_open_it() {
     // Nor what it cannot write: it goes on refusing.
     let limiter = limited(&store, Limit::per_hour(1)).await;
     take(&limiter, 1).await;
-    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.configure("maxmemory", "1");
     for _ in 0..50 {
         assert_eq!(ask(&deny).await, DENIED);
     }

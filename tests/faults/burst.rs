@@ -1,5 +1,5 @@
-//! A burst of new keys on a healthy server is no outage, and a server that hangs is one, however
-//! many ask.
+//! A burst of new keys on a healthy server is not taken for an outage; a server that hangs is,
+//! however many callers ask.
 
 use crate::scene::*;
 use std::{io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle};

@@ -22,7 +22,7 @@ impl Scene {
     /// Every call is carried out twice.
     fn doubled() -> Self {
         let (server, proxy) = Proxy::and_server();
-        proxy.double();
+        proxy.double_from_now(true);
         Self::through((server, proxy))
     }
 
@@ -192,8 +192,8 @@ async fn a_shared_call_whose_reply_was_lost_costs_no_caller_with_an_error() {
     }
 }
 
-/// Redis cannot tell a repetition of these calls, so they are sent once: a call whose reply is lost
-/// has taken its permits, and is an error.
+/// Redis does not recognize these calls when they come again, so they are sent once: a call whose
+/// reply is lost has taken its permits, and is an error.
 #[tokio::test]
 async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
     let scene = Scene::new();

@@ -114,7 +114,7 @@ async fn a_store_that_fails_now_and_then_is_reported_once() {
     let service = service_with(&store, HOURLY.by(Constant("all")));
     by_redis([&service]).await;
 
-    proxy.delay_every_second_reply(millis(200));
+    proxy.delay(Duration::ZERO, millis(200));
     let mut turns = 0;
     let mut last = Source::Store;
     while turns < 20 {

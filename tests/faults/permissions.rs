@@ -203,7 +203,7 @@ async fn a_wrong_password_is_rejected() {
 #[tokio::test]
 async fn a_missing_password_is_rejected() {
     let server = RedisServer::start();
-    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    server.configure("requirepass", "secret");
     let store = patient(server.url()).build().unwrap();
     let is_rejected = |error: Error| {
         let (kind, message) = (error.kind(), say(error));

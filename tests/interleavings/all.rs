@@ -1,4 +1,4 @@
-//! Every order of what threads do with the pieces that they share, by loom: `tests/run.sh
+//! Runs the parts that threads share in every order of their steps, by loom: `tests/run.sh
 //! --interleavings`.
 //!
 //! The models stand in `models.rs`, which the library brings in where it is built for this: they

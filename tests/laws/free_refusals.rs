@@ -103,31 +103,28 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
                 decide(layer, asked.body(()).expect("a request")).await
             };
             let decision = ask(&both).await;
-            let state = |decision: &Decision, shadow, told_again: bool| {
+            let state = |decision: &Decision, shadow, is_cached: bool| {
                 let mut limits = decision.limits();
                 let limit = limits.find(|limit| limit.is_shadow() == shadow);
                 let limit = limit.expect("the limit");
                 // A limit that refuses alone, whenever it is asked, need not count.
                 let hopeless = limit.is_refused() && limit.retry_after().is_none();
-                let left = limit.remaining().filter(|_| !hopeless && !told_again);
+                let left = limit.remaining().filter(|_| !hopeless && !is_cached);
                 (limit.is_refused(), left, limit.retry_after())
             };
             let alone = ask(&kept).await;
             assert_eq!(wait_of(&decision), wait_of(&alone));
             // A repeated refusal has the number that was left when it was first made.
-            let told_again = [&decision, &alone]
+            let is_cached = [&decision, &alone]
                 .map(Decision::source)
                 .contains(&Source::Cache);
             let (both, one) = (&decision, &alone);
-            assert_eq!(
-                state(both, false, told_again),
-                state(one, false, told_again)
-            );
+            assert_eq!(state(both, false, is_cached), state(one, false, is_cached));
             if decision.is_allowed() {
                 let alone = ask(&tried).await;
-                let told_again = alone.source() == Source::Cache;
+                let is_cached = alone.source() == Source::Cache;
                 let (both, one) = (&decision, &alone);
-                assert_eq!(state(both, true, told_again), state(one, false, told_again));
+                assert_eq!(state(both, true, is_cached), state(one, false, is_cached));
             }
         }
     });

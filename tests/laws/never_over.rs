@@ -1,5 +1,5 @@
-//! L1: in every window of one interval, wherever it begins, at most the rate in force is granted;
-//! of fixed windows and of GCRA, what is said there.
+//! L1: in every window of one interval, wherever it begins, at most the rate in force is granted.
+//! `kinds.rs` has what holds of fixed windows and of GCRA instead.
 
 use crate::scene::*;
 use http::Request as HttpRequest;

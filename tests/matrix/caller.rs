@@ -72,7 +72,7 @@ impl Caller {
                 }),
                 Err(wrong) => {
                     let mut all = self.counts.wrong.lock().unwrap();
-                    // The first few tell enough.
+                    // The first few are enough to read.
                     if all.len() < 5 {
                         all.insert(wrong);
                     }

@@ -61,8 +61,8 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     let mut granted = 0;
     let mut dropped = 0;
     let observed = scene.load.observed.clone();
-    // O8: of each that left, too, but for the three that were never polled.
-    let told_of = |left: usize, decisions: &[Result<Decision, Error>]| {
+    // O8: also for each that left, except the three that were never polled.
+    let report = |left: usize, decisions: &[Result<Decision, Error>]| {
         (3..left).for_each(|_| observed.less_left());
         decisions
             .iter()
@@ -73,16 +73,16 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     for _ in 0..3 {
         let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_many(2)).await;
         dropped += ended;
-        granted += 2 * told_of(ended, &decisions);
+        granted += 2 * report(ended, &decisions);
         let max_wait = Duration::from_millis(50);
         let (ended, decisions) = dropped_everywhere(|| limiter.try_acquire_for(3, max_wait)).await;
         dropped += ended;
-        granted += 3 * told_of(ended, &decisions);
+        granted += 3 * report(ended, &decisions);
         let (ended, grants) = dropped_everywhere(|| limiter.acquire()).await;
         dropped += ended;
         let grants = grants.into_iter().map(|it| it.map(Decision::Allow));
         let grants: Vec<_> = grants.collect();
-        granted += told_of(ended, &grants);
+        granted += report(ended, &grants);
         dropped += dropped_everywhere(|| limiter.available_permits()).await.0;
         dropped += dropped_everywhere(|| limiter.limit()).await.0;
         dropped += dropped_everywhere(|| store.ping()).await.0;
@@ -137,7 +137,7 @@ async fn row_26_workers_that_are_kept_busy() {
 #[tokio::test(flavor = "current_thread")]
 async fn row_26_a_runtime_of_one_thread() {
     let mut scene = Scene::begin_with("row 26, one thread", &[], BUDGET).await;
-    scene.proxy.delay_every_second_reply(millis(20));
+    scene.proxy.delay(Duration::ZERO, millis(20));
     scene.load.decided(5).await;
     scene.server.kill();
     scene.load.met_policy(10).await;

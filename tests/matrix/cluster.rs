@@ -140,8 +140,7 @@ async fn row_15_a_cluster_that_is_down() {
     let mut played = Played::begin("row 15", cluster, BUDGET).await;
     aside(|| {
         for node in &played.cluster.nodes {
-            let whole = ["CONFIG", "SET", "cluster-require-full-coverage", "yes"];
-            assert_eq!(node.cli(&whole), "OK");
+            node.configure("cluster-require-full-coverage", "yes");
         }
         played.cluster.nodes[1].kill();
         wait_until("the Cluster is down", || {

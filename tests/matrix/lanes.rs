@@ -150,7 +150,7 @@ impl Allowed {
         Limit::daily(self.rate as u64)
     }
 
-    /// As decisions tell of it.
+    /// The permits and the interval, as decisions have them.
     pub fn said(self) -> (u64, Duration) {
         (self.rate as u64, millis(self.interval))
     }

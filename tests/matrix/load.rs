@@ -147,7 +147,7 @@ impl Load {
         self.lanes_decided(&all, times).await
     }
 
-    /// Waits until every lane has met its policy so many times more, but for that of the calendar:
+    /// Waits until every lane has met its policy so many times more, except that of the calendar:
     /// its refusals write nothing, and it is refused most of the time.
     pub async fn met_policy(&self, times: u64) -> Duration {
         let lanes: Vec<_> = (0..LANES.len())

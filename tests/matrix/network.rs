@@ -210,7 +210,7 @@ async fn row_21_a_server_that_takes_no_more_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_a_server_that_closes_idle_connections() {
     let mut scene = Scene::begin_with("row 21, idle", &[], PATIENT).await;
-    scene.server.cli(&["CONFIG", "SET", "timeout", "1"]);
+    scene.server.configure("timeout", "1");
     for _ in 0..2 {
         scene.load.idle(true).await;
         scene.disconnected().await;

@@ -60,9 +60,9 @@ async fn row_16_permissions_that_are_taken_away() {
 async fn row_17_no_memory_is_left() {
     let mut scene = Scene::begin("row 17, full").await;
     for _ in 0..2 {
-        scene.server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        scene.server.configure("maxmemory", "1");
         scene.load.met_policy(20).await;
-        scene.server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        scene.server.configure("maxmemory", "0");
         scene.healed().await;
     }
     scene.judge(EXACT).await;
@@ -71,13 +71,10 @@ async fn row_17_no_memory_is_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_17_limiters_are_evicted() {
     let mut scene = Scene::begin("row 17, evicted").await;
-    let set = |name: &str, value: &str| {
-        assert_eq!(scene.server.cli(&["CONFIG", "SET", name, value]), "OK");
-    };
     let number = |section: &str, name: &str| scene.server.figure(section, name).unwrap();
     let most = number("memory", "used_memory:") + 400_000;
-    set("maxmemory-policy", "allkeys-random");
-    set("maxmemory", &most.to_string());
+    scene.server.configure("maxmemory-policy", "allkeys-random");
+    scene.server.configure("maxmemory", &most.to_string());
     let large = "x".repeat(60_000);
     let mut junk = 0;
     while number("stats", "evicted_keys:") < 200 {
@@ -88,7 +85,7 @@ async fn row_17_limiters_are_evicted() {
     scene.load.decided(3).await;
     let evicted = number("stats", "evicted_keys:");
     println!("row 17, evicted: {evicted} keys of {junk} large ones and of the limiters");
-    set("maxmemory", "0");
+    scene.server.configure("maxmemory", "0");
     scene.healed().await;
     // Each time that all three keys of a limiter are evicted, it starts with all permits.
     let from_zero = Expected {
@@ -101,19 +98,17 @@ async fn row_17_limiters_are_evicted() {
 /// The last snapshot failed, and the server is configured not to write then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_18_a_snapshot_that_fails() {
-    let protected = RedisServer::allowing("enable-protected-configs");
-    let protected: Vec<_> = protected.iter().map(String::as_str).collect();
+    let protected = RedisServer::allowing("--enable-protected-configs");
     let mut scene = Scene::begin_with("row 18, snapshot", &protected, BUDGET).await;
-    let cli = |args: &[&str]| assert_eq!(scene.server.cli(args), "OK");
     let Reply::Array(dir) = scene.server.command(&["CONFIG", "GET", "dir"]) else {
         panic!("a server has a directory");
     };
     let dir = dir[1].to_string();
     let gone = format!("{dir}/gone");
     fs::create_dir(&gone).unwrap();
-    cli(&["CONFIG", "SET", "dir", &gone]);
+    scene.server.configure("dir", &gone);
     fs::remove_dir(&gone).unwrap();
-    cli(&["CONFIG", "SET", "save", "100000 100000"]);
+    scene.server.configure("save", "100000 100000");
     scene.server.cli(&["BGSAVE"]);
     aside(|| {
         wait_until("the snapshot has failed", || {
@@ -122,8 +117,8 @@ async fn row_18_a_snapshot_that_fails() {
         });
     });
     scene.load.met_policy(20).await;
-    cli(&["CONFIG", "SET", "save", ""]);
-    cli(&["CONFIG", "SET", "dir", &dir]);
+    scene.server.configure("save", "");
+    scene.server.configure("dir", &dir);
     scene.healed().await;
     scene.judge(EXACT).await;
 }
@@ -132,13 +127,9 @@ async fn row_18_a_snapshot_that_fails() {
 async fn row_18_a_master_without_its_replicas() {
     let mut scene = Scene::begin("row 18, replicas").await;
     for _ in 0..2 {
-        let set = |replicas: &str| {
-            let command = ["CONFIG", "SET", "min-replicas-to-write", replicas];
-            assert_eq!(scene.server.cli(&command), "OK");
-        };
-        set("1");
+        scene.server.configure("min-replicas-to-write", "1");
         scene.load.met_policy(20).await;
-        set("0");
+        scene.server.configure("min-replicas-to-write", "0");
         scene.healed().await;
     }
     scene.judge(EXACT).await;

@@ -57,7 +57,7 @@ async fn row_03_a_server_that_is_stopped_and_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_19_a_script_of_another_client_that_does_not_end() {
     let mut scene = Scene::begin("row 19").await;
-    scene.server.cli(&["CONFIG", "SET", "lua-time-limit", "50"]);
+    scene.server.configure("lua-time-limit", "50");
     let mut other = Control::open(&scene.server);
     other.send(&["EVAL", "while true do end", "0"]);
     scene.load.met_policy(20).await;
@@ -83,8 +83,7 @@ async fn row_20_a_server_that_pauses_writers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_20_a_server_that_sleeps() {
-    let debug = RedisServer::allowing("enable-debug-command");
-    let debug: Vec<_> = debug.iter().map(String::as_str).collect();
+    let debug = RedisServer::allowing("--enable-debug-command");
     let mut scene = Scene::begin_with("row 20, sleep", &debug, BUDGET).await;
     let mut control = Control::open(&scene.server);
     for _ in 0..2 {

@@ -242,7 +242,7 @@ impl Places {
     }
 }
 
-/// Whether docs.rs and crates.io show the document, away from the files beside it.
+/// Returns whether docs.rs and crates.io show the document, away from the files beside it.
 fn is_published(document: &Path) -> bool {
     document == Path::new("README.md") || document.starts_with("src")
 }

@@ -1,4 +1,4 @@
-//! MemoryStore at its bound: who has to go, who never does, and who is refused.
+//! A full MemoryStore: which names it drops, which it never drops, and which callers it refuses.
 //! `memory/untracked.rs` has those who are counted by an estimate.
 
 #![cfg(feature = "test-util")]

@@ -1,4 +1,4 @@
-//! What operators ask for is there: the dashboard, the alerts and the page of operations.
+//! The dashboard, the alerts and the page of operations agree with each other and with the metrics.
 
 use std::{collections::BTreeSet, fs};
 

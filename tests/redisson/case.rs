@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// What random cases show too seldom.
+    /// Returns cases that random ones contain too seldom.
     pub fn fixed(generations: &[Generation]) -> Vec<Self> {
         let (java, rust) = (Actor::Java(0), Actor::Rust(0));
         let limit = |rate| Limit {
@@ -246,7 +246,7 @@ impl Case {
         cases
     }
 
-    /// These steps on one name, as far as the first version knows them.
+    /// Returns a case of these steps on one name, without those that the first version lacks.
     fn of(steps: &[(i64, Actor, Op)], generations: &[Generation]) -> Self {
         let steps = steps.iter().map(|(at, actor, op)| Step {
             actor: *actor,

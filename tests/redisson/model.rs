@@ -1,7 +1,7 @@
 //! What the keys of one limiter hold, and what Redisson does to them: the Java half of the model.
 //!
-//! Written from `RRateLimiter`'s behaviour on the wire. Real Redisson is held against it step by
-//! step, so it is the proof of itself; the Rust half is in `ours.rs`.
+//! Written from `RRateLimiter`'s behaviour on the wire. The tests compare real Redisson with it
+//! after each step, so they test the model as well. The Rust half is in `ours.rs`.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -434,7 +434,7 @@ impl State {
     }
 }
 
-/// What expired members hold; they go only if that is something.
+/// Returns the permits of expired members; they go only if there are any.
 fn java_sweep(pair: &mut Pair, up_to: i64) -> i64 {
     let expired = |entry: &Entry| (0..=up_to).contains(&entry.score);
     let released = pair

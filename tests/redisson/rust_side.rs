@@ -15,7 +15,7 @@ use super::{
 };
 use crate::scene::{patient, runtime};
 
-/// One Rust process, as far as Redis can tell.
+/// One Rust process, as Redis sees it.
 pub struct RustSide {
     runtime: Runtime,
     clock: ManualClock,

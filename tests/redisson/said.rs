@@ -67,7 +67,7 @@ impl From<Reply> for Outcome {
 }
 
 impl Outcome {
-    /// Whether this is what was foreseen, in all that it tells.
+    /// Returns whether this agrees with the prediction, in all that it contains.
     pub fn agrees_with(&self, foreseen: &Self) -> bool {
         let same = |real: Option<i64>, model: Option<i64>| real.is_none() || real == model;
         self.reply == foreseen.reply

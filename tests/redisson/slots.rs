@@ -1,4 +1,4 @@
-//! Rust notes its grants in slots, and Java beside it takes and counts permits as ever.
+//! Rust counts its grants in slots, and Java beside it takes and counts permits as it always does.
 
 use std::{
     collections::{BTreeMap, HashMap},

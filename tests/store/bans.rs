@@ -255,11 +255,11 @@ async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     let server = RedisServer::start();
     let here = Process::new(patient(server.url()), rule(10, 3));
     assert_eq!(here.ask(10).await, None);
-    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.configure("maxmemory", "1");
     for cost in 1..=4 {
         assert_eq!(here.ask(cost).await, OVER, "{cost}");
     }
-    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.configure("maxmemory", "0");
     for (cost, refused) in [(5, OVER), (6, OVER), (7, BANNED)] {
         assert_eq!(here.ask(cost).await, refused, "{cost}");
     }

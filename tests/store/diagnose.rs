@@ -1,4 +1,4 @@
-//! A look at limiters that other hands have spoilt, and their repair.
+//! Diagnoses limiters whose keys other clients have spoilt, and repairs them.
 
 use crate::{
     defects::world::{Keys, START, member_with, redis},

@@ -1,4 +1,4 @@
-//! A look at servers that are as they should be, and at such as are not.
+//! Verifies servers that are set up as they should be, and servers that are not.
 
 mod words;
 
@@ -234,7 +234,7 @@ async fn a_server_that_cannot_be_asked_is_an_error() {
     fails(store.verify().await, ErrorKind::Unavailable);
 
     let server = RedisServer::start();
-    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    server.configure("requirepass", "secret");
     let error = fails(open(&server.url()).verify().await, ErrorKind::Rejected);
     assert!(error.to_string().contains("password"), "{error}");
     let wrong = format!("redis://:wrong@127.0.0.1:{}/", server.port());
@@ -262,8 +262,8 @@ async fn each_master_of_a_cluster_is_looked_at() {
     let [first, second, third] = &*cluster.nodes else {
         panic!("three masters");
     };
-    first.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"]);
-    second.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    first.configure("maxmemory-policy", "allkeys-lfu");
+    second.configure("cluster-require-full-coverage", "yes");
     let verification = store.verify().await.unwrap();
     assert_eq!(found(&verification).len(), 2, "{verification}");
     for (node, expected) in [(first, "allkeys-lfu"), (second, "require-full-coverage")] {
@@ -275,7 +275,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
             .unwrap();
         assert!(server.to_string().contains(expected), "{server}");
     }
-    second.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    second.configure("cluster-require-full-coverage", "no");
 
     // Taken for all of Redis.
     let verification = verify(third).await;

@@ -53,7 +53,7 @@ impl Authority {
         }
     }
 
-    /// What a client is given that believes this authority, and shows nothing
+    /// Returns the settings of a client that trusts this authority and has no certificate
     pub fn believed(&self) -> TlsCertificates {
         TlsCertificates {
             client_tls: None,
@@ -61,7 +61,7 @@ impl Authority {
         }
     }
 
-    /// The same, and shows what stands there
+    /// The same for a client that presents a certificate
     pub fn believed_by(&self, client: &Tls) -> TlsCertificates {
         TlsCertificates {
             client_tls: Some(ClientTlsConfig {

@@ -178,11 +178,6 @@ impl Proxy {
         self.shared.dripping.store(drip, Ordering::SeqCst);
     }
 
-    /// Delivers the requests of connections made from now on twice.
-    pub fn double(&self) {
-        self.double_from_now(true);
-    }
-
     /// Delivers the requests of connections made from now on twice, or no longer.
     pub fn double_from_now(&self, double: bool) {
         self.shared.doubling.store(double, Ordering::SeqCst);
@@ -207,11 +202,6 @@ impl Proxy {
     /// Holds every reply back; zero holds none.
     pub fn delay_every_reply(&self, by: Duration) {
         self.delay(by, by);
-    }
-
-    /// Holds every second reply back.
-    pub fn delay_every_second_reply(&self, by: Duration) {
-        self.delay(Duration::ZERO, by);
     }
 
     /// Holds replies back, in turn by the one time and by the other; their order stays.

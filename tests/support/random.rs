@@ -1,4 +1,4 @@
-//! Chance that can be repeated.
+//! Random numbers that a seed repeats.
 
 /// SplitMix64: small, and the same sequence for a seed on every machine and in every version.
 #[derive(Clone, Debug)]

@@ -54,7 +54,7 @@ impl RedisServer {
         Self::try_start(Some(tls), args).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Whether the binary was built with TLS
+    /// Returns whether the binary was built with TLS
     ///
     /// # Panics
     ///
@@ -116,13 +116,13 @@ impl RedisServer {
         SHARED.get_or_init(Self::start)
     }
 
-    /// A setting that is switched on, as arguments
+    /// A setting that is switched on, as arguments; `option` is its name behind `--`
     ///
     /// None where servers lack it, as older ones do: what it allows is always allowed there.
-    pub fn allowing(setting: &str) -> Vec<String> {
-        match Self::shared().command(&["CONFIG", "GET", setting]) {
+    pub fn allowing(option: &str) -> Vec<&str> {
+        match Self::shared().command(&["CONFIG", "GET", &option[2..]]) {
             Reply::Array(found) if found.is_empty() => Vec::new(),
-            _ => vec![format!("--{setting}"), String::from("yes")],
+            _ => vec![option, "yes"],
         }
     }
 
@@ -201,6 +201,16 @@ impl RedisServer {
     /// line each.
     pub fn cli(&self, args: &[&str]) -> String {
         self.command(args).to_string()
+    }
+
+    /// Sets one of its settings
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses it.
+    #[track_caller]
+    pub fn configure(&self, setting: &str, value: &str) {
+        assert_eq!(self.cli(&["CONFIG", "SET", setting, value]), "OK");
     }
 
     /// How often a command was called, by clients and by scripts

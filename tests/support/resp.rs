@@ -1,4 +1,4 @@
-//! The protocol of Redis, as far as tests speak it: replies, and commands of one connection each.
+//! The part of the protocol of Redis that tests use: replies, and commands of one connection each.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};

@@ -109,7 +109,7 @@ impl ScriptedServer {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// What it was asked for, but for what clients say of themselves
+    /// Returns the commands that it got, without those in which clients describe themselves
     pub fn commands(&self) -> Vec<String> {
         self.shared.commands.lock().unwrap().clone()
     }

@@ -176,7 +176,7 @@ pub fn pool(server: &RedisServer) -> deadpool_redis::Pool {
     pool.max_size(2).build().expect("a pool")
 }
 
-/// Whether the servers were built with TLS
+/// Returns whether the servers were built with TLS
 fn has_tls() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
@@ -204,7 +204,7 @@ fn tls() -> &'static Tls {
     TLS.get_or_init(|| authority().issue(HERE))
 }
 
-/// What the store shows, and believes
+/// Returns the certificates that the store presents and trusts
 fn shown() -> redis::TlsCertificates {
     static CLIENT: OnceLock<Tls> = OnceLock::new();
     let client = CLIENT.get_or_init(|| authority().issue(&["service"]));

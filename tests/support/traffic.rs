@@ -113,7 +113,7 @@ struct Lane {
 }
 
 impl Traffic {
-    /// On a store without a deny cache: each decision is to tell of its health.
+    /// Starts it on a store without a deny cache, so that each decision shows the health of Redis.
     pub fn start(store: &RedisStore) -> Self {
         let mut traffic = Self {
             lanes: Vec::new(),

@@ -294,7 +294,7 @@ async fn what_is_wrong_is_found_and_mended() {
 #[test]
 fn an_unreachable_server_and_a_wrong_command_have_their_own_status() {
     let server = RedisServer::start();
-    server.cli(&["CONFIG", "SET", "requirepass", "hunter2&/@"]);
+    server.configure("requirepass", "hunter2&/@");
     let bare = format!("redis://{}", server.address());
     let file = std::env::temp_dir().join(unique("password"));
     fs::write(&file, "hunter2&/@\n").unwrap();
@@ -391,8 +391,8 @@ fn a_server_is_verified() {
             .collect::<Vec<_>>()
     };
     assert_eq!(kinds(on(&server, "verify --json")), [""; 0]);
-    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
-    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    server.configure("maxmemory", "100mb");
+    server.configure("maxmemory-policy", "allkeys-lru");
     assert_eq!(kinds(on(&server, "verify --json")), ["Evicts"]);
     contains(&said(on(&server, "verify"), 1), "allkeys-lru");
     // Nothing stays.

@@ -115,8 +115,8 @@ const OF_THE_SERVER: [Fault; 10] = [
     ),
     fault(
         "no memory",
-        |world, _| world.is_ok(&["CONFIG", "SET", "maxmemory", "1"]),
-        |world| world.is_ok(&["CONFIG", "SET", "maxmemory", "0"]),
+        |world, _| world.server.configure("maxmemory", "1"),
+        |world| world.server.configure("maxmemory", "0"),
     ),
     // Of nothing: the port is not one to connect to.
     fault(
@@ -162,7 +162,7 @@ impl<'a> World<'a> {
         record: &'a Record,
         watch: Watch,
     ) -> Self {
-        server.cli(&["CONFIG", "SET", "lua-time-limit", "50"]);
+        server.configure("lua-time-limit", "50");
         Self {
             server,
             proxy,
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
         let refusing = self.proxy.refuse(true);
         self.server.restart();
         self.watch.catch_up();
-        self.server.cli(&["CONFIG", "SET", "lua-time-limit", "50"]);
+        self.server.configure("lua-time-limit", "50");
         self.record.find_again(&self.server, &self.limiters);
         self.watch = self.record.watch(&self.server);
         self.proxy.refuse(refusing);

@@ -16,7 +16,7 @@ fn serving(store: &impl Store, rules: Rules) -> RateLimitLayer {
     builder.build().unwrap()
 }
 
-/// Whether an answer has the fields of draft-6, and of draft-11.
+/// Returns whether an answer has the fields of draft-6, and of draft-11.
 fn has_fields(answer: &Response<()>) -> [bool; 2] {
     ["ratelimit-limit", "ratelimit"].map(|name| answer.headers().contains_key(name))
 }

@@ -130,8 +130,8 @@ async fn waiters_are_served_as_room_comes(way: Way, store: impl Settles) {
     for waiter in waiters {
         waiter.await.unwrap().unwrap();
     }
-    // In two intervals there is room for four of them, or for one more with each of its halves. By
-    // another clock than that which counts, which may tell whole milliseconds.
+    // In two intervals there is room for four of them, or for one more with each of its halves. The
+    // clock here is not the one that counts, which may know whole milliseconds only.
     let fifth = match way.third_of_two_an_hour() {
         HOUR => millis(400),
         _ => millis(490),

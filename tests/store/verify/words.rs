@@ -105,8 +105,7 @@ async fn a_server_that_runs_no_lua_is_found() {
 /// By a server whose Lua can be taken away, and one whose Lua cannot.
 #[tokio::test]
 async fn a_server_whose_lua_is_taken_away_is_found() {
-    let allowed = RedisServer::allowing("enable-module-command");
-    let allowed: Vec<_> = allowed.iter().map(String::as_str).collect();
+    let allowed = RedisServer::allowing("--enable-module-command");
     let server = RedisServer::start_with(&allowed);
     let modules = server.cli(&["MODULE", "LIST"]);
     let unloaded = server.cli(&["MODULE", "UNLOAD", "lua"]);
