@@ -177,6 +177,11 @@ impl LimitState {
         self.shadow
     }
 
+    /// Returns whether it is the limit of these labels.
+    pub(crate) fn is_of(&self, labels: &Arc<Labels>) -> bool {
+        Arc::ptr_eq(&self.labels, labels) || self.labels.name == labels.name
+    }
+
     /// Returns whether responses leave it out. A shadow limit is shown to its owner alone.
     pub(crate) fn is_hidden(&self) -> bool {
         self.labels.hidden || self.shadow
@@ -372,10 +377,7 @@ impl Refusal {
 
     /// Returns the limit of these labels, if it had no room and has not banned the caller.
     pub(crate) fn without_room(&mut self, labels: &Arc<Labels>) -> Option<&mut LimitState> {
-        let is_same = |limit: &&mut LimitState| {
-            Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
-        };
-        let limit = self.limits.iter_mut().find(is_same)?;
+        let limit = self.limits.iter_mut().find(|limit| limit.is_of(labels))?;
         (limit.retry_after().is_some() && !limit.banned).then_some(limit)
     }
 

@@ -14,7 +14,7 @@ use crate::{
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
 
-/// An acquire that is being decided. If it is dropped before, its caller has left.
+/// An acquire that is being decided. Dropping it undecided reports that its caller has left.
 pub(super) struct Undecided {
     pub(super) acquire: Acquire,
     /// Since when it may wait for permits; `None` for one that does not wait.
@@ -125,10 +125,7 @@ impl<'a> Seen<'a> {
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c LimiterCharge) -> DecidedRule<'c> {
         let labels = &charge.labels;
-        let is_same = |limit: &&LimitState| {
-            Arc::ptr_eq(&limit.labels, labels) || limit.labels.name == labels.name
-        };
-        let limit = self.limits.iter().find(is_same);
+        let limit = self.limits.iter().find(|limit| limit.is_of(labels));
         DecidedRule {
             rule: labels.rule(),
             result: self.result(charge, limit),

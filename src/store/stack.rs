@@ -152,7 +152,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
         let mut undecided = Undecided::new(acquire);
-        Deciding::Pending(Box::pin(async move {
+        Box::pin(async move {
             let acquire = &undecided.acquire;
             let mut decision = self.queue.acquire(acquire).await;
             strike(&*self.store, acquire, &mut decision);
@@ -160,7 +160,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
             let decision = decision.or_else(|error| self.exit.fails(acquire, error));
             undecided.decided(&decision);
             decision
-        }))
+        })
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
@@ -295,7 +295,7 @@ impl<S: Decide> AnyStore for Remote<S> {
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
         let mut undecided = Undecided::new(acquire);
-        Deciding::Pending(Box::pin(async move {
+        Box::pin(async move {
             let acquire = &undecided.acquire;
             let asked = self.refusals.ask(acquire);
             let call = || self.queue.acquire(acquire);
@@ -318,7 +318,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let decision = decision.map_err(|error| self.exit.named(error));
             undecided.decided(&decision);
             decision
-        }))
+        })
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {

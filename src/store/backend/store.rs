@@ -159,7 +159,7 @@ impl<B: Backend> Decide for Unguarded<B> {
             let reason = "a store of your own has a sliding log without slots, for all clients";
             return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
         }
-        begin(self.breakers.refuses(acquire), acquire)
+        prepare_call(self.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {

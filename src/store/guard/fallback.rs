@@ -149,7 +149,7 @@ impl<L: StandIn> Fallback<L> {
         }
         for charge in acquire.charges() {
             if kept.iter().all(|receipt| receipt.name() != charge.name()) {
-                give_back(charge.receipt_made(acquire.asked_at));
+                give_back(charge.receipt(acquire.asked_at));
             }
         }
         decision

@@ -179,7 +179,7 @@ impl Batches {
         if let Some(queue) = together.flatten() {
             _in_flight = self.goes_first(&queue);
             if _in_flight.is_none() {
-                let mut place = self.enqueue(&queue, run, limiter.share(), asked_at, call);
+                let mut place = self.enqueue(&queue, run, limiter.to_shared(), asked_at, call);
                 return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
             }
         }

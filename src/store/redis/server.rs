@@ -58,7 +58,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails at once while a breaker is open, and decides nothing else.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        begin(self.batches.breakers.refuses(acquire), acquire)
+        prepare_call(self.batches.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
@@ -150,7 +150,7 @@ impl Server {
             for acquire in run {
                 for charge in acquire.charges() {
                     // No younger than the call: see `Receipt`.
-                    self.settle(&charge.receipt_made(acquire.asked_at), 0, false);
+                    self.settle(&charge.receipt(acquire.asked_at), 0, false);
                 }
             }
         }

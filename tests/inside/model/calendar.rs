@@ -205,7 +205,7 @@ impl Pair {
         let limit = LimitSource::Code(Limit::monthly(9));
         let labels = Labels::unnamed("model");
         let charge = LimiterCharge::named(self.name.clone(), limit, labels, permits);
-        let receipt = charge.receipt().taken(Taken::Date(label));
+        let receipt = charge.receipt(None).taken(Taken::Date(label));
         let settled = (SCRIPTS.settle)(&receipt, keep, ASK).unwrap();
         let (replied, stored) = (self.number(&settled), self.model.state.stored);
         let Some(used) = stored.filter(|used| used.label == label && !self.spoilt) else {
