@@ -378,8 +378,7 @@ impl Refusal {
 
     /// Returns the limit of these labels, if it had no room and has not banned the caller.
     pub(crate) fn without_room(&mut self, labels: &Arc<Labels>) -> Option<&mut LimitState> {
-        let mut limits = self.limits.iter_mut();
-        let limit = limits.find(|limit| limit.is_of(labels))?;
+        let limit = self.limits.iter_mut().find(|limit| limit.is_of(labels))?;
         (limit.retry_after().is_some() && !limit.banned).then_some(limit)
     }
 

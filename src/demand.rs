@@ -42,7 +42,7 @@ pub(crate) struct MaxWait {
     pub(crate) longest: Option<Duration>,
     /// The number of callers that may wait already; more turn it away.
     pub(crate) queue: Option<usize>,
-    /// Set if it leaves half of the time to waiters that come back later.
+    /// Set if every other time slice is left to other processes: see `own_turn`.
     pub(crate) yields: bool,
 }
 
@@ -89,8 +89,12 @@ impl Acquire {
         self.charges().try_for_each(LimiterCharge::check)
     }
 
+    /// Returns the receipts of a call that is still to be sent.
     pub(crate) fn receipts(&self) -> List<Receipt> {
-        self.charges().map(LimiterCharge::receipt).collect()
+        let made = Some(clock::moment());
+        self.charges()
+            .map(|charge| charge.receipt_made(made))
+            .collect()
     }
 
     /// Returns the random bytes that no other acquire has, and that its grants are found by.
@@ -105,9 +109,9 @@ impl Acquire {
     }
 
     /// Shares its limiters, because on its way it is copied and leaves receipts.
-    pub(crate) fn share(&mut self) {
+    pub(crate) fn share_limiters(&mut self) {
         for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
-            charge.limiter = Target::Shared(charge.limiter.share());
+            charge.limiter = Target::Shared(charge.limiter.to_shared());
         }
     }
 
@@ -146,7 +150,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Returns the limiter as others can hold it, too.
-    pub(crate) fn share(&self) -> Arc<Limiter> {
+    pub(crate) fn to_shared(&self) -> Arc<Limiter> {
         match self {
             Self::Named(limiter) => Arc::new(limiter.clone()),
             Self::Shared(limiter) => Arc::clone(limiter),
@@ -243,7 +247,7 @@ impl LimiterCharge {
 
     /// Returns the receipt of a call that was made then.
     pub(crate) fn receipt_made(&self, made: Option<Instant>) -> Receipt {
-        self.receipt_of(self.limiter.share(), made)
+        self.receipt_of(self.limiter.to_shared(), made)
     }
 
     /// Checks that the limit that comes from the caller can be counted.

@@ -163,6 +163,12 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
+    /// Returns the limiter of this name, whose limit is the stored one.
+    pub(crate) fn stored(name: Name) -> Self {
+        let limit = LimitSource::Store;
+        Self { name, limit }
+    }
+
     /// Returns whether the other, of the same name in the store, is counted in the same way and by
     /// the same limit.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {

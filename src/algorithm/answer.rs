@@ -141,8 +141,7 @@ impl Answer {
 }
 
 impl Acquire {
-    /// Returns what the answer to its only charge comes to, which a store has counted exactly. A
-    /// grant is of the `limiter`.
+    /// Returns the decision on a single charge. `limiter` is set for a grant.
     #[inline]
     pub(crate) fn decision_alone(
         &self,
@@ -198,7 +197,7 @@ impl Acquire {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
             let mut receipts = List::with_capacity(answers.len());
             receipts.extend(
-                taken.map(|(charge, answer)| answer.receipt(charge, charge.limiter.share())),
+                taken.map(|(charge, answer)| answer.receipt(charge, charge.limiter.to_shared())),
             );
             return Decision::Allow(Grant::new(limits, receipts, source));
         }

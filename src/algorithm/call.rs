@@ -46,7 +46,7 @@ pub(crate) fn acquire<'a>(
         txn.begin(hopeful.filter_map(|(caller, _)| caller.charges().nth(place)));
     }
 
-    let mut line = Line::default();
+    let mut refused = Refused::default();
     let width = txns.len();
     for (number, (caller, hopeless)) in run.iter().zip(hopeless.iter()).enumerate() {
         if *hopeless {
@@ -58,12 +58,12 @@ pub(crate) fn acquire<'a>(
                 answer.verdict = Verdict::Granted;
             }
         } else if !is_above_rate(caller, &txns) {
-            line.serve(caller, &mut txns, number * width);
+            refused.serve(caller, &mut txns, number * width);
         }
-        // Else granted before the limit was lowered, and expired since.
+        // Otherwise its old entry has expired: it stays above the rate.
     }
     for (place, txn) in txns.iter_mut().enumerate() {
-        let mut needs = line.unmet(place, txn);
+        let mut needs = refused.unmet(place, txn);
         let closed = txn.close(&mut needs, width > 1);
         for needs in needs.iter() {
             let answer = &mut answers[needs.answer];
@@ -94,15 +94,23 @@ fn is_granted(caller: &Acquire, txns: &[Txn<'_>]) -> bool {
 
 /// The callers of a call that were not granted, and what they need.
 #[derive(Default)]
-struct Line {
+struct Refused {
     /// Set if one that waits was refused: none behind it that waits is granted.
     is_closed: bool,
-    /// The place of the limiter, the permits, and the place of the answer. It need not be this
-    /// limiter that has no room.
-    unmet: List<(usize, i64, usize)>,
+    unmet: List<Unmet>,
 }
 
-impl Line {
+/// The permits of one limiter that a refused caller needs. Another limiter of its list may have
+/// refused it.
+struct Unmet {
+    /// The index of the limiter.
+    limiter: usize,
+    permits: i64,
+    /// The index of the answer.
+    answer: usize,
+}
+
+impl Refused {
     /// Takes what a caller asks for, if all of it fits. Its answers begin at a place.
     fn serve(&mut self, caller: &Acquire, txns: &mut [Txn<'_>], answers_begin: usize) {
         let waits = caller.max_wait.is_some();
@@ -118,7 +126,11 @@ impl Line {
                     needs += txn.in_line;
                     txn.in_line = needs;
                 }
-                self.unmet.push((place, needs, answers_begin + place));
+                self.unmet.push(Unmet {
+                    limiter: place,
+                    permits: needs,
+                    answer: answers_begin + place,
+                });
             }
         }
         self.is_closed |= !fits && waits;
@@ -130,9 +142,9 @@ impl Line {
         let without_room = self
             .unmet
             .iter()
-            .filter(|(limiter, needs, _)| *limiter == place && *needs > txn.answer.remaining);
+            .filter(|unmet| unmet.limiter == place && unmet.permits > txn.answer.remaining);
         let mut needs: List<_> = without_room
-            .map(|(_, needs, answer)| Needs::new(*needs, txn.call.limit.rate, *answer))
+            .map(|unmet| Needs::new(unmet.permits, txn.call.limit.rate, unmet.answer))
             .collect();
         needs.sort_unstable();
         needs

@@ -34,8 +34,8 @@ pub(crate) trait Counter: Debug + Send {
     /// there are as many as `wanted`.
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64;
 
-    /// Returns whether the same call came before and took this. Most algorithms cannot
-    /// distinguish grants.
+    /// Returns whether the log has the entry of this charge already. False where grants have no
+    /// entries.
     fn holds(&self, _charge: &LimiterCharge) -> bool {
         false
     }
@@ -43,8 +43,8 @@ pub(crate) trait Counter: Debug + Send {
     /// Records a grant of the call, as made at `score`, if each grant has an entry.
     fn take(&mut self, _charge: &LimiterCharge, _score: i64) {}
 
-    /// Ends a call: stores the permits left as `answer` has them, completes it with the times, and
-    /// says when there is room for those that were refused. `needs` are in ascending order.
+    /// Ends a call: stores `answer.remaining`, fills in the times of `answer`, and sets `wait` in
+    /// `needs`, which ascend.
     fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]);
 
     /// Takes permits for one caller of this limiter alone, as most are: what
@@ -74,7 +74,7 @@ pub(crate) trait Counter: Debug + Send {
         let wanted = if is_possible || is_held { permits } else { 0 };
         answer.remaining = self.begin(&call, wanted);
         let mut needs = None;
-        // What was granted before the limit was lowered may have expired since.
+        // Asked again: `begin` may have dropped its expired entry.
         answer.verdict = if terms.resendable && self.holds(charge) {
             Verdict::Granted
         } else if !is_possible {
@@ -153,6 +153,9 @@ pub(crate) trait Counter: Debug + Send {
 }
 
 /// The settings of a call for one limiter, the same for all of its callers.
+///
+/// The product passes [`HERE`](Self::HERE) alone. Other settings occur where tests compare with the
+/// scripts, which get them as arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Set if a stored limit that differs from the code's is rewritten.
@@ -169,7 +172,7 @@ impl Terms {
     };
 }
 
-/// The part of a call that all its callers have in common, for one limiter; of a verb, all of it.
+/// What a call or a verb counts by, for one limiter: the same for all its callers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallContext {
     /// The limit in force, which is stored by now

@@ -2,12 +2,16 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::{RateLimiter, acknowledged, granted};
+use super::{
+    RateLimiter,
+    acknowledged::{acknowledged, take},
+    granted,
+};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, MaxWait},
     error::{ConfigError, Error, ErrorKind, bail},
-    store::{AnyStore, take},
+    store::AnyStore,
 };
 
 /// Several limiters whose permits are taken together: from all or from none. Made by

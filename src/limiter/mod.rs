@@ -9,16 +9,16 @@ mod time_to_live;
 
 use std::{iter, sync::Arc, time::Duration};
 
-use self::acknowledged::acknowledged;
+use self::acknowledged::{acknowledged, take};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, LimiterCharge, MaxWait, Target},
     error::{ConfigError, Error, ErrorKind},
     labels::Labels,
-    limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
+    limit::{Algorithm, Limit, Slots, check_lease},
     name::{Limiter, Name},
     observe::{Origin, StateChange},
-    store::{AnyStore, Op, OpResult, Store, take},
+    store::{AnyStore, Op, OpResult, Store},
 };
 
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
@@ -79,7 +79,7 @@ impl RateLimiter {
                 observers: store.about().observers.clone(),
                 ..Labels::of(name.as_str(), false, false)
             }),
-            limiter: stored(name),
+            limiter: Limiter::stored(name).into(),
             store,
             lease: None,
             yields: false,
@@ -92,7 +92,7 @@ impl RateLimiter {
     /// must choose the same: see there.
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.limiter = stored(self.key().clone().counted_by(algorithm));
+        self.limiter = Limiter::stored(self.key().clone().counted_by(algorithm)).into();
         self
     }
 
@@ -120,7 +120,7 @@ impl RateLimiter {
     /// ```
     #[cfg(feature = "calendar")]
     pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
-        use crate::{error::bail, name::Counting};
+        use crate::{error::bail, limit::LimitSource, name::Counting};
 
         limit.check_counting(self.name(), self.key().algorithm())?;
         let plain = self.key().slots().is_none() && self.lease.is_none();
@@ -171,7 +171,7 @@ impl RateLimiter {
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
         let may_have_log = self.key().algorithm() != Algorithm::Calendar;
         let slots = Slots::try_new(slots, self.name(), may_have_log, iter::empty())?;
-        self.limiter = stored(self.key().clone().in_slots(Some(slots)));
+        self.limiter = Limiter::stored(self.key().clone().in_slots(Some(slots))).into();
         Ok(self)
     }
 
@@ -427,12 +427,6 @@ impl RateLimiter {
         }
         Ok(result)
     }
-}
-
-/// Returns the limiter of this name, whose limit is the stored one.
-fn stored(name: Name) -> Arc<Limiter> {
-    let limit = LimitSource::Store;
-    Arc::new(Limiter { name, limit })
 }
 
 /// Returns the grant of a wait without end, which is refused only for more than the limit.

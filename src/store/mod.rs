@@ -1,7 +1,7 @@
 //! Stores, and their interface: a demand goes in, a decision comes out.
 //!
-//! [`Decide`] is the one interface of stores. A new store implements it in a folder of its own, and
-//! [`stack`] puts the guards in front.
+//! A store implements [`Decide`] and its supertrait [`Calls`], in a folder of its own. [`stack`]
+//! puts the guards in front.
 //!
 //! # Concurrency
 //!
@@ -21,15 +21,15 @@
 //!   without a place (`Untracked`).
 //!
 //! All others are locked alone: those of the deny cache (`Refusals`), of breaker and connection,
-//! the calls that are to go together (`Batches`), the entrance of the settle queue, the names that
-//! were rewritten lately, the limits that were last seen (`Locals`), the rules that count in a
-//! store (`RuleNames`), and the charges of a request (`Ledger`). Observers are called with none
-//! held. A reload of a layer's rules locks out other reloads, and takes the lock of `RuleNames`
-//! meanwhile.
+//! the calls that are to go together (`Batches`), the runtime of the settle queue
+//! (`SettleQueue::runtime`), the names that were rewritten lately, the limits that were last seen
+//! (`Locals`), the rules that count in a store (`RuleNames`), and the charges of a request
+//! (`Ledger`). Observers are called with none held. A reload of a layer's rules locks out other
+//! reloads, and takes the lock of `RuleNames` meanwhile.
 //!
-//! Settling is called with none of these held, and never comes back to leases. There the settle
-//! queue spawns a task and wakes those that wait for the store to close; both take no lock of
-//! another part. Where it loses a receipt, its observers may ask the store again.
+//! Settling is called with none of these held, and never comes back to leases. The settle queue
+//! then spawns a task and wakes callers of `close`; both take no lock of another part. If it loses
+//! a receipt, it calls observers, which may call the store.
 //!
 //! ## What happens before what
 //!
@@ -81,7 +81,6 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -134,8 +133,8 @@ pub(crate) trait AnyStore: Send + Sync {
     /// # Cancel safety
     ///
     /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
-    /// for a caller that waits for permits is given back; for one that does not, the caller of this
-    /// method decides, by the receipts that it can make.
+    /// for a caller that waits for permits is given back. For a caller that does not wait, the code
+    /// that drops it decides, and settles by receipt.
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
 
     /// Carries out one of the verbs that do not take permits.
@@ -148,7 +147,7 @@ pub(crate) trait AnyStore: Send + Sync {
     /// Settles what an acquire took: see [`Calls::settle`].
     fn settle(&self, receipt: Receipt, keep: u32);
 
-    /// Returns what is the same for all that the store is asked.
+    /// Returns the store's prefix, address, rule names and observers.
     fn about(&self) -> &About;
 }
 
@@ -182,14 +181,7 @@ impl About {
     }
 }
 
-/// Takes permits, all of them or none, at once or later.
-pub(crate) fn take(store: &Arc<dyn AnyStore>, mut acquire: Acquire) -> Deciding {
-    match store.decide_at_once(&mut acquire) {
-        Some(decision) => Deciding::Ready(Some(decision)),
-        None => Arc::clone(store).acquire(acquire),
-    }
-}
-
+pub(crate) type Deciding = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<OpResult, Error>> + Send>>;
 
 /// A store without its guards, which [`stack`] calls.
@@ -227,13 +219,13 @@ pub(crate) trait Decide: Calls {
 pub(crate) trait Calls: Send + Sync + 'static {
     /// Returns one decision per caller of the same limiters, in order. Each has its id.
     ///
-    /// A shorter list means that the remaining callers were not tried; call again for them. Empty
-    /// for no callers alone.
+    /// A shorter list means that the remaining callers were not tried; call again for them. It is
+    /// empty only if `run` is.
     ///
     /// # Errors
     ///
-    /// One error is that of each caller. What a call that failed may have taken, the store has
-    /// given back, if it knows of no reply.
+    /// An error applies to every caller. The store has given back what an unanswered call may have
+    /// taken.
     ///
     /// # Cancel safety
     ///
@@ -279,17 +271,17 @@ pub(crate) fn random_id() -> Result<PermitId, Error> {
     Ok(PermitId(id))
 }
 
-/// Begins a call of a server, unless it is refused: gives a demand the id by which it can be given
-/// back.
+/// Prepares a call of a server, unless it is refused: gives a demand the id by which it can be
+/// given back.
 #[cfg(any(feature = "redis", feature = "unstable-store"))]
-pub(crate) fn begin(
+pub(crate) fn prepare_call(
     refused: Option<Error>,
     acquire: &mut Acquire,
 ) -> Option<Result<Decision, Error>> {
     match refused.map_or_else(random_id, Err) {
         Ok(id) => {
             acquire.identify(id);
-            acquire.share();
+            acquire.share_limiters();
             acquire.asked_at = Some(crate::clock::moment());
             None
         }
@@ -341,9 +333,8 @@ impl Listeners {
 
 /// A store that decides in the place of one that fails.
 pub(crate) trait StandIn: Decide {
-    /// Has a limiter begin with what the other store granted, each with its millisecond, the
-    /// earliest first. One that has permits in use is charged with it now. What exceeds its limit
-    /// is left out.
+    /// Charges a limiter with grants of the other store, oldest first, each with its time in ms. A
+    /// limiter in use is charged as of now. What exceeds the limit is left out.
     ///
     /// # Errors
     ///
@@ -474,27 +465,4 @@ pub enum OpResult {
     Number(i64),
     /// When the limiter vanishes
     TimeToLive(TimeToLive),
-}
-
-/// A decision on its way, or one that a store in memory has made at once.
-#[must_use = "futures do nothing unless polled"]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a decision made at once is not to cost an allocation"
-)]
-pub(crate) enum Deciding {
-    Ready(Option<Result<Decision, Error>>),
-    Pending(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-}
-
-impl Future for Deciding {
-    type Output = Result<Decision, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            // Polled again after it was ready: never ready again, which a future may do.
-            Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
-            Self::Pending(future) => future.as_mut().poll(cx),
-        }
-    }
 }

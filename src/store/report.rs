@@ -13,7 +13,7 @@ use crate::{
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
 
-/// An acquire that is being decided. If it is dropped before, its caller has left.
+/// An acquire that is being decided. Dropping it undecided reports that its caller has left.
 pub(super) struct Undecided {
     pub(super) acquire: Acquire,
     /// Since when it may wait for permits; `None` for one that does not wait.

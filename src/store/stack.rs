@@ -150,7 +150,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
         let mut undecided = Undecided::new(acquire);
-        Deciding::Pending(Box::pin(async move {
+        Box::pin(async move {
             let acquire = &undecided.acquire;
             let mut decision = self.queue.acquire(acquire).await;
             strike(&*self.store, acquire, &mut decision);
@@ -158,7 +158,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
             let decision = decision.or_else(|error| self.answer_error(acquire, error));
             undecided.decided(&decision);
             decision
-        }))
+        })
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
@@ -293,7 +293,7 @@ impl<S: Decide> AnyStore for Remote<S> {
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
         let mut undecided = Undecided::new(acquire);
-        Deciding::Pending(Box::pin(async move {
+        Box::pin(async move {
             let acquire = &undecided.acquire;
             let asked = self.refusals.ask(acquire);
             let call = || self.queue.acquire(acquire);
@@ -316,7 +316,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let decision = decision.map_err(|error| self.outermost.named(error));
             undecided.decided(&decision);
             decision
-        }))
+        })
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {

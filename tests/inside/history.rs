@@ -57,7 +57,7 @@ use crate::{
     limiter::RateLimiter,
     name::Name,
     receipt::{PermitId, Receipt},
-    store::{Op, OpResult, sealed::Sealed, take},
+    store::{Op, OpResult, sealed::Sealed},
 };
 use support::{
     RedisServer,
@@ -249,7 +249,11 @@ impl World {
                 let store = store.handle().0;
                 let mut acquire = Acquire::new(limiter.charge(permits).unwrap(), Vec::new(), None);
                 acquire.on_failure = Some(FailurePolicy::Allow);
-                take(&store, acquire).await.ok()
+                let decided = match store.decide_at_once(&mut acquire) {
+                    Some(decision) => decision,
+                    None => store.acquire(acquire).await,
+                };
+                decided.ok()
             }
             70..74 if self.callers == Callers::Hasty => {
                 dropped(limiter.try_acquire_many(permits), random).await

@@ -17,11 +17,12 @@ use crate::{
     name::{Name, check_word},
     receipt::Receipt,
     store::{
-        About, AnyStore, Calls, Decide, Listeners, Op, OpResult, begin,
+        About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
         guard::{
             breaker::{Breakers, Signal},
             policy,
         },
+        prepare_call,
         sealed::{Handle as Stack, Sealed},
         stack::{self, Guards},
     },
@@ -159,7 +160,7 @@ impl<B: Backend> Decide for Unguarded<B> {
             let reason = "a store of your own has a sliding log without slots, for all clients";
             return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
         }
-        begin(self.breakers.refuses(acquire), acquire)
+        prepare_call(self.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {

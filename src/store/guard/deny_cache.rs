@@ -387,7 +387,7 @@ struct KnownCharge {
 impl KnownCharge {
     fn of(charge: &LimiterCharge) -> Self {
         Self {
-            limiter: charge.limiter.share(),
+            limiter: charge.limiter.to_shared(),
             labels: Arc::clone(&charge.labels),
             permits: charge.permits,
             shadow: charge.shadow,

@@ -94,7 +94,7 @@ impl StoredLimiter {
         }
     }
 
-    /// Counts as this caller's limiter says from now on.
+    /// Switches to the caller's algorithm, slots and limit.
     ///
     /// Permits that another algorithm counted stay in use, as in Redis, where logs and windows read
     /// the same keys: by the first call of a sliding log as if granted now, in a window until one
@@ -111,7 +111,7 @@ impl StoredLimiter {
                     self.limiter.state.resume(&limit, value, now);
                 }
             }
-            self.named = target.share();
+            self.named = target.to_shared();
         }
         self.limiter.state.count_by(target.name.counting());
     }
@@ -207,7 +207,7 @@ impl Shard {
         if !self.has_room(can_estimate, now) {
             return None;
         }
-        self.put(StoredLimiter::new(limiter.share(), &self.counter));
+        self.put(StoredLimiter::new(limiter.to_shared(), &self.counter));
         self.limiters.get_mut(limiter.name.text())
     }
 

@@ -215,7 +215,7 @@ impl Shared {
         let kept = shard
             .add(limiter, can_estimate, now)
             .ok_or(ErrorKind::Full)?;
-        self.begin(kept, limiter, now)?;
+        self.charge_estimated(kept, limiter, now)?;
         Ok(kept)
     }
 

@@ -247,7 +247,7 @@ impl Shared {
     }
 
     /// Charges a newcomer with the permits it took while it was untracked.
-    pub(super) fn begin(
+    pub(super) fn charge_estimated(
         &self,
         kept: &mut StoredLimiter,
         limiter: &Target,

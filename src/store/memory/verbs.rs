@@ -10,7 +10,6 @@ use crate::{
     clock::{Now, TICKS},
     demand::Target,
     error::{Error, ErrorKind},
-    limit::LimitSource,
     name::{Limiter, Name},
     receipt::PermitId,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
@@ -21,8 +20,7 @@ const NO_ID: PermitId = PermitId::NONE;
 
 /// Returns the limiter of this name, whose limit is the stored one.
 fn stored(name: &Name) -> Target {
-    let (name, limit) = (name.clone(), LimitSource::Store);
-    Target::Named(Limiter { name, limit })
+    Target::Named(Limiter::stored(name.clone()))
 }
 
 /// Returns the limiter that a verb is for, and whether the verb makes it.
@@ -126,7 +124,7 @@ impl Shared {
     ) -> Result<OpResult, Error> {
         kept.lasting = true;
         if begins {
-            self.begin(kept, &stored(name), now)?;
+            self.charge_estimated(kept, &stored(name), now)?;
         }
         if changed {
             kept.keep_alive(now);

@@ -179,7 +179,7 @@ impl Batches {
         if !again && let Some(queue) = self.queue_for(&call, run) {
             _claim = self.claim(&queue);
             if _claim.is_none() {
-                let mut place = self.enqueue(&queue, run, limiter.share(), asked_at, call);
+                let mut place = self.enqueue(&queue, run, limiter.to_shared(), asked_at, call);
                 return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
             }
         }

@@ -28,9 +28,9 @@ use crate::{
     name::{Name, Text, push_hex},
     receipt::{PermitId, Receipt},
     store::{
-        Calls, Decide, Listeners, Op, OpResult, TimeToLive, begin,
+        Calls, Decide, Listeners, Op, OpResult, TimeToLive,
         guard::{Cache, deny_cache::bans::Bans, policy},
-        random_id,
+        prepare_call, random_id,
     },
 };
 
@@ -59,7 +59,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails while a breaker is open. All else is decided by the server, and not at once.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        begin(self.batches.breakers.refuses(acquire), acquire)
+        prepare_call(self.batches.breakers.refuses(acquire), acquire)
     }
 
     async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {

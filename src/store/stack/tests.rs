@@ -30,8 +30,11 @@ fn decide(store: &Arc<Remote<Scripted>>, acquire: &Acquire) -> Result<Decision, 
         .enable_time()
         .build();
     let _entered = runtime.as_ref().unwrap().enter();
-    let store: Arc<dyn AnyStore> = Arc::clone(store) as _;
-    ready(crate::store::take(&store, acquire.clone()))
+    let mut acquire = acquire.clone();
+    match store.decide_at_once(&mut acquire) {
+        Some(decision) => decision,
+        None => ready(Arc::clone(store).acquire(acquire)),
+    }
 }
 
 /// A known refusal is returned before anything within is asked, and goes when there is room.

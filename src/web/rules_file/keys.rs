@@ -15,7 +15,8 @@ use super::{
 use crate::{
     name::check_word,
     web::key::{
-        AnyKey, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route, intern,
+        AnyKey, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route,
+        intern,
     },
 };
 

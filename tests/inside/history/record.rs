@@ -303,17 +303,12 @@ impl AnyStore for Recording {
             let what = What::Acquire(acquire.clone(), Outcome::Nothing);
             self.tape.begin(self.handle, what)
         });
-        let mut entry = Entry {
+        let entry = Entry {
             tape: Arc::clone(&self.tape),
             event: Some(event),
         };
-        match Arc::clone(&self.guarded).acquire(acquire) {
-            Deciding::Ready(Some(decision)) => {
-                entry.answered(&decision, self.comes_at_once());
-                Deciding::Ready(Some(decision))
-            }
-            deciding => Deciding::Pending(Box::pin(Recorded { entry, deciding })),
-        }
+        let deciding = Arc::clone(&self.guarded).acquire(acquire);
+        Box::pin(Recorded { entry, deciding })
     }
 
     fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {

@@ -281,7 +281,7 @@ impl Lease {
             return Some(Arc::clone(limiter));
         }
         let both = is_stored(limiter) && is_stored(&charge.limiter);
-        both.then(|| charge.limiter.share())
+        both.then(|| charge.limiter.to_shared())
     }
 
     /// Grants if the lease is in force, and has enough permits for a caller with the same limit.

@@ -53,7 +53,7 @@ type Key = List<(Arc<Limiter>, Option<Slots>, [bool; 2])>;
 
 fn key(acquire: &Acquire) -> Key {
     let key_of = |charge: &LimiterCharge| {
-        let limiter = charge.limiter.share();
+        let limiter = charge.limiter.to_shared();
         let slots = limiter.name.slots();
         (limiter, slots, [charge.shadow, charge.labels.ban.is_some()])
     };
