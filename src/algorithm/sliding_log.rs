@@ -376,6 +376,9 @@ mod tests {
         assert_eq!(limiter(&[]).full_at(), None);
         let mut limiter = limiter(&[(5_000, 1), (5_300, 1), (4_000, 1)]);
         assert_eq!(limiter.full_at(), Some(705_300));
+        // A score may lead its grant by a tenth of the interval.
+        let over = (limiter.state).end_of_life(&limiter.limit.unwrap(), Now::at(5_000));
+        assert_eq!(over, 775_000);
         assert_eq!(limiter.available(Now::at(705_299), ID), Ok(4));
         assert_eq!(limiter.available(Now::at(705_300), ID), Ok(5));
         assert_eq!(limiter.full_at(), None);

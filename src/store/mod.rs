@@ -181,7 +181,9 @@ impl About {
     }
 }
 
+/// A decision on its way.
 pub(crate) type Deciding = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
+/// The result of a verb on its way.
 pub(crate) type Managing = Pin<Box<dyn Future<Output = Result<OpResult, Error>> + Send>>;
 
 /// A store without its guards, which [`stack`] calls.

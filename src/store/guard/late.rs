@@ -39,3 +39,23 @@ impl fmt::Display for Late {
 }
 
 impl error::Error for Late {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_why_it_is_late() {
+        for (late, reason) in [
+            (Late::Silence, "nothing came in"),
+            (Late::Overload, "answers other calls"),
+            (Late::Unsent, "more calls are asked for"),
+        ] {
+            let error = late.error();
+            assert_eq!(Late::of(&error), Some(late));
+            let source = error::Error::source(&error).map(ToString::to_string);
+            assert!(source.is_some_and(|text| text.contains(reason)), "{late:?}");
+        }
+        assert_eq!(Late::of(&ErrorKind::Timeout.into()), None);
+    }
+}

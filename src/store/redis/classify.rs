@@ -120,11 +120,11 @@ fn is_code(word: &str) -> bool {
 /// Returns the row of an error that a script passes on as text, which lacks the code on Redis 6.
 pub(crate) fn meaning_of_text(text: &str) -> Meaning {
     let by_code = match text.trim_start_matches('-').split_once(' ') {
-        Some((code, rest)) if is_code(code) => by_message(code, rest),
-        _ => UNKNOWN,
+        Some((code, rest)) => by_message(code, rest),
+        None => UNKNOWN,
     };
     match by_code {
-        // The capital letters were no code.
+        // The first word was no code.
         UNKNOWN => by_message("ERR", text),
         known => known,
     }

@@ -329,3 +329,57 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, &'static str> {
         _ => Ok(network),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::web::key::PeerAddr;
+
+    /// A warning is for a setup that is likely wrong, and not for what clients may write.
+    #[test]
+    fn a_mistake_is_what_only_the_operator_can_mend() {
+        const FAR: [u8; 4] = [198, 51, 100, 1];
+        const NEAR: [u8; 4] = [10, 0, 0, 1];
+        let behind = || ClientIp::behind(["10.0.0.0/8"]);
+        let forwarded = || behind().header(ForwardedHeader::Forwarded);
+        let alone = || ClientIp::from(PeerIp);
+        let (chain, standard) = (
+            ("x-forwarded-for", "192.0.2.1"),
+            ("forwarded", "for=192.0.2.1"),
+        );
+        let broken = ("x-forwarded-for", "not an address");
+        for (client, peer, headers, mistakes) in [
+            (behind(), NEAR, &[chain][..], 0),
+            (behind(), NEAR, &[broken], mistakes::UNREADABLE),
+            (
+                behind(),
+                NEAR,
+                &[chain, standard],
+                mistakes::FORWARDED_BESIDE,
+            ),
+            (forwarded(), NEAR, &[chain, standard], 0),
+            (behind(), FAR, &[], 0),
+            (behind(), FAR, &[chain], mistakes::UNTRUSTED_PEER),
+            (behind(), FAR, &[standard], mistakes::UNTRUSTED_PEER),
+            (alone(), FAR, &[chain], 0),
+            (alone(), NEAR, &[chain], mistakes::UNTRUSTED_PEER),
+            (alone(), NEAR, &[], 0),
+        ] {
+            let mut request = http::Request::builder();
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let mut parts = request.body(()).unwrap().into_parts().0;
+            let peer = SocketAddr::from((peer, 50_000));
+            parts.extensions.insert(PeerAddr(peer));
+            let mut key = Key::default();
+            client.address(&parts, &mut key).unwrap();
+            assert_eq!(
+                key.mistakes, mistakes,
+                "{client:?} from {peer}: {headers:?}"
+            );
+        }
+    }
+}

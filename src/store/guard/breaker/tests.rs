@@ -323,3 +323,24 @@ fn a_read_that_finds_nothing_ends_no_silence() {
     traffic.read(|| ((), 1));
     assert!(!is_silent());
 }
+
+/// Without a look at bytes, a connection is silent since the last reply.
+#[test]
+fn a_connection_is_silent_until_it_answers_and_once_it_has_not_for_so_long() {
+    let clock = ManualClock::new();
+    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    assert!(traffic.is_silent_for(SLOW));
+    traffic.replied(0);
+    assert!(!traffic.is_silent_for(SLOW));
+    clock.advance(SLOW - Duration::from_nanos(1));
+    assert!(!traffic.is_silent_for(SLOW));
+    clock.advance(Duration::from_nanos(1));
+    assert!(traffic.is_silent_for(SLOW));
+    // With one, it owes nothing unless something was sent.
+    let _watched = traffic.watch(|| false);
+    assert!(!traffic.is_silent_for(SLOW));
+    traffic.sent(0);
+    assert!(!traffic.is_silent_for(SLOW));
+    clock.advance(SLOW);
+    assert!(traffic.is_silent_for(SLOW));
+}

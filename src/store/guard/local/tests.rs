@@ -306,6 +306,25 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     is_unknown(charge("of another rule", 1, LimitSource::Store));
 }
 
+/// Each may have a limit of its own, where other processes set it.
+#[test]
+fn a_limiter_is_decided_by_its_own_limit_before_that_of_its_rule() {
+    let world = World::new(FailurePolicy::local(0.5));
+    let rule = Labels::new("orders", false);
+    let [ann, bob] = [("ann", 6), ("bob", 2)].map(|(name, limit)| {
+        let shared = |limit| LimiterCharge {
+            labels: Arc::clone(&rule),
+            ..charge(name, 1, limit)
+        };
+        let set = LimitSource::StoreOrInit(Limit::new(limit, INTERVAL));
+        assert!(world.takes([shared(set)]));
+        shared(LimitSource::Store)
+    });
+    world.fail(true);
+    assert_eq!(world.takes_all(&ann), 2);
+    assert_eq!(world.takes_all(&bob), 0);
+}
+
 /// A refusal has the limit, too: other processes may have used it up.
 #[test]
 fn a_limit_of_the_store_is_known_from_its_refusals() {
