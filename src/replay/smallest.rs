@@ -109,14 +109,8 @@ impl Search {
         // A sliding log touches the callers whose peak is above its permits. So it touches few
         // enough if it grants the highest peak but those of the callers that it may touch.
         let few = usize::try_from(search.few).unwrap_or(usize::MAX);
-        let peak = search
-            .peaks
-            .iter()
-            .rev()
-            .nth(few)
-            .copied()
-            .unwrap_or(0)
-            .into();
+        let highest = search.peaks.iter().rev().nth(few);
+        let peak = u64::from(highest.copied().unwrap_or(0));
         // The others grant at most twice their permits in an interval, and refuse nothing of a
         // caller that never asks for more than half of them.
         let factor = 1 + u64::from(!search.is_by_peaks());

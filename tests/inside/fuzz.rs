@@ -160,7 +160,7 @@ proptest! {
         callers in 1_usize..3,
     ) {
         let length = 2 + 7 * limiters + 2 * limiters * callers;
-        // Of the right form, but for its length perhaps.
+        // Of the right form, except perhaps its length.
         let reply = match shaped {
             Some((mut numbers, more)) => {
                 numbers[0] = 1;

@@ -14,7 +14,7 @@ pub(super) const RATE: u64 = 2;
 pub(super) const INTERVAL: i64 = 1000;
 pub(super) const CAP: i64 = 100;
 
-/// A history of one limiter of two permits a second, none of which is taken yet.
+/// A history of one limiter of two permits a second. None is taken yet.
 pub(super) struct Tale {
     pub(super) events: Vec<Event>,
     /// The calls that were seen, by the events that each was for.
