@@ -18,7 +18,7 @@ use super::{
     oracles::{self, Tally},
     proxy::Proxy,
     random::{Random, seed, setting},
-    stage::{all_is_free, aside, patient},
+    stage::{all_is_free, aside, losses_are_noticed, patient},
     watch::time_of,
 };
 use crate::scene::*;
@@ -106,6 +106,7 @@ async fn random_faults_over_random_load() {
     let direct = patient(RedisStore::builder(server.url()));
     let value = |key: &str| server.cli(&["GET", key]);
     let now = || time_of(&server);
+    losses_are_noticed(&direct, &ended.limiters).await;
     all_is_free(&direct, &ended.limiters, Duration::ZERO, now, value).await;
     all_closed(&proxy).await;
     machine.check_flat();

@@ -47,6 +47,9 @@ pub struct Expected {
     pub exact: bool,
     /// The excess over the limit in one interval, as a part of it, after a data loss
     pub over: f64,
+    /// Set if a log may be lost while a banned user does not ask for it: its permits count as used
+    /// from the next call on
+    pub logs_lost: bool,
     /// Set if the fault may cost decisions at all
     pub by_policy: bool,
     /// The delay until all permits are free, if scores are ahead of the server's clock
@@ -61,6 +64,7 @@ pub const EXACT: Expected = Expected {
     all_seen: true,
     exact: true,
     over: 0.0,
+    logs_lost: false,
     by_policy: true,
     late: Duration::ZERO,
     skew: Duration::ZERO,
@@ -202,6 +206,9 @@ impl Stage {
             assert_eq!(tally.failed(), 0, "decided by policy");
         }
         let late = expected.late + expected.skew;
+        if expected.logs_lost {
+            losses_are_noticed(&self.direct, &ended.limiters).await;
+        }
         all_is_free(&self.direct, &ended.limiters, late, now, value).await;
         let measured = tally.measured();
         println!(
@@ -425,6 +432,16 @@ async fn waits_are_kept(store: &RedisStore) {
         let decision = retried(async || idle.try_acquire().await).await;
         assert_eq!(decision.source(), Source::Store);
         assert!(decision.is_allowed(), "O4: after {wait:?}: {decision:?}");
+    }
+}
+
+/// Asks for each limiter once: the next call after a log is lost counts its permits as used.
+pub async fn losses_are_noticed(direct: &RedisStore, limiters: &[Limiter]) {
+    for limiter in limiters.iter().filter(|it| !it.is_calendar()) {
+        let limit = RateLimiter::new(direct, &limiter.name).unwrap();
+        if let Err(error) = limit.available_permits().await {
+            assert!(error.is_not_initialized(), "{}: {error}", limiter.name);
+        }
     }
 }
 
