@@ -159,6 +159,21 @@ fn a_runtime_without_a_timer_says_nothing_of_another() {
 }
 
 #[test]
+fn a_refusal_in_place_of_a_wait_counts_once_towards_a_ban() {
+    let ban = tower_ratelimit::Ban::after(3)
+        .within(LONG)
+        .lasting(LONG)
+        .status(403);
+    let rule = Limit::new(1, LONG).by(Constant("all")).wait(LONG).ban(ban);
+    let layer = behind(&MemoryStore::new(), rule);
+    without_timer().block_on(async {
+        for status in [200, 429, 429, 403] {
+            assert_eq!(ask_as(&layer, 1).await.0, status);
+        }
+    });
+}
+
+#[test]
 fn redis_is_not_asked_without_a_timer() {
     let server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();

@@ -149,6 +149,9 @@ impl Pair {
             return (vec![false; asks.len()], 0);
         }
         let counted = self.expired(limit, now, wanted);
+        if counted.is_some_and(|gone| gone > 0 && gone == self.log.len() as i64) {
+            marks.insert(Deviation::WholeLog);
+        }
         let mut value = match self.value.filter(|_| counted.is_some()) {
             Some(value) => value,
             None => self.agree(limit, now, marks),

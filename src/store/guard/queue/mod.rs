@@ -185,11 +185,7 @@ impl<S: Calls> Queued<S> {
     /// Those of the store, and that there is no timer where the caller waits without end.
     async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let is_endless = acquire.max_wait.is_some_and(|wait| wait.longest.is_none());
-        let at_once = Acquire {
-            max_wait: None,
-            ..acquire.clone()
-        };
-        match self.inner.acquire(&at_once).await? {
+        match self.inner.acquire(acquire).await? {
             Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
                 Err(no_timer())
             }
