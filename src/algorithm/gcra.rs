@@ -202,8 +202,7 @@ impl Gcra {
         let Some(state) = self.stored else {
             return 0;
         };
-        let from = self.from(now);
-        let ahead = (state.tat.at - from).max(0);
+        let ahead = (state.tat.at - self.from(now)).max(0);
         let cut_to = |pace: &Pace, ahead: i64| if cut { ahead.min(pace.whole()) } else { ahead };
         if state.is_by(pace) {
             return cut_to(pace, ahead);
@@ -212,7 +211,7 @@ impl Gcra {
             return cut_to(pace, ahead);
         };
         let used = old.used(cut_to(&old, ahead));
-        pace.cost(used).min(pace.whole()).min(MOST - from)
+        pace.cost(used).min(pace.whole())
     }
 
     /// Returns the time from which what is in use counts, in us: now, rounded down; in the
@@ -229,7 +228,7 @@ impl Gcra {
     /// the whole limit: a debt lasts no longer. For receipts, what is not kept was given back.
     /// Returns how much it is.
     fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
-        if kept == 0 && added > 0 && self.stored.is_none_or(|state| state.tat.at <= now.micros()) {
+        if kept == 0 {
             // Rounded up, as any grant is.
             self.since = now.micros_up();
         }
@@ -316,6 +315,16 @@ mod tests {
         let charged = limiter.state.charge(&call, permits);
         assert_eq!(charged, i64::from(permits));
         limiter.state.stored.unwrap().tat
+    }
+
+    #[test]
+    fn a_call_that_takes_nothing_makes_no_state() {
+        let (mut limiter, clock) = (Limiter::default(), ManualClock::new());
+        let limit = LimitSource::Code(Limit::new(5, Duration::from_secs(1)));
+        let charge = LimiterCharge::plain(limit, 6, ID);
+        let answer = limiter.acquire_one(&charge, Terms::HERE, true, Now::by(&clock));
+        assert_eq!(answer.unwrap().verdict, Verdict::AboveRate);
+        assert!(limiter.limit.is_some() && limiter.state.stored.is_none());
     }
 
     proptest! {

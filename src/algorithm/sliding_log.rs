@@ -63,7 +63,7 @@ impl Counter for SlidingLog {
             _ => self.count(call, wanted),
         };
         // If nothing is left, nothing will be taken.
-        if value > 0 && self.bucket.is_some() {
+        if value > 0 {
             self.open_bucket(call, value)
         } else {
             value

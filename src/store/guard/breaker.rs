@@ -424,11 +424,7 @@ impl Pass<'_> {
                     Some(Open::pausing(open.pauses, now, self.breakers.spread()))
                 }
                 // Nothing was learnt: the next probe may go at once.
-                Signal::Nothing if open == probe => Some(Open {
-                    until: now,
-                    is_probed: false,
-                    ..open
-                }),
+                Signal::Nothing if open == probe => Some(Open { until: now, ..open }),
                 _ => return,
             };
         });

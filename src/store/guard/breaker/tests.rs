@@ -157,6 +157,25 @@ fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
     assert_eq!(state(&breakers), BreakerState::Closed);
 }
 
+/// Bytes count from when the callers asked; for a call that is old enough itself, from its begin.
+#[test]
+fn what_came_in_before_a_call_matters_only_to_those_who_waited_for_it() {
+    for (pause, took, expected) in [
+        (SLOW, Duration::from_millis(1), BreakerState::Closed),
+        (SLOW / 2, SLOW, BreakerState::Open),
+    ] {
+        let (breakers, clock) = breakers(1, 1);
+        clock.advance(Duration::from_secs(1));
+        breakers.traffic.came_in(0);
+        enter(&breakers, &orders()).unwrap().ends(Signal::Nothing);
+        clock.advance(pause);
+        let pass = breakers.enter(orders().first.name(), 2 * SLOW).unwrap();
+        clock.advance(took);
+        drop(pass);
+        assert_eq!(state(&breakers), expected, "{took:?}");
+    }
+}
+
 /// The first tenth of the time that callers wait is forgiven: what comes in then may be owed to
 /// those before. Another call, sent behind it, is owed its answer for sure.
 #[test]
@@ -227,6 +246,35 @@ fn the_answer_to_any_probe_closes_it() {
     assert_eq!(state(&breakers), BreakerState::Closed);
     second.ends(Signal::Failed);
     assert_eq!(state(&breakers), BreakerState::Closed);
+}
+
+/// A probe that took longer than probes may has another one behind it.
+#[test]
+fn the_end_of_an_earlier_probe_is_not_that_of_the_last() {
+    for (last, first) in [
+        (Some(Signal::Failed), Signal::Answered),
+        (None, Signal::Nothing),
+        (None, Signal::Failed),
+    ] {
+        let clock = ManualClock::new();
+        let slow = Duration::from_secs(5);
+        let breakers = Breakers::new(1, slow, 1, |_| 0, Arc::new(clock.clone()));
+        fail(&breakers, &orders(), 1);
+        clock.advance(LONGEST_PAUSE);
+        let probe = enter(&breakers, &orders()).unwrap();
+        clock.advance(LONGEST_PROBE);
+        let mut second = enter(&breakers, &orders());
+        if let Some(signal) = last {
+            second.take().unwrap().ends(signal);
+        }
+        let before = breakers.state().nodes[0].open;
+        probe.ends(first);
+        assert_eq!(
+            breakers.state().nodes[0].open,
+            before,
+            "{last:?}, {first:?}"
+        );
+    }
 }
 
 #[test]
@@ -316,12 +364,42 @@ fn a_read_that_finds_nothing_ends_no_silence() {
     let _watched = traffic.watch(|| false);
     let is_silent = || traffic.was_silent(0, Duration::ZERO, SLOW);
     traffic.sent(0);
+    traffic.owes_nothing(0);
+    clock.advance(SLOW);
+    assert!(!is_silent());
+    traffic.sent(0);
     clock.advance(SLOW);
     assert!(is_silent());
     assert!(!traffic.read(|| (is_silent(), 0)));
     assert!(is_silent());
     traffic.read(|| ((), 1));
     assert!(!is_silent());
+}
+
+#[test]
+fn bytes_that_were_not_read_yet_end_a_silence() {
+    let clock = ManualClock::new();
+    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let _watched = traffic.watch(|| true);
+    traffic.sent(0);
+    clock.advance(SLOW);
+    assert!(!traffic.was_silent(0, Duration::ZERO, SLOW));
+}
+
+#[test]
+fn a_list_is_let_down_by_any_of_its_nodes() {
+    let (breakers, clock) = breakers(1, 2);
+    let traffic = &breakers.traffic;
+    traffic.sent(1);
+    clock.advance(SLOW);
+    let (well, ill) = (("a-0", false), ("b-1", false));
+    for (names, silent) in [(&[well][..], false), (&[well, ill], true)] {
+        let any = traffic.any_was_silent(&list(names), Duration::ZERO, SLOW);
+        assert_eq!(any, silent);
+    }
+    // Where there is one node, it is that.
+    let (single, _) = self::breakers(1, 1);
+    assert_eq!(single.traffic.index(list(&[ill]).first.name()), 0);
 }
 
 /// Without a look at bytes, a connection is silent since the last reply.

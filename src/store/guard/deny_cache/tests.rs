@@ -10,7 +10,7 @@ const CAP: Duration = Duration::from_secs(60);
 /// A store behind the deny cache alone.
 struct Cached {
     inner: Scripted,
-    refusals: Refusals,
+    refusals: Arc<Refusals>,
 }
 
 impl Cached {
@@ -39,7 +39,7 @@ impl World {
         Self {
             cache: Cached {
                 inner: Scripted::default(),
-                refusals,
+                refusals: Arc::new(refusals),
             },
             clock,
         }
@@ -68,6 +68,7 @@ impl World {
         let refusal = known.refusal(elapsed);
         assert_eq!(refusal.source, Source::Cache);
         assert_eq!(refusal.limits[0].wait, refusal.retry_after);
+        assert_eq!(Some(refusal.limits[0].reset_after), refusal.retry_after);
         Some(refusal.retry_after.unwrap().as_millis())
     }
 }
@@ -253,6 +254,7 @@ fn there_are_no_more_than_so_many() {
         refusals.learns(&ask, &for_ms(&ask, 1000));
     }
     let kept = refusals.kept.as_ref().unwrap().len();
+    assert_eq!(refusals.count(), kept);
     // Shared out evenly, and rounded up.
     assert!((500..=1100).contains(&kept), "{kept}");
     let each =

@@ -1,5 +1,7 @@
 //! Tests which requests pass when the store cannot decide, and what is logged.
 
+use std::cell::Cell;
+
 use super::*;
 use crate::store::guard::{
     policy::{answer_error, without_shadows},
@@ -128,6 +130,23 @@ fn what_was_told_last_is_told_while_the_store_fails() {
         let source = fate(guard.ask(&ask, Some(kind))).1;
         let told_again = source == Source::Cache;
         assert_eq!(told_again, !OF_LIMITER.contains(&kind), "{kind:?}");
+    }
+}
+
+/// One that waits for permits has given back when its call was given up.
+#[test]
+fn what_a_call_in_doubt_may_have_taken_stays_with_a_request_that_is_admitted() {
+    for (max_wait, given_back) in [(None, 0), (Some(MaxWait::ENDLESS), 1)] {
+        let (guard, _) = guard();
+        let ask = Acquire {
+            max_wait,
+            ..by(FailurePolicy::local(1.0), [one("ann")])
+        };
+        let back = Cell::new(0);
+        let silence = Err(Late::Silence.error());
+        let decision = guard.answer(&ask, silence, |_| back.set(back.get() + 1));
+        assert!(decision.unwrap().is_allowed());
+        assert_eq!(back.get(), given_back, "{max_wait:?}");
     }
 }
 

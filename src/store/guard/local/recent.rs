@@ -286,9 +286,13 @@ mod tests {
 
     /// Returns one with a clock that stands still.
     fn recent() -> Recent {
-        let clock = ManualClock::new();
+        clocked().0
+    }
+
+    fn clocked() -> (Recent, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new());
         clock.set(Duration::from_millis(5000));
-        Recent::new(Arc::new(clock))
+        (Recent::new(clock.clone()), clock)
     }
 
     /// Returns the sum of what is handed over.
@@ -350,6 +354,19 @@ mod tests {
             assert_eq!(done, Ok(()));
             assert_eq!(said.recv(), Ok((0, true)));
         });
+    }
+
+    /// A lease counts from its end.
+    #[test]
+    fn a_grant_is_there_until_its_part_is_an_interval_old() {
+        for (left, end) in [(0, 5125), (125, 5250)] {
+            for (now, expected) in [(end + 999, 3), (end + 1000, 0)] {
+                let ((recent, clock), name) = (clocked(), Name::exact("ann").unwrap());
+                recent.record(&name, &state(), 3, Duration::from_millis(left));
+                clock.set(Duration::from_millis(now));
+                assert_eq!(handed_over(&recent, &name), expected, "{left} {now}");
+            }
+        }
     }
 
     #[test]

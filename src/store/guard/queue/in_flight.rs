@@ -287,3 +287,71 @@ pub(crate) fn take_out<T>(
     let at = queue.binary_search_by_key(&number, number_of);
     queue.remove(at.ok()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some time, and as many milliseconds.
+    fn at(after: u64) -> Duration {
+        Duration::from_millis(1000 + after)
+    }
+
+    fn node(bound: usize) -> Node {
+        Node {
+            bound,
+            ..Node::new(Bounds {
+                deadline: Duration::from_millis(100),
+                most: 4,
+                least: 1,
+            })
+        }
+    }
+
+    fn sends(node: &mut Node, now: Duration) -> u64 {
+        match node.send_or_wait(now, false) {
+            NewCall::Sent(call) => call,
+            _ => panic!("there is room"),
+        }
+    }
+
+    #[test]
+    fn a_call_that_takes_longer_than_half_a_deadline_halves_the_bound() {
+        for (took, bound) in [(50, 4), (51, 2)] {
+            let mut node = node(4);
+            let call = sends(&mut node, at(0));
+            node.leave(call, at(took));
+            assert_eq!(node.bound, bound);
+        }
+    }
+
+    #[test]
+    fn the_bound_grows_by_as_many_calls_in_time_as_it_lets_through_while_it_is_reached() {
+        let mut node = node(2);
+        let alone = sends(&mut node, at(0));
+        node.leave(alone, at(1));
+        for bound in [2, 3] {
+            // When the second leaves, there is room.
+            for call in [(); 2].map(|()| sends(&mut node, at(2))) {
+                node.leave(call, at(3));
+            }
+            assert_eq!(node.bound, bound);
+        }
+    }
+
+    #[test]
+    fn one_more_call_waits_until_the_first_has_waited_for_half_a_deadline() {
+        for (waits, after, is_overload) in
+            [(false, 49, false), (false, 50, true), (true, 50, false)]
+        {
+            let mut node = node(2);
+            for _ in 0..2 {
+                sends(&mut node, at(0));
+            }
+            let first = node.send_or_wait(at(10), false);
+            let next = node.send_or_wait(at(10 + after), waits);
+            assert!(matches!(first, NewCall::Waits(_)));
+            assert_eq!(matches!(next, NewCall::Overload), is_overload, "{after}");
+        }
+    }
+}

@@ -70,8 +70,8 @@ pub(crate) struct Queues {
     waits: Mutex<Table<WaitQueue>>,
     /// The number of callers that wait for permits, in all queues.
     waiting: AtomicUsize,
-    /// The last number of a call or a caller.
-    last: AtomicU64,
+    /// The number of the next call or caller.
+    next: AtomicU64,
     /// The ids of the callers of shared calls in flight. True if the caller has given back
     /// meanwhile: the call may arrive after that receipt, or be sent once more, so its end gives
     /// back once more. Ids are random.
@@ -94,7 +94,7 @@ impl Queues {
 
     /// Returns a number that no other call or caller has. Later ones are greater.
     fn next(&self) -> u64 {
-        self.last.fetch_add(1, Ordering::Relaxed) + 1
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 }
 

@@ -451,7 +451,7 @@ fn undecided(waiters: &mut VecDeque<Waiter>) -> impl Iterator<Item = &mut Waiter
 }
 
 /// Returns how long to wait by a refusal that waiting helps against.
-fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
+pub(super) fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
     match decision {
         Ok(Decision::Deny(refusal)) if refusal.kind() == RefusalKind::OverLimit => {
             refusal.retry_after()

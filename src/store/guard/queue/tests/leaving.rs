@@ -3,6 +3,7 @@
 use tokio::runtime::Runtime;
 
 use super::*;
+use crate::sync::lock;
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
@@ -91,6 +92,17 @@ fn a_call_that_all_have_left_is_dropped_and_what_it_took_is_given_back() {
     assert!(world.server.state().calls.iter().all(|call| call.over));
     // The first hung up, and stays charged.
     assert_eq!(world.held().len(), 1);
+    world.is_empty();
+}
+
+#[test]
+fn a_call_that_waits_to_be_sent_goes_with_its_last_caller() {
+    let mut world = World::with(1, Bounds { most: 1, ..BOUNDS }, true);
+    let first = world.comes(1);
+    drop(world.waits(2));
+    assert!(lock(&world.queues.waits).is_empty());
+    drop(first);
+    world.settle();
     world.is_empty();
 }
 

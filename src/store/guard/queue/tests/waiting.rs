@@ -1,6 +1,9 @@
 //! Tests callers that wait for permits: their order, and which are refused.
 
-use super::{super::wait_queue::own_turn, *};
+use super::{
+    super::wait_queue::{own_turn, wait_of},
+    *,
+};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -8,7 +11,10 @@ fn millis(millis: u64) -> Duration {
 
 /// A world in which the limit of 3 in 200 ms is used up.
 fn full() -> (World, Vec<Caller>) {
-    let mut world = World::new();
+    fill(World::new())
+}
+
+fn fill(mut world: World) -> (World, Vec<Caller>) {
     let mut requests = Vec::new();
     for _ in 0..3 {
         let mut request = world.comes(1);
@@ -87,6 +93,11 @@ fn a_caller_that_finds_enough_waiting_is_turned_away() {
     let third = world.acquire(1, Some(queue(2)));
     let mut third = world.caller(Some(0), third);
     assert!(refused(&world, &mut third).is_none());
+    // When it is the turn of the first, nobody is known to wait.
+    world.advance(140);
+    let fourth = world.acquire(1, Some(queue(1)));
+    let mut fourth = world.caller(Some(0), fourth);
+    assert!(refused(&world, &mut fourth).is_none());
 }
 
 /// Its turn may come after it gives up, and then those behind it go.
@@ -109,6 +120,69 @@ fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
     assert!(granted(&world, &mut first) && granted(&world, &mut behind));
 }
 
+/// The first two see to the queue, and here their runtime stands still.
+#[test]
+fn one_further_behind_gives_up_in_time_by_itself() {
+    let (mut world, _full) = full();
+    let (mut first, mut second) = (world.waits(1), world.waits(1));
+    let late = world.acquire(1, Some(MaxWait::of(millis(30))));
+    let mut late = world.caller(Some(0), late);
+    assert!(world.poll(&mut late).is_none());
+    world.answer_all();
+    let all = &mut [&mut first, &mut second, &mut late];
+    assert!(world.run(all).is_empty());
+    world.advance(30);
+    assert!(late.is_woken() && refused(&world, &mut late).is_some());
+}
+
+/// One that waits for several permits, and one behind it for one.
+fn wants_more(world: &mut World, permits: u32) -> (Caller, Caller) {
+    let mut first = world.acquire(1, Some(MaxWait::ENDLESS));
+    first.first.permits = permits;
+    let mut first = world.caller(Some(0), first);
+    assert!(world.poll(&mut first).is_none());
+    (first, world.waits(1))
+}
+
+#[test]
+fn those_behind_one_that_leaves_are_asked_for() {
+    let (mut world, mut requests) = full();
+    let (mut first, mut behind) = wants_more(&mut world, 2);
+    world.answer_all();
+    requests.remove(0).leave_and_give_back(&world);
+    assert!(world.run(&mut [&mut first, &mut behind]).is_empty());
+    drop(first);
+    assert!(world.run(&mut [&mut behind]).is_empty());
+    world.answer_all();
+    assert!(granted(&world, &mut behind));
+}
+
+#[test]
+fn those_behind_one_that_is_served_wait_for_their_turn() {
+    let (mut world, _full) = full();
+    let (mut first, mut behind) = wants_more(&mut world, 3);
+    world.answer_all();
+    assert!(world.run(&mut [&mut first, &mut behind]).is_empty());
+    world.advance(200);
+    assert!(world.run(&mut [&mut first, &mut behind]).is_empty());
+    world.answer_all();
+    assert!(granted(&world, &mut first));
+    let calls = world.calls().len();
+    assert!(world.run(&mut [&mut behind]).is_empty());
+    assert_eq!(world.calls().len(), calls);
+}
+
+#[test]
+fn only_a_refusal_by_the_limit_is_waited_for() {
+    let refusal = |kind| Refusal {
+        kind,
+        ..Refusal::banned(List::new(), millis(200), Source::Store)
+    };
+    let wait = |kind| wait_of(&Ok(Decision::Deny(refusal(kind))));
+    assert_eq!(wait(RefusalKind::OverLimit), Some(millis(200)));
+    assert_eq!(wait(RefusalKind::Banned), None);
+}
+
 /// Permits that are given back make room at once.
 #[test]
 fn those_that_wait_are_asked_for_when_there_may_be_room() {
@@ -117,11 +191,33 @@ fn those_that_wait_are_asked_for_when_there_may_be_room() {
     world.answer_all();
     requests.remove(0).leave_and_give_back(&world);
     assert!(world.queues.is_waited_for(&waiting.acquire));
+    let other = world.acquire(2, None);
+    assert!(!world.queues.is_waited_for(&other));
     world.nudge(1);
     assert!(world.poll(&mut waiting).is_none());
     world.answer_all();
     assert!(granted(&world, &mut waiting));
     assert!(!world.queues.is_waited_for(&waiting.acquire));
+}
+
+/// Lists of several calls give back what they took before one of them refused: that is no room for
+/// other lists, which would ask for each other without end.
+#[test]
+fn what_a_list_undoes_is_no_room_for_lists() {
+    for (together, undone, asks) in [
+        (true, true, true),
+        (false, true, false),
+        (false, false, true),
+    ] {
+        let (mut world, _full) = fill(World::with(1, BOUNDS, together));
+        let mut waiting = world.waits(1);
+        world.answer_all();
+        assert!(world.run(&mut [&mut waiting]).is_empty());
+        let calls = world.calls().len();
+        world.queues.room(waiting.acquire.first.name(), undone);
+        assert!(world.run(&mut [&mut waiting]).is_empty());
+        assert_eq!(world.calls().len() > calls, asks, "{together} {undone}");
+    }
 }
 
 /// The first of a call is refused as any caller would be; the others are refused behind it.
@@ -325,5 +421,9 @@ fn half_of_the_time_is_left_to_others_and_no_turn_is_far() {
             "{own} of 3000 every {interval} ms"
         );
         assert!(late.iter().all(|late| *late <= Duration::from_millis(220)));
+    }
+    // All processes have the same slices.
+    for (due, turn) in [(0, 0), (109, 109), (110, 330), (330, 330), (440, 550)] {
+        assert_eq!(own_turn(millis(due)), millis(turn));
     }
 }
