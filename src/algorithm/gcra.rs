@@ -81,13 +81,15 @@ impl Counter for Gcra {
         // From the tick of now on, as there may be room in the next one.
         let late = self.from(now) - now.micros();
         let next = pace.next_of(backlog, pace.rate - answer.remaining);
-        let next = if next > 0 { next + late } else { 0 };
         let backlog = backlog + late;
         for needs in needs {
             let in_line = needs.permits + needs.rounds * pace.rate;
             needs.wait = now.ticks_of_micros(pace.wait(backlog, in_line));
         }
-        answer.next = now.ticks_of_micros(next);
+        answer.next = match next {
+            0 => 0,
+            next => now.ticks_of_micros(next + late),
+        };
         answer.reset = now.ticks_of_micros(backlog);
         answer.taken = self.stored.map(|state| Taken::Tat(state.tat));
     }

@@ -1,5 +1,6 @@
 //! Tests which refusals are kept, for how long, and what drops them.
 
+mod banned;
 mod waiters;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Tests callers that wait for permits: their order, and which are refused.
 
 use super::{
-    super::wait_queue::{own_turn, wait_of},
+    super::wait_queue::{Times, Turn, Until, WaitQueue, own_turn, wait_of},
     *,
 };
 
@@ -120,19 +120,35 @@ fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
     assert!(granted(&world, &mut first) && granted(&world, &mut behind));
 }
 
-/// The first two see to the queue, and here their runtime stands still.
+/// The first two see to the queue, but their runtimes may stand still.
 #[test]
-fn one_further_behind_gives_up_in_time_by_itself() {
-    let (mut world, _full) = full();
-    let (mut first, mut second) = (world.waits(1), world.waits(1));
-    let late = world.acquire(1, Some(MaxWait::of(millis(30))));
-    let mut late = world.caller(Some(0), late);
-    assert!(world.poll(&mut late).is_none());
-    world.answer_all();
-    let all = &mut [&mut first, &mut second, &mut late];
-    assert!(world.run(all).is_empty());
-    world.advance(30);
-    assert!(late.is_woken() && refused(&world, &mut late).is_some());
+fn one_further_behind_looks_when_its_own_time_is_over() {
+    let (mut world, mut queue) = (World::new(), WaitQueue::default());
+    let asks = world.acquire(1, Some(MaxWait::ENDLESS));
+    let times = Times {
+        now: Duration::ZERO,
+        of_calls: Duration::ZERO,
+        hold: DEADLINE,
+    };
+    for (number, deadline) in [(1, None), (2, None), (3, None), (4, Some(millis(30)))] {
+        queue.push(number, &asks, deadline, times.now);
+    }
+    let turn = |queue: &mut WaitQueue, number| {
+        let turn = queue.turn(number, 5, times, &Context::from_waker(Waker::noop()));
+        turn.expect("it has a place")
+    };
+    assert!(matches!(turn(&mut queue, 1), Turn::Ask(5)));
+    queue.ask(5, DEADLINE);
+    let refused = Ok(Decision::Deny(refusal(&asks, millis(200))));
+    queue.answer(5, &[1], &mut vec![refused], times.now);
+    queue.end(5, true);
+    let room = millis(200) + DEADLINE;
+    for (number, expected) in [(1, millis(30)), (2, millis(30)), (3, room), (4, millis(30))] {
+        let Turn::Sleep(Until::Due(until)) = turn(&mut queue, number) else {
+            panic!("{number} waits");
+        };
+        assert_eq!(until, expected, "{number}");
+    }
 }
 
 /// One that waits for several permits, and one behind it for one.

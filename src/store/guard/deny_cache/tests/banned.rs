@@ -1,0 +1,67 @@
+//! Tests what is remembered of callers that limits ban.
+
+use super::{super::bans::Found, *};
+use crate::limit::Ban;
+
+const WITHIN: Duration = Duration::from_secs(1);
+
+fn bans() -> (Bans, ManualClock) {
+    let clock = ManualClock::new();
+    (Bans::new(100, CAP, Some(Arc::new(clock.clone()))), clock)
+}
+
+/// A demand of a limit with a ban. Its labels are its own.
+fn asks_for(name: &str) -> Acquire {
+    let mut ask = one(name);
+    let ban = Ban::after(3).within(WITHIN).lasting(WITHIN);
+    ask.first.labels = Arc::new(Labels {
+        ban: Some(ban),
+        ..Labels::of(name, true, false)
+    });
+    ask
+}
+
+/// The first caller of a call may have been granted before another one of the same limiter was
+/// banned.
+#[test]
+fn a_ban_is_told_as_one_whatever_its_call_told_first() {
+    let (bans, clock) = bans();
+    let (first, later) = (asks_for("a"), asks_for("a"));
+    let asked = bans.ask(&first);
+    clock.advance(Duration::from_millis(50));
+    let granted = LimitState {
+        remaining: Some(1),
+        refused: false,
+        wait: None,
+        ..spent(&first.first.labels, CAP)
+    };
+    let found = Found {
+        left: 500,
+        back: 700,
+        strikes: 3,
+    };
+    bans.learn(&first, &asked, &[found], &[granted]);
+    clock.advance(Duration::from_millis(100));
+    let BanLookup::Banned(refusal) = bans.find(&later, true) else {
+        panic!("it is banned");
+    };
+    let wait = Some(Duration::from_millis(600));
+    assert_eq!(refusal.retry_after, wait);
+    let state = &refusal.states()[0];
+    assert!(state.banned && state.refused && Arc::ptr_eq(&state.labels, &later.first.labels));
+    assert_eq!((state.remaining, state.wait), (None, wait));
+}
+
+#[test]
+fn a_refusal_counts_for_as_long_as_its_ban_says() {
+    for (age, counts) in [(WITHIN - Duration::from_millis(1), 1), (WITHIN, 0)] {
+        let (bans, clock) = bans();
+        let ask = asks_for("a");
+        bans.count(&ask, &mut refusal(&ask, CAP));
+        clock.advance(age);
+        let carried = bans.ask(&ask).carried[0];
+        assert_eq!(carried.number, counts, "{age:?}");
+        // It is reported once.
+        assert_eq!(bans.ask(&ask).carried[0].number, 0);
+    }
+}
