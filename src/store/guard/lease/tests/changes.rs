@@ -64,7 +64,8 @@ async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
     {
         let mut asking = pin!(ours.acquire(&acquire));
         assert!(poll(asking.as_mut(), 2).is_none());
-        ours.end_changed(&world.name, &op);
+        assert!(ours.end_changed(&world.name, &op));
+        assert!(!ours.end_changed(&world.name, &Op::Available));
         done(ours.inner.manage(&world.name, &op));
         let _ = done(asking);
     }

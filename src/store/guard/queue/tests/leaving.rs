@@ -106,6 +106,24 @@ fn a_call_that_waits_to_be_sent_goes_with_its_last_caller() {
     world.is_empty();
 }
 
+/// It was not polled, and no longer holds its limiter.
+#[test]
+fn a_call_that_waits_to_be_sent_for_too_long_goes_behind_the_next() {
+    let mut world = World::with(1, Bounds { most: 4, ..BOUNDS }, true);
+    let _others: Vec<_> = (2..6).map(|limiter| world.comes(limiter)).collect();
+    world.advance(1);
+    let mut first = world.comes(1);
+    world.clock.advance(DEADLINE);
+    let mut second = world.comes(1);
+    assert_eq!(world.calls()[4..], [[second.id]]);
+    assert!(world.poll(&mut first).is_none());
+    world.answer_all();
+    assert!(world.poll(&mut second).is_some());
+    world.answer_all();
+    assert_eq!(world.calls()[5..], [[first.id]]);
+    assert!(world.poll(&mut first).is_some());
+}
+
 /// Two lists that share a limiter do not hold each other up, nor that limiter; and two limits of
 /// one name are two queues.
 #[test]
