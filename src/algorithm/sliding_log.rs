@@ -62,11 +62,10 @@ impl Counter for SlidingLog {
             Some(value) if !call.exact || self.count_expired(call, wanted) => value,
             _ => self.count(call, wanted),
         };
-        // If nothing is left, nothing will be taken.
-        if value > 0 {
-            self.open_bucket(call, value)
-        } else {
-            value
+        match self.bucket {
+            // If nothing is left, nothing will be taken.
+            Some(_) if value > 0 => self.open_bucket(call, value),
+            _ => value,
         }
     }
 
