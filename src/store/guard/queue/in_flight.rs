@@ -331,8 +331,9 @@ mod tests {
         let alone = sends(&mut node, at(0));
         node.leave(alone, at(1));
         for bound in [2, 3] {
-            // When the second leaves, there is room.
-            for call in [(); 2].map(|()| sends(&mut node, at(2))) {
+            let calls = [sends(&mut node, at(2)), sends(&mut node, at(2))];
+            for call in calls {
+                // When the second leaves, there is room.
                 node.leave(call, at(3));
             }
             assert_eq!(node.bound, bound);
