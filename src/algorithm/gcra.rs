@@ -329,6 +329,24 @@ mod tests {
         assert!(limiter.limit.is_some() && limiter.state.stored.is_none());
     }
 
+    /// Without a TAT, its receipt was settled before.
+    #[test]
+    fn a_settled_receipt_and_one_of_another_algorithm_change_nothing() {
+        let mut limiter = fresh(5, 1000);
+        let tat = take(&mut limiter, 1, START);
+        for (algorithm, taken) in [
+            (limit::Algorithm::Gcra, None),
+            (limit::Algorithm::SlidingLog, Some(Taken::Tat(tat))),
+        ] {
+            let charge = LimiterCharge::plain(LimitSource::Store, 1, ID);
+            let receipt = charge.counted_by(algorithm).receipt();
+            for keep in [0, 3] {
+                assert_eq!(limiter.settle(&receipt, taken, keep, NOW), Ok(0));
+            }
+        }
+        assert_eq!(limiter.state.stored.unwrap().tat, tat);
+    }
+
     proptest! {
         // L2, whatever is in use.
         #[test]
