@@ -93,7 +93,7 @@ impl Decide for Client {
             return Some(Err(error));
         }
         acquire.identify(next_id());
-        acquire.share();
+        acquire.share_limiters();
         acquire.asked_at = Some(moment());
         None
     }
