@@ -230,15 +230,21 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     assert_eq!(states(&breakers), SECOND_IS_OPEN);
 }
 
-/// The answer to a probe that took longer than probes may, and comes while another one is under
-/// way.
-#[test]
-fn the_answer_to_any_probe_closes_it() {
+/// Returns one whose pause is over. Its callers wait for longer than probes may take.
+fn paused() -> (Breakers, ManualClock) {
     let clock = ManualClock::new();
     let slow = Duration::from_secs(5);
     let breakers = Breakers::new(1, slow, 1, |_| 0, Arc::new(clock.clone()));
     fail(&breakers, &orders(), 1);
     clock.advance(LONGEST_PAUSE);
+    (breakers, clock)
+}
+
+/// The answer to a probe that took longer than probes may, and comes while another one is under
+/// way.
+#[test]
+fn the_answer_to_any_probe_closes_it() {
+    let (breakers, clock) = paused();
     let first = enter(&breakers, &orders()).unwrap();
     clock.advance(LONGEST_PROBE);
     let second = enter(&breakers, &orders()).unwrap();
@@ -256,11 +262,7 @@ fn the_end_of_an_earlier_probe_is_not_that_of_the_last() {
         (None, Signal::Nothing),
         (None, Signal::Failed),
     ] {
-        let clock = ManualClock::new();
-        let slow = Duration::from_secs(5);
-        let breakers = Breakers::new(1, slow, 1, |_| 0, Arc::new(clock.clone()));
-        fail(&breakers, &orders(), 1);
-        clock.advance(LONGEST_PAUSE);
+        let (breakers, clock) = paused();
         let probe = enter(&breakers, &orders()).unwrap();
         clock.advance(LONGEST_PROBE);
         let mut second = enter(&breakers, &orders());

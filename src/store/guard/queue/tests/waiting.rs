@@ -93,7 +93,7 @@ fn a_caller_that_finds_enough_waiting_is_turned_away() {
     let third = world.acquire(1, Some(queue(2)));
     let mut third = world.caller(Some(0), third);
     assert!(refused(&world, &mut third).is_none());
-    // When it is the turn of the first, nobody is known to wait.
+    // When it is the turn of the first, none is known to wait.
     world.advance(140);
     let fourth = world.acquire(1, Some(queue(1)));
     let mut fourth = world.caller(Some(0), fourth);
