@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs all tests on a fresh machine: finds or installs what they need, then calls
 # `cargo test --all-features`, and what that leaves out because not every machine has what it needs.
+#
+# What it brings from elsewhere goes to `target` in the checkout, whatever folder cargo builds in.
 set -euo pipefail
 # A relative path is relative to the caller's directory, which is left here.
 case ${REDIS_SERVER_BIN:-} in
@@ -166,7 +168,7 @@ on_server() {
 
 # on_servers SERVER... -- ARGS...: one after the other, also after one has failed.
 on_servers() {
-    local home=${CARGO_TARGET_DIR:-$PWD/target}/servers servers=() failed=() server
+    local home=$PWD/target/servers servers=() failed=() server
     while [[ $1 != -- ]]; do
         servers+=("$1")
         shift
@@ -295,7 +297,7 @@ fi
 echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
 
 if [[ -n $everything ]]; then
-    tests/grpcio/prepare.sh "${CARGO_TARGET_DIR:-$PWD/target}/grpcio"
+    tests/grpcio/prepare.sh target/grpcio
 fi
 
 # inside_tests ARGS...: cargo calls the wrapper for this package alone, so no dependency is built again.
@@ -329,7 +331,7 @@ all_tests() {
         local example
         for example in opentelemetry postgres; do
             cargo test ${CI:+--locked} --manifest-path "examples/$example/Cargo.toml" \
-                --target-dir "${CARGO_TARGET_DIR:-target}/$example"
+                --target-dir "${CARGO_TARGET_DIR:-target}"
         done
     fi
 }
@@ -351,7 +353,7 @@ fi
 
 # Before the first test, so that a missing JDK fails at once.
 export TOWER_RATELIMIT_REDISSON_VERSIONS=${TOWER_RATELIMIT_REDISSON_VERSIONS:-4.7.0 3.27.2}
-TOWER_RATELIMIT_REDISSON_HOME=${CARGO_TARGET_DIR:-$PWD/target}/redisson
+TOWER_RATELIMIT_REDISSON_HOME=$PWD/target/redisson
 export TOWER_RATELIMIT_REDISSON_HOME
 read -ra versions <<<"$TOWER_RATELIMIT_REDISSON_VERSIONS"
 tests/redisson/prepare.sh "$TOWER_RATELIMIT_REDISSON_HOME" "${versions[@]}"

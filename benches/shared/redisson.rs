@@ -1,7 +1,10 @@
 //! The acquire script of the real Redisson, out of the jar that `tests/redisson/prepare.sh` has
 //! brought.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use tower_ratelimit::redis;
 
@@ -9,15 +12,10 @@ pub(crate) const VERSION: &str = "4.7.0";
 /// The hash by which Redisson 3.52.0 to 4.7.0 call it.
 pub(crate) const HASH: &str = "861d9229367b5aa9889ee26c5c31be7baeba2153";
 
-/// The folder of the jars.
+/// The folder of the jars: in the checkout, whatever folder cargo builds in.
 pub(crate) fn jars() -> PathBuf {
-    let home = env::var_os("TOWER_RATELIMIT_REDISSON_HOME").map_or_else(
-        || {
-            let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-            PathBuf::from(target).join("redisson")
-        },
-        PathBuf::from,
-    );
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let home = checkout.unwrap_or(Path::new("")).join("target/redisson");
     home.join(VERSION).join("lib")
 }
 
@@ -50,4 +48,16 @@ pub(crate) fn script() -> Result<String, String> {
                 jar.display()
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_jars_are_in_the_checkout() {
+        let jars = jars();
+        let checkout = jars.ancestors().nth(4).expect("a folder");
+        assert!(checkout.join("tests/redisson/prepare.sh").is_file());
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -223,8 +223,7 @@ async fn it_hands_the_details_to_the_caller(store: impl Store) {
 /// A Python that has this package: of the environment that `tests/run.sh` makes, or of this
 /// machine.
 pub(super) async fn python(package: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let prepared = target.join("grpcio");
+    let prepared = root().join("target/grpcio");
     for python in [prepared.join("bin/python"), "python3".into()] {
         let mut import = Command::new(&python);
         let import = import

@@ -7,7 +7,7 @@ use crate::scene::*;
 pub const BUDGET: Duration = Duration::from_millis(250);
 
 /// For rows in which no decision may fail: a busy machine is no failure.
-pub const PATIENT: Duration = Duration::from_secs(5);
+pub const PATIENT: Duration = LONG;
 
 /// The lease of the lane that has one.
 pub const LEASE: Duration = Duration::from_millis(40);

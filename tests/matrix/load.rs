@@ -211,6 +211,11 @@ impl Load {
         self.counts.answered.load(Ordering::SeqCst)
     }
 
+    /// Returns the longest delay by the machine so far.
+    pub fn machine(&self) -> Duration {
+        Duration::from_micros(self.counts.machine.load(Ordering::SeqCst))
+    }
+
     fn all_answered(&self) -> bool {
         self.counts.sent.load(Ordering::SeqCst) == self.counts.answered.load(Ordering::SeqCst)
     }
@@ -242,6 +247,7 @@ impl Load {
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        let machine = self.machine();
         let counts = &self.counts;
         let wrong = mem::take(&mut *counts.wrong.lock().unwrap());
         let answers = counts.book.lock().unwrap().close();
@@ -253,7 +259,7 @@ impl Load {
             answered: counts.answered.load(Ordering::SeqCst),
             passed: counts.passed.load(Ordering::SeqCst),
             lost_receipts,
-            machine: Duration::from_micros(counts.machine.load(Ordering::SeqCst)),
+            machine,
             wrong,
         }
     }

@@ -31,8 +31,8 @@ use std::fmt::Debug;
 /// The delay that two busy cores may add to a budget. A real hang is longer.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// The delay after its budget with which half of the requests may meet the policy: a timer's and a
-/// task's turn.
+/// The delay after its budget with which half of the requests may meet the policy, beside that of
+/// the machine: a timer's and a task's turn.
 const LATE: Duration = Duration::from_millis(200);
 
 /// The attempts to connect that a handle may make in one second: the pauses between them double
@@ -90,7 +90,8 @@ impl Tally {
         let lane = answer.lane();
         let overdue = answer.took.saturating_sub(answer.budget);
         // A task has more turns to wait for than a thread.
-        let grace = GRACE + self.machine * 2;
+        let machine = self.machine * 2;
+        let grace = GRACE + machine;
         assert!(
             overdue < grace,
             "O1: {} hung: {answer:?}, the machine late by {:?}",
@@ -116,7 +117,7 @@ impl Tally {
         }
         self.answers += 1;
         self.by_policy += u64::from(answer.by_policy());
-        self.late += u64::from(answer.by_policy() && overdue > LATE);
+        self.late += u64::from(answer.by_policy() && overdue > LATE + machine);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
         self.received[answer.lane][answer.user] += answer.received();
         self.not_again += u64::from(answer.by_policy() && lane.how == How::Calendar);

@@ -155,7 +155,9 @@ impl Stage {
         let seen: usize = watches.map(|it| aside(|| it.catch_up())).sum();
         println!("{}: {seen} connections were used", self.row);
         // Each handle has one, on a Cluster one to each node; the connection that checks as many.
-        let most = (HANDLES + 1) * 2 * 6 + lost;
+        // One that a busy machine keeps silent for the response timeout is replaced.
+        let silent = self.load.machine().as_millis() as usize / 500;
+        let most = (HANDLES + 1) * 2 * 6 * (1 + silent) + lost;
         assert!(seen <= most, "O6: {seen} connections");
     }
 
@@ -385,12 +387,8 @@ pub fn aside<T>(what: impl FnOnce() -> T) -> T {
 
 /// A store whose answers a busy machine does not turn into failures, and which asks each time.
 pub fn patient(store: RedisStoreBuilder) -> RedisStore {
-    store
-        .deadline(Duration::from_secs(10))
-        .response_timeout(Duration::from_secs(10))
-        .deny_cache(Duration::ZERO)
-        .build()
-        .unwrap()
+    let store = patiently(store).deny_cache(Duration::ZERO);
+    store.build().unwrap()
 }
 
 /// Asks again while a connection that a fault left behind is replaced.

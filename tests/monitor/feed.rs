@@ -32,7 +32,7 @@ impl Feed {
     pub fn open(server: &RedisServer) -> Self {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(Duration::from_secs(120)))
             .unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         let mut lines = BufReader::new(stream);

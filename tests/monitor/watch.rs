@@ -71,7 +71,7 @@ impl Watch {
     pub fn catch_up(&self) -> usize {
         let mark = unique("mark");
         // Fails where the server is gone.
-        let _ = command(self.server.port(), &["ECHO", &mark], secs(10));
+        let _ = command(self.server.port(), &["ECHO", &mark], LONG);
         let began = Instant::now();
         loop {
             let marks = self.marks.lock().unwrap();

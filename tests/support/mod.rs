@@ -47,7 +47,7 @@ pub fn unique(prefix: &str) -> String {
 ///
 /// If it is not reached in half a minute.
 pub fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !reached() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         thread::sleep(Duration::from_millis(10));

@@ -188,9 +188,9 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If the server does not answer within ten seconds.
+    /// If the server does not answer within a minute.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
-        command(self.port, args, Duration::from_secs(10))
+        command(self.port, args, TIMEOUT)
             .unwrap_or_else(|error| panic!("no answer from Redis on port {}: {error}", self.port))
     }
 
@@ -354,7 +354,7 @@ impl Process {
         let mut process = Self { server, watchdog };
 
         let own_dir = Reply::Bulk(dir.path().as_os_str().as_encoded_bytes().to_vec());
-        let deadline = Instant::now() + START_TIMEOUT;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             // Asked for its directory and not only pinged: a stranger may have taken the port
             // before our server did.
@@ -476,7 +476,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Longest wait for a server to come up; it takes some ten milliseconds
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for a server to come up, or to answer; it takes some ten milliseconds
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(10);

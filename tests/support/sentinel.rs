@@ -19,17 +19,6 @@ pub struct Watch<'a> {
     pub tls: Option<&'a Tls>,
     /// What its own clients must send
     pub password: Option<&'static str>,
-    /// For how many milliseconds a master may be silent before it is taken for dead
-    pub silence: u32,
-}
-
-impl Default for Watch<'_> {
-    fn default() -> Self {
-        Self {
-            silence: 500,
-            ..PATIENT
-        }
-    }
 }
 
 impl Watch<'_> {
@@ -38,12 +27,14 @@ impl Watch<'_> {
     }
 }
 
-/// So that a busy machine is not taken for a dead master
-pub const PATIENT: Watch<'static> = Watch {
+/// In plain text, without a password
+pub const PLAIN: Watch<'static> = Watch {
     tls: None,
     password: None,
-    silence: 60_000,
 };
+
+/// For how many milliseconds a master may be silent: a busy machine is not taken for a dead one
+const SILENCE: &str = "60000";
 
 /// A master, its replica, and the sentinel that watches over them
 pub struct Watched {
@@ -120,17 +111,13 @@ impl Sentinel {
 
     /// None if its port was taken in the meantime.
     fn launch(config: &Path, master: u16, watch: &Watch<'_>) -> Option<Self> {
-        let &Watch {
-            tls,
-            password,
-            silence,
-        } = watch;
+        let &Watch { tls, password } = watch;
         let port = free_port();
         let dir = config.parent().expect("a file in a directory");
         let mut lines = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\n\
              sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 1\n\
-             sentinel down-after-milliseconds {MASTER_NAME} {silence}\n\
+             sentinel down-after-milliseconds {MASTER_NAME} {SILENCE}\n\
              sentinel failover-timeout {MASTER_NAME} 5000\n",
             dir.display(),
         );
@@ -188,6 +175,19 @@ impl Sentinel {
         assert_eq!(reply, Some(Reply::Status(String::from("OK"))));
     }
 
+    /// Takes the master for dead after half a second of silence; or after a minute again
+    pub fn replaces_the_silent(&self, soon: bool) {
+        let silence = if soon { "500" } else { SILENCE };
+        let set = [
+            "SENTINEL",
+            "SET",
+            MASTER_NAME,
+            "down-after-milliseconds",
+            silence,
+        ];
+        assert_eq!(self.ask(&set), Some(Reply::Status(String::from("OK"))));
+    }
+
     /// Forgets the master, and watches over another: what an operator does who has moved it by hand
     pub fn watch_instead(&self, master: &RedisServer) {
         let port = master.port().to_string();
@@ -204,7 +204,7 @@ impl Sentinel {
     }
 
     fn ask(&self, args: &[&str]) -> Option<Reply> {
-        let time_limit = Duration::from_secs(10);
+        let time_limit = Duration::from_secs(60);
         match self.password {
             Some(password) => command_with_password(self.port, password, args, time_limit).ok(),
             None => command(self.port, args, time_limit).ok(),
