@@ -7,7 +7,7 @@ use super::{
     command, document, lines, read,
     support::{
         Cluster, RedisServer,
-        sentinel::{PLAIN, Watched},
+        sentinel::{Watch, Watched},
         unique,
     },
 };
@@ -30,7 +30,7 @@ fn each_kind_is_connected_to() {
     let lenient = RedisServer::start_tls(&tls, &["--tls-auth-clients", "no"]);
     let strict = RedisServer::start_tls(&tls, &[]);
     let cluster = Cluster::start();
-    let watched = Watched::start(&PLAIN);
+    let watched = Watched::start(&Watch::default());
 
     let folder = std::env::temp_dir().join(unique("certificates"));
     fs::create_dir(&folder).unwrap();

@@ -24,7 +24,7 @@ impl Watched {
             master,
             replica,
             sentinel,
-        } = aside(|| sentinel::Watched::start(&sentinel::PLAIN));
+        } = aside(|| sentinel::Watched::start(&sentinel::Watch::default()));
         // The place of the one that answers does not matter.
         let sentinels = [
             format!("redis://127.0.0.1:{}/", free_port()),

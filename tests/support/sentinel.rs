@@ -12,8 +12,8 @@ use super::{RedisServer, Reply, wait_until};
 /// The name under which it knows the master
 pub const MASTER_NAME: &str = "orders-master";
 
-/// How a sentinel watches
-#[derive(Debug)]
+/// How a sentinel watches: in plain text and without a password, if nothing else is said
+#[derive(Debug, Default)]
 pub struct Watch<'a> {
     /// Over TLS, to servers that were started with it
     pub tls: Option<&'a Tls>,
@@ -26,12 +26,6 @@ impl Watch<'_> {
         self.tls.map_or(server.port(), |_| server.tls_port())
     }
 }
-
-/// In plain text, without a password
-pub const PLAIN: Watch<'static> = Watch {
-    tls: None,
-    password: None,
-};
 
 /// For how many milliseconds a master may be silent: a busy machine is not taken for a dead one
 const SILENCE: &str = "60000";

@@ -17,7 +17,7 @@ use tower_ratelimit::{RedisStore, RedisStoreBuilder, deadpool_redis, redis};
 use super::certificates::{Authority, HERE};
 use super::scene::{LONG, patiently, until};
 use super::support::redis_server::{Tls, binary};
-use super::support::sentinel::{MASTER_NAME, PLAIN, Watch, Watched};
+use super::support::sentinel::{MASTER_NAME, Watch, Watched};
 use super::support::{Cluster, RedisServer, Sentinel, permissions};
 
 /// The password of the user of the secured ones, and that of their sentinel
@@ -223,7 +223,7 @@ fn strict() -> &'static RedisServer {
 
 fn watched() -> &'static Watched {
     static WATCHED: OnceLock<Watched> = OnceLock::new();
-    WATCHED.get_or_init(|| Watched::start(&PLAIN))
+    WATCHED.get_or_init(|| Watched::start(&Watch::default()))
 }
 
 pub fn sentinel_pool(sentinel: &Sentinel) -> deadpool_redis::sentinel::Pool {
@@ -243,7 +243,6 @@ fn secured_watched() -> &'static Watched {
         let watched = Watched::start(&Watch {
             tls: Some(tls()),
             password: Some(WATCHWORD),
-            ..PLAIN
         });
         for server in [&watched.master, &watched.replica] {
             admit(server, "+role");

@@ -11,7 +11,7 @@ use crate::support::{
     Cluster,
     redis_server::Tls,
     scripted::ScriptedServer,
-    sentinel::{MASTER_NAME, PLAIN, Watch, Watched},
+    sentinel::{MASTER_NAME, Watch, Watched},
 };
 use tower_ratelimit::redis::TlsCertificates;
 
@@ -178,7 +178,6 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     } = Watched::start(&Watch {
         tls: Some(&tls),
         password: Some("seen"),
-        ..PLAIN
     });
     let limiter = ["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
     assert_eq!(master.cli(&limiter), "OK");

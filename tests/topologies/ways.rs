@@ -8,7 +8,7 @@ use crate::scene::*;
 use crate::{
     support::{
         Cluster,
-        sentinel::{PLAIN, Watched, wait_for_replica},
+        sentinel::{Watch, Watched, wait_for_replica},
         wait_until,
     },
     topologies::{self, Topology, connected},
@@ -100,7 +100,7 @@ async fn a_cluster_pool_finds_new_connections() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_pool_finds_new_connections() {
-    let watched = Watched::start(&PLAIN);
+    let watched = Watched::start(&Watch::default());
     let pool = topologies::sentinel_pool(&watched.sentinel);
     drop(pool.get().await.unwrap());
     let store = RedisStore::sentinel_pool(pool);
@@ -110,7 +110,7 @@ async fn a_sentinel_pool_finds_new_connections() {
 /// The pool's stock leads to the old master, which lives on as a replica and answers PING.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
-    let watched = Watched::start(&PLAIN);
+    let watched = Watched::start(&Watch::default());
     let pool = topologies::sentinel_pool(&watched.sentinel);
     let store = patient(RedisStore::sentinel_pool(pool.clone()));
     let store = connected(store).await;
