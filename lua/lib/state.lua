@@ -101,6 +101,29 @@ local function live_permits(log, now, interval)
   return sum
 end
 
+-- Sets back to `latest` the scores that are later, which a wrong clock has written: they were
+-- granted no later than now. Returns how many, and the score of the newest entry then. All of them
+-- at once, as the next call would not look for the rest: it waits for the oldest entry.
+local function set_back(log, newest, latest)
+  local count, foreign = 0, 0
+  while newest and newest > latest do
+    local page = redis.call('ZRANGEBYSCORE', log, '(' .. string.format('%.0f', latest), '+inf',
+      'LIMIT', foreign, PAGE)
+    for _, member in ipairs(page) do
+      if permits_of(member) then
+        redis.call('ZADD', log, 'XX', latest, member)
+        count = count + 1
+      else
+        foreign = foreign + 1
+      end
+    end
+    if #page < PAGE then
+      newest = latest
+    end
+  end
+  return count, newest
+end
+
 -- Adds entries for permits that are in use for an unknown time, as if they were granted now. `id`
 -- is 16 bytes of the caller's; its second half makes the members of two callers differ. The number
 -- of members is bounded, to bound the work: permits beyond it are free when the whole log has

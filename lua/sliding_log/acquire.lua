@@ -237,11 +237,17 @@ if usual then
       if freed >= missing then
         local due = at == 3 and score or page[at - 1] + 0
         wait = due - expired
-        -- By the server's clock, a longer wait comes from a score that a wrong clock wrote: then
-        -- acquire_list.lua decides, which resets such scores.
-        if not own or wait <= interval + ahead then
-          status = 0
-        end
+        status = 0
+      end
+    end
+
+    -- Mostly what was just added is the newest, and no score need be read.
+    if status and newest ~= true and (exact or own and status == 0) then
+      newest = (call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] or expired) + 0
+      -- By the server's clock, a later score was written by a wrong one: acquire_list.lua, which
+      -- sets such scores back, decides once more, and finds what was granted here.
+      if own and newest > now + ahead then
+        status = nil
       end
     end
 
@@ -265,13 +271,8 @@ if usual then
           call('PEXPIRE', log, ttl)
         end
       end
-      -- Mostly what was just added is the newest, and no score need be read.
       local reset = interval
-      if exact and not newest then
-        newest = (call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] or expired) + 0
-        if own and status == 0 then
-          newest = math.min(newest, now + ahead)
-        end
+      if exact and newest ~= true then
         reset = math.max(0, newest - expired)
       end
 

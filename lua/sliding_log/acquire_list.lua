@@ -288,11 +288,13 @@ for place = 1, limiters do
       refused[#refused + 1] = take
     end
   end
+  if ARGV[1] == '' and (exact or #refused > 0) then
+    -- Before any wait is computed. A caller's clock proves nothing: it may be slow.
+    book.repaired, book.newest =
+      set_back(book.log, book.newest, now + ahead_of(book.interval))
+  end
   if #refused > 0 then
     table.sort(refused, function(a, b) return a.needs < b.needs end)
-    -- A score that no clock of ours can have made was granted no later than now: the walk sets it
-    -- back.
-    local latest = ARGV[1] == '' and now + ahead_of(book.interval) or math.huge
     local page, at, start = {}, 1, 0
     -- What is left is free now.
     local freed, due = book.value, now - book.interval
@@ -313,17 +315,11 @@ for place = 1, limiters do
           return abandon()
         end
         due = tonumber(page[at + 1])
-        if due > latest then
-          due = latest
-          redis.call('ZADD', book.log, 'XX', due, page[at])
-          book.repaired = book.repaired + 1
-        end
         freed = freed + held
         at = at + 2
       end
       take.wait = due + book.interval - now + take.later
     end
-    book.newest = book.newest and math.min(book.newest, latest)
   end
   if exact and book.newest and book.value >= 0 and #refused < callers then
     -- In debt, one more is not free yet; after a large expiry, what is left is not all.
