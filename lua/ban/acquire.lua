@@ -100,7 +100,7 @@ for place = 1, limiters do
           redis.pcall('ZADD', ban.strikes, 'XX', clock, strikes[at])
         end
         if strikes[at + 1] + 0 > now - ban.within then
-          ban.count = ban.count + struct.unpack('<I4', strikes[at], 17)
+          ban.count = ban.count + math.floor((struct.unpack('<I4', strikes[at], 17)))
         end
       end
     end
@@ -132,7 +132,7 @@ local function strike(ban, id, number, age, wait)
     call('PEXPIRE', ban.strikes, whole(ban.within + slower))
     return false
   end
-  local lasts = math.min(ban.lasting * 2 ^ ban.level, ban.longest)
+  local lasts = math.floor(math.min(ban.lasting * 2 ^ ban.level, ban.longest))
   ban.ends, ban.level, ban.count = now + lasts, ban.level + 1, 0
   ban.room = math.max(ban.ends, now + wait)
   local value = { whole(ban.ends), whole(ban.level), whole(ban.ends + lasts), whole(ban.room) }

@@ -27,9 +27,16 @@ local MOST = 9007199254740991
 local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
 local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
 
+-- Returns a text as a number; nil for none. In Lua 5.4 a whole number is an integer then, however
+-- it is spelled.
+local function read_number(text)
+  local number = tonumber(text or nil)
+  return number and number % 1 == 0 and math.floor(number) or number
+end
+
 -- Returns a stored rate or interval as a number; nil if it is none, or too great to count with.
 local function number_of(text)
-  local number = tonumber(text or nil)
+  local number = read_number(text)
   return number and number <= MOST and number >= -MOST and number or nil
 end
 
@@ -43,7 +50,7 @@ end
 -- Returns the permits left that a key holds; nil for none. Lua reads "nan" as a number that equals
 -- nothing, itself included.
 local function value_of(key)
-  local value = tonumber(redis.call('GET', key) or nil)
+  local value = read_number(redis.call('GET', key))
   return value == value and value or nil
 end
 
@@ -52,7 +59,8 @@ local function permits_of(member)
   if not MEMBER_SIZES[#member] then
     return nil
   end
-  return (struct.unpack('<I4', member, #member - 3))
+  -- Lua 5.4 makes a float of it, and would print "5.0".
+  return math.floor((struct.unpack('<I4', member, #member - 3)))
 end
 
 -- Returns the time in ms since the epoch: the caller's, or the server's if the caller gives none.
@@ -145,7 +153,7 @@ end
 -- entry, nil if the log is empty; and true if the log was created now, and so has no TTL.
 local function agree(log, value, rate, interval, now, id)
   local newest = redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-  newest = newest and tonumber(newest)
+  newest = newest and math.floor(newest)
   if newest and newest + interval <= now then
     -- The whole log has expired. Dropping it takes O(1) here, and repairs any drift.
     redis.call('UNLINK', log)

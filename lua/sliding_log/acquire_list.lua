@@ -44,9 +44,9 @@
 
 local now = clock(ARGV[1])
 local exact = ARGV[2] == '1'
-local limiters = #KEYS / 5
+local limiters = math.floor(#KEYS / 5)
 local width = 1 + 3 * limiters
-local callers = (#ARGV - 2 - 5 * limiters) / width
+local callers = math.floor((#ARGV - 2 - 5 * limiters) / width)
 
 -- The limits in force. Nothing is written before all of them are known.
 
@@ -195,7 +195,7 @@ if anything then
       -- expired are free, and some are dropped below.
       book.newest = entries > 0 and now or nil
       if exact and book.newest then
-        book.newest = tonumber(redis.call('ZRANGE', book.log, -1, -1, 'WITHSCORES')[2])
+        book.newest = math.floor(redis.call('ZRANGE', book.log, -1, -1, 'WITHSCORES')[2])
       end
       book.gone, book.drop = gone, drop
     else
@@ -314,7 +314,7 @@ for place = 1, limiters do
         if not held then
           return abandon()
         end
-        due = tonumber(page[at + 1])
+        due = math.floor(page[at + 1])
         freed = freed + held
         at = at + 2
       end
@@ -324,7 +324,7 @@ for place = 1, limiters do
   if exact and book.newest and book.value >= 0 and #refused < callers then
     -- In debt, one more is not free yet; after a large expiry, what is left is not all.
     local oldest = redis.call('ZRANGE', book.log, book.gone, book.gone, 'WITHSCORES')[2]
-    book.next = oldest and math.max(0, oldest + book.interval - now)
+    book.next = oldest and math.max(0, math.floor(oldest) + book.interval - now)
   end
 end
 

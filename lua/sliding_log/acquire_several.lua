@@ -13,8 +13,8 @@
 -- Redisson has no operation on several limiters. As in acquire.lua, each is read and checked
 -- before the first write. All else is left to acquire_list.lua, which follows in the same text.
 
-local call, unpack, ARGV, KEYS = redis.call, struct.unpack, ARGV, KEYS
-local limiters = #KEYS / 3
+local call, unpack, floor, ARGV, KEYS = redis.call, struct.unpack, math.floor, ARGV, KEYS
+local limiters = floor(#KEYS / 3)
 local now, exact = ARGV[2 * limiters + 1] or '', ARGV[2 * limiters + 2] ~= '0'
 local own = now == ''
 if own then
@@ -26,6 +26,7 @@ local books, usual, brief = {}, true, true
 for place = 1, limiters do
   local given, member, log = ARGV[2 * place - 1], ARGV[2 * place], KEYS[3 * place]
   local permits = unpack('<I4', member, 18)
+  permits = permits == 1 and 1 or floor(permits)
   local limit = call('HMGET', KEYS[3 * place - 2], 'rate', 'interval', 'type', 'keepAliveTime')
   local value = tonumber(call('GET', KEYS[3 * place - 1]))
   local as_given = limit[1] and limit[2] and limit[3] and limit[4]
@@ -49,7 +50,7 @@ for place = 1, limiters do
     single = single and few and #page[at] == 21 and unpack('<I4', page[at], 18) == 1
     at = at + 2
   end
-  local gone = (at - 1) / 2
+  local gone = at == 1 and 0 or floor((at - 1) / 2)
   if gone > 0 and not page[at] and gone < entries then
     gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
   end
@@ -105,7 +106,7 @@ if usual then
       ttl = call('PTTL', hash)
     elseif book.entries == 0 or call('PTTL', value_key) < enough
       or limit[3] == '1' and (call('PTTL', hash) < enough or call('PTTL', log) < enough) then
-      ttl = math.max(keep, life)
+      ttl = floor(math.max(keep, life))
       call('PEXPIRE', hash, ttl)
     end
     if ttl > 0 then

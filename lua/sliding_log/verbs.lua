@@ -94,7 +94,7 @@ local function release_of(page, log, wanted)
       -- The same entry with fewer permits: only the count in its bytes changes.
       local rest = struct.pack('<I4', held - (wanted - given))
       -- Added before the other is removed: an empty log would vanish, and its TTL with it.
-      redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)
+      redis.call('ZADD', log, math.floor(page[i + 1]), string.sub(page[i], 1, -5) .. rest)
       redis.call('ZREM', log, page[i])
       given = wanted
       break
@@ -164,7 +164,7 @@ function verbs.repair(now)
         return { FOREIGN_MEMBER }
       end
     end
-    entries, newest = entries + #page / 2, tonumber(page[#page]) or newest
+    entries, newest = entries + math.floor(#page / 2), tonumber(page[#page]) or newest
   until #page < 2 * PAGE
   if entries == 0 and not stored then
     return { 1, 0, rate }
