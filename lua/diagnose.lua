@@ -26,4 +26,8 @@ for place, key in ipairs(KEYS) do
   lives[place] = redis.call('PTTL', key)
 end
 local page = redis.call('ZRANGE', log, ARGV[1], ARGV[1] + ARGV[2] - 1, 'WITHSCORES')
+for at = 2, #page, 2 do
+  -- Scores are numbers on some servers, and in a reply a text everywhere.
+  page[at] = string.format('%.17g', page[at])
+end
 return { clock(''), limit, lives, redis.call('GET', value_key), redis.call('ZCARD', log), page }

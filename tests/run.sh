@@ -298,6 +298,7 @@ echo "tests/run.sh: $("${REDIS_SERVER_BIN:-redis-server}" --version)"
 
 if [[ -n $everything ]]; then
     tests/grpcio/prepare.sh target/grpcio
+    tests/lua54/prepare.sh target/lua54
 fi
 
 # inside_tests ARGS...: cargo calls the wrapper for this package alone, so no dependency is built again.
@@ -321,12 +322,23 @@ if [[ -n $screenshots ]]; then
     exec cargo test "${cargo_args[@]}" --test browser -- --ignored --exact screenshots
 fi
 
+# lua54_tests: the cases of every script once in Lua 5.4, with few random histories, as each command
+# of a script crosses two processes.
+lua54_tests() (
+    export LUA54_SERVER_BIN=${REDIS_SERVER_BIN:-redis-server} PROPTEST_CASES=10
+    export REDIS_SERVER_BIN=$PWD/target/lua54/redis-server
+    # Not the one whose keys live for milliseconds: here they can expire while a script runs.
+    inside_tests inside::model -- --skip by_the_servers_clock_it_counts_in_microseconds
+    cargo test "${cargo_args[@]}" --test store -- cases::on_one_server
+)
+
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
 # library, what needs curl, Python and Chromium, and the examples that are packages of their own.
 all_tests() {
     cargo test "${cargo_args[@]}" "$@"
     if (($# == 0)); then
         inside_tests
+        lua54_tests
         cargo test "${cargo_args[@]}" --test clients --test examples --test browser
         local example
         for example in opentelemetry postgres; do

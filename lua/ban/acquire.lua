@@ -83,13 +83,24 @@ for place = 1, limiters do
       string.match(call('GET', ban.key) or '', '^(%d+) (%d+) (%d+) (%d+)$')
     if ends and forgotten + 0 > now then
       ban.ends, ban.level, ban.room = ends + 0, level + 0, room + 0
+      -- A level is known for as long again as its ban lasts. By the server's clock, a ban that has
+      -- longer to go was set before that clock was set back. A full memory keeps it as it is.
+      local late = given == '' and 2 * ban.ends - forgotten - now or 0
+      if late > 0 then
+        ban.ends, ban.room, forgotten = ban.ends - late, ban.room - late, forgotten - late
+        local value = { whole(ban.ends), level, whole(forgotten), whole(ban.room) }
+        redis.pcall('SET', ban.key, table.concat(value, ' '), 'PX', whole(forgotten - now))
+      end
     end
     if ban.ends <= now then
       -- Nothing is removed yet: after a write, a server whose memory is full would refuse no other.
       local strikes = call('ZRANGE', ban.strikes, '0', '-1', 'WITHSCORES')
       for at = 1, #strikes, 2 do
+        if given == '' and strikes[at + 1] + 0 > now then
+          redis.pcall('ZADD', ban.strikes, 'XX', clock, strikes[at])
+        end
         if strikes[at + 1] + 0 > now - ban.within then
-          ban.count = ban.count + struct.unpack('<I4', strikes[at], 17)
+          ban.count = ban.count + math.floor((struct.unpack('<I4', strikes[at], 17)))
         end
       end
     end
@@ -121,7 +132,7 @@ local function strike(ban, id, number, age, wait)
     call('PEXPIRE', ban.strikes, whole(ban.within + slower))
     return false
   end
-  local lasts = math.min(ban.lasting * 2 ^ ban.level, ban.longest)
+  local lasts = math.floor(math.min(ban.lasting * 2 ^ ban.level, ban.longest))
   ban.ends, ban.level, ban.count = now + lasts, ban.level + 1, 0
   ban.room = math.max(ban.ends, now + wait)
   local value = { whole(ban.ends), whole(ban.level), whole(ban.ends + lasts), whole(ban.room) }

@@ -15,7 +15,8 @@
 -- Redisson has no such limiter. state.lua describes the value; neither it nor lib/state.lua is part
 -- of this script. Passing an argument or parsing a number costs more than the work on it. So the
 -- caller sends all numbers as one argument, in the form in which Redis stores them, and computes
--- the rest of the reply itself. Not safe to send twice, as grants cannot be told apart.
+-- the rest of the reply itself. In Lua 5.4 they are floats, of which only whole numbers may leave
+-- the script. Not safe to send twice, as grants cannot be told apart.
 
 local call, unpack = redis.call, struct.unpack
 local interval, rate, cost, room, now = unpack('<ddddd', ARGV[1])
@@ -40,7 +41,7 @@ if backlog > room then
   if own and backlog > room + cost then
     return nil
   end
-  return backlog
+  return math.floor(backlog)
 end
 if backlog < 0 then
   tat = now
@@ -55,6 +56,6 @@ else
   ends = math.min(tat + cost + room, 9007199254740991)
   local life = (ends - now) / 1000 + (own and 1 or 60001)
   call('SET', KEYS[1], struct.pack('<ddddd', interval, rate, tat, ends, given), 'PX',
-    string.format('%d', life))
+    string.format('%d', math.floor(life)))
 end
 return struct.pack('<ddd', now, tat, given)

@@ -60,9 +60,13 @@ local function read_state(value_key)
   if not stored or #stored ~= 40 then
     return nil
   end
-  local interval, rate, tat, ends, given = struct.unpack('<ddddd', stored)
-  local pace = pace_of(rate, interval)
-  return pace and { tat = tat, ends = ends, given = given, pace = pace }
+  local numbers = { struct.unpack('<ddddd', stored) }
+  for place, number in ipairs(numbers) do
+    -- A float in Lua 5.4, which a reply must not have.
+    numbers[place] = math.floor(number)
+  end
+  local pace = pace_of(numbers[2], numbers[1])
+  return pace and { tat = numbers[3], ends = numbers[4], given = numbers[5], pace = pace }
 end
 
 local function differ(state, pace)

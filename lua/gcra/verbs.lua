@@ -166,7 +166,8 @@ function verbs.settle(credited, given, tat, given_back, source, ...)
 
   if credited < 0 then
     -- The permits were used, so they count at once, until all permits are in use.
-    local owed = -credited * pace.emission
+    -- More than all are no more, and could be too much to multiply.
+    local owed = math.min(-credited, pace.rate) * pace.emission
     local free = write_state(value_key, state, backlog, owed, pace, now, given ~= '')
     if created then
       write_limit(KEYS[1], limit)

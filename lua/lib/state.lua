@@ -27,9 +27,16 @@ local MOST = 9007199254740991
 local GRANTED, REFUSED, ABOVE_RATE = 1, 0, 2
 local UNINITIALIZED, OTHER_TYPE, FOREIGN_MEMBER, UNREADABLE = -1, -2, -3, -4
 
+-- Returns a text as a number; nil for none. In Lua 5.4 a whole number is an integer then, however
+-- it is spelled.
+local function read_number(text)
+  local number = tonumber(text or nil)
+  return number and number % 1 == 0 and math.floor(number) or number
+end
+
 -- Returns a stored rate or interval as a number; nil if it is none, or too great to count with.
 local function number_of(text)
-  local number = tonumber(text or nil)
+  local number = read_number(text)
   return number and number <= MOST and number >= -MOST and number or nil
 end
 
@@ -43,7 +50,7 @@ end
 -- Returns the permits left that a key holds; nil for none. Lua reads "nan" as a number that equals
 -- nothing, itself included.
 local function value_of(key)
-  local value = tonumber(redis.call('GET', key) or nil)
+  local value = read_number(redis.call('GET', key))
   return value == value and value or nil
 end
 
@@ -52,7 +59,8 @@ local function permits_of(member)
   if not MEMBER_SIZES[#member] then
     return nil
   end
-  return (struct.unpack('<I4', member, #member - 3))
+  -- Lua 5.4 makes a float of it, and would print "5.0".
+  return math.floor((struct.unpack('<I4', member, #member - 3)))
 end
 
 -- Returns the time in ms since the epoch: the caller's, or the server's if the caller gives none.
@@ -101,6 +109,29 @@ local function live_permits(log, now, interval)
   return sum
 end
 
+-- Sets back to `latest` the scores that are later, which a wrong clock has written: they were
+-- granted no later than now. Returns how many, and the score of the newest entry then. All of them
+-- at once, as the next call would not look for the rest: it waits for the oldest entry.
+local function set_back(log, newest, latest)
+  local count, foreign = 0, 0
+  while newest and newest > latest do
+    local page = redis.call('ZRANGEBYSCORE', log, '(' .. string.format('%.0f', latest), '+inf',
+      'LIMIT', foreign, PAGE)
+    for _, member in ipairs(page) do
+      if permits_of(member) then
+        redis.call('ZADD', log, 'XX', latest, member)
+        count = count + 1
+      else
+        foreign = foreign + 1
+      end
+    end
+    if #page < PAGE then
+      newest = latest
+    end
+  end
+  return count, newest
+end
+
 -- Adds entries for permits that are in use for an unknown time, as if they were granted now. `id`
 -- is 16 bytes of the caller's; its second half makes the members of two callers differ. The number
 -- of members is bounded, to bound the work: permits beyond it are free when the whole log has
@@ -122,7 +153,7 @@ end
 -- entry, nil if the log is empty; and true if the log was created now, and so has no TTL.
 local function agree(log, value, rate, interval, now, id)
   local newest = redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
-  newest = newest and tonumber(newest)
+  newest = newest and math.floor(newest)
   if newest and newest + interval <= now then
     -- The whole log has expired. Dropping it takes O(1) here, and repairs any drift.
     redis.call('UNLINK', log)

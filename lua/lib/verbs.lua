@@ -39,7 +39,7 @@ function verbs.rename()
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return 0
   end
-  local count = #KEYS / 2
+  local count = math.floor(#KEYS / 2)
   for i = 1, count do
     if redis.call('EXISTS', KEYS[i]) == 1 then
       redis.call('RENAME', KEYS[i], KEYS[i + count])

@@ -28,12 +28,18 @@
 -- Numbers cost more time than the commands: each number that goes to Redis, or comes as a score, is
 -- printed and parsed. So constants are text, texts are passed on unchanged, and `+ 0` converts a
 -- text in half of tonumber's time. An argument costs as much as two numbers: so arguments that are
--- mostly the same are joined in one text, or left out.
+-- mostly the same are joined in one text, or left out. What `/` and `unpack` make is a float in Lua
+-- 5.4, where it is printed as "5.0": `floor` makes it whole before it goes anywhere, unless it is
+-- known to be one.
 
-local call, unpack = redis.call, struct.unpack
+local call, unpack, floor = redis.call, struct.unpack, math.floor
 local ARGV = ARGV
 local given, members, exact = ARGV[1], ARGV[2], ARGV[4] ~= '0'
-local each, callers = unpack('<I4', members, 18), #members / 21
+local each, callers = unpack('<I4', members, 18), 1
+each = each == 1 and 1 or floor(each)
+if #members > 21 then
+  callers = floor(#members / 21)
+end
 local permits = each * callers
 local limit = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local as_given = limit[1] and limit[2] and limit[3] and limit[4]
@@ -55,8 +61,8 @@ end
 
 if usual then
   -- A batch has read them.
-  local rate = as_given and ARGV.rate or limit[1] + 0
-  local interval = as_given and ARGV.interval or limit[2] + 0
+  local rate = as_given and ARGV.rate or floor(limit[1])
+  local interval = as_given and ARGV.interval or floor(limit[2])
   local ahead = (interval - interval % 10) / 10
   local value_key, log = KEYS[2], KEYS[4] or KEYS[3]
   if KEYS[4] and limit[3] == '1' then
@@ -109,7 +115,7 @@ if usual then
           at = at + 2
           following = page[at + 1]
         until not following or following + 0 > expired
-        gone = following and (at - 1) / 2
+        gone = following and floor((at - 1) / 2)
           or entries == 1 and 1 or call('ZCOUNT', log, '-inf', string.format('%d', expired))
         -- Longer than a page, it is dropped at once, below.
         agreed = agreed and (gone < entries or entries <= 100)
@@ -163,7 +169,8 @@ if usual then
           call('UNLINK', log)
           value, missing, known, fresh, page, gone = rate, 0, true, true, nil, 0
         elseif known and value + freed <= rate then
-          call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or (first - 3) / 2)
+          call('ZREMRANGEBYRANK', log, '0', first == 3 and '0' or floor((first - 3) / 2))
+          freed = floor(freed)
           value, missing = value + freed, missing - freed
           if missing > 0 and freed > 0 then
             call('SET', value_key, value, 'KEEPTTL')
@@ -213,6 +220,7 @@ if usual then
         local less = permits == 1 and '-1' or -permits
         if stored - value ~= permits
           or type(redis.pcall('INCRBY', value_key, less)) ~= 'number' then
+          value = floor(value)
           call('SET', value_key, value, 'KEEPTTL')
         end
       end
@@ -236,12 +244,18 @@ if usual then
       end
       if freed >= missing then
         local due = at == 3 and score or page[at - 1] + 0
-        wait = due - expired
-        -- By the server's clock, a longer wait comes from a score that a wrong clock wrote: then
-        -- acquire_list.lua decides, which resets such scores.
-        if not own or wait <= interval + ahead then
-          status = 0
-        end
+        wait = floor(due - expired)
+        status = 0
+      end
+    end
+
+    -- Mostly what was just added is the newest, and no score need be read.
+    if status and newest ~= true and (exact or own and status == 0) then
+      newest = (call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] or expired) + 0
+      -- By the server's clock, a later score was written by a wrong one: acquire_list.lua, which
+      -- sets such scores back, decides once more, and finds what was granted here.
+      if own and newest > now + ahead then
+        status = nil
       end
     end
 
@@ -253,7 +267,7 @@ if usual then
         local enough = not wrote and 0 or keep / 2 > life and keep / 2 or life
         if fresh or call('PTTL', value_key) < enough
           or limit[3] == '1' and (call('PTTL', KEYS[1]) < enough or call('PTTL', log) < enough) then
-          local ttl = math.max(keep, life)
+          local ttl = floor(math.max(keep, life))
           call('PEXPIRE', KEYS[1], ttl)
           call('PEXPIRE', value_key, ttl)
           call('PEXPIRE', log, ttl)
@@ -265,13 +279,8 @@ if usual then
           call('PEXPIRE', log, ttl)
         end
       end
-      -- Mostly what was just added is the newest, and no score need be read.
       local reset = interval
-      if exact and not newest then
-        newest = (call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] or expired) + 0
-        if own and status == 0 then
-          newest = math.min(newest, now + ahead)
-        end
+      if exact and newest ~= true then
         reset = math.max(0, newest - expired)
       end
 

@@ -44,9 +44,9 @@
 
 local now = clock(ARGV[1])
 local exact = ARGV[2] == '1'
-local limiters = #KEYS / 5
+local limiters = math.floor(#KEYS / 5)
 local width = 1 + 3 * limiters
-local callers = (#ARGV - 2 - 5 * limiters) / width
+local callers = math.floor((#ARGV - 2 - 5 * limiters) / width)
 
 -- The limits in force. Nothing is written before all of them are known.
 
@@ -195,7 +195,7 @@ if anything then
       -- expired are free, and some are dropped below.
       book.newest = entries > 0 and now or nil
       if exact and book.newest then
-        book.newest = tonumber(redis.call('ZRANGE', book.log, -1, -1, 'WITHSCORES')[2])
+        book.newest = math.floor(redis.call('ZRANGE', book.log, -1, -1, 'WITHSCORES')[2])
       end
       book.gone, book.drop = gone, drop
     else
@@ -288,11 +288,13 @@ for place = 1, limiters do
       refused[#refused + 1] = take
     end
   end
+  if ARGV[1] == '' and (exact or #refused > 0) then
+    -- Before any wait is computed. A caller's clock proves nothing: it may be slow.
+    book.repaired, book.newest =
+      set_back(book.log, book.newest, now + ahead_of(book.interval))
+  end
   if #refused > 0 then
     table.sort(refused, function(a, b) return a.needs < b.needs end)
-    -- A score that no clock of ours can have made was granted no later than now: the walk sets it
-    -- back.
-    local latest = ARGV[1] == '' and now + ahead_of(book.interval) or math.huge
     local page, at, start = {}, 1, 0
     -- What is left is free now.
     local freed, due = book.value, now - book.interval
@@ -312,23 +314,17 @@ for place = 1, limiters do
         if not held then
           return abandon()
         end
-        due = tonumber(page[at + 1])
-        if due > latest then
-          due = latest
-          redis.call('ZADD', book.log, 'XX', due, page[at])
-          book.repaired = book.repaired + 1
-        end
+        due = math.floor(page[at + 1])
         freed = freed + held
         at = at + 2
       end
       take.wait = due + book.interval - now + take.later
     end
-    book.newest = book.newest and math.min(book.newest, latest)
   end
   if exact and book.newest and book.value >= 0 and #refused < callers then
     -- In debt, one more is not free yet; after a large expiry, what is left is not all.
     local oldest = redis.call('ZRANGE', book.log, book.gone, book.gone, 'WITHSCORES')[2]
-    book.next = oldest and math.max(0, oldest + book.interval - now)
+    book.next = oldest and math.max(0, math.floor(oldest) + book.interval - now)
   end
 end
 

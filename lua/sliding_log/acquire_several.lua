@@ -13,10 +13,11 @@
 -- Redisson has no operation on several limiters. As in acquire.lua, each is read and checked
 -- before the first write. All else is left to acquire_list.lua, which follows in the same text.
 
-local call, unpack, ARGV, KEYS = redis.call, struct.unpack, ARGV, KEYS
-local limiters = #KEYS / 3
+local call, unpack, floor, ARGV, KEYS = redis.call, struct.unpack, math.floor, ARGV, KEYS
+local limiters = floor(#KEYS / 3)
 local now, exact = ARGV[2 * limiters + 1] or '', ARGV[2 * limiters + 2] ~= '0'
-if now == '' then
+local own = now == ''
+if own then
   local time = call('TIME')
   now = time[1] .. string.sub('00000' .. time[2], -6, -4)
 end
@@ -25,6 +26,7 @@ local books, usual, brief = {}, true, true
 for place = 1, limiters do
   local given, member, log = ARGV[2 * place - 1], ARGV[2 * place], KEYS[3 * place]
   local permits = unpack('<I4', member, 18)
+  permits = permits == 1 and 1 or floor(permits)
   local limit = call('HMGET', KEYS[3 * place - 2], 'rate', 'interval', 'type', 'keepAliveTime')
   local value = tonumber(call('GET', KEYS[3 * place - 1]))
   local as_given = limit[1] and limit[2] and limit[3] and limit[4]
@@ -48,7 +50,7 @@ for place = 1, limiters do
     single = single and few and #page[at] == 21 and unpack('<I4', page[at], 18) == 1
     at = at + 2
   end
-  local gone = (at - 1) / 2
+  local gone = at == 1 and 0 or floor((at - 1) / 2)
   if gone > 0 and not page[at] and gone < entries then
     gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
   end
@@ -73,7 +75,7 @@ for place = 1, usual and limiters or 0 do
 end
 
 if usual then
-  local reply = brief and now or '1 ' .. now
+  local reply, latest = brief and now or '1 ' .. now, true
   for place = 1, limiters do
     local hash, value_key, book = KEYS[3 * place - 2], KEYS[3 * place - 1], books[place]
     local log, limit, interval, gone = book.log, book.limit, book.interval, book.gone
@@ -82,6 +84,7 @@ if usual then
     if exact and gone < book.entries then
       if call('ZCOUNT', log, '(' .. now, '+inf') > 0 then
         reset = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] - book.expired
+        latest = latest and reset <= interval + (interval - interval % 10) / 10
       end
       local oldest = gone > 0 and call('ZRANGE', log, gone, gone, 'WITHSCORES')[2] or book.oldest
       until_next = math.min(oldest - book.expired, interval)
@@ -103,7 +106,7 @@ if usual then
       ttl = call('PTTL', hash)
     elseif book.entries == 0 or call('PTTL', value_key) < enough
       or limit[3] == '1' and (call('PTTL', hash) < enough or call('PTTL', log) < enough) then
-      ttl = math.max(keep, life)
+      ttl = floor(math.max(keep, life))
       call('PEXPIRE', hash, ttl)
     end
     if ttl > 0 then
@@ -118,7 +121,11 @@ if usual then
         until_next)
     end
   end
-  return brief and reply or reply .. string.rep(' 1 0', limiters)
+  -- By the server's clock, a later score was written by a wrong one: acquire_list.lua, which sets
+  -- such scores back, finds what was granted here.
+  if latest or not own then
+    return brief and reply or reply .. string.rep(' 1 0', limiters)
+  end
 end
 
 -- The unusual cases follow, with keys for either type, and the arguments of acquire_list.lua.

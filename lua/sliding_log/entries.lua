@@ -44,7 +44,7 @@ local function take_back(log, taken, rest)
   end
   local credited = permits_of(taken)
   -- Added before the other is removed: an empty log would vanish, and its TTL with it.
-  if rest ~= '' and redis.call('ZADD', log, 'NX', score, rest) == 1 then
+  if rest ~= '' and redis.call('ZADD', log, 'NX', math.floor(score), rest) == 1 then
     credited = credited - permits_of(rest)
   end
   redis.call('ZREM', log, taken)

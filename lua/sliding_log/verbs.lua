@@ -10,11 +10,13 @@
 
 -- Returns the state after crediting all expired permits; or nil and the reply with the error. The
 -- state is not `readable` if there was a foreign entry; what was credited before that stays.
-local function read_credited(now, id)
+local function read_credited(given, id)
+  local now = clock(given)
   local book, unreadable = read_books()
   if not book then
     return nil, unreadable
   end
+  book.now = now
   book.value, book.newest = agree(book.log, book.stored, book.rate, book.interval, now, id)
   if not book.value then
     return nil, { FOREIGN_MEMBER }
@@ -24,13 +26,15 @@ local function read_credited(now, id)
     book.value, book.readable =
       sweep(book.log, book.value, book.rate, book.interval, now, math.huge, math.huge)
   end
+  if given == '' then
+    set_back(book.log, book.newest, now + ahead_of(book.interval))
+  end
   return book
 end
 
 -- Returns the exact permits left, and repairs drift. RRateLimiter.availablePermits drops TTLs, may
 -- return more than the rate, and reads the whole log.
 function verbs.available(now, id)
-  now = clock(now)
   local book, unreadable = read_credited(now, id)
   if not book then
     return unreadable
@@ -42,7 +46,7 @@ function verbs.available(now, id)
     return { FOREIGN_MEMBER }
   end
   keep_alive(KEYS[1], book.value_key, book.log, book.keep_alive_time, book.interval)
-  return { 1, book.value, now, book.rate, book.interval }
+  return { 1, book.value, book.now, book.rate, book.interval }
 end
 
 -- RRateLimiter.clearExpire. The keepAliveTime stays, so the next acquire sets a TTL again.
@@ -90,7 +94,7 @@ local function release_of(page, log, wanted)
       -- The same entry with fewer permits: only the count in its bytes changes.
       local rest = struct.pack('<I4', held - (wanted - given))
       -- Added before the other is removed: an empty log would vanish, and its TTL with it.
-      redis.call('ZADD', log, page[i + 1], string.sub(page[i], 1, -5) .. rest)
+      redis.call('ZADD', log, math.floor(page[i + 1]), string.sub(page[i], 1, -5) .. rest)
       redis.call('ZREM', log, page[i])
       given = wanted
       break
@@ -108,7 +112,7 @@ end
 -- a receipt, use settle.
 function verbs.release(permits, now, id)
   local wanted = tonumber(permits)
-  local book, unreadable = read_credited(clock(now), id)
+  local book, unreadable = read_credited(now, id)
   if not book then
     return unreadable
   end
@@ -147,7 +151,7 @@ function verbs.repair(now)
 
   -- The whole log is read before the first write: a live foreign entry is an error that changes
   -- nothing. An expired foreign entry is removed like the others, as its permits are unknown.
-  local live, expired, entries = 0, 0, 0
+  local live, expired, entries, newest = 0, 0, 0, nil
   repeat
     local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
     for i = 1, #page, 2 do
@@ -160,13 +164,15 @@ function verbs.repair(now)
         return { FOREIGN_MEMBER }
       end
     end
-    entries = entries + #page / 2
+    entries, newest = entries + math.floor(#page / 2), tonumber(page[#page]) or newest
   until #page < 2 * PAGE
   if entries == 0 and not stored then
     return { 1, 0, rate }
   end
 
   redis.call('ZREMRANGEBYSCORE', log, '-inf', now - book.interval)
+  -- By any clock: who repairs trusts it.
+  set_back(log, newest, now + ahead_of(book.interval))
   local value = rate - live
   redis.call('SET', book.value_key, value, 'KEEPTTL')
   keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)

@@ -13,7 +13,7 @@
 -- had been granted at its end. Not safe to send twice: the grants of a slot cannot be told apart.
 
 local slots = {}
-for place = #KEYS / 5, 1, -1 do
+for place = math.floor(#KEYS / 5), 1, -1 do
   slots[place] = tonumber(table.remove(ARGV))
 end
 

@@ -31,6 +31,27 @@ struct StoredBan {
 }
 
 impl Record {
+    /// Sets back what the store's own clock wrote before it was set back: a ban lasts no longer
+    /// than itself, and a refusal was no later than now. A caller's clock proves nothing.
+    pub(crate) fn set_back(&mut self, now: Now) {
+        if !now.is_own {
+            return;
+        }
+        for (at, ..) in &mut self.strikes {
+            *at = (*at).min(now.tick);
+        }
+        if let Some(ban) = &mut self.ban {
+            // Its level is known for as long again as it lasts, unless that is for ever.
+            let lasts = ban.forgotten.saturating_sub(ban.until);
+            let late = ban.until.saturating_sub(now.score()).saturating_sub(lasts);
+            if late > 0 && ban.forgotten < i64::MAX {
+                ban.until -= late;
+                ban.forgotten -= late;
+                ban.room -= late;
+            }
+        }
+    }
+
     /// Returns the ticks until the ban in force ends, and those until it is worth asking again.
     pub(crate) fn in_force(&self, now: Now) -> Option<[i64; 2]> {
         let ban = self.ban.filter(|ban| ban.until > now.tick)?;

@@ -88,21 +88,16 @@ impl Counter for SlidingLog {
         if self.bucket.is_some() {
             self.write_bucket();
         }
-        let mut newest = self.log.newest();
-        if !needs.is_empty() {
-            let latest = if now.is_own {
-                now.score() + ahead_of(interval)
-            } else {
-                i64::MAX
-            };
-            // The permits left are free now.
-            answer.repaired = self.log.due(needs, value, latest, now.score() - interval);
-            for needs in needs {
-                let rounds = needs.rounds.saturating_mul(interval);
-                needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
-            }
-            newest = newest.map(|newest| newest.min(latest));
+        if call.exact || !needs.is_empty() {
+            answer.repaired = self.set_back(call);
         }
+        // The permits left are free now.
+        self.log.due(needs, value, now.score() - interval);
+        for needs in needs {
+            let rounds = needs.rounds.saturating_mul(interval);
+            needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
+        }
+        let newest = self.log.newest();
         // The oldest entry that has not expired says when one more permit is free. Not in debt:
         // that permit would only reduce the debt. Expired entries that were only counted are
         // skipped.
@@ -125,6 +120,7 @@ impl Counter for SlidingLog {
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let mut value = self.agree(call);
+        self.set_back(call);
         // If nothing is in use, nothing needs to be stored.
         if !self.is_unused() {
             value = self.sweep(call, value, i64::MAX, i64::MAX);
@@ -137,6 +133,7 @@ impl Counter for SlidingLog {
         let value = self.agree(call);
         // Expired permits are no longer in use, so they are not released.
         let value = self.sweep(call, value, i64::MAX, i64::MAX);
+        self.set_back(call);
         let given = self.log.shrink(wanted);
         self.value = Some(match self.log.is_empty() {
             true => call.limit.rate,
@@ -203,6 +200,8 @@ impl Counter for SlidingLog {
         }
         let (rate, logged) = (call.limit.rate, self.log.permits());
         let live = self.log.live_permits(call.now.tick - call.interval());
+        // By any clock: who repairs trusts it.
+        self.log.set_back(latest(call));
         let stored = self.value.replace(rate - live);
         // Expired entries that are not credited yet are not lost.
         Ok(stored.map_or(0, |stored| rate - logged - stored))
@@ -280,6 +279,17 @@ impl SlidingLog {
         }
     }
 
+    /// Sets back the scores that no clock of this store can have written, as these permits were
+    /// taken no later than now. All of them at once: what is asked for next finds the oldest entry.
+    /// A caller's clock proves nothing, as it may be slow. Returns how many.
+    fn set_back(&mut self, call: &CallContext) -> i64 {
+        if call.now.is_own {
+            self.log.set_back(latest(call))
+        } else {
+            0
+        }
+    }
+
     /// Adds permits that were removed from the log to the permits left.
     fn credit(&mut self, back: &GiveBack<'_>, credited: i64) {
         self.value = match back.limit {
@@ -340,6 +350,11 @@ impl SlidingLog {
             false => value,
         }
     }
+}
+
+/// Returns the latest score of a grant of now.
+fn latest(call: &CallContext) -> i64 {
+    call.now.score() + ahead_of(call.interval())
 }
 
 #[cfg(test)]

@@ -115,6 +115,9 @@ impl RateLimiter {
     /// admitted until enough has expired. Expired grants that were not credited yet are not lost
     /// permits. Returns zero if nothing was counted before.
     ///
+    /// Grants that are further ahead of the clock than a tenth of the interval are set back to
+    /// that: only a clock that was wrong, or was set back since, can have written them.
+    ///
     /// An [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) has no log: there it makes sure
     /// that no more than the limit is left, and that the window ends. With
     /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) it forgets what is in use beyond the whole

@@ -27,6 +27,7 @@ mod exact_wait;
 mod free_refusals;
 #[path = "../support/guards.rs"]
 mod guards;
+mod jumps;
 mod kinds;
 mod never_over;
 mod next_permit;

@@ -140,32 +140,36 @@ impl Log {
     }
 
     /// Gives each of `needs`, in ascending order, the score of the entry whose expiry frees what it
-    /// lacks beside what is `left`, or of the last one; `already` where it lacks nothing. Scores
-    /// beyond `latest` come from a wrong clock and are set back to it on the way: returns how many.
-    pub(super) fn due(&mut self, needs: &mut [Needs], left: i64, latest: i64, already: i64) -> i64 {
+    /// lacks beside what is `left`, or of the last one; `already` where it lacks nothing.
+    pub(super) fn due(&self, needs: &mut [Needs], left: i64, already: i64) {
         let (mut freed, mut last) = (left, already);
-        let mut set_back = Vec::new();
         let mut entries = self.0.iter();
         for needs in needs {
             while freed < needs.permits
                 && let Some(entry) = entries.next()
             {
-                last = entry.score.min(latest);
-                if entry.score > latest {
-                    set_back.push(*entry);
-                }
+                last = entry.score;
                 freed += i64::from(entry.permits);
             }
             needs.wait = last;
         }
-        for entry in &set_back {
-            self.remove(entry.id, entry.permits);
-            self.insert(Entry {
-                score: latest,
-                ..*entry
-            });
+    }
+
+    /// Sets back to `latest` the scores that are later, which a wrong clock has written. Returns
+    /// how many.
+    pub(super) fn set_back(&mut self, latest: i64) -> i64 {
+        if self.newest().is_none_or(|newest| newest <= latest) {
+            return 0;
         }
-        i64::try_from(set_back.len()).unwrap_or(i64::MAX)
+        let from = self.0.partition_point(|entry| entry.score < latest);
+        let entries = self.0.make_contiguous().get_mut(from..).unwrap_or_default();
+        let mut count = 0;
+        for entry in entries.iter_mut() {
+            count += i64::from(entry.score > latest);
+            entry.score = latest;
+        }
+        entries.sort_unstable_by_key(Entry::rank);
+        count
     }
 
     pub(super) fn restore(&mut self, score: i64, mut permits: i64, id: PermitId) {

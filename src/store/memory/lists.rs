@@ -78,7 +78,7 @@ impl Shared {
         for charge in first.charges() {
             let (name, ban) = (charge.name(), charge.labels.ban);
             let shard = self.shard_in(locked, name);
-            records.push(ban.map_or_else(Record::default, |_| shard.take_record(name)));
+            records.push(ban.map_or_else(Record::default, |_| shard.take_record(name, now)));
             terms.push(ban);
             let stored = shard.get_mut(name, now).and_then(|kept| kept.limiter.limit);
             limits.push(stored.or_else(|| charge.limit().given().map(Limit::stored)));

@@ -222,8 +222,10 @@ impl Shard {
     }
 
     /// Takes the record of a name out; the caller puts it back.
-    pub(super) fn take_record(&mut self, name: &Name) -> Record {
-        self.lend_record(name).unwrap_or_default().0
+    pub(super) fn take_record(&mut self, name: &Name, now: Now) -> Record {
+        let (mut record, _) = self.lend_record(name).unwrap_or_default();
+        record.set_back(now);
+        record
     }
 
     /// Takes the record of a name out, with the tick at which it is forgotten.
@@ -282,8 +284,10 @@ impl Shard {
     }
 
     /// Returns the record of a name.
-    pub(super) fn record(&self, name: &Name) -> Option<&Record> {
-        self.records.get(name.text()).map(|(record, _)| record)
+    pub(super) fn record(&mut self, name: &Name, now: Now) -> Option<&Record> {
+        let (record, _) = self.records.get_mut(name.text())?;
+        record.set_back(now);
+        Some(record)
     }
 
     /// Lends a limiter, which keeps its place until it is given back.

@@ -74,7 +74,7 @@ impl Decide for Shared {
             if shard.get_mut(name, now).is_none() {
                 continue;
             }
-            let mut record = shard.take_record(name);
+            let mut record = shard.take_record(name, now);
             let wait = limit.wait.unwrap_or_default().as_micros();
             let wait = i64::try_from(wait).unwrap_or(i64::MAX);
             if record.strike(&ban, (charge.id, 1, now.tick), wait, now)

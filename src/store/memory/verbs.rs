@@ -167,22 +167,24 @@ fn manage_ban(
 ) -> Result<Option<OpResult>, Error> {
     Ok(Some(match *op {
         Op::Ban(millis) => {
-            let mut record = shard.take_record(name);
+            let mut record = shard.take_record(name, now);
             record.ban_for(now.ticks(millis.cast_signed()), now);
             match shard.put_record(name, record, 0, now) {
                 true => OpResult::Changed(true),
                 false => return Err(ErrorKind::Full.into()),
             }
         }
-        Op::Unban => OpResult::Changed(shard.take_record(name).in_force(now).is_some()),
+        Op::Unban => OpResult::Changed(shard.take_record(name, now).in_force(now).is_some()),
         Op::BannedUntil => {
-            let left = shard.record(name).and_then(|record| record.in_force(now));
+            let left = shard
+                .record(name, now)
+                .and_then(|record| record.in_force(now));
             let until = |[left, _]: [i64; 2]| (now.micros() + left + TICKS - 1) / TICKS;
             OpResult::Number(left.map_or(0, until))
         }
         // Without a limiter there is a ban at most.
         Op::Delete if shard.get_mut(name, now).is_none() => {
-            OpResult::Changed(shard.take_record(name).in_force(now).is_some())
+            OpResult::Changed(shard.take_record(name, now).in_force(now).is_some())
         }
         _ => return Ok(None),
     }))

@@ -1,18 +1,8 @@
-//! What the scripts may ask of a server: one of Redis 6.2, and one whose Lua is newer than 5.1.
+//! What the scripts may ask of a server: one of Redis 6.2, and one whose Lua is newer than 5.1, in
+//! which `tests/run.sh` runs these tests once more.
 
 use super::*;
-use crate::store::redis::wire::{script::with_script, sliding_log::ACQUIRE_LIST};
-
-/// Has a script find `unpack` where Lua 5.2 and newer have it, and nowhere else.
-const NEWER_LUA: &str = "
-    local rawget = function(from, name)
-      if from ~= _G or name ~= 'unpack' then
-        return rawget(from, name)
-      end
-    end
-    local table = setmetatable({ unpack = unpack }, { __index = table })
-    local unpack = nil
-";
+use crate::store::redis::wire::sliding_log::ACQUIRE_LIST;
 
 /// How many arguments each call of a command has in the text.
 fn arguments_of(text: &str, command: &str) -> Vec<usize> {
@@ -46,8 +36,9 @@ fn no_time_to_live_is_set_with_what_redis_6_lacks() {
     assert!(found > 20, "{found}");
 }
 
+// By `unpack`, which a newer Lua has elsewhere.
 #[test]
-fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
+fn what_was_granted_before_a_foreign_entry_is_undone() {
     let mut pair = Pair::with_rate(5);
     let how = How::STORED;
     pair.acquire(2, how).unwrap();
@@ -56,24 +47,8 @@ fn a_newer_lua_undoes_what_was_granted_before_a_foreign_entry() {
     let run = pair.unsent_run([1, 5]);
     let command = pair.run_command(&run, how);
     let before = pair.raw();
-    let text = format!("{NEWER_LUA}{}", ACQUIRE_LIST.text());
-    let eval = with_script("EVAL", &text, &command);
-    let reply: Value = eval.query(pair.connection()).unwrap();
+    let reply = pair.call(&ACQUIRE_LIST, &command).unwrap();
     let kind = wire::reply::second(&reply).unwrap_err().kind();
     assert_eq!(kind, ErrorKind::ForeignState);
     assert_eq!(pair.raw(), before);
-}
-
-#[cfg(feature = "inspect")]
-#[test]
-fn a_newer_lua_tries_all_commands() {
-    use crate::inspect::verify::VERIFY;
-
-    let mut pair = Pair::overall();
-    let text = format!("{NEWER_LUA}{}", VERIFY.text());
-    let mut command = VERIFY.start(pair.keys.len(), 1);
-    command.arg(&pair.keys).arg("1");
-    let eval = with_script("EVAL", &text, &command);
-    let (tried, _): (Vec<(String, String)>, Vec<Value>) = eval.query(pair.connection()).unwrap();
-    assert!(tried.iter().any(|(command, _)| command == "ZADD"));
 }

@@ -311,10 +311,15 @@ pub(crate) fn live<K: Kind>(mut pair: Pair<K>, steps: Vec<Step>) {
     }
 }
 
-/// So many cases, or as many as PROPTEST_CASES asks for if that is more.
+/// So many cases, or as many as PROPTEST_CASES asks for.
 pub(crate) fn config(cases: u32) -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
     ProptestConfig {
-        cases: ProptestConfig::default().cases.max(cases),
+        cases: if asked {
+            ProptestConfig::default().cases
+        } else {
+            cases
+        },
         // A sequence that failed becomes a row in `rows.rs`, or a test in `edges.rs`.
         failure_persistence: None,
         ..ProptestConfig::default()

@@ -1,0 +1,344 @@
+//! L2 and L5 by a clock that jumps, back and forth and by any time: who asks all the time has the
+//! whole limit in each interval again, 1.1 intervals after the last jump at the latest, and at the
+//! end of each wait on the way there is room.
+
+use crate::scene::*;
+use proptest::prelude::*;
+use tower_ratelimit::Ban;
+
+use super::{
+    kinds::WAYS,
+    world::{MILLISECOND, World, nanos, wait_of},
+};
+
+/// In milliseconds; below zero back.
+type Jump = i64;
+
+/// A limit; before each jump requests, each after a pause in thousandths of the interval.
+type Input = (Limit, Vec<(Vec<u64>, Jump)>);
+
+fn jump(interval: i64) -> impl Strategy<Value = Jump> {
+    let by = prop_oneof![
+        2 => 1..=interval / 5,
+        3 => interval / 10..=2 * interval,
+        3 => interval..=100 * interval,
+        1 => Just(3_600_000),
+    ];
+    (by, 0..3).prop_map(|(by, way)| if way == 0 { by } else { -by })
+}
+
+fn input() -> impl Strategy<Value = Input> {
+    let limit = (prop_oneof![4 => 1u64..8, 1 => 8u64..40], 0usize..3);
+    limit.prop_flat_map(|(rate, which)| {
+        // Long enough for a machine that is busy while it asks.
+        let interval = [60_000_u64, 61_003, 900_000][which];
+        let requests = prop_oneof![
+            2 => proptest::collection::vec(Just(0), 0..50),
+            2 => proptest::collection::vec(0u64..300, 0..20),
+        ];
+        let steps = proptest::collection::vec((requests, jump(interval.cast_signed())), 1..4);
+        (Just(Limit::new(rate, millis(interval))), steps)
+    })
+}
+
+/// A caller that is told how long to wait.
+trait Caller {
+    async fn ask(&self) -> Result<(), Duration>;
+}
+
+impl Caller for RateLimiter {
+    async fn ask(&self) -> Result<(), Duration> {
+        let decision = self.try_acquire().await.unwrap();
+        wait_of(&decision).map_err(|wait| wait.expect("no more than the rate is asked for"))
+    }
+}
+
+impl Caller for RateLimitLayer {
+    async fn ask(&self) -> Result<(), Duration> {
+        let decision = decide(self, Request::new(String::new())).await;
+        wait_of(&decision).map_err(|wait| wait.expect("no more than the rate is asked for"))
+    }
+}
+
+/// Asks all the time for so long. Returns how often there was room.
+async fn granted_in(
+    caller: &impl Caller,
+    time: Duration,
+    longest: Duration,
+    pass: &impl Fn(i64),
+) -> u64 {
+    let (mut passed, mut sum) = (Duration::ZERO, 0);
+    loop {
+        let Err(wait) = caller.ask().await else {
+            sum += 1;
+            continue;
+        };
+        assert!(wait <= longest, "{wait:?} of {longest:?}");
+        if passed + wait > time {
+            return sum;
+        }
+        // A store in memory says microseconds.
+        let wait = millis(nanos(wait).div_ceil(MILLISECOND));
+        pass(i64::try_from(wait.as_millis()).unwrap());
+        passed += wait;
+        assert_eq!(caller.ask().await, Ok(()), "after {wait:?}");
+        sum += 1;
+    }
+}
+
+/// `whole` is the time until all permits are free.
+async fn law(caller: &impl Caller, whole: Duration, pass: &impl Fn(i64), (limit, steps): Input) {
+    let interval = limit.interval();
+    for (requests, jump) in steps {
+        for pause in requests {
+            pass(i64::try_from(interval.as_millis()).unwrap() * pause.cast_signed() / 1000);
+            let _ = caller.ask().await;
+        }
+        pass(jump);
+    }
+    let longest = whole + interval / 10;
+    let _ = granted_in(caller, longest, longest, pass).await;
+    // Each wait is rounded up, and so may be later by a millisecond.
+    let rounded = millis(4 * limit.permits());
+    let granted = granted_in(caller, 3 * whole + rounded, longest, pass).await;
+    assert!(
+        granted >= 3 * limit.permits(),
+        "{granted} in 3 of {limit:?}"
+    );
+}
+
+#[test]
+fn in_memory() {
+    let world = World::memory(MILLISECOND);
+    let pass = move_clock(&world);
+    for way in WAYS {
+        check(150, &input(), |input| {
+            world.run(async {
+                let limiter = world.limiter_of(way, input.0).await;
+                law(&limiter, way.whole(input.0), &pass, input).await;
+            });
+        });
+    }
+}
+
+#[test]
+fn in_memory_of_lists() {
+    let world = World::memory(MILLISECOND);
+    let pass = move_clock(&world);
+    for remaining in [true, false] {
+        check(100, &input(), |input| {
+            world.run(async {
+                let layer = list_of(&world.store, input.0, remaining);
+                law(&layer, input.0.interval(), &pass, input).await;
+            });
+        });
+    }
+}
+
+/// Returns what moves the clock of a world in memory.
+fn move_clock(world: &World<MemoryStore>) -> impl Fn(i64) {
+    let clock = world.clock.clone();
+    move |by| {
+        let moved = clock.now().as_millis().cast_signed() + i128::from(by);
+        clock.set(Duration::from_millis(u64::try_from(moved).unwrap()));
+    }
+}
+
+/// Two limits of one request, of which the second decides.
+fn list_of(store: &impl Store, limit: Limit, remaining: bool) -> RateLimitLayer {
+    let wide = Limit::new(100 * limit.permits(), limit.interval());
+    let rules = [("wide", wide), ("narrow", limit)]
+        .map(|(name, limit)| limit.by(Constant("all")).named(&unique(name)));
+    let layer = RateLimitLayer::builder(store).count_remaining(remaining);
+    layer.otherwise(rules).build().unwrap()
+}
+
+/// Lets a server's clock jump, from the view of all keys that contain a mark: what they hold moves
+/// the other way.
+const MOVE: &str = "
+    local by = ARGV[2] + 0
+    for _, key in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '*')) do
+      local kind, left = redis.call('TYPE', key).ok, redis.call('PTTL', key)
+      if kind == 'zset' then
+        local log = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+        for at = 1, #log, 2 do redis.call('ZADD', key, log[at + 1] - by, log[at]) end
+      elseif kind == 'string' then
+        local held = redis.call('GET', key)
+        local ends, level, forgotten, room = string.match(held, '^(%d+) (%d+) (%d+) (%d+)$')
+        if #held == 40 then
+          local interval, rate, tat, over, given = struct.unpack('<ddddd', held)
+          held = struct.pack('<ddddd', interval, rate, tat - 1000 * by, over - 1000 * by, given)
+        elseif ends then
+          held = string.format('%.0f %s %.0f %.0f', ends - by, level, forgotten - by, room - by)
+        end
+        redis.call('SET', key, held, 'KEEPTTL')
+      end
+      if left > 0 and left <= by then
+        redis.call('DEL', key)
+      elseif left > 0 then
+        redis.call('PEXPIRE', key, left - by)
+      end
+    end
+";
+
+fn move_server(mark: &str) -> impl Fn(i64) {
+    move |by| {
+        let moved = RedisServer::shared().cli(&["EVAL", MOVE, "0", mark, &by.to_string()]);
+        assert_eq!(moved, "(nil)");
+    }
+}
+
+#[test]
+fn by_the_clock_of_a_server() {
+    let (runtime, store) = (runtime(), shared_redis().build().unwrap());
+    for way in WAYS {
+        check(15, &input(), |input| {
+            runtime.block_on(async {
+                let name = unique("jumps");
+                let limiter = way.of(RateLimiter::new(&store, &name).unwrap(), input.0);
+                limiter.try_set_rate(input.0).await.unwrap();
+                law(&limiter, way.whole(input.0), &move_server(&name), input).await;
+            });
+        });
+    }
+}
+
+/// Rules, alone and in lists, with the permits left and without: each has a script of its own for
+/// the usual case.
+#[test]
+fn by_the_clock_of_a_server_for_rules() {
+    let runtime = runtime();
+    for (listed, remaining) in [(false, true), (false, false), (true, true), (true, false)] {
+        check(12, &input(), |input| {
+            let mark = unique("jumps");
+            let store = patient(RedisServer::shared().url()).prefix(&mark);
+            let store = store.deny_cache(Duration::ZERO).build().unwrap();
+            let layer = match listed {
+                true => list_of(&store, input.0, remaining),
+                false => {
+                    let layer = RateLimitLayer::builder(&store).count_remaining(remaining);
+                    layer
+                        .otherwise(input.0.by(Constant("all")))
+                        .build()
+                        .unwrap()
+                }
+            };
+            let pass = move_server(&mark);
+            runtime.block_on(law(&layer, input.0.interval(), &pass, input));
+        });
+    }
+}
+
+/// By callers' clocks no score is set back, as a slow one proves nothing: the waits are until what
+/// a fast one wrote is over. `repair` is for that.
+#[test]
+fn by_the_clock_of_its_caller_repair_sets_back_what_is_ahead() {
+    let world = World::redis(super::guards::Guards::all()[0]);
+    world.run(async {
+        let minute = secs(60);
+        let limiter = world.limiter(Limit::new(3, minute)).await;
+        for _ in 0..3 {
+            assert_eq!(limiter.ask().await, Ok(()));
+        }
+        world.clock.set(world.now() - HOUR);
+        assert_eq!(limiter.ask().await, Err(HOUR + minute));
+        assert_eq!(limiter.repair().await.unwrap(), 0);
+        let wait = minute + minute / 10;
+        assert_eq!(limiter.ask().await, Err(wait));
+        world.advance(wait);
+        assert_eq!(free(&limiter).await, 3);
+    });
+}
+
+#[test]
+fn repair_sets_back_what_is_ahead() {
+    let world = World::memory(MILLISECOND);
+    world.run(async {
+        for way in WAYS {
+            let limit = Limit::new(3, secs(60));
+            let limiter = world.limiter_of(way, limit).await;
+            while limiter.ask().await.is_ok() {}
+            world.clock.set(world.now() - HOUR);
+            // What GCRA keeps says itself that it is too much.
+            let lost = limiter.repair().await.unwrap();
+            assert!(lost == 0 || way == Way::Gcra, "{way:?}: {lost}");
+            world.advance(way.whole(limit) + secs(6));
+            assert_eq!(free(&limiter).await, 3, "{way:?}");
+        }
+    });
+}
+
+const BANNED: Duration = secs(900);
+
+/// A ban lasts no longer than itself, however a clock jumps while it is in force, and so does the
+/// time for which its level is known; refusals that count do so for no longer than they should.
+async fn ban_law(layer: &RateLimitLayer, pass: &impl Fn(i64), jumps: Vec<Jump>) {
+    let ask = async || refusal_of(decide(layer, Request::new(String::new())).await);
+    while ask()
+        .await
+        .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
+    {}
+    for jump in jumps {
+        pass(jump);
+        if let Some((RefusalKind::Banned, wait)) = ask().await {
+            assert!(wait <= BANNED, "{wait:?} after {jump}");
+            pass(i64::try_from(wait.as_millis()).unwrap() - 1000);
+            let again = ask().await;
+            assert!(matches!(again, Some((RefusalKind::Banned, _))), "{again:?}");
+            pass(1001);
+        }
+        // At the end of it, it is over.
+        let after = ask().await;
+        assert!(
+            !matches!(after, Some((RefusalKind::Banned, _))),
+            "{after:?}"
+        );
+        while ask()
+            .await
+            .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
+        {}
+        // By whatever it was doubled before.
+        pass(2 * 900_000 + 1000);
+        while ask()
+            .await
+            .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
+        {}
+    }
+}
+
+fn refusal_of(decision: Decision) -> Option<(RefusalKind, Duration)> {
+    match decision {
+        Decision::Allow(_) => None,
+        Decision::Deny(refusal) => Some((refusal.kind(), refusal.retry_after().unwrap())),
+    }
+}
+
+fn banning(store: &impl Store) -> RateLimitLayer {
+    let ban = Ban::after(3).within(secs(100)).lasting(BANNED);
+    let limit = Limit::new(1, secs(7)).by(Constant("all"));
+    layer_of(store, limit.named(&unique("bans")).ban(ban))
+}
+
+fn jumps() -> impl Strategy<Value = Vec<Jump>> {
+    proptest::collection::vec(prop_oneof![-4_000_000i64..900_000, Just(-3_600_000)], 1..4)
+}
+
+#[test]
+fn bans_in_memory() {
+    let world = World::memory(MILLISECOND);
+    let pass = move_clock(&world);
+    check(100, &jumps(), |jumps| {
+        world.run(ban_law(&banning(&world.store), &pass, jumps));
+    });
+}
+
+#[test]
+fn bans_by_the_clock_of_a_server() {
+    let runtime = runtime();
+    check(20, &jumps(), |jumps| {
+        let mark = unique("jumps");
+        let store = patient(RedisServer::shared().url()).prefix(&mark);
+        let store = store.deny_cache(Duration::ZERO).build().unwrap();
+        runtime.block_on(ban_law(&banning(&store), &move_server(&mark), jumps));
+    });
+}
