@@ -204,10 +204,11 @@ impl Sketch {
         let (present, cleared) = (self.part(), self.cleared[block]);
         let first = (cleared + 1).max(present - EIGHTHS);
         let end = (ROWS * self.columns).min((block + 1) * BLOCK);
+        let counts = self.place_of(block * BLOCK, 0)..self.place_of(end, 0);
         for part in first..=present {
-            for cell in block * BLOCK..end {
-                let at = self.place_of(cell, part);
-                self.counts[at..at + self.width as usize].fill(0);
+            let at = self.place_of(0, part);
+            for cell in self.counts[counts.clone()].chunks_exact_mut(PARTS * self.width as usize) {
+                cell[at..at + self.width as usize].fill(0);
             }
         }
         self.cleared[block] = present;
