@@ -266,25 +266,23 @@ impl CompiledRules {
         rule: &CompiledRule,
         parts: &Parts,
         earlier: Option<Earlier<'_>>,
-    ) -> Result<Option<LimiterCharge>, Refusal> {
+    ) -> Option<Result<LimiterCharge, Refusal>> {
         let charge = match rule.plan(parts) {
-            Ok(Some(charge)) => charge,
-            Ok(None) => return Ok(None),
+            Ok(charge) => charge?,
             // A service in between may remove what the key was found in.
             Err(_) if earlier.is_some_and(|it| it.has_met(|labels| rule.has(labels))) => {
-                return Ok(None);
+                return None;
             }
-            Err(missing) => return rule.refuse(missing, parts).map_or(Ok(None), Err),
+            Err(missing) => return rule.refuse(missing, parts).map(Err),
         };
         match earlier.and_then(|earlier| earlier.charged_by(&charge)) {
-            Some(Pass::SameLayer) => return Ok(None),
+            Some(Pass::SameLayer) => None,
             Some(Pass::OtherLayer) => {
                 self.warn_of_duplicate(&charge.labels.name);
-                return Ok(None);
+                None
             }
-            None => {}
+            None => Some(Ok(charge)),
         }
-        Ok(Some(charge))
     }
 
     fn passes(&self, result: RequestResult) -> Plan {
@@ -347,9 +345,9 @@ impl CompiledRules {
         let (mut first, mut rest) = (None, Vec::new());
         for rule in self.rules_of(parts, rewritten.as_ref(), again) {
             let charge = match self.charge(rule, parts, earlier) {
-                Ok(Some(charge)) => charge,
-                Ok(None) => continue,
-                Err(refusal) => return self.refuses(refusal, Some(rule)),
+                Some(Ok(charge)) => charge,
+                Some(Err(refusal)) => return self.refuses(refusal, Some(rule)),
+                None => continue,
             };
             if !charge.shadow {
                 let (policy, wait) = (rule.rule.on_failure, rule.max_wait);
