@@ -10,7 +10,7 @@ use crate::{
     clock,
     error::Error,
     failure_policy::FailurePolicy,
-    labels::Labels,
+    labels::{ForRules, Labels},
     limit::LimitSource,
     list::List,
     name::{Limiter, Name},
@@ -188,6 +188,8 @@ pub struct LimiterCharge {
     pub(crate) allow_on_failure: bool,
     /// Set if callers cannot make up keys of its rule.
     pub(crate) key_is_bounded: bool,
+    /// Its rules, if there are several.
+    pub(crate) rules: Option<ForRules>,
 }
 
 impl LimiterCharge {
@@ -203,7 +205,30 @@ impl LimiterCharge {
             lease: None,
             allow_on_failure: false,
             key_is_bounded: false,
+            rules: None,
         }
+    }
+
+    /// Adds the charge of another rule on the same limiter, in which a request is charged once.
+    pub(crate) fn add(&mut self, other: Self) {
+        let mut rules = self.rules.take().unwrap_or_else(|| {
+            let this = (Arc::clone(&self.labels), self.permits);
+            Arc::new(vec![this])
+        });
+        Arc::make_mut(&mut rules).push((Arc::clone(&other.labels), other.permits));
+        if self.shadow == other.shadow {
+            // The sum of its rules' costs.
+            self.permits = self.permits.saturating_add(other.permits);
+            // A rule with a stricter policy counts the limiter while the store fails.
+            if self.allow_on_failure && !other.allow_on_failure {
+                (self.labels, self.allow_on_failure) = (other.labels, false);
+                (self.lease, self.key_is_bounded) = (other.lease, other.key_is_bounded);
+            }
+        } else if self.shadow {
+            // A shadow rule must not refuse through an enforced rule on the same limiter.
+            *self = other;
+        }
+        self.rules = Some(rules);
     }
 
     /// Returns the charge of a limiter that is named in place.
@@ -266,6 +291,7 @@ impl LimiterCharge {
             labels: Arc::clone(&self.labels),
             id: self.id,
             permits: self.permits,
+            rules: self.rules.clone(),
             interval: Duration::ZERO,
             made,
             taken: None,

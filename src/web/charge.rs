@@ -6,7 +6,7 @@
 //! future that got no response.
 
 use std::{
-    fmt,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,8 +20,9 @@ use super::{
     request::has_trailers,
 };
 use crate::{
-    decision::Grant,
+    decision::{Grant, LimitState},
     demand::LimiterCharge,
+    labels::Labels,
     list::List,
     macros::opaque,
     receipt::{CorrectedBy, Correction, Receipt},
@@ -44,7 +45,7 @@ use crate::{
 ///
 /// If several rules applied to the request, a number is meant for each of them;
 /// [`rule`](Self::rule) chooses one. If several layers let it pass, it is meant for the rules of
-/// the innermost.
+/// the innermost, from all passes through it.
 ///
 /// # Example
 ///
@@ -134,39 +135,26 @@ impl Charge {
         })
     }
 
-    /// Returns whether an outer layer has made the same charge, for a response that is not over.
-    pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &LimiterCharge) -> bool {
-        // The cost must not depend on the request, and be the same here.
-        let is_same = |receipt: &Receipt| {
-            let (other, rule) = (&receipt.labels, &again.labels);
-            receipt.name() == again.name()
-                && other.name == rule.name
-                && rule.fixed_cost.is_some()
-                && other.fixed_cost == rule.fixed_cost
-        };
-        self.charged.iter().any(|charged| {
-            charged.store == Arc::as_ptr(store).addr()
-                && charged.grant.ledger().is_open()
-                && charged.grant.receipts().iter().any(is_same)
-        })
-    }
-
-    /// Puts the charge of a grant where handlers look for it, to correct it.
+    /// Puts the charge of a grant where handlers look for it, to correct it. Returns the grants of
+    /// the request's earlier passes through the layer.
     pub(crate) fn insert(
         extensions: &mut Extensions,
         grant: &Grant,
         layer: LayerId,
         store: &Arc<dyn AnyStore>,
-    ) {
+    ) -> Vec<Grant> {
         let charge = extensions.get_or_insert_with(|| Self {
             charged: List::new(),
             rule: None,
         });
+        let earlier = charge.charged.iter().filter(|it| it.layer == layer);
+        let earlier = earlier.map(|it| it.grant.clone()).collect();
         charge.charged.push(Charged {
             grant: grant.clone(),
             layer,
             store: Arc::as_ptr(store).addr(),
         });
+        earlier
     }
 
     fn correct(&self, charge: impl Fn(u32) -> u32) -> bool {
@@ -180,14 +168,13 @@ impl Charge {
             let is_meant = rule.is_none_or(|rule| is_of(receipt, rule));
             is_meant.then(|| charge(before))
         };
-        let innermost = self.charged.len().saturating_sub(1);
-        let layers = match self.rule {
-            Some(_) => &self.charged[..],
-            None => &self.charged[innermost..],
-        };
+        let innermost = self.charged.last().map(|charged| charged.layer);
         let mut counts = false;
-        for charged in layers {
-            counts |= charged.grant.correct(CorrectedBy::Handler, correction);
+        for charged in &self.charged {
+            // A request may have passed the innermost layer more than once.
+            if self.rule.is_some() || Some(charged.layer) == innermost {
+                counts |= charged.grant.correct(CorrectedBy::Handler, correction);
+            }
         }
         counts
     }
@@ -248,17 +235,95 @@ impl Outcome {
 /// Decides by the response whether a rule charges the request.
 pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 
-/// Returns whether this layer has let the request pass already.
-pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
-    extensions.get::<Charge>().is_some_and(|charge| {
-        let mut charged = charge.charged.iter();
-        charged.any(|charged| charged.layer == layer && charged.grant.ledger().is_open())
-    })
+/// The charges of a request before it came to a layer, until its response is over.
+#[derive(Clone, Copy)]
+pub(crate) struct Earlier<'a> {
+    charge: &'a Charge,
+    layer: LayerId,
+    store: &'a Arc<dyn AnyStore>,
+}
+
+/// The layer that has let a request pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    SameLayer,
+    OtherLayer,
+}
+
+impl<'a> Earlier<'a> {
+    pub(crate) fn of(
+        extensions: &'a Extensions,
+        layer: LayerId,
+        store: &'a Arc<dyn AnyStore>,
+    ) -> Option<Self> {
+        extensions.get().map(|charge| Self {
+            charge,
+            layer,
+            store,
+        })
+    }
+
+    fn open(&self) -> impl Iterator<Item = (Pass, &'a Grant)> {
+        let (layer, charged) = (self.layer, self.charge.charged.iter());
+        let open = charged.filter(|charged| charged.grant.ledger().is_open());
+        let store = Arc::as_ptr(self.store).addr();
+        let here = open.filter(move |charged| charged.store == store);
+        here.map(move |charged| match charged.layer == layer {
+            true => (Pass::SameLayer, &charged.grant),
+            false => (Pass::OtherLayer, &charged.grant),
+        })
+    }
+
+    fn of_this_layer(&self) -> impl Iterator<Item = &'a Grant> {
+        let open = self.open();
+        open.filter_map(|(pass, grant)| (pass == Pass::SameLayer).then_some(grant))
+    }
+
+    /// Returns whether the layer has let the request pass.
+    pub(crate) fn is_of_this_layer(&self) -> bool {
+        self.of_this_layer().next().is_some()
+    }
+
+    /// Returns whether the rule of the layer that `has` these labels has applied to the request, by
+    /// whatever key.
+    pub(crate) fn has_met(&self, has: impl Fn(&Labels) -> bool) -> bool {
+        self.of_this_layer().any(|grant| {
+            let mut receipts = grant.receipts().iter();
+            grant.states().iter().any(|limit| has(&limit.labels))
+                || receipts.any(|receipt| receipt.is_of(|labels, _| has(labels)))
+        })
+    }
+
+    /// Returns which layer has made the same charge, if one has.
+    pub(crate) fn charged_by(&self, again: &LimiterCharge) -> Option<Pass> {
+        let rule = &again.labels;
+        let has_charged = |pass: Pass, grant: &Grant| {
+            // The cost must be the same here. That of another layer must not depend on the request.
+            let is_same = |labels: &Labels, permits: u32| {
+                let fixed = labels.fixed_cost.and(rule.fixed_cost).is_some();
+                labels.name == rule.name
+                    && permits == again.permits
+                    && (pass == Pass::SameLayer || fixed)
+            };
+            // A shadow rule without room has taken nothing.
+            let is_tried = |limit: &LimitState| {
+                limit.shadow && limit.refused && limit.labels.name == rule.name
+            };
+            let mut receipts = grant.receipts().iter();
+            receipts.any(|it| it.name() == again.name() && it.is_of(is_same))
+                || pass == Pass::SameLayer && again.shadow && grant.states().iter().any(is_tried)
+        };
+        let mut open = self.open();
+        let found = open.find(|(pass, grant)| has_charged(*pass, grant));
+        found.map(|(pass, _)| pass)
+    }
 }
 
 /// Settles a grant when it is dropped, by the corrections of its charge.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
+    /// The grants of the request's earlier passes through the layer.
+    pub(crate) earlier: Vec<Grant>,
     pub(crate) store: Arc<dyn AnyStore>,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
@@ -272,7 +337,9 @@ impl SettleOnDrop {
     /// Reads the head of the response.
     pub(crate) fn read_head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            self.grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
+            for grant in iter::once(&self.grant).chain(&self.earlier) {
+                grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
+            }
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {

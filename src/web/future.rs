@@ -96,8 +96,8 @@ impl LayerState {
             let decision = Decision::Allow(grant.clone());
             insert_decision(&mut request.extensions, decision, false);
         }
-        Charge::insert(&mut request.extensions, &grant, self.id, &self.store);
         SettleOnDrop {
+            earlier: Charge::insert(&mut request.extensions, &grant, self.id, &self.store),
             grant,
             store: Arc::clone(&self.store),
             // Clients of gRPC read trailers.

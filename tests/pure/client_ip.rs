@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr, path::Path};
 use http::HeaderValue;
 use proptest::prelude::*;
 use serde::Deserialize;
-use tower_ratelimit::key::ForwardedHeader;
+use tower_ratelimit::{Requests, Rules, key::ForwardedHeader};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -259,6 +259,29 @@ async fn a_peer_counts_by_another_prefix() {
     assert!(error.unwrap().contains("not 8"));
 }
 
+/// An address, and the ways to write it.
+fn viewer() -> impl Strategy<Value = (IpAddr, Vec<String>)> {
+    // Zeros make `::` likely, and nines what is a group and a port.
+    let group = || prop_oneof![Just(0), Just(0x99), any::<u16>()];
+    let v6 = prop::array::uniform8(group()).prop_map(|groups| {
+        let ip = std::net::Ipv6Addr::from(groups);
+        let each = groups.map(|group| format!("{group:04X}"));
+        let ways = vec![ip.to_string(), each.join(":")];
+        (IpAddr::V6(ip).to_canonical(), ways)
+    });
+    let v4 = any::<[u8; 4]>().prop_map(|bytes| {
+        let ip = std::net::Ipv4Addr::from(bytes);
+        let [a, b] = [[bytes[0], bytes[1]], [bytes[2], bytes[3]]].map(u16::from_be_bytes);
+        let ways = vec![
+            ip.to_string(),
+            format!("::ffff:{ip}"),
+            format!("::ffff:{a:x}:{b:x}"),
+        ];
+        (IpAddr::V4(ip), ways)
+    });
+    prop_oneof![v6, v4]
+}
+
 const ALL_HEADERS: [ForwardedHeader; 3] = [
     ForwardedHeader::XForwardedFor,
     ForwardedHeader::Forwarded,
@@ -281,6 +304,56 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
 }
 
 proptest! {
+    /// With and without a port and brackets, however it is written, and a list sees it.
+    #[test]
+    fn the_viewer_is_the_one_that_the_edge_wrote(
+        (viewer, ways) in viewer(),
+        port in prop_oneof![1..10_000_u16, any::<u16>()],
+    ) {
+        const CLOUDFRONT: ForwardedHeader = ForwardedHeader::Single("CloudFront-Viewer-Address");
+        let check = |header: ForwardedHeader, value: String| {
+            let value = match header {
+                ForwardedHeader::Forwarded => format!("for=\"{value}\""),
+                _ => value,
+            };
+            let name = match header {
+                ForwardedHeader::XForwardedFor => "x-forwarded-for",
+                ForwardedHeader::Forwarded => "forwarded",
+                ForwardedHeader::Single(name) => name,
+                _ => unreachable!(),
+            };
+            let edge = Some(IpAddr::from([10, 0, 0, 1]));
+            let request = request(edge, &[(name, value.clone().into_bytes())]);
+            let client = ClientIp::hops(1).header(header);
+            let parts = request.into_parts().0;
+            assert_eq!(client.find(&parts), Some(viewer), "{name}: {value}");
+            let denied = Requests::from_networks(client, [viewer.to_string()]);
+            let rules = Rules::new().deny(denied).otherwise(Limit::per_hour(9));
+            let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
+            let service = layer.build().unwrap().layer(service_fn(serve));
+            let answer = service.oneshot(Request::from_parts(parts, String::new()));
+            assert_eq!(runtime().block_on(answer).unwrap().status(), 403, "{name}: {value}");
+        };
+        for way in ways {
+            let is_v6 = way.contains(':');
+            check(CLOUDFRONT, format!("{way}:{port}"));
+            for header in ALL_HEADERS.into_iter().chain([CLOUDFRONT]) {
+                if is_v6 {
+                    check(header, format!("[{way}]:{port}"));
+                    check(header, format!("[{way}]"));
+                }
+                // In all others, an address alone goes before one with a port.
+                let is_ambiguous = format!("{way}:{port}").parse::<IpAddr>().is_ok();
+                if header != CLOUDFRONT {
+                    check(header, way.clone());
+                }
+                if !is_ambiguous {
+                    check(header, format!("{way}:{port}"));
+                }
+            }
+        }
+    }
+
     #[test]
     fn no_header_counts_unless_the_peer_is_trusted(headers in headers(), last in 0_u8..) {
         for header in ALL_HEADERS {

@@ -13,6 +13,9 @@
 //! as that. Comparing the cells by their sums instead would count too little: a sum may be the
 //! lowest only because a part that others had filled has expired.
 //!
+//! A count has one byte or two. With one, limits of up to 255 permits have twice as many cells in
+//! the same memory: a flood fills the cells of small limits first.
+//!
 //! Instants and the interval must be in the same unit; any will do.
 
 use std::{
@@ -30,12 +33,14 @@ const BLOCK: usize = 64;
 
 pub(super) struct Sketch {
     interval: i64,
+    /// The bytes of a count.
+    width: Width,
     /// The cells of a row: a power of two.
     columns: usize,
     /// Seeded by itself: callers choose names, and must not choose which of them share cells.
     hasher: RandomState,
     /// Row after row. The parts of a cell are adjacent, because a decision reads all of them.
-    cells: Vec<[u16; PARTS]>,
+    counts: Vec<u8>,
     /// For each block of cells, the latest part that is cleared for use.
     cleared: Vec<i64>,
     /// An instant that never goes back, and how far the clock, which may go back, is behind it.
@@ -43,6 +48,30 @@ pub(super) struct Sketch {
     behind: i64,
     /// The last part in which something was added.
     last_used: i64,
+}
+
+/// The bytes of a count, and so the largest limit that it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    One = 1,
+    Two = 2,
+}
+
+impl Width {
+    /// Returns the smallest for limits of this many permits.
+    pub(super) fn of(permits: u64) -> Self {
+        match permits <= Self::One.most().into() {
+            true => Self::One,
+            false => Self::Two,
+        }
+    }
+
+    fn most(self) -> u16 {
+        match self {
+            Self::One => u8::MAX.into(),
+            Self::Two => u16::MAX,
+        }
+    }
 }
 
 /// The permits that a name took in one part of the last interval, at most.
@@ -57,19 +86,21 @@ pub(super) struct Part {
 pub(super) type Parts = [Part; PARTS];
 
 impl Sketch {
-    /// Creates an empty sketch, with at least two cells in each row for each of `names`.
+    /// Creates an empty sketch, with at least two cells in each row for each of `names`, or four.
     ///
     /// The operating system provides the memory of cells only when they are written.
-    pub(super) fn new(interval: i64, names: usize, now: i64) -> Self {
+    pub(super) fn new((interval, width): (i64, Width), names: usize, now: i64) -> Self {
         // Half of the bits of a hash choose a column.
         const MOST: usize = 1 << 31;
-        let columns = names.saturating_mul(2).checked_next_power_of_two();
+        let columns = names.saturating_mul(4 / width as usize);
+        let columns = columns.checked_next_power_of_two();
         let columns = columns.map_or(MOST, |columns| columns.min(MOST));
         Self {
             interval: interval.max(1),
+            width,
             columns,
             hasher: RandomState::new(),
-            cells: vec![[0; PARTS]; ROWS * columns],
+            counts: vec![0; ROWS * columns * PARTS * width as usize],
             cleared: vec![0; (ROWS * columns).div_ceil(BLOCK)],
             now,
             behind: 0,
@@ -79,6 +110,10 @@ impl Sketch {
 
     pub(super) fn interval(&self) -> i64 {
         self.interval
+    }
+
+    pub(super) fn width(&self) -> Width {
+        self.width
     }
 
     /// Moves on to `now`. If the clock was set back, the present part stays, and time continues
@@ -120,8 +155,13 @@ impl Sketch {
         let permits = u16::try_from(permits).unwrap_or(u16::MAX);
         let least = self.least(&cells, part).saturating_add(permits);
         for cell in cells {
-            let count = &mut self.cells[cell][place_of(part)];
-            *count = least.max(*count);
+            let count = least.min(self.width.most()).max(self.count(cell, part));
+            let at = self.place_of(cell, part);
+            let [low, high] = count.to_le_bytes();
+            match self.width {
+                Width::One => self.counts[at] = low,
+                Width::Two => self.counts[at..at + 2].copy_from_slice(&[low, high]),
+            }
         }
         self.last_used = self.last_used.max(part);
     }
@@ -131,8 +171,21 @@ impl Sketch {
     }
 
     fn least(&self, cells: &[usize; ROWS], part: i64) -> u16 {
-        let counts = cells.map(|cell| self.cells[cell][place_of(part)]);
+        let counts = cells.map(|cell| self.count(cell, part));
         counts.into_iter().min().unwrap_or(0)
+    }
+
+    fn count(&self, cell: usize, part: i64) -> u16 {
+        let at = self.place_of(cell, part);
+        match self.width {
+            Width::One => self.counts[at].into(),
+            Width::Two => u16::from_le_bytes([self.counts[at], self.counts[at + 1]]),
+        }
+    }
+
+    /// Returns where the count of a part begins.
+    fn place_of(&self, cell: usize, part: i64) -> usize {
+        (cell * PARTS + part.rem_euclid(PARTS as i64) as usize) * self.width as usize
     }
 
     /// Returns the cells of a name, one in each row, after clearing the parts that have left.
@@ -150,19 +203,16 @@ impl Sketch {
     fn clear(&mut self, block: usize) {
         let (present, cleared) = (self.part(), self.cleared[block]);
         let first = (cleared + 1).max(present - EIGHTHS);
-        let end = self.cells.len().min((block + 1) * BLOCK);
+        let end = (ROWS * self.columns).min((block + 1) * BLOCK);
+        let counts = self.place_of(block * BLOCK, 0)..self.place_of(end, 0);
         for part in first..=present {
-            for cell in &mut self.cells[block * BLOCK..end] {
-                cell[place_of(part)] = 0;
+            let at = self.place_of(0, part);
+            for cell in self.counts[counts.clone()].chunks_exact_mut(PARTS * self.width as usize) {
+                cell[at..at + self.width as usize].fill(0);
             }
         }
         self.cleared[block] = present;
     }
-}
-
-/// Returns the index of a part in a cell.
-fn place_of(part: i64) -> usize {
-    part.rem_euclid(PARTS as i64) as usize
 }
 
 /// Returns the number of the part that contains an instant, counted from the epoch.
@@ -217,6 +267,10 @@ mod tests {
         interval.prop_flat_map(|interval| (Just(interval), steps(interval)))
     }
 
+    fn widths() -> impl Strategy<Value = Width> {
+        prop::sample::select(vec![Width::One, Width::Two])
+    }
+
     fn estimate(sketch: &mut Sketch, name: u64) -> u64 {
         sketch
             .parts(name)
@@ -242,9 +296,12 @@ mod tests {
         /// Holds for all shared cells, expired parts, and clocks that are set back. The reference
         /// log has a time of its own, which the clock does not show.
         #[test]
-        fn an_estimate_is_never_below_what_was_taken((interval, steps) in histories()) {
+        fn an_estimate_is_never_below_what_was_taken(
+            (interval, steps) in histories(),
+            width in widths(),
+        ) {
             let mut clock = 1_700_000_000_000_000;
-            let mut sketch = Sketch::new(interval, 3, clock);
+            let mut sketch = Sketch::new((interval, width), 3, clock);
             let (mut time, mut taken) = (0, Vec::new());
             for step in steps {
                 match step {
@@ -260,7 +317,7 @@ mod tests {
                     let within: u64 = within.map(|(.., permits)| u64::from(*permits)).sum();
                     let estimate = estimate(&mut sketch, name);
                     // A cell counts up to more than any limit that is counted here.
-                    let exact = within.min(u16::MAX.into());
+                    let exact = within.min(width.most().into());
                     prop_assert!(estimate >= exact, "{estimate} of {within}");
                 }
             }
@@ -269,9 +326,12 @@ mod tests {
         /// It recovers: an interval and an eighth after the last grant nothing counts, and each
         /// part leaves at the time it reported.
         #[test]
-        fn what_was_taken_leaves_when_it_says_so((interval, steps) in histories()) {
+        fn what_was_taken_leaves_when_it_says_so(
+            (interval, steps) in histories(),
+            width in widths(),
+        ) {
             let mut clock = 1_700_000_000_000_000;
-            let mut sketch = Sketch::new(interval, 3, clock);
+            let mut sketch = Sketch::new((interval, width), 3, clock);
             for step in steps {
                 live(&mut sketch, &mut clock, step);
             }
@@ -303,11 +363,38 @@ mod tests {
     /// Names that share no cell are counted separately. If there are few names, most share none.
     #[test]
     fn few_names_are_counted_exactly() {
-        let mut sketch = Sketch::new(1000, 1000, 0);
+        let mut sketch = Sketch::new((1000, Width::Two), 1000, 0);
         for name in 0..1000 {
             sketch.add(name, 1 + (name % 5) as u32, 0);
         }
         let exact = (0..1000).filter(|name| estimate(&mut sketch, *name) == 1 + name % 5);
         assert!(exact.count() > 900);
+    }
+
+    /// The figures of SECURITY.md, of a store an eighth as large as by default: a flood at one
+    /// instant of names that have each taken their limit, less those that had places.
+    #[test]
+    fn a_flood_refuses_as_many_newcomers_as_is_promised() {
+        const PLACES: usize = 100_000 / 8;
+        const NEWCOMERS: u64 = 20_000;
+        for (names, least, most) in [(300_000, 0, 2), (600_000, 10, 17), (1_000_000, 40, 49)] {
+            let mut sketch = Sketch::new((1000, Width::of(1)), PLACES, 0);
+            let flood = names / 8 - PLACES as u64;
+            (0..flood).for_each(|name| sketch.add(name, 1, 0));
+            let mut newcomers = flood..flood + NEWCOMERS;
+            let refused = newcomers
+                .by_ref()
+                .filter(|name| estimate(&mut sketch, *name) > 0);
+            let percent = refused.count() as u64 * 100 / NEWCOMERS;
+            assert!(
+                (least..most).contains(&percent),
+                "{percent} % after {names}"
+            );
+        }
+        // What counts for a limit is how much of it is left.
+        let mut sketch = Sketch::new((1000, Width::of(100)), PLACES, 0);
+        (0..900_000 / 8).for_each(|name| sketch.add(name, 1, 0));
+        let is_full = |name: &u64| estimate(&mut sketch, *name) >= 100;
+        assert_eq!((900_000..900_000 + NEWCOMERS).filter(is_full).count(), 0);
     }
 }

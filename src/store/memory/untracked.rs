@@ -1,9 +1,10 @@
 //! Decides for names that have no place in a full store (untracked names), by an estimate of the
 //! permits that they took.
 //!
-//! `sketch.rs` counts them, with one sketch for each interval of their limits. They count like a
-//! sliding log, whatever their algorithm. Whether a name is untracked, and what it took, changes
-//! only while the lock of its shard is held; the lock of the sketches is always taken last.
+//! `sketch.rs` counts them, with one sketch for each interval of their limits, or two: limits of up
+//! to 255 permits have their own. As a limit may change, a name took the sum of both. They count
+//! like a sliding log, whatever their algorithm. Whether a name is untracked, and what it took,
+//! changes only while the lock of its shard is held; the lock of the sketches is always taken last.
 
 use std::sync::{
     Mutex, MutexGuard,
@@ -13,7 +14,7 @@ use std::sync::{
 use super::{
     shard::StoredLimiter,
     shared::Shared,
-    sketch::{Parts, Sketch},
+    sketch::{Parts, Sketch, Width},
 };
 use crate::{
     algorithm::{
@@ -30,8 +31,8 @@ use crate::{
     sync::lock,
 };
 
-/// The maximum number of sketches: a further interval has no untracked names.
-const MOST_SKETCHES: usize = 4;
+/// The maximum number of intervals with sketches: a further one has no untracked names.
+const MOST_INTERVALS: usize = 4;
 /// The minimum number of names for a sketch, so that a small store also has an accurate one.
 const LEAST_NAMES: usize = 512;
 /// The largest limit that a part of a cell can count.
@@ -126,7 +127,8 @@ impl Locked<'_> {
         names: usize,
     ) -> Option<LimiterState<Estimate>> {
         let hash = name.text().seeded_hash();
-        let parts = self.sketch(limit, names)?.parts(hash);
+        self.sketch(limit, names)?;
+        let parts = self.known.parts(ticks(limit.stored().interval), hash)?;
         self.record_kind(name, limit);
         Some(LimiterState {
             limit: Some(limit.stored()),
@@ -143,7 +145,7 @@ impl Locked<'_> {
         let Estimate { hash, taken, .. } = estimate.state;
         if taken > 0
             && let Some(limit) = &estimate.limit
-            && let Some(sketch) = self.known.of(ticks(limit.interval))
+            && let Some(sketch) = self.known.of(kind(limit))
         {
             sketch.add(hash, taken, self.now.tick);
         }
@@ -169,14 +171,16 @@ impl Locked<'_> {
     /// left.
     pub(super) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
         let (interval, now) = (ticks(limit.interval), self.now);
-        let Some(sketch) = self.known.of(interval) else {
+        let Some(parts) = self.known.parts(interval, name.text().seeded_hash()) else {
             return Vec::new();
         };
-        let parts = sketch.parts(name.text().seeded_hash()).into_iter();
-        let taken = parts.filter(|part| part.permits > 0).map(|part| {
-            let last = now.tick - interval + part.counts_for;
-            (last.min(now.score()), part.permits.into())
-        });
+        let taken = parts
+            .into_iter()
+            .filter(|part| part.permits > 0)
+            .map(|part| {
+                let last = now.tick - interval + part.counts_for;
+                (last.min(now.score()), part.permits.into())
+            });
         taken.collect()
     }
 
@@ -186,22 +190,29 @@ impl Locked<'_> {
         let mut kinds = self.known.kinds.iter();
         let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
         let limit = kind?.2.stored();
-        let sketch = self.known.of(ticks(limit.interval))?;
-        let used = used(&sketch.parts(name.text().seeded_hash()));
+        let parts = self
+            .known
+            .parts(ticks(limit.interval), name.text().seeded_hash());
+        let used = used(&parts?);
         (used > 0).then_some((limit, limit.rate - used))
     }
 
     fn sketch(&mut self, limit: &Limit, names: usize) -> Option<&mut Sketch> {
-        let interval = ticks(limit.stored().interval);
-        if self.known.of(interval).is_none() {
-            if self.known.sketches.len() == MOST_SKETCHES {
+        let kind = kind(&limit.stored());
+        if self.known.of(kind).is_none() {
+            let sketches = self.known.sketches.iter();
+            let mut intervals: Vec<_> = sketches.map(Sketch::interval).collect();
+            intervals.push(kind.0);
+            intervals.sort_unstable();
+            intervals.dedup();
+            if intervals.len() > MOST_INTERVALS {
                 return None;
             }
-            let sketch = Sketch::new(interval, names.max(LEAST_NAMES), self.now.tick);
+            let sketch = Sketch::new(kind, names.max(LEAST_NAMES), self.now.tick);
             self.known.sketches.push(sketch);
             self.untracked.any.store(true, Ordering::Relaxed);
         }
-        self.known.of(interval)
+        self.known.of(kind)
     }
 
     fn record_kind(&mut self, name: &Name, limit: &Limit) {
@@ -217,9 +228,24 @@ impl Locked<'_> {
 }
 
 impl Known {
-    fn of(&mut self, interval: i64) -> Option<&mut Sketch> {
+    fn of(&mut self, kind: (i64, Width)) -> Option<&mut Sketch> {
         let mut sketches = self.sketches.iter_mut();
-        sketches.find(|sketch| sketch.interval() == interval)
+        sketches.find(|sketch| (sketch.interval(), sketch.width()) == kind)
+    }
+
+    /// Returns what a name took in an interval; `None` if no name took anything.
+    fn parts(&mut self, interval: i64, hash: u64) -> Option<Parts> {
+        let sketches = self.sketches.iter_mut();
+        let parts = sketches
+            .filter(|sketch| sketch.interval() == interval)
+            .map(|sketch| sketch.parts(hash));
+        parts.reduce(|mut sum, other| {
+            for (sum, other) in sum.iter_mut().zip(other) {
+                sum.permits = sum.permits.saturating_add(other.permits);
+                sum.counts_for = sum.counts_for.max(other.counts_for);
+            }
+            sum
+        })
     }
 }
 
@@ -374,6 +400,11 @@ fn until_free(parts: &Parts, permits: i64) -> i64 {
         }
     }
     until
+}
+
+/// Returns the interval and the size of counts that a limit needs.
+fn kind(limit: &StoredLimit) -> (i64, Width) {
+    (ticks(limit.interval), Width::of(at_least_zero(limit.rate)))
 }
 
 fn ticks(milliseconds: i64) -> i64 {

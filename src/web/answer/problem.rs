@@ -13,11 +13,12 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// RFC 6585, section 4: a cache must not store a 429.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Problem type of draft-ietf-httpapi-ratelimit-headers-11, which is to register it.
-const QUOTA_EXCEEDED: (&str, &str) = (
-    "https://iana.org/assignments/http-problem-types#quota-exceeded",
-    "Quota Exceeded",
-);
+/// The problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5, which is to register
+/// them below this address.
+const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
+const QUOTA_EXCEEDED: (&str, &str) = ("quota-exceeded", "Quota Exceeded");
+const REDUCED_CAPACITY: (&str, &str) = ("temporary-reduced-capacity", "Temporary Reduced Capacity");
+const ABNORMAL_USAGE: (&str, &str) = ("abnormal-usage-detected", "Abnormal Usage Detected");
 
 /// Builds the answer; `retry_after` is in seconds.
 pub(crate) fn answer(
@@ -48,18 +49,25 @@ pub(crate) fn answer(
 
 /// RFC 9457, section 3. Nothing of it comes from the caller.
 fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
-    let quota = matches!(
-        refusal.kind,
-        RefusalKind::OverLimit | RefusalKind::QueueFull
-    );
-    let (kind, title) = if quota {
-        QUOTA_EXCEEDED
-    } else {
+    let of_draft = match refusal.kind {
+        RefusalKind::OverLimit | RefusalKind::QueueFull => Some(QUOTA_EXCEEDED),
+        RefusalKind::Banned => Some(ABNORMAL_USAGE),
+        RefusalKind::Unavailable => Some(REDUCED_CAPACITY),
+        RefusalKind::AboveRate
+        | RefusalKind::MissingKey
+        | RefusalKind::KeyTooLong
+        | RefusalKind::Blocked => None,
+    };
+    let (kind, title) = match of_draft {
+        Some((kind, title)) => (format!("{TYPES}{kind}"), title),
         // Section 4.2.1: the status is enough, and its phrase is the title.
-        ("about:blank", status.canonical_reason().unwrap_or_default())
+        None => {
+            let title = status.canonical_reason().unwrap_or_default();
+            ("about:blank".to_owned(), title)
+        }
     };
     let (status, detail) = (status.as_str(), escaped(detail));
-    let violated = |limit: &&LimitState| quota && limit.refused && !limit.is_hidden();
+    let violated = |limit: &&LimitState| of_draft.is_some() && limit.refused && !limit.is_hidden();
     let violated = refusal.states().iter().filter(violated);
     // Names of rules contain nothing to escape.
     let violated: Vec<_> = violated.map(LimitState::name).collect();

@@ -11,15 +11,20 @@ use std::{borrow::Cow, iter, net::IpAddr, str};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForwardedHeader {
-    /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets
+    /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets. Without
+    /// brackets, what could be an address alone is one: `2001:db8::1:443` has no port
     #[default]
     XForwardedFor,
-    /// `Forwarded` of RFC 7239
+    /// `Forwarded` of RFC 7239, its addresses written as in X-Forwarded-For
     Forwarded,
-    /// A header with one address, which an edge server sets: `cf-connecting-ip`, `x-real-ip`. It is
-    /// ignored if it is repeated
+    /// A header with one address, written as in X-Forwarded-For, which an edge server sets:
+    /// `cf-connecting-ip`, `x-real-ip`. It is ignored if it is repeated. In
+    /// `cloudfront-viewer-address` what follows the last colon is a port
     Single(&'static str),
 }
+
+/// The header that has a port after each address, IPv6 without brackets.
+const WITH_PORT: &str = "cloudfront-viewer-address";
 
 /// Returns the hops in a header's field lines, from the right; `None` is an element without an
 /// address.
@@ -35,21 +40,23 @@ pub(crate) fn hops<'h>(
     let mut rest = lines.next();
     iter::from_fn(move || {
         let line = rest?;
-        if let ForwardedHeader::Single(_) = header {
+        if let ForwardedHeader::Single(name) = header {
             // With two field lines it is unknown which one the proxy wrote.
             rest = None;
-            return Some(match lines.next() {
-                None => address(line),
-                Some(_) => None,
+            return Some(match (lines.next(), text(line)) {
+                (None, Some(text)) if name.eq_ignore_ascii_case(WITH_PORT) => {
+                    with_port(text).or_else(|| alone(text))
+                }
+                (None, Some(text)) => address(text),
+                (_, None) | (Some(_), _) => None,
             });
         }
         let is_rfc_7239 = header == ForwardedHeader::Forwarded;
         let (before, element) = split_last(line, is_rfc_7239);
         rest = before.or_else(|| lines.next());
-        Some(if is_rfc_7239 {
-            for_node(element)
-        } else {
-            address(element)
+        Some(match is_rfc_7239 {
+            true => for_node(element),
+            false => text(element).and_then(address),
         })
     })
 }
@@ -75,13 +82,18 @@ fn split_last(line: &[u8], quotes: bool) -> (Option<&[u8]>, &[u8]) {
     (None, line)
 }
 
-/// Parses an address as in X-Forwarded-For: alone, in brackets, with a port.
-fn address(element: &[u8]) -> Option<IpAddr> {
-    let text = str::from_utf8(element.trim_ascii()).ok()?;
-    match text.parse::<IpAddr>() {
-        Ok(address) => Some(address.to_canonical()),
-        Err(_) => node(text),
-    }
+fn text(element: &[u8]) -> Option<&str> {
+    str::from_utf8(element.trim_ascii()).ok()
+}
+
+/// Parses an address as proxies write it: alone, in brackets, with a port. RFC 7239 (section 6)
+/// requires brackets around IPv6, and not all proxies write them. `unknown` and `_hidden` are none.
+fn address(text: &str) -> Option<IpAddr> {
+    alone(text).or_else(|| with_port(text))
+}
+
+fn alone(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
 
 /// Returns the address of the only `for` in an element of `Forwarded`.
@@ -107,7 +119,7 @@ fn for_node(element: &[u8]) -> Option<IpAddr> {
             return None;
         }
     }
-    node(str::from_utf8(&found?).ok()?)
+    address(str::from_utf8(&found?).ok()?)
 }
 
 /// Splits off a value. Colons and brackets may lack the quotes that RFC 7239 requires around them.
@@ -129,9 +141,8 @@ fn value_of(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     }
 }
 
-/// Parses an address of RFC 7239, section 6: IPv6 in brackets, optionally a port. `unknown` and
-/// `_hidden` are none.
-fn node(text: &str) -> Option<IpAddr> {
+/// Parses an address in front of a port, and IPv6 in brackets also without one.
+fn with_port(text: &str) -> Option<IpAddr> {
     let (address, port) = match text.rsplit_once(':') {
         Some((address, port)) if !port.ends_with(']') => (address, Some(port)),
         _ => (text, None),
@@ -141,7 +152,7 @@ fn node(text: &str) -> Option<IpAddr> {
         .and_then(|it| it.strip_suffix(']'));
     let address = match bracketed {
         Some(address) => IpAddr::V6(address.parse().ok()?),
-        None => IpAddr::V4(address.parse().ok()?),
+        None => address.parse().ok()?,
     };
     port.is_none_or(is_port).then(|| address.to_canonical())
 }

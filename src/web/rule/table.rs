@@ -16,6 +16,7 @@ use super::{
     compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
     list::Lists,
+    pattern::rewritten,
     rules::Rules,
 };
 use crate::{
@@ -28,7 +29,10 @@ use crate::{
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
     sync::Once,
-    web::{answer::Fields, charge},
+    web::{
+        answer::Fields,
+        charge::{Earlier, Pass},
+    },
 };
 
 /// After this many requests, an entry without a match is more likely a mistake than rare.
@@ -43,6 +47,8 @@ pub(crate) struct CompiledRules {
     /// In the order of the index.
     entries: Vec<CompiledEntry>,
     otherwise: Vec<CompiledRule>,
+    /// Set if there are entries or lists, which may go by the path.
+    reads_paths: bool,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
     pub(crate) defaults: Defaults,
@@ -115,6 +121,7 @@ impl CompiledRules {
         });
         let entries: Vec<_> = entries.collect::<Result<_, ConfigError>>()?;
         Ok(Self {
+            reads_paths: !(entries.is_empty() && rules.deny.is_empty() && rules.allow.is_empty()),
             index,
             requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),
             entries,
@@ -206,6 +213,78 @@ impl CompiledRules {
         }
     }
 
+    /// Returns what the lists say of a request. They deny by the path that was sent and by the
+    /// present one, and allow by the present one.
+    fn listed(
+        &self,
+        parts: &Parts,
+        rewritten: Option<&Parts>,
+    ) -> Option<Result<RequestResult, Refusal>> {
+        let present = rewritten.and_then(|parts| self.lists.find(parts));
+        present.or_else(|| {
+            let sent = self.lists.find(parts);
+            sent.filter(|sent| sent.is_err() || rewritten.is_none())
+        })
+    }
+
+    /// Returns the rules that a request meets by the path that was sent and, on one that was
+    /// rewritten, by the present one.
+    #[inline]
+    fn rules_of(
+        &self,
+        parts: &Parts,
+        rewritten: Option<&Parts>,
+        again: bool,
+    ) -> impl Iterator<Item = &CompiledRule> {
+        let (_, rules) = self.met_by(parts);
+        let more = match rewritten.map(|parts| self.met_by(parts)) {
+            // If the path that was sent has rules of its own, those of all others are for others.
+            Some((None, _)) if !again && !rules.is_empty() => &[],
+            Some((_, more)) => more,
+            None => &[],
+        };
+        let is_new = move |more: &&CompiledRule| !rules.iter().any(|rule| rule.has(&more.labels));
+        rules.iter().chain(more.iter().filter(is_new))
+    }
+
+    /// Returns the entry that a request matches, if any, and the rules that it meets. Records the
+    /// entry.
+    fn met_by(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
+        let (entry, rules) = self.find(parts);
+        // After enough of them, requests write nothing that other threads read.
+        if self.requests.load(Relaxed) < ENOUGH {
+            self.record(entry);
+        }
+        (entry, rules)
+    }
+
+    /// Returns the charge of a rule for a request; `None` if the rule does not apply to it, or has
+    /// charged it already.
+    #[inline]
+    fn charge(
+        &self,
+        rule: &CompiledRule,
+        parts: &Parts,
+        earlier: Option<Earlier<'_>>,
+    ) -> Option<Result<LimiterCharge, Refusal>> {
+        let charge = match rule.plan(parts) {
+            Ok(charge) => charge?,
+            // A service in between may remove what the key was found in.
+            Err(_) if earlier.is_some_and(|it| it.has_met(|labels| rule.has(labels))) => {
+                return None;
+            }
+            Err(missing) => return rule.refuse(missing, parts).map(Err),
+        };
+        match earlier.and_then(|earlier| earlier.charged_by(&charge)) {
+            Some(Pass::SameLayer) => None,
+            Some(Pass::OtherLayer) => {
+                self.warn_of_duplicate(&charge.labels.name);
+                None
+            }
+            None => Some(Ok(charge)),
+        }
+    }
+
     fn passes(&self, result: RequestResult) -> Plan {
         self.report(result, None);
         Plan::Pass
@@ -247,36 +326,29 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the plan for a request. It skips rules that an outer layer has charged in this
-    /// store; `None` skips none.
-    pub(crate) fn plan(&self, parts: &Parts, skip_charged_in: Option<&Arc<dyn AnyStore>>) -> Plan {
-        match self.lists.find(parts) {
+    /// Returns the plan for a request. It skips the rules that the request was charged for earlier;
+    /// `None` skips none.
+    pub(crate) fn plan(&self, parts: &Parts, earlier: Option<Earlier<'_>>) -> Plan {
+        let again = earlier.is_some_and(|earlier| earlier.is_of_this_layer());
+        let rewritten = if self.reads_paths {
+            rewritten(parts)
+        } else {
+            None
+        };
+        match self.listed(parts, rewritten.as_ref()) {
             Some(Ok(result)) => return self.passes(result),
             Some(Err(refusal)) => return self.refuses(refusal, None),
             None => {}
         }
-        let (entry, rules) = self.find(parts);
-        // After enough of them, requests write nothing that other threads read.
-        if self.requests.load(Relaxed) < ENOUGH {
-            self.record(entry);
-        }
-        let outer = skip_charged_in.zip(parts.extensions.get::<charge::Charge>());
         // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
         let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
         let (mut first, mut rest) = (None, Vec::new());
-        for rule in rules {
-            let charge = match rule.plan(parts) {
-                Ok(Some(charge)) => charge,
-                Ok(None) => continue,
-                Err(missing) => match rule.refuse(missing, parts) {
-                    Some(refusal) => return self.refuses(refusal, Some(rule)),
-                    None => continue,
-                },
+        for rule in self.rules_of(parts, rewritten.as_ref(), again) {
+            let charge = match self.charge(rule, parts, earlier) {
+                Some(Ok(charge)) => charge,
+                Some(Err(refusal)) => return self.refuses(refusal, Some(rule)),
+                None => continue,
             };
-            if outer.is_some_and(|(store, outer)| outer.has_charged(store, &charge)) {
-                self.warn_of_duplicate(&charge.labels.name);
-                continue;
-            }
             if !charge.shadow {
                 let (policy, wait) = (rule.rule.on_failure, rule.max_wait);
                 enforced = Some(match enforced {
@@ -297,7 +369,11 @@ impl CompiledRules {
             }
         }
         let Some(first) = first else {
-            return self.passes(RequestResult::NoRule);
+            return match again {
+                // It was decided and reported when it passed before.
+                true => Plan::Pass,
+                false => self.passes(RequestResult::NoRule),
+            };
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let (policy, max_wait) = enforced.unwrap_or((FailurePolicy::Allow, None));
@@ -314,18 +390,7 @@ impl CompiledRules {
 fn add(charge: LimiterCharge, first: &mut LimiterCharge, rest: &mut Vec<LimiterCharge>) {
     let mut earlier = iter::once(first).chain(rest.iter_mut());
     match earlier.find(|earlier| earlier.name() == charge.name()) {
-        // The sum of its rules' costs.
-        Some(earlier) if earlier.shadow == charge.shadow => {
-            earlier.permits = earlier.permits.saturating_add(charge.permits);
-            // A rule with a stricter policy counts the limiter while the store fails.
-            if earlier.allow_on_failure && !charge.allow_on_failure {
-                (earlier.labels, earlier.allow_on_failure) = (charge.labels, false);
-                (earlier.lease, earlier.key_is_bounded) = (charge.lease, charge.key_is_bounded);
-            }
-        }
-        // A shadow rule must not refuse through an enforced rule on the same limiter.
-        Some(earlier) if earlier.shadow => *earlier = charge,
-        Some(_) => {}
+        Some(earlier) => earlier.add(charge),
         None => rest.push(charge),
     }
 }

@@ -51,6 +51,7 @@ pub(super) struct RuleFields {
     on_failure: Option<Spanned<OnFailure>>,
     charge_if: Option<Spanned<String>>,
     ban: Option<Spanned<Table<BanFields>>>,
+    unit: Option<String>,
     hide_headers: bool,
     observe_keys: bool,
     shadow: bool,
@@ -199,6 +200,7 @@ fn rule(
     if let Some(table) = &fields.ban {
         rule.ban = Some(ban(name, table)?);
     }
+    rule.unit.clone_from(&fields.unit);
     rule.hide_headers = fields.hide_headers;
     rule.observe_keys = fields.observe_keys;
     rule.wait = fields.wait.map(|wait| wait.0);

@@ -51,6 +51,39 @@ fn names(lines: &[&str]) -> Vec<String> {
     items(lines).into_iter().map(name).collect()
 }
 
+/// The unit of a rule is in its policy; that of requests is left out, as clients assume it.
+#[tokio::test]
+async fn a_policy_has_the_unit_of_its_rule() {
+    let minute = Limit::per_minute(9);
+    for (unit, expected) in [
+        (None, r#""r";q=9;w=60"#),
+        (Some("requests"), r#""r";q=9;w=60"#),
+        (Some("content-bytes"), r#""r";q=9;qu="content-bytes";w=60"#),
+        (Some("llm.tokens_1"), r#""r";q=9;qu="llm.tokens_1";w=60"#),
+    ] {
+        let rule = by_key(minute).named("r");
+        let rule = unit.into_iter().fold(rule, Rule::unit);
+        let layer = layer(&MemoryStore::new(), rule, &[DRAFT11]);
+        // Refusals of two rules that differ in nothing else are not copies of each other.
+        for _ in 0..10 {
+            assert_eq!(
+                ask(&layer, get(&[])).await.one("ratelimit-policy"),
+                expected
+            );
+        }
+        let list: sfv::List = Parser::new(expected).parse().expect("RFC 9651");
+        assert_eq!(list.len(), 1);
+    }
+    for unit in ["", "to kens", "\"", "tokens;w=1", "b\u{fc}te", "a\r\nb"] {
+        let built = RateLimitLayer::builder(&MemoryStore::new())
+            .otherwise(by_key(minute).unit(unit))
+            .build();
+        let error = built.unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Name);
+        assert!(error.to_string().contains(&format!("{unit:?}")), "{error}");
+    }
+}
+
 /// What the styles say of one limit of two permits, see `styles.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

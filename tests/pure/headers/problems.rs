@@ -3,9 +3,9 @@
 use super::*;
 use http::request::Parts;
 use serde_json::{Value, json};
-use tower_ratelimit::{key::Key, key::NoKey};
+use tower_ratelimit::{Ban, key::Key, key::NoKey};
 
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 
 fn problem(answer: &Answer) -> Value {
     assert_eq!(answer.one("content-type"), "application/problem+json");
@@ -13,6 +13,19 @@ fn problem(answer: &Answer) -> Value {
     // A line of its own in a terminal.
     assert!(answer.body.ends_with("}\n"), "{:?}", answer.body);
     serde_json::from_str(&answer.body).unwrap()
+}
+
+/// A layer that bans the caller.
+async fn banned() -> RateLimitLayer {
+    let (store, _clock) = MemoryStore::manual();
+    let rule = by_key(Limit::per_minute(1))
+        .named("login")
+        .ban(Ban::after(1));
+    let layer = RateLimitLayer::new(&store, rule);
+    for status in [200, 429] {
+        assert_eq!(ask(&layer, get(&[])).await.status, status);
+    }
+    layer
 }
 
 /// A layer that refuses its second request, and has refused none yet.
@@ -59,16 +72,30 @@ async fn every_refusal_is_a_problem() {
         (
             RateLimitLayer::new(&down, closed),
             503,
-            "Service Unavailable",
+            "Temporary Reduced Capacity",
             "the rate limiter is unavailable",
+        ),
+        (
+            banned().await,
+            429,
+            "Abnormal Usage Detected",
+            "too many requests were refused: retry after 900 seconds",
         ),
     ] {
         let mut expected = json!({
             "type": "about:blank", "title": title, "status": status, "detail": detail,
         });
-        if title == "Quota Exceeded" {
-            expected["type"] = QUOTA_EXCEEDED.into();
-            expected["violated-policies"] = json!(["api.free"]);
+        let (kind, violated) = match title {
+            "Quota Exceeded" => ("quota-exceeded", Some("api.free")),
+            "Temporary Reduced Capacity" => ("temporary-reduced-capacity", None),
+            "Abnormal Usage Detected" => ("abnormal-usage-detected", Some("login")),
+            _ => ("", None),
+        };
+        if !kind.is_empty() {
+            expected["type"] = format!("{TYPES}{kind}").into();
+        }
+        if let Some(rule) = violated {
+            expected["violated-policies"] = json!([rule]);
         }
         let refused = ask(&layer, get(sent)).await;
         assert_eq!(problem(&refused), expected);

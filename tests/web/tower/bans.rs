@@ -313,7 +313,10 @@ async fn a_banned_request_is_answered_as_its_rule_says() {
         assert!((890..=901).contains(&wait), "{wait}");
         assert_eq!(header_of(&refused, "cache-control"), Some("no-store"));
         let body = text(refused).await;
-        for part in ["too many requests were refused: retry after", "about:blank"] {
+        for part in [
+            "too many requests were refused: retry after",
+            "#abnormal-usage-detected",
+        ] {
             assert!(body.contains(part), "{body}");
         }
         let grpc = [
