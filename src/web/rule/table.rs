@@ -14,7 +14,7 @@ use http::request::Parts;
 use super::{
     Plan, Rule,
     compiled::{CompiledRule, Defaults, duplicate},
-    index::Index,
+    index::{Found, Index},
     list::Lists,
     rules::Rules,
 };
@@ -165,24 +165,33 @@ impl CompiledRules {
 
     /// Returns the limiters that a request would be counted in: their rules and names.
     pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
-        let (_, rules) = self.find(parts);
-        let charges = rules
+        let found = self.index.find(parts);
+        let rules = found.iter().flat_map(|entry| self.rules_of(*entry));
+        let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
+        let mut names: Vec<(Arc<str>, Name)> = Vec::new();
+        for charge in charges {
+            // Two readings of a path may lead to one limiter.
+            if found.len() == 1 || names.iter().all(|(_, name)| name != charge.name()) {
+                names.push((Arc::clone(&charge.labels.name), charge.name().clone()));
+            }
+        }
+        names
+    }
+
+    /// Returns the rules of an entry, or those of requests without one.
+    fn rules_of(&self, entry: Option<usize>) -> &[CompiledRule] {
+        let entry = entry.and_then(|at| self.entries.get(at));
+        entry.map_or(&self.otherwise, |entry| &entry.rules)
+    }
+
+    /// Records which entries a request has matched. Warns of the entries without a match when that
+    /// were enough requests.
+    fn record(&self, found: &Found) {
+        for entry in found
             .iter()
-            .filter_map(|rule| rule.plan(parts).ok().flatten());
-        let named = charges.map(|it| (Arc::clone(&it.labels.name), it.name().clone()));
-        named.collect()
-    }
-
-    /// Returns the entry that a request matches, if any, and the rules that it meets.
-    fn find(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
-        let entry = self.index.find(parts).and_then(|at| self.entries.get(at));
-        (entry, entry.map_or(&self.otherwise, |entry| &entry.rules))
-    }
-
-    /// Records that a request has matched an entry, or none. Warns of the entries without a match
-    /// when that were enough requests.
-    fn record(&self, entry: Option<&CompiledEntry>) {
-        if let Some(entry) = entry {
+            .flatten()
+            .filter_map(|at| self.entries.get(*at))
+        {
             entry.matched.store(true, Relaxed);
         }
         if self.requests.fetch_add(1, Relaxed) + 1 != ENOUGH {
@@ -255,21 +264,53 @@ impl CompiledRules {
             Some(Err(refusal)) => return self.refuses(refusal, None),
             None => {}
         }
-        let (entry, rules) = self.find(parts);
+        let found = self.index.find(parts);
         // After enough of them, requests write nothing that other threads read.
         if self.requests.load(Relaxed) < ENOUGH {
-            self.record(entry);
+            self.record(&found);
         }
+        let mut all = Charges::default();
+        for entry in found {
+            let rules = self.rules_of(entry);
+            let mut further = Charges::default();
+            let charges = if all.first.is_none() {
+                &mut all
+            } else {
+                &mut further
+            };
+            if let Some(refused) = self.charge(rules, parts, skip_charged_in, charges) {
+                return refused;
+            }
+            all.include(further);
+        }
+        let Some(first) = all.first else {
+            return self.passes(RequestResult::NoRule);
+        };
+        // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
+        let (policy, max_wait) = all.enforced.unwrap_or((FailurePolicy::Allow, None));
+        Plan::Acquire(Acquire {
+            // A lease is sized by the permits left.
+            wants_remaining: self.defaults.remaining || first.lease.is_some(),
+            on_failure: Some(policy),
+            ..Acquire::new(first, all.rest, max_wait)
+        })
+    }
+
+    /// Adds the charges of an entry's rules. Returns the plan to refuse a request without a key.
+    fn charge(
+        &self,
+        rules: &[CompiledRule],
+        parts: &Parts,
+        skip_charged_in: Option<&Arc<dyn AnyStore>>,
+        charges: &mut Charges,
+    ) -> Option<Plan> {
         let outer = skip_charged_in.zip(parts.extensions.get::<charge::Charge>());
-        // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
-        let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
-        let (mut first, mut rest) = (None, Vec::new());
         for rule in rules {
             let charge = match rule.plan(parts) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
                 Err(missing) => match rule.refuse(missing, parts) {
-                    Some(refusal) => return self.refuses(refusal, Some(rule)),
+                    Some(refusal) => return Some(self.refuses(refusal, Some(rule))),
                     None => continue,
                 },
             };
@@ -278,54 +319,69 @@ impl CompiledRules {
                 continue;
             }
             if !charge.shadow {
-                let (policy, wait) = (rule.rule.on_failure, rule.max_wait);
-                enforced = Some(match enforced {
-                    None => (policy, wait),
-                    Some((strictest, shortest)) => {
-                        let shorter = |(a, b): (MaxWait, MaxWait)| MaxWait {
-                            longest: a.longest.min(b.longest),
-                            queue: a.queue.min(b.queue),
-                            ..a
-                        };
-                        (policy.stricter(strictest), wait.zip(shortest).map(shorter))
-                    }
-                });
+                charges.enforce(rule.rule.on_failure, rule.max_wait);
             }
-            match &mut first {
-                None => first = Some(charge),
-                Some(first) => add(charge, first, &mut rest),
-            }
+            charges.add(charge, u32::saturating_add);
         }
-        let Some(first) = first else {
-            return self.passes(RequestResult::NoRule);
-        };
-        // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
-        let (policy, max_wait) = enforced.unwrap_or((FailurePolicy::Allow, None));
-        Plan::Acquire(Acquire {
-            // A lease is sized by the permits left.
-            wants_remaining: self.defaults.remaining || first.lease.is_some(),
-            on_failure: Some(policy),
-            ..Acquire::new(first, rest, max_wait)
-        })
+        None
     }
 }
 
-/// Adds a charge to those of a request, in which each limiter is charged once.
-fn add(charge: LimiterCharge, first: &mut LimiterCharge, rest: &mut Vec<LimiterCharge>) {
-    let mut earlier = iter::once(first).chain(rest.iter_mut());
-    match earlier.find(|earlier| earlier.name() == charge.name()) {
-        // The sum of its rules' costs.
-        Some(earlier) if earlier.shadow == charge.shadow => {
-            earlier.permits = earlier.permits.saturating_add(charge.permits);
-            // A rule with a stricter policy counts the limiter while the store fails.
-            if earlier.allow_on_failure && !charge.allow_on_failure {
-                (earlier.labels, earlier.allow_on_failure) = (charge.labels, false);
-                (earlier.lease, earlier.key_is_bounded) = (charge.lease, charge.key_is_bounded);
+/// The charges of a request.
+#[derive(Default)]
+struct Charges {
+    first: Option<LimiterCharge>,
+    rest: Vec<LimiterCharge>,
+    /// The strictest policy, and the shortest wait and queue, of the rules that are enforced.
+    enforced: Option<(FailurePolicy, Option<MaxWait>)>,
+}
+
+impl Charges {
+    fn enforce(&mut self, policy: FailurePolicy, wait: Option<MaxWait>) {
+        self.enforced = Some(match self.enforced {
+            None => (policy, wait),
+            Some((strictest, shortest)) => {
+                let shorter = |(a, b): (MaxWait, MaxWait)| MaxWait {
+                    longest: a.longest.min(b.longest),
+                    queue: a.queue.min(b.queue),
+                    ..a
+                };
+                (policy.stricter(strictest), wait.zip(shortest).map(shorter))
             }
+        });
+    }
+
+    /// Adds the charges of another reading of the request's path. What both charge is charged once.
+    fn include(&mut self, other: Self) {
+        if let Some((policy, wait)) = other.enforced {
+            self.enforce(policy, wait);
         }
-        // A shadow rule must not refuse through an enforced rule on the same limiter.
-        Some(earlier) if earlier.shadow => *earlier = charge,
-        Some(_) => {}
-        None => rest.push(charge),
+        for charge in other.first.into_iter().chain(other.rest) {
+            self.add(charge, u32::max);
+        }
+    }
+
+    /// Adds a charge. Each limiter is charged once: for the sum of its rules' costs in one entry,
+    /// and for the higher cost of two readings.
+    fn add(&mut self, charge: LimiterCharge, of_both: fn(u32, u32) -> u32) {
+        let Some(first) = &mut self.first else {
+            self.first = Some(charge);
+            return;
+        };
+        let mut earlier = iter::once(first).chain(self.rest.iter_mut());
+        match earlier.find(|earlier| earlier.name() == charge.name()) {
+            Some(earlier) if earlier.shadow == charge.shadow => {
+                earlier.permits = of_both(earlier.permits, charge.permits);
+                // A rule with a stricter policy counts the limiter while the store fails.
+                if earlier.allow_on_failure && !charge.allow_on_failure {
+                    (earlier.labels, earlier.allow_on_failure) = (charge.labels, false);
+                    (earlier.lease, earlier.key_is_bounded) = (charge.lease, charge.key_is_bounded);
+                }
+            }
+            // A shadow rule must not refuse through an enforced rule on the same limiter.
+            Some(earlier) if earlier.shadow => *earlier = charge,
+            Some(_) => {}
+            None => self.rest.push(charge),
+        }
     }
 }
