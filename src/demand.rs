@@ -209,16 +209,19 @@ impl LimiterCharge {
         }
     }
 
-    /// Adds the charge of another rule on the same limiter, in which a request is charged once.
-    pub(crate) fn add(&mut self, other: Self) {
+    /// Joins the charge of another rule on the same limiter, in which a request is charged once: for
+    /// what `of_both` makes of their permits.
+    pub(crate) fn join(&mut self, other: Self, of_both: fn(u32, u32) -> u32) {
         let mut rules = self.rules.take().unwrap_or_else(|| {
             let this = (Arc::clone(&self.labels), self.permits);
             Arc::new(vec![this])
         });
-        Arc::make_mut(&mut rules).push((Arc::clone(&other.labels), other.permits));
+        match &other.rules {
+            Some(others) => Arc::make_mut(&mut rules).extend_from_slice(others),
+            None => Arc::make_mut(&mut rules).push((Arc::clone(&other.labels), other.permits)),
+        }
         if self.shadow == other.shadow {
-            // The sum of its rules' costs.
-            self.permits = self.permits.saturating_add(other.permits);
+            self.permits = of_both(self.permits, other.permits);
             // A rule with a stricter policy counts the limiter while the store fails.
             if self.allow_on_failure && !other.allow_on_failure {
                 (self.labels, self.allow_on_failure) = (other.labels, false);

@@ -2,19 +2,75 @@
 
 use http::{Extensions, HeaderMap, Method, header, request::Parts};
 
-/// The methods of RFC 9110, section 9.3, and RFC 5789. In a pattern, any other is more
-/// likely a typing error, and the entry would limit nothing.
-pub(crate) const STANDARD_METHODS: [Method; 9] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::DELETE,
-    Method::CONNECT,
-    Method::OPTIONS,
-    Method::TRACE,
-    Method::PATCH,
+/// The methods that a pattern may name: those of IANA's registry, the first ten for requests that
+/// any service may get. Any other is more likely a typing error, and the entry would limit nothing.
+const METHODS: [&str; 39] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    // RFC 10008
+    "QUERY",
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "COPY",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "ORDERPATCH",
+    "PROPFIND",
+    "PROPPATCH",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
 ];
+
+/// Returns whether a pattern may name this method.
+pub(crate) fn is_registered(method: &Method) -> bool {
+    METHODS.contains(&method.as_str())
+}
+
+/// Returns the method that a request counts as where methods are told apart: a HEAD costs what a
+/// GET costs, and a WebSocket over HTTP/2 or HTTP/3 is opened by an extended CONNECT where HTTP/1.1
+/// has a GET (RFC 8441). Only that CONNECT has a path (RFC 9113, section 8.5).
+pub(crate) fn effective_method(parts: &Parts) -> &Method {
+    match parts.method {
+        Method::HEAD => &Method::GET,
+        Method::CONNECT if !parts.uri.path().is_empty() => &Method::GET,
+        ref method => method,
+    }
+}
+
+/// Returns the method as a key, one of a few: the caller chooses it.
+pub(crate) fn method_key(parts: &Parts) -> &'static str {
+    let method = effective_method(parts).as_str();
+    let usual = METHODS.iter().take(10);
+    { usual }
+        .find(|usual| **usual == method)
+        .map_or("OTHER", |usual| usual)
+}
 
 /// Returns the route's template, if the router provides it.
 pub(crate) fn template(extensions: &Extensions) -> Option<&str> {

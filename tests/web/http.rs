@@ -6,6 +6,7 @@ mod order;
 mod preflights;
 mod shared_port;
 mod sockets;
+mod spellings;
 mod waiting;
 mod who;
 mod with_axum;

@@ -1,9 +1,9 @@
 //! The route as the key: a bounded number of names, whatever paths are requested.
 
-use http::{Method, request::Parts};
+use http::request::Parts;
 
 use super::{Key, KeyExtractor, NoKey};
-use crate::web::request::{STANDARD_METHODS, is_grpc, is_grpc_name, template};
+use crate::web::request::{is_grpc, is_grpc_name, method_key, template};
 
 /// The key of all requests that no route serves.
 const UNMATCHED: &str = "unmatched";
@@ -14,8 +14,9 @@ const LONGEST_GRPC_PATH: usize = 256;
 ///
 /// With axum (feature `axum`) that is the `MatchedPath`, `/users/{id}` and not `/users/7`. Requests
 /// that no route serves, and all HTTP requests without a known route, share one key: callers choose
-/// paths, and would create as many limits as there are paths. HEAD counts as GET, and all methods
-/// that HTTP does not define as one.
+/// paths, and would create as many limits as there are paths. HEAD counts as GET, and so does the
+/// CONNECT that opens a WebSocket over HTTP/2. QUERY counts by itself, and all methods that neither
+/// RFC 9110 nor RFC 5789 defines count as one.
 ///
 /// A gRPC request, a POST with a content type of gRPC, counts by its path,
 /// `/shop.v1.Orders/Create`, if it has that shape and no route without a `{*rest}` serves it.
@@ -67,20 +68,11 @@ impl KeyExtractor for Route {
             key.push("grpc");
             key.push(if self.has_grpc(path) { path } else { UNMATCHED });
         } else {
-            key.push(method(&parts.method));
+            key.push(method_key(parts));
             // A template begins with a slash, so none is equal to this.
             key.push(template.unwrap_or(UNMATCHED));
         }
         Ok(())
-    }
-}
-
-fn method(method: &Method) -> &str {
-    match method {
-        // A HEAD costs what a GET costs.
-        &Method::HEAD => "GET",
-        known if STANDARD_METHODS.contains(known) => known.as_str(),
-        _ => "OTHER",
     }
 }
 
@@ -103,6 +95,10 @@ mod tests {
             (&any, "GET", "/a", "GET,unmatched"),
             (&any, "GET", "/a/b?c=d", "GET,unmatched"),
             (&any, "HEAD", "/", "GET,unmatched"),
+            (&any, "CONNECT", "/", "GET,unmatched"),
+            (&any, "CONNECT", "a.example:443", "CONNECT,unmatched"),
+            (&any, "QUERY", "/", "QUERY,unmatched"),
+            (&any, "PROPFIND", "/", "OTHER,unmatched"),
             (&any, "BREW", "/", "OTHER,unmatched"),
             // A gRPC method is its path.
             (&any, "POST", ORDERS, &format!("grpc,{call}")),

@@ -1,4 +1,5 @@
-//! Finds the entry of the table for a request: the first that matches.
+//! Finds the entry of the table for a request: the first that matches. A request whose path can be
+//! read in several ways has one for each reading, so that no spelling of a path avoids a rule.
 //!
 //! Routes are stored as a tree of their segments, gRPC services and methods as a map. So a
 //! request's path is split once, and the cost does not depend on the number of entries, except for
@@ -13,15 +14,23 @@
 //! nothing and is refused. Each reload checks the table again, so the time of the check must be
 //! linear in the table's length.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, iter, sync::Arc};
 
 use http::{Method, request::Parts};
+use smallvec::SmallVec;
 
-use super::pattern::{PathPattern, Pattern, Segment, counts_as, full_path, segments};
-use crate::web::request::template;
+use super::{
+    path::{call_of, canonical, is_plain, readings, with_other_end},
+    pattern::{PathPattern, Pattern, Segment, full_path, includes, segments},
+};
+use crate::{error::ConfigError, web::request::template};
 
 /// The node at which all routes begin.
 const ROOT: usize = 0;
+
+/// The entries of a request: the first for each reading of its path, `None` where no entry matches.
+/// Each is there once, and most requests have one.
+pub(crate) type Found = SmallVec<[Option<usize>; 2]>;
 
 /// The patterns of a table in order, with a tree and a map to find them.
 pub(crate) struct Index {
@@ -33,6 +42,8 @@ pub(crate) struct Index {
     others: Vec<usize>,
     /// The length of the longest text in the tree or the map. A longer text is not hashed.
     longest: usize,
+    /// Set if a route ends with a slash.
+    has_slash: bool,
 }
 
 /// The common beginning of routes, up to one of their slashes.
@@ -60,7 +71,7 @@ impl Entries {
         let mut plain = self.plain.iter();
         let found = plain.find(|(method, _)| match (method, given) {
             (None, _) => true,
-            (Some(method), Some(given)) => counts_as(given, method),
+            (Some(method), Some(given)) => includes(method, given),
             (Some(_), None) => false,
         });
         found.map(|(_, entry)| *entry)
@@ -101,28 +112,107 @@ impl Index {
             grpc: HashMap::new(),
             others: Vec::new(),
             longest: 0,
+            has_slash: false,
         }
     }
 
-    /// Returns the index of the first entry that matches.
-    pub(super) fn find(&self, parts: &Parts) -> Option<usize> {
-        if self.patterns.is_empty() {
-            return None;
+    /// Returns the entries of a request.
+    pub(super) fn find(&self, parts: &Parts) -> Found {
+        let mut found = Found::new();
+        // Most tables of a few rules have no paths at all.
+        if self.others.len() == self.patterns.len() {
+            found.push(self.search(parts).or_other());
+            return found;
         }
-        let mut search = Search {
+        let (template, path) = (template(&parts.extensions), full_path(parts));
+        let mut search = self.search(parts);
+        search.template(template, path);
+        search.path(path);
+        search.grpc(parts.uri.path());
+        found.push(search.or_other());
+        let has_end = self.has_slash || (path.len() > 1 && path.ends_with('/'));
+        let is_plain = is_plain(path);
+        if !is_plain || has_end || !self.grpc.is_empty() {
+            self.read_again(parts, template, (path, is_plain), &mut found);
+        }
+        found
+    }
+
+    /// Returns whether a request matches in some reading of its path.
+    pub(crate) fn may_match(&self, parts: &Parts) -> bool {
+        self.find(parts).iter().any(Option::is_some)
+    }
+
+    /// Returns whether a request matches in each reading of its path.
+    pub(super) fn matches(&self, parts: &Parts) -> bool {
+        self.find(parts).iter().all(Option::is_some)
+    }
+
+    /// Adds the entries of the further readings of a path.
+    #[cold]
+    fn read_again(
+        &self,
+        parts: &Parts,
+        template: Option<&str>,
+        (path, is_plain): (&str, bool),
+        found: &mut Found,
+    ) {
+        let mut add = |entry| {
+            if !found.contains(&entry) {
+                found.push(entry);
+            }
+        };
+        // The route that serves the request is certain, and so is the entry that names it.
+        if !is_plain && let Some(entry) = self.search(parts).template(template, path).hit() {
+            add(Some(entry));
+        }
+        // A route without a rest has compared the path as it was sent.
+        let compared = template.is_some_and(|template| !template.contains("{*"));
+        let others = match is_plain {
+            true => Vec::new(),
+            false => readings(path, compared),
+        };
+        for reading in &others {
+            let mut search = self.search(parts);
+            search.template(template, path).path(reading).grpc(reading);
+            add(search.or_other());
+        }
+        if compared {
+            return;
+        }
+        // Most services read a path in none of these ways: an entry shows that this one may.
+        for reading in iter::once(path).chain(others.iter().map(String::as_str)) {
+            if reading.len() > 1 && (self.has_slash || reading.ends_with('/')) {
+                let mut search = self.search(parts);
+                // With a slash added, every path below is longer: only a route with one is meant.
+                search.skips_rests = !reading.ends_with('/');
+                let entry = search.path(&with_other_end(reading)).hit();
+                entry.into_iter().for_each(|entry| add(Some(entry)));
+            }
+            if let Some(call) = call_of(reading) {
+                let entry = self.search(parts).grpc(call).hit();
+                entry.into_iter().for_each(|entry| add(Some(entry)));
+            }
+        }
+    }
+
+    fn search<'a>(&'a self, parts: &'a Parts) -> Search<'a> {
+        Search {
             index: self,
             parts,
             found: self.patterns.len(),
+            skips_rests: false,
             #[cfg(test)]
             steps: 0,
-        };
-        search.run();
-        (search.found < self.patterns.len()).then_some(search.found)
+        }
     }
 
     fn insert(&mut self, entry: usize, pattern: &Pattern) {
         let (method, entries) = match pattern.paths.first() {
-            Some(PathPattern::Route(method, path)) => (method.clone(), self.at(path)),
+            Some(PathPattern::Route(method, path)) => {
+                self.has_slash |= path.len() > 1 && path.ends_with('/');
+                (method.clone(), self.at(path))
+            }
             Some(PathPattern::Grpc(path)) => {
                 self.longest = self.longest.max(path.len());
                 (None, self.grpc.entry(path.clone()).or_default())
@@ -145,8 +235,9 @@ impl Index {
                 Segment::Rest => return &mut self.nodes[at].rests,
                 Segment::One => *node.one.get_or_insert(new),
                 Segment::Text(text) => {
+                    let text = canonical(text).into_owned();
                     self.longest = self.longest.max(text.len());
-                    *node.texts.entry(text.to_owned()).or_insert(new)
+                    *node.texts.entry(text).or_insert(new)
                 }
             };
             if at == new {
@@ -182,15 +273,14 @@ impl Index {
                     None => continue,
                 }
             };
-            // Neither `{name}` nor a last `{*rest}` matches an empty segment.
+            // Neither `{name}` nor `{*rest}` matches the empty segment after a last slash.
             let empty = *segment == Segment::Text("");
-            let rest = node.rests.covers(method);
-            if let Some(entry) = rest.filter(|_| !(empty && tail.is_empty())) {
+            if let Some(entry) = node.rests.covers(method).filter(|_| !empty) {
                 return Some(entry);
             }
             let one = node.one.filter(|_| *segment != Segment::Rest && !empty);
             let text = match segment {
-                Segment::Text(text) => node.texts.get(*text).copied(),
+                Segment::Text(text) => node.texts.get(&*canonical(text)).copied(),
                 Segment::One | Segment::Rest => None,
             };
             open.extend([one, text].into_iter().flatten().map(|next| (next, tail)));
@@ -205,32 +295,50 @@ struct Search<'a> {
     parts: &'a Parts,
     /// The first entry known to match; the number of entries if there is none.
     found: usize,
+    /// Leaves out routes that end with `{*rest}`.
+    skips_rests: bool,
     /// Counts the nodes and entries visited.
     #[cfg(test)]
     steps: usize,
 }
 
 impl<'a> Search<'a> {
-    fn run(&mut self) {
-        // Most tables of a few rules have no paths at all.
-        if self.index.others.len() < self.index.patterns.len() {
-            if let Some(route) = template(&self.parts.extensions) {
-                self.route(route);
-            }
-            if let Some(path) = full_path(self.parts).strip_prefix('/') {
-                self.path(ROOT, Some(path));
-            }
-            self.grpc(self.parts.uri.path());
-        }
-        self.first_of(&self.index.others);
+    /// Returns the entry that was found, or before it one without a path.
+    fn hit(&mut self) -> Option<usize> {
+        let is_hit = self.found < self.index.patterns.len();
+        is_hit.then(|| self.or_other()).flatten()
     }
 
-    /// Searches the entries whose route is the one that serves the request.
+    /// Returns the entry that was found, or one without a path if that comes before it.
+    fn or_other(&mut self) -> Option<usize> {
+        self.first_of(&self.index.others);
+        Some(self.found).filter(|found| *found < self.index.patterns.len())
+    }
+
+    /// Searches the entries whose route is the one that serves the request, and those of a gRPC
+    /// method or service whose route it is, whatever its prefix.
+    fn template(&mut self, template: Option<&str>, path: &str) -> &mut Self {
+        if let Some(template) = template {
+            self.route(template);
+            let mut slashes = template.rmatch_indices('/').map(|(at, _)| at);
+            let ends = slashes.next().zip(slashes.next());
+            let service = ends.and_then(|(end, start)| template.get(start..=end));
+            if let Some(service) = service.filter(|_| !self.index.grpc.is_empty()) {
+                let call = call_of(path).filter(|call| call.starts_with(service));
+                self.grpc(call.unwrap_or(service));
+            }
+        }
+        self
+    }
+
     fn route(&mut self, route: &str) {
         let mut at = self.node(ROOT);
         for segment in segments(route).into_iter().flatten() {
             let next = match segment {
-                Ok(Segment::Text(text)) => at.texts.get(text).copied(),
+                Ok(Segment::Text(text)) => {
+                    let next = at.texts.get(text);
+                    next.or_else(|| at.texts.get(&*canonical(text))).copied()
+                }
                 Ok(Segment::One) => at.one,
                 Ok(Segment::Rest) => return self.first_of(&at.rests.all),
                 Err(_) => None,
@@ -241,15 +349,23 @@ impl<'a> Search<'a> {
         self.first_of(&at.ends.all);
     }
 
+    /// Searches the entries whose routes match a path.
+    fn path(&mut self, path: &str) -> &mut Self {
+        if let Some(path) = path.strip_prefix('/') {
+            self.below(ROOT, Some(path));
+        }
+        self
+    }
+
     /// Searches the entries whose routes match the path after the slash of a node; `None` if the
     /// path ends before that slash.
-    fn path(&mut self, mut at: usize, mut rest: Option<&str>) {
+    fn below(&mut self, mut at: usize, mut rest: Option<&str>) {
         loop {
             let node = self.node(at);
             let Some(path) = rest else {
                 return self.first_of(&node.ends.all);
             };
-            if !path.is_empty() {
+            if !path.is_empty() && !self.skips_rests {
                 self.first_of(&node.rests.all);
             }
             if node.texts.is_empty() && node.one.is_none() {
@@ -264,7 +380,7 @@ impl<'a> Search<'a> {
             let one = node.one.filter(|_| !segment.is_empty());
             match (text, one) {
                 (Some(text), Some(one)) => {
-                    self.path(*text, after);
+                    self.below(*text, after);
                     at = one;
                 }
                 (Some(text), None) => at = *text,
@@ -276,9 +392,9 @@ impl<'a> Search<'a> {
     }
 
     /// Searches the entries of a gRPC method and of its service.
-    fn grpc(&mut self, path: &str) {
+    fn grpc(&mut self, path: &str) -> &mut Self {
         if self.index.grpc.is_empty() {
-            return;
+            return self;
         }
         let service = path.match_indices('/').nth(1).map(|(end, _)| end + 1);
         for path in [Some(path), service.and_then(|end| path.get(..end))] {
@@ -287,6 +403,7 @@ impl<'a> Search<'a> {
                 self.first_of(&entries.all);
             }
         }
+        self
     }
 
     /// Takes the first of these entries that matches. All of them are for the request's place.
@@ -312,6 +429,22 @@ impl<'a> Search<'a> {
         {
             self.steps += 1;
         }
+    }
+}
+
+impl Pattern {
+    /// Narrows it to calls of a gRPC method, or of all methods of a service.
+    pub(crate) fn and_grpc(mut self, method: &str) -> Result<Self, ConfigError> {
+        let calls = Self::grpc(method)?;
+        if self.paths.is_empty() {
+            return Ok(Self {
+                conditions: self.conditions,
+                ..calls
+            });
+        }
+        self.paths.extend(calls.paths.iter().cloned());
+        let calls = Index::one(calls);
+        Ok(self.and(Arc::new(move |parts| calls.may_match(parts))))
     }
 }
 

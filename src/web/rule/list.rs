@@ -160,7 +160,7 @@ impl Lists {
     /// decide.
     pub(super) fn find(&self, parts: &Parts) -> Option<Result<RequestResult, Refusal>> {
         for matcher in &self.deny {
-            match self.has(matcher, parts) {
+            match self.has(matcher, parts, Index::may_match) {
                 Ok(false) => {}
                 Ok(true) => return Some(Err(Refusal::blocked())),
                 // It is unknown whether the request is on the list. That is the server's fault, but
@@ -171,17 +171,23 @@ impl Lists {
         if self.skip_preflight && is_preflight(parts) {
             return Some(Ok(RequestResult::Preflight));
         }
-        let is_allowed = |matcher: &Matcher| self.has(matcher, parts).unwrap_or(false);
+        let is_allowed =
+            |matcher: &Matcher| self.has(matcher, parts, Index::matches).unwrap_or(false);
         let passes = self.allow.iter().any(is_allowed);
         passes.then_some(Ok(RequestResult::AllowedByList))
     }
 
-    /// Returns whether the request is one of these; an error if that needs the peer's address and
-    /// the server does not record it.
-    fn has(&self, matcher: &Matcher, parts: &Parts) -> Result<bool, Missing> {
+    /// Returns whether the request is one of these, by its path where this index `matches` it. An
+    /// error if that needs the peer's address and the server does not record it.
+    fn has(
+        &self,
+        matcher: &Matcher,
+        parts: &Parts,
+        matches: fn(&Index, &Parts) -> bool,
+    ) -> Result<bool, Missing> {
         let mut key = Key::default();
         let has = match matcher {
-            Matcher::Pattern(index) => index.find(parts).is_some(),
+            Matcher::Pattern(index) => matches(index, parts),
             Matcher::Networks(address, networks) => match address.address(parts, &mut key) {
                 Ok(address) => networks.contain(address),
                 Err(NoKey::Missing(missing)) => {

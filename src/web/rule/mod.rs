@@ -5,6 +5,7 @@ mod compiled;
 pub(crate) mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
+mod path;
 pub(crate) mod pattern;
 mod rules;
 mod table;

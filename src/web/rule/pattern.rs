@@ -4,9 +4,10 @@ use std::{iter, sync::Arc};
 
 use http::{Method, request::Parts};
 
+use super::path::canonical;
 use crate::{
     error::{ConfigError, config_error},
-    web::request::{STANDARD_METHODS, is_grpc_name},
+    web::request::{effective_method, is_grpc_name, is_registered},
 };
 
 /// A condition on a request's head.
@@ -64,11 +65,6 @@ impl Pattern {
 
     /// Reads `package.Service/Method`, or `package.Service` for all of its methods.
     pub(crate) fn grpc(method: &str) -> Result<Self, ConfigError> {
-        Self::default().and_grpc(method)
-    }
-
-    /// Narrows it to calls of a gRPC method, or of all methods of a service.
-    pub(crate) fn and_grpc(mut self, method: &str) -> Result<Self, ConfigError> {
         let (service, name) = match method.split_once('/') {
             Some((service, name)) => (service, Some(name)),
             None => (method, None),
@@ -80,15 +76,10 @@ impl Pattern {
             ));
         }
         let path = format!("/{service}/{}", name.unwrap_or_default());
-        if !self.paths.is_empty() {
-            let (path, is_service) = (path.clone(), name.is_none());
-            self = self.and(Arc::new(move |parts| match is_service {
-                true => parts.uri.path().starts_with(&path),
-                false => parts.uri.path() == path,
-            }));
-        }
-        self.paths.push(PathPattern::Grpc(path));
-        Ok(self)
+        Ok(Self {
+            paths: vec![PathPattern::Grpc(path)],
+            conditions: Vec::new(),
+        })
     }
 
     /// Narrows it by a condition.
@@ -108,7 +99,7 @@ impl Pattern {
             Some(PathPattern::Route(method, _)) => method.as_ref(),
             Some(PathPattern::Grpc(_)) | None => None,
         };
-        method.is_none_or(|method| counts_as(&parts.method, method))
+        method.is_none_or(|method| counts_as(parts, method))
             && self.conditions.iter().all(|condition| condition(parts))
     }
 }
@@ -123,15 +114,23 @@ pub(crate) fn method_of(text: &str) -> Result<Method, &'static str> {
         return Err("methods are written in capitals");
     }
     let method = Method::from_bytes(text.as_bytes()).ok();
-    method.filter(|method| STANDARD_METHODS.contains(method)).ok_or(
-        "the method is not one of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH: \
-         others are matched by `on_request`, in a file by `when`",
+    method.filter(is_registered).ok_or(
+        "the method is not one of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE, PATCH, \
+         QUERY or another of IANA's registry: all others are matched by `on_request`, in a file by \
+         `when`",
     )
 }
 
-/// Returns whether an entry with the method `meant` counts this request: GET includes HEAD.
-pub(crate) fn counts_as(given: &Method, meant: &Method) -> bool {
-    given == meant || (*meant == Method::GET && *given == Method::HEAD)
+/// Returns whether an entry with the method `meant` counts this request: GET includes what counts
+/// as a GET.
+pub(crate) fn counts_as(parts: &Parts, meant: &Method) -> bool {
+    parts.method == *meant || effective_method(parts) == meant
+}
+
+/// Returns whether an entry of a path with the method `meant` counts all requests with this one
+/// there.
+pub(super) fn includes(meant: &Method, given: &Method) -> bool {
+    given == meant || (*meant == Method::GET && matches!(*given, Method::HEAD | Method::CONNECT))
 }
 
 /// Returns the path as it was sent. In a nested axum router the request's own lacks the prefix.
@@ -202,6 +201,18 @@ fn segment(part: &str, is_last: bool) -> Result<Segment<'_>, &'static str> {
         None if part.starts_with([':', '*']) => {
             Err("a parameter is written `{id}`, the rest `{*rest}`")
         }
-        None => Ok(Segment::Text(part)),
+        None => text(part, is_last),
+    }
+}
+
+/// Refuses what one service takes for the same path as another text, and another service does not.
+fn text(part: &str, is_last: bool) -> Result<Segment<'_>, &'static str> {
+    match &*canonical(part) {
+        "" if !is_last => Err("two slashes stand for one: write one"),
+        "." | ".." => Err("clients resolve `.` and `..`: write the path without them"),
+        text if text.contains("%2F") => {
+            Err("some services read `%2F` as a slash: write `{name}` for such a segment")
+        }
+        _ => Ok(Segment::Text(part)),
     }
 }

@@ -38,8 +38,9 @@ use crate::{
 /// # Cost
 ///
 /// Routes and gRPC methods are looked up: ten thousand entries cost a request the same as a
-/// hundred, about a microsecond, and a long path is read once. Entries without either (closures,
-/// and in a file host or method alone) are tried one after the other.
+/// hundred, about a microsecond, and a long path is read once, unless it can be read in several
+/// ways. Entries without either (closures, and in a file host or method alone) are tried one after
+/// the other, for each reading.
 ///
 /// # Example
 ///
@@ -87,20 +88,31 @@ impl Rules {
     ///
     /// The path is a route in the syntax of axum's router, `{name}` for a segment and `{*rest}` for
     /// the remainder. It matches the route that serves the request, if the router provides it, or
-    /// the requested path. `GET` includes `HEAD`. A CORS preflight is an OPTIONS request, whatever
-    /// method it asks for: `POST /login` does not match it.
+    /// the requested path, in every spelling that a service behind may take for the same: without
+    /// the empty segments and `.`, with `..` resolved, and percent-decoded. A request that can be
+    /// read in several ways meets the rules of each. See *How a path is read* in
+    /// [`docs::guide`](crate::docs::guide#how-a-path-is-read), also for what is another path.
+    ///
+    /// A method is one of those that IANA has registered. `GET` includes `HEAD` and the CONNECT
+    /// that opens a WebSocket over HTTP/2, and does not include `QUERY`. A CORS preflight is an OPTIONS
+    /// request, whatever method it asks for: `POST /login` does not match it.
     pub fn on(self, pattern: &str, rules: impl IntoRules) -> Self {
         self.add(pattern, Pattern::route(pattern), rules)
     }
 
     /// Adds rules for calls of a gRPC method, `package.Service/Method`, or of all methods of a
     /// service, `package.Service`.
+    ///
+    /// A call is found by its path, and behind a prefix, as of `nest("/rpc", ..)`, by the end of
+    /// its path. If axum's router has not named the route, as with `nest_service` or around the
+    /// whole router, such a request also meets the rules of its whole path. To avoid that, name the
+    /// prefix: `.on("/rpc/shop.v1.Orders/{*method}", ..)`.
     pub fn on_grpc(self, method: &str, rules: impl IntoRules) -> Self {
         self.add(method, Pattern::grpc(method), rules)
     }
 
     /// Adds rules for requests for which a closure returns true: for example with methods that are
-    /// not standard.
+    /// not registered.
     pub fn on_request(
         self,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -185,7 +197,7 @@ impl Rules {
     /// If the list needs the peer's address and the server does not record it, the request is
     /// refused with 500.
     ///
-    /// A path is compared as it was sent, and the same path is easily written in another way.
+    /// A path is on the list in every spelling of [`on`](Self::on), and a service may know others.
     /// Protect what must not be reached by authorization, not by this list.
     ///
     /// # Example
@@ -206,7 +218,8 @@ impl Rules {
     /// Lets these requests pass uncounted, without a call to the store. Each call adds to the list.
     ///
     /// A request on both lists is denied. A caller that can imitate these requests has no limit:
-    /// name networks, or keys that the caller cannot choose.
+    /// name networks, or keys that the caller cannot choose. A path that can be read in several
+    /// ways is on this list if all of them are.
     ///
     /// # Example
     ///

@@ -14,7 +14,7 @@ use http::request::Parts;
 use super::{
     Plan, Rule,
     compiled::{CompiledRule, Defaults, duplicate},
-    index::Index,
+    index::{Found, Index},
     list::Lists,
     pattern::rewritten,
     rules::Rules,
@@ -172,24 +172,33 @@ impl CompiledRules {
 
     /// Returns the limiters that a request would be counted in: their rules and names.
     pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
-        let (_, rules) = self.find(parts);
-        let charges = rules
+        let found = self.index.find(parts);
+        let rules = found.iter().flat_map(|entry| self.rules_of(*entry));
+        let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
+        let mut names: Vec<(Arc<str>, Name)> = Vec::new();
+        for charge in charges {
+            // Two readings of a path may lead to one limiter.
+            if found.len() == 1 || names.iter().all(|(_, name)| name != charge.name()) {
+                names.push((Arc::clone(&charge.labels.name), charge.name().clone()));
+            }
+        }
+        names
+    }
+
+    /// Returns the rules of an entry, or those of requests without one.
+    fn rules_of(&self, entry: Option<usize>) -> &[CompiledRule] {
+        let entry = entry.and_then(|at| self.entries.get(at));
+        entry.map_or(&self.otherwise, |entry| &entry.rules)
+    }
+
+    /// Records which entries a request has matched. Warns of the entries without a match when that
+    /// were enough requests.
+    fn record(&self, found: &Found) {
+        for entry in found
             .iter()
-            .filter_map(|rule| rule.plan(parts).ok().flatten());
-        let named = charges.map(|it| (Arc::clone(&it.labels.name), it.name().clone()));
-        named.collect()
-    }
-
-    /// Returns the entry that a request matches, if any, and the rules that it meets.
-    fn find(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
-        let entry = self.index.find(parts).and_then(|at| self.entries.get(at));
-        (entry, entry.map_or(&self.otherwise, |entry| &entry.rules))
-    }
-
-    /// Records that a request has matched an entry, or none. Warns of the entries without a match
-    /// when that were enough requests.
-    fn record(&self, entry: Option<&CompiledEntry>) {
-        if let Some(entry) = entry {
+            .flatten()
+            .filter_map(|at| self.entries.get(*at))
+        {
             entry.matched.store(true, Relaxed);
         }
         if self.requests.fetch_add(1, Relaxed) + 1 != ENOUGH {
@@ -227,35 +236,31 @@ impl CompiledRules {
         })
     }
 
-    /// Returns the rules that a request meets by the path that was sent and, on one that was
-    /// rewritten, by the present one.
-    #[inline]
-    fn rules_of(
-        &self,
-        parts: &Parts,
-        rewritten: Option<&Parts>,
-        again: bool,
-    ) -> impl Iterator<Item = &CompiledRule> {
-        let (_, rules) = self.met_by(parts);
-        let more = match rewritten.map(|parts| self.met_by(parts)) {
+    /// Returns the entries of a request by the path that was sent and, on one that was rewritten, by
+    /// the present one.
+    fn entries_of(&self, parts: &Parts, rewritten: Option<&Parts>, again: bool) -> Found {
+        let mut found = self.met_by(parts);
+        if let Some(rewritten) = rewritten {
             // If the path that was sent has rules of its own, those of all others are for others.
-            Some((None, _)) if !again && !rules.is_empty() => &[],
-            Some((_, more)) => more,
-            None => &[],
-        };
-        let is_new = move |more: &&CompiledRule| !rules.iter().any(|rule| rule.has(&more.labels));
-        rules.iter().chain(more.iter().filter(is_new))
+            let has_rules = |entry: &Option<usize>| !self.rules_of(*entry).is_empty();
+            let takes_others = again || !found.iter().any(has_rules);
+            for entry in self.met_by(rewritten) {
+                if !found.contains(&entry) && (entry.is_some() || takes_others) {
+                    found.push(entry);
+                }
+            }
+        }
+        found
     }
 
-    /// Returns the entry that a request matches, if any, and the rules that it meets. Records the
-    /// entry.
-    fn met_by(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
-        let (entry, rules) = self.find(parts);
+    /// Returns the entries of a request by one path, and records them.
+    fn met_by(&self, parts: &Parts) -> Found {
+        let found = self.index.find(parts);
         // After enough of them, requests write nothing that other threads read.
         if self.requests.load(Relaxed) < ENOUGH {
-            self.record(entry);
+            self.record(&found);
         }
-        (entry, rules)
+        found
     }
 
     /// Returns the charge of a rule for a request; `None` if the rule does not apply to it, or has
@@ -340,35 +345,24 @@ impl CompiledRules {
             Some(Err(refusal)) => return self.refuses(refusal, None),
             None => {}
         }
-        // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
-        let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
-        let (mut first, mut rest) = (None, Vec::new());
-        for rule in self.rules_of(parts, rewritten.as_ref(), again) {
-            let charge = match self.charge(rule, parts, earlier) {
-                Some(Ok(charge)) => charge,
-                Some(Err(refusal)) => return self.refuses(refusal, Some(rule)),
-                None => continue,
+        let mut all = Charges::default();
+        for entry in self.entries_of(parts, rewritten.as_ref(), again) {
+            let mut further = Charges::default();
+            let charges = if all.first.is_none() {
+                &mut all
+            } else {
+                &mut further
             };
-            if !charge.shadow {
-                let (policy, wait) = (rule.rule.on_failure, rule.max_wait);
-                enforced = Some(match enforced {
-                    None => (policy, wait),
-                    Some((strictest, shortest)) => {
-                        let shorter = |(a, b): (MaxWait, MaxWait)| MaxWait {
-                            longest: a.longest.min(b.longest),
-                            queue: a.queue.min(b.queue),
-                            ..a
-                        };
-                        (policy.stricter(strictest), wait.zip(shortest).map(shorter))
-                    }
-                });
+            for rule in self.rules_of(entry) {
+                match self.charge(rule, parts, earlier) {
+                    Some(Ok(charge)) => charges.add(charge, rule),
+                    Some(Err(refusal)) => return self.refuses(refusal, Some(rule)),
+                    None => {}
+                }
             }
-            match &mut first {
-                None => first = Some(charge),
-                Some(first) => add(charge, first, &mut rest),
-            }
+            all.include(further);
         }
-        let Some(first) = first else {
+        let Some(first) = all.first else {
             return match again {
                 // It was decided and reported when it passed before.
                 true => Plan::Pass,
@@ -376,21 +370,68 @@ impl CompiledRules {
             };
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
-        let (policy, max_wait) = enforced.unwrap_or((FailurePolicy::Allow, None));
+        let (policy, max_wait) = all.enforced.unwrap_or((FailurePolicy::Allow, None));
         Plan::Acquire(Acquire {
             // A lease is sized by the permits left.
             wants_remaining: self.defaults.remaining || first.lease.is_some(),
             on_failure: Some(policy),
-            ..Acquire::new(first, rest, max_wait)
+            ..Acquire::new(first, all.rest, max_wait)
         })
     }
 }
 
-/// Adds a charge to those of a request, in which each limiter is charged once.
-fn add(charge: LimiterCharge, first: &mut LimiterCharge, rest: &mut Vec<LimiterCharge>) {
-    let mut earlier = iter::once(first).chain(rest.iter_mut());
-    match earlier.find(|earlier| earlier.name() == charge.name()) {
-        Some(earlier) => earlier.add(charge),
-        None => rest.push(charge),
+/// The charges of a request.
+#[derive(Default)]
+struct Charges {
+    first: Option<LimiterCharge>,
+    rest: Vec<LimiterCharge>,
+    /// The strictest policy, and the shortest wait and queue, of the rules that are enforced.
+    enforced: Option<(FailurePolicy, Option<MaxWait>)>,
+}
+
+impl Charges {
+    /// Adds the charge of a rule. Each limiter is charged once, for the sum of its rules' costs.
+    fn add(&mut self, charge: LimiterCharge, rule: &CompiledRule) {
+        if !charge.shadow {
+            self.enforce(rule.rule.on_failure, rule.max_wait);
+        }
+        self.join(charge, u32::saturating_add);
+    }
+
+    /// Adds the charges of another reading of the request's path. A limiter that both charge is
+    /// charged once, for the higher cost.
+    fn include(&mut self, other: Self) {
+        if let Some((policy, wait)) = other.enforced {
+            self.enforce(policy, wait);
+        }
+        for charge in other.first.into_iter().chain(other.rest) {
+            self.join(charge, u32::max);
+        }
+    }
+
+    fn enforce(&mut self, policy: FailurePolicy, wait: Option<MaxWait>) {
+        self.enforced = Some(match self.enforced {
+            None => (policy, wait),
+            Some((strictest, shortest)) => {
+                let shorter = |(a, b): (MaxWait, MaxWait)| MaxWait {
+                    longest: a.longest.min(b.longest),
+                    queue: a.queue.min(b.queue),
+                    ..a
+                };
+                (policy.stricter(strictest), wait.zip(shortest).map(shorter))
+            }
+        });
+    }
+
+    fn join(&mut self, charge: LimiterCharge, of_both: fn(u32, u32) -> u32) {
+        let Some(first) = &mut self.first else {
+            self.first = Some(charge);
+            return;
+        };
+        let mut earlier = iter::once(first).chain(self.rest.iter_mut());
+        match earlier.find(|earlier| earlier.name() == charge.name()) {
+            Some(earlier) => earlier.join(charge, of_both),
+            None => self.rest.push(charge),
+        }
     }
 }

@@ -222,7 +222,7 @@ fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     }
     Ok(Arc::new(move |parts| {
         let mut methods = methods.iter();
-        methods.any(|method| pattern::counts_as(&parts.method, method))
+        methods.any(|method| pattern::counts_as(parts, method))
     }))
 }
 

@@ -326,11 +326,11 @@ fn cost_of(code: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf
             cost.fail("every method is free, and the rule would limit nothing: leave it out")
         );
     }
-    // A cost for HEAD takes precedence over that for GET.
-    by_method.sort_by_key(|(method, _)| *method != Method::HEAD);
+    // A cost for HEAD or CONNECT takes precedence over that for GET.
+    by_method.sort_by_key(|(method, _)| *method == Method::GET);
     Ok(CostOf::Parts(Arc::new(move |parts: &Parts| {
         let mut costs = by_method.iter();
-        let cost = costs.find(|(method, _)| pattern::counts_as(&parts.method, method));
+        let cost = costs.find(|(method, _)| pattern::counts_as(parts, method));
         cost.map_or(otherwise, |(_, cost)| *cost)
     })))
 }

@@ -75,8 +75,13 @@ fn the_rules_of_otherwise_are_not_lost() {
 fn a_pattern_can_match() {
     for (pattern, said) in [
         ("FETCH /a", "not one of GET, HEAD, POST"),
-        ("PROPFIND /dav", "matched by `on_request`"),
+        ("BREW /pot", "matched by `on_request`"),
         ("GET /a?b=c", "the query and the fragment"),
+        ("/a//b", "two slashes stand for one"),
+        ("//a", "two slashes stand for one"),
+        ("/./a", "clients resolve"),
+        ("/a/%2E%2e", "clients resolve"),
+        ("/a%2fb", "some services read `%2F` as a slash"),
     ] {
         let built = builder().on(pattern, rule()).build();
         let text = built.as_ref().unwrap_err().to_string();
@@ -84,7 +89,19 @@ fn a_pattern_can_match() {
         mistake(built, ConfigErrorKind::Pattern, &format!("{pattern:?}"));
     }
     for method in [
-        "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+        "GET",
+        "HEAD",
+        "POST",
+        "PUT",
+        "DELETE",
+        "CONNECT",
+        "OPTIONS",
+        "TRACE",
+        "PATCH",
+        "QUERY",
+        "PROPFIND",
+        "REPORT",
+        "VERSION-CONTROL",
     ] {
         let built = builder().on(&format!("{method} /a"), rule()).build();
         assert!(built.is_ok(), "{method}");

@@ -1,0 +1,426 @@
+//! Two spellings of a path that a service resolves to one handler meet the same rules. The handler
+//! that answers says which spellings these are: routers, `ServeDir`, gateways and plain services.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
+
+use axum::{
+    body::Body,
+    extract::{Path, Request as Asked},
+    response::IntoResponse,
+    routing::any as on_any,
+};
+use percent_encoding::percent_decode_str;
+use proptest::prelude::prop;
+use tower::util::BoxCloneSyncService;
+use tower_http::{normalize_path::NormalizePathLayer, services::ServeDir};
+use tower_ratelimit::{Requests, Rules};
+
+use super::{with_axum::serve, *};
+
+type Site = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+/// What is asked for, in the usual spelling.
+const PATHS: [&str; 6] = [
+    "/dl/a.bin",
+    "/dl/sub/b.bin",
+    "/login",
+    "/caf%C3%A9",
+    "/api/users/me",
+    "/api/users/7",
+];
+
+/// A folder of files, each of another length.
+static FILES: LazyLock<std::path::PathBuf> = LazyLock::new(|| {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("spellings");
+    for (length, path) in PATHS.iter().enumerate() {
+        let path = percent_decode_str(path).decode_utf8().unwrap();
+        let file = folder.join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "x".repeat(length + 1)).unwrap();
+    }
+    folder
+});
+
+fn layer() -> RateLimitLayer {
+    let rule = |name| Limit::per_hour(1 << 30).by(Constant("all")).named(name);
+    let rules = Rules::new()
+        // Neither entry may take a spelling away from those behind it.
+        .on("/{a}/{b}/{c}/{d}", Vec::new())
+        .on("GET /dl/{folder}/{file}", rule("file_below"))
+        .on("GET /dl/{file}", rule("file"))
+        .on("/login/", rule("login"))
+        .on("GET /café", rule("coffee"))
+        .on("/api/users/me", rule("me"))
+        .on("GET /api/users/{id}", rule("user"))
+        .otherwise(rule("rest"));
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
+    layer.build().unwrap()
+}
+
+/// Answers with the name of a handler.
+fn named(name: impl AsRef<str>) -> Response<Body> {
+    let name = name.as_ref().escape_default().to_string();
+    ([("x-handler", name)], "here").into_response()
+}
+
+/// Returns what a service may make of a path.
+fn resolved(path: &str, decodes: bool, merges: bool, resolves: bool) -> String {
+    let path = match decodes {
+        true => percent_decode_str(path).decode_utf8_lossy().into_owned(),
+        false => path.to_owned(),
+    };
+    let mut segments = Vec::new();
+    for segment in path.split('/').skip(1) {
+        match segment {
+            "" if merges => {}
+            "." if resolves => {}
+            ".." if resolves => _ = segments.pop(),
+            _ => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
+fn boxed<S>(service: S) -> Site
+where
+    S: Service<Request<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Response: IntoResponse,
+    S::Future: Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_response(IntoResponse::into_response))
+}
+
+fn routes() -> Router {
+    let users = Router::new()
+        .route(
+            "/users/{id}",
+            on_any(async |Path(id): Path<String>| named(format!("user {id}"))),
+        )
+        .route("/users/me", on_get(async || named("me")));
+    Router::new()
+        .route(
+            "/dl/{file}",
+            on_get(async |Path(file): Path<String>| named(file)),
+        )
+        .route(
+            "/dl/sub/{*rest}",
+            on_get(async |Path(rest): Path<String>| named(rest)),
+        )
+        .route("/login", on_any(async || named("login")))
+        .route("/caf%C3%A9", on_get(async || named("coffee")))
+        .nest("/api", users)
+        .fallback(async |asked: Asked| named(format!("fallback {}", asked.uri().path())))
+}
+
+/// Returns services of every kind behind the layer.
+fn sites() -> Vec<(&'static str, Site)> {
+    let plain = |decodes, merges, resolves| {
+        boxed(
+            layer().layer(service_fn(move |asked: Request<Body>| async move {
+                let path = resolved(asked.uri().path(), decodes, merges, resolves);
+                Ok::<_, Infallible>(named(path))
+            })),
+        )
+    };
+    let gateway = async |asked: Asked| named(resolved(asked.uri().path(), true, true, true));
+    let gateway = Router::new().route("/{*path}", on_any(gateway));
+    let all = ServeDir::new(&*FILES);
+    let nested = ServeDir::new(FILES.join("dl"));
+    let nested = Router::new()
+        .nest_service("/dl", nested)
+        .fallback_service(all.clone());
+    let within = ServeDir::new(FILES.join("dl"));
+    let within = Router::new().nest_service("/dl", layer().layer(within));
+    let trimmed = NormalizePathLayer::trim_trailing_slash().layer(routes());
+    vec![
+        (
+            "axum, the layer in the router",
+            boxed(routes().layer(layer())),
+        ),
+        (
+            "axum, the layer around the router",
+            boxed(layer().layer(routes())),
+        ),
+        ("axum behind NormalizePath", boxed(layer().layer(trimmed))),
+        ("nest_service", boxed(nested.layer(layer()))),
+        ("nest_service, the layer within", boxed(within)),
+        (
+            "fallback_service",
+            boxed(Router::new().fallback_service(all.clone()).layer(layer())),
+        ),
+        ("ServeDir alone", boxed(layer().layer(all))),
+        ("a gateway", boxed(gateway.clone().layer(layer()))),
+        ("a gateway, the layer around", boxed(layer().layer(gateway))),
+        ("a plain service", plain(false, false, false)),
+        ("one that decodes", plain(true, false, false)),
+        ("one that merges slashes", plain(false, true, false)),
+        ("one that decodes and merges", plain(true, true, false)),
+        ("one that resolves all", plain(true, true, true)),
+        (
+            "one that resolves without decoding",
+            plain(false, true, true),
+        ),
+    ]
+}
+
+/// Returns which handler answered, if one did, and the rules that the request met.
+async fn ask(site: &Site, method: &str, uri: &str) -> (Option<String>, BTreeSet<String>) {
+    let request = Request::builder().method(method).uri(uri);
+    let request = request.body(Body::empty()).unwrap();
+    let answer = site.clone().oneshot(request).await.unwrap();
+    let field = |name: &str| answer.headers().get(name)?.to_str().ok();
+    let policies = field("ratelimit-policy").unwrap_or_default().split(", ");
+    let names = policies.filter_map(|policy| policy.split('"').nth(1));
+    let rules = names.map(str::to_owned).collect();
+    let handler = field("x-handler").or_else(|| field("content-length"));
+    let handler = handler.filter(|_| answer.status() == 200);
+    (handler.map(str::to_owned), rules)
+}
+
+/// Another spelling of a path: for each of its characters how it is written, and what stands in
+/// front of it if that is a slash; then the end.
+fn spelling() -> impl Strategy<Value = (usize, Vec<u8>, usize)> {
+    (
+        0..PATHS.len(),
+        prop::collection::vec(any::<u8>(), 20),
+        0..8_usize,
+    )
+}
+
+fn spelled((path, dice, end): &(usize, Vec<u8>, usize)) -> String {
+    let mut text = String::new();
+    for (byte, dice) in PATHS[*path].bytes().zip(dice) {
+        if byte == b'/' {
+            let inserted = ["/", "/.", "/%2e", "/x/..", "/%61/%2E%2e", "//", "/./"];
+            text += inserted.get(usize::from(*dice)).unwrap_or(&"");
+        }
+        match dice {
+            // A path begins with a slash in any case.
+            200..210 if byte == b'/' && !text.is_empty() => text += "%2F",
+            200..230 if byte.is_ascii_alphanumeric() && !PATHS[*path].contains('%') => {
+                text += &format!("%{byte:02x}");
+            }
+            _ => text.push(char::from(byte)),
+        }
+    }
+    text + ["/", "//", "/.", "/x/.."].get(*end).unwrap_or(&"")
+}
+
+/// The law, with the number of spellings for which it was put to the test on each kind of site.
+#[test]
+fn one_handler_has_one_set_of_rules() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let (runtime, sites) = (runtime.unwrap(), sites());
+    let tried = Mutex::new(BTreeMap::<_, usize>::new());
+    let methods = prop::sample::select(vec!["GET", "GET", "HEAD", "CONNECT", "QUERY"]);
+    let inputs = (spelling(), methods, any::<bool>());
+    check(300, &inputs, |(spelling, method, absolute)| {
+        let (usual, text) = (PATHS[spelling.0], spelled(&spelling));
+        let uri = if absolute {
+            format!("http://shop.example{text}")
+        } else {
+            text
+        };
+        // HEAD and the CONNECT of a WebSocket are to meet what GET meets.
+        let usual_method = if method == "QUERY" { "QUERY" } else { "GET" };
+        for (name, site) in &sites {
+            runtime.block_on(async {
+                let (handler, mut met) = ask(site, usual_method, usual).await;
+                // `/login` has no entry, and `/login/` has one: the guide says so.
+                if met.len() > 1 {
+                    met.remove("rest");
+                }
+                let (answered, rules) = ask(site, method, &uri).await;
+                if handler.is_some() && answered == handler {
+                    assert!(
+                        rules.is_superset(&met),
+                        "{name}, {method} {uri}: {rules:?}, {met:?}"
+                    );
+                    *tried.lock().unwrap().entry(*name).or_default() += usize::from(uri != usual);
+                }
+            });
+        }
+    });
+    let tried = tried.into_inner().unwrap();
+    assert_eq!(tried.len(), sites.len(), "{tried:?}");
+    assert!(tried.values().all(|tried| *tried >= 10), "{tried:?}");
+}
+
+/// Sends a request line as it is. Returns the status.
+async fn sent(server: SocketAddr, line: &str) -> u16 {
+    let mut stream = TcpStream::connect(server).await.unwrap();
+    let head = format!("{line}\r\nhost: shop.example\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn limited(pattern: &str) -> RateLimitLayer {
+    let rule = Limit::per_hour(2).by(Constant("all"));
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).on(pattern, rule);
+    layer.build().unwrap()
+}
+
+#[tokio::test]
+async fn files_are_counted_however_they_are_asked_for() {
+    for line in [
+        "GET /dl//a.bin HTTP/1.1",
+        "GET /dl/./a.bin HTTP/1.0",
+        "GET /dl/%61.bin HTTP/1.1",
+        "GET /dl/%2E/a%2ebin HTTP/1.1",
+        "GET /dl//././%61%2Ebin HTTP/1.1",
+        "GET http://shop.example/dl//a.bin HTTP/1.1",
+        "HEAD /dl//a.bin?x=/../ HTTP/1.0",
+    ] {
+        let files = ServeDir::new(FILES.join("dl"));
+        let app = Router::new().nest_service("/dl", files);
+        let server = serve(app.layer(limited("GET /dl/{file}"))).await;
+        for expected in [200, 200, 429] {
+            assert_eq!(sent(server, line).await, expected, "{line}");
+        }
+    }
+    for line in [
+        "GET //dl/a.bin HTTP/1.1",
+        "GET /%64l%2fa.bin HTTP/1.1",
+        "GET /./dl/a.bin HTTP/1.0",
+    ] {
+        let app = Router::new().fallback_service(ServeDir::new(&*FILES));
+        let server = serve(app.layer(limited("GET /dl/{file}"))).await;
+        for expected in [200, 200, 429] {
+            assert_eq!(sent(server, line).await, expected, "{line}");
+        }
+    }
+}
+
+/// What has no path meets no route, and fails nothing.
+#[tokio::test]
+async fn requests_without_a_path_meet_no_route() {
+    let layer = limited("/{*rest}");
+    for (method, uri) in [
+        ("OPTIONS", "*"),
+        ("CONNECT", "shop.example:443"),
+        ("GET", ""),
+    ] {
+        for _ in 0..3 {
+            let request = Request::builder().method(method);
+            let request = match uri {
+                "" => request,
+                uri => request.uri(uri),
+            };
+            let answer = crate::scene::send(&layer, request.body(()).unwrap()).await;
+            assert_eq!(answer.status(), 200, "{method} {uri}");
+        }
+    }
+}
+
+/// A browser opens a WebSocket over HTTP/2 by an extended CONNECT.
+#[tokio::test]
+async fn a_web_socket_over_http2_is_counted_as_a_get() {
+    let app = Router::new().route("/ws", on_any(async || "open"));
+    let server = serve(app.layer(limited("GET /ws"))).await;
+    let stream = TcpStream::connect(server).await.unwrap();
+    let io = TokioIo::new(stream);
+    let client = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
+    let (mut client, connection) = client.await.unwrap();
+    tokio::spawn(connection);
+    let mut ask = async |method: &str, protocol: Option<&'static str>| {
+        let request = Request::builder().method(method);
+        let request = request.uri(format!("http://{server}/ws"));
+        let mut request = request.body(String::new()).unwrap();
+        if let Some(protocol) = protocol {
+            let protocol = hyper::ext::Protocol::from_static(protocol);
+            request.extensions_mut().insert(protocol);
+        }
+        client
+            .send_request(request)
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    // The first answer has brought the server's settings, which allow the other method.
+    assert_eq!(ask("GET", None).await, 200);
+    assert_eq!(ask("CONNECT", Some("websocket")).await, 200);
+    assert_eq!(ask("CONNECT", Some("websocket")).await, 429);
+    assert_eq!(ask("GET", None).await, 429);
+    assert_eq!(ask("POST", None).await, 200);
+}
+
+/// Behind a prefix a gRPC call is found by the end of its path, in the layer within and around.
+#[tokio::test]
+async fn a_call_behind_a_prefix_is_counted() {
+    let calls = || {
+        let handler = async |asked: Asked| named(asked.uri().path());
+        Router::new().route("/shop.v1.Orders/{*method}", on_any(handler))
+    };
+    for pattern in ["shop.v1.Orders", "shop.v1.Orders/Create"] {
+        let layer = || {
+            let rule = |name| Limit::per_hour(1 << 30).by(Constant("all")).named(name);
+            let layer = RateLimitLayer::builder(&MemoryStore::new());
+            let layer = layer
+                .on_grpc(pattern, rule("orders"))
+                .on("/rpc/{*rest}", rule("rpc"));
+            layer.otherwise(rule("rest")).build().unwrap()
+        };
+        let rpc = || Router::new().nest("/rpc", calls());
+        let service = || Router::new().nest_service("/rpc", calls());
+        for (name, site, only) in [
+            ("no prefix", boxed(calls().layer(layer())), None),
+            ("nest, around", boxed(rpc().layer(layer())), Some("orders")),
+            (
+                "nest, within",
+                boxed(Router::new().nest("/rpc", calls().layer(layer()))),
+                Some("orders"),
+            ),
+            ("service, around", boxed(service().layer(layer())), None),
+            (
+                "service, within",
+                boxed(Router::new().nest_service("/rpc", calls().layer(layer()))),
+                Some("orders"),
+            ),
+            ("around all", boxed(layer().layer(rpc())), None),
+        ] {
+            let prefix = if name == "no prefix" { "" } else { "/rpc" };
+            let (handler, rules) =
+                ask(&site, "POST", &format!("{prefix}/shop.v1.Orders/Create")).await;
+            assert_eq!(handler.as_deref(), Some("/shop.v1.Orders/Create"), "{name}");
+            assert!(rules.contains("orders"), "{name}: {rules:?}");
+            if let Some(only) = only {
+                assert_eq!(rules, BTreeSet::from([only.to_owned()]), "{name}");
+            }
+        }
+    }
+}
+
+/// A list that lets requests pass has only those that no service reads otherwise.
+#[tokio::test]
+async fn a_spelling_is_denied_and_not_allowed() {
+    let rule = || Limit::per_hour(1 << 30).by(Constant("all"));
+    for (path, denied, free) in [
+        ("/health", true, true),
+        ("/health/", true, false),
+        ("//health", true, false),
+        ("/%68ealth", true, false),
+        ("/x/../health", true, false),
+        ("/health/../login", false, false),
+        ("/login", false, false),
+    ] {
+        let rules = Rules::new().otherwise(rule()).deny(Requests::on("/health"));
+        let deny = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
+        let rules = Rules::new()
+            .otherwise(rule())
+            .allow(Requests::on("/health"));
+        let allow = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
+        let request = || Request::builder().uri(path).body(()).unwrap();
+        let answer = crate::scene::send(&deny.build().unwrap(), request()).await;
+        assert_eq!(answer.status() == 403, denied, "{path}");
+        let answer = crate::scene::send(&allow.build().unwrap(), request()).await;
+        assert_eq!(!answer.headers().contains_key("ratelimit"), free, "{path}");
+    }
+}
