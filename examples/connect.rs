@@ -11,7 +11,7 @@ use std::{env, error::Error, fs, time::Duration};
 use tower_ratelimit::{
     Limit, RateLimiter, RedisStore, RedisStoreBuilder,
     deadpool_redis::{self, cluster, sentinel},
-    redis::{AsyncConnectionConfig, ClientTlsConfig, TlsCertificates},
+    redis::AsyncConnectionConfig,
 };
 
 type Made = Result<RedisStoreBuilder, Box<dyn Error>>;
@@ -24,20 +24,14 @@ fn standalone(url: &str) -> Made {
 
 /// `rediss://redis.internal/`: its certificate comes from an authority that the machine trusts, or
 /// from this one.
-#[rustfmt::skip]
 fn tls(url: &str) -> Made {
-    let root_cert = Some(pem("ca.pem")?);
-    let authority = TlsCertificates { root_cert, client_tls: None };
-    Ok(RedisStore::builder(url).certificates(authority))
+    Ok(RedisStore::builder(url).authorities(pem("ca.pem")?))
 }
 
 /// The same, on a server that requires a certificate of the client.
-#[rustfmt::skip]
 fn mutual_tls(url: &str) -> Made {
-    let (client_cert, client_key) = (pem("service.pem")?, pem("service.key")?);
-    let client_tls = Some(ClientTlsConfig { client_cert, client_key });
-    let certificates = TlsCertificates { root_cert: Some(pem("ca.pem")?), client_tls };
-    Ok(RedisStore::builder(url).certificates(certificates))
+    let store = RedisStore::builder(url).authorities(pem("ca.pem")?);
+    Ok(store.client(pem("service.pem")?, pem("service.key")?))
 }
 
 /// A Cluster, by one or more of its nodes: `redis://10.0.0.1/`, `redis://10.0.0.2/`.

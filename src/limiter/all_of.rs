@@ -2,11 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::{
-    RateLimiter,
-    acknowledged::{acknowledged, take},
-    granted,
-};
+use super::{RateLimiter, granted, take::take};
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, MaxWait},
@@ -117,7 +113,7 @@ impl AllOf {
     ///
     /// Dropping it gives back what it may have taken.
     pub async fn try_acquire_each(&self, permits: &[u32]) -> Result<Decision, Error> {
-        acknowledged(&self.store, self.ask(permits, None)?).await
+        take(&self.store, self.ask(permits, None)?).await
     }
 
     /// Takes `permits` from each limiter, waiting for them no longer than `timeout`.

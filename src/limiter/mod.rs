@@ -1,15 +1,15 @@
 //! Redisson's `RRateLimiter` for async Rust, without HTTP.
 
-mod acknowledged;
 pub(crate) mod all_of;
 mod ban;
 mod permits;
 mod rate;
+mod take;
 mod time_to_live;
 
 use std::{iter, sync::Arc, time::Duration};
 
-use self::acknowledged::{acknowledged, take};
+use self::take::take;
 use crate::{
     decision::{Decision, Grant},
     demand::{Acquire, LimiterCharge, MaxWait, Target},
@@ -207,7 +207,7 @@ impl RateLimiter {
         Ok(Self { lease, ..self })
     }
 
-    /// Lets other processes take about half of the permits that become free, by asking up to 220
+    /// Lets other processes take about half of the permits that become free, by asking up to 110
     /// milliseconds late. Default: waiters ask at the millisecond.
     ///
     /// Use it for a limiter that Java waits for, too: Redisson's waiters come back at a tick of
@@ -271,7 +271,7 @@ impl RateLimiter {
     ///
     /// Dropping it gives back what it may have taken, if grants have [entries](Algorithm).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Decision, Error> {
-        acknowledged(&self.store, self.ask(permits, None)?).await
+        take(&self.store, self.ask(permits, None)?).await
     }
 
     /// Takes `permits`, waiting for them no longer than `timeout`.

@@ -133,8 +133,8 @@ pub(crate) trait AnyStore: Send + Sync {
     /// # Cancel safety
     ///
     /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
-    /// for a caller that waits for permits is given back. For a caller that does not wait, the code
-    /// that drops it decides, and settles by receipt.
+    /// for a caller that waits for permits or has no policy is given back. A request that does not
+    /// wait stays charged.
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
 
     /// Carries out one of the verbs that do not take permits.

@@ -113,7 +113,8 @@ pub(crate) fn memory<S: Decide>(
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
     let stack = InMemory {
         outermost: Outermost::new(listeners, about),
-        queue: Queued::new(Arc::clone(&store), clock, queues, in_flight),
+        // Nothing happens to its limiters that it does not see.
+        queue: Queued::new(Arc::clone(&store), clock, queues, in_flight, None),
         store: Arc::clone(&store),
     };
     (store, Arc::new(stack))
@@ -202,6 +203,10 @@ pub(crate) struct Remote<S: Decide> {
     pub(crate) server: Arc<S>,
 }
 
+/// How long after an answer callers that wait are asked for again, if no refusal is cached.
+#[cfg(feature = "_guards")]
+const LOOKS_AFTER: Duration = Duration::from_secs(1);
+
 /// The settings of the guards around a server.
 #[cfg(feature = "_guards")]
 pub(crate) struct Guards {
@@ -247,13 +252,24 @@ pub(crate) fn remote<S: Decide>(
     let in_flight = InFlight::new(guards.deadline, Arc::clone(&steady), move |name| {
         traffic.index(name)
     });
+    // Also those that keep no refusals: a caller that waits does not ask all the time.
+    let looks_after = match guards.deny_cache {
+        Duration::ZERO => LOOKS_AFTER,
+        pause => pause,
+    };
     let locals = Locals::new(stand_in(Arc::clone(&clock)), recent);
     Arc::new(Remote {
         outermost: Outermost::new(listeners, about),
         fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
         deadline: Deadline::new(guards.deadline, guards.traffic),
         refusals,
-        queue: Queued::new(Arc::clone(&leasing), clock, queues, in_flight),
+        queue: Queued::new(
+            Arc::clone(&leasing),
+            clock,
+            queues,
+            in_flight,
+            Some(looks_after),
+        ),
         server: Arc::clone(&leasing.inner),
         leasing,
     })
@@ -279,6 +295,18 @@ impl<S: Decide> Remote<S> {
         let decision = decision.or_else(|error| self.fallback.unsent(acquire, error));
         Some(decision.map_err(|error| self.outermost.named(error)))
     }
+
+    /// Gives back what a caller without HTTP may have taken when it left, if its call was sent. A
+    /// request stays charged, and callers that wait for permits have given back.
+    fn left(&self, acquire: &Acquire) {
+        let is_request = acquire.on_failure.is_some();
+        if is_request || acquire.max_wait.is_some() || acquire.unsent.get().is_some() {
+            return;
+        }
+        for charge in acquire.charges() {
+            self.settle(charge.receipt_made(acquire.asked_at), 0);
+        }
+    }
 }
 
 #[cfg(feature = "_guards")]
@@ -296,8 +324,10 @@ impl<S: Decide> AnyStore for Remote<S> {
         Box::pin(async move {
             let acquire = &undecided.acquire;
             let asked = self.refusals.ask(acquire);
+            let left = OnDrop::new(|| self.left(acquire));
             let call = || self.queue.acquire(acquire);
             let mut decision = self.deadline.within(acquire, call).await;
+            left.disarm();
             strike(&*self.server, acquire, &mut decision);
             match &decision {
                 Ok(decision) => {

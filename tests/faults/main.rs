@@ -23,11 +23,13 @@ mod page;
 mod permissions;
 #[path = "../support/proxy.rs"]
 mod proxy;
+mod receipts;
 mod runtimes;
 #[path = "../support/scene.rs"]
 mod scene;
 mod scripted;
 mod scripts;
+mod shards;
 mod silence;
 #[path = "../support/mod.rs"]
 mod support;

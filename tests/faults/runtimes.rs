@@ -69,6 +69,31 @@ fn a_runtime_that_stands_still_blocks_no_other() {
     drop(idle);
 }
 
+/// Its connection is replaced after one response timeout, and not after ten.
+#[test]
+fn a_connection_whose_runtime_is_not_driven_is_left_to_another() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder(server.url())
+        .deadline(millis(50))
+        .connect_timeout(LONG)
+        .response_timeout(LONG / 8)
+        .build()
+        .unwrap();
+    let idle = runtime();
+    idle.block_on(async {
+        store.ping().await.unwrap();
+        // The connection's task has done what there was to do.
+        settle().await;
+    });
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    // As long as anything may take here, which is less than ten response timeouts.
+    let took = runtime().block_on(until("another runtime connects", async || {
+        limiter.try_set_rate(LIMIT).await.is_ok()
+    }));
+    println!("after {took:?}");
+    drop(idle);
+}
+
 /// One permit a minute, for which requests wait so long.
 fn rule(wait: Duration) -> Rule {
     let rule = Limit::per_minute(1).by(Constant("all")).named("api");

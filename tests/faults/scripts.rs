@@ -35,6 +35,50 @@ fn refused_to_load(server: &RedisServer) -> u64 {
     }
 }
 
+/// As Upstash reads it: the first line of a script says how to run it.
+#[tokio::test]
+async fn a_header_stands_in_front_of_each_script() {
+    const HEADER: &str = "-- lock keys alone";
+    let server = RedisServer::start();
+    let store = patient(server.url()).script_header(HEADER).build().unwrap();
+    let plain = patient(server.url()).build().unwrap();
+    for way in Way::ALL {
+        let limiter = way.limiter(limited(&store, LIMIT).await);
+        take(&limiter, 1).await;
+        // Neither knows the other's scripts.
+        let lacks = lacked(&server);
+        take(&way.limiter(limited(&plain, LIMIT).await), 1).await;
+        assert!(lacked(&server) > lacks, "{way:?}");
+        let lacks = lacked(&server);
+        for _ in 0..3 {
+            take(&limiter, 1).await;
+        }
+        assert_eq!(lacked(&server), lacks, "{way:?}");
+        server.cli(&["SCRIPT", "FLUSH"]);
+        take(&limiter, 1).await;
+    }
+    assert_eq!(server.calls_of("eval"), 0);
+}
+
+#[tokio::test]
+async fn a_header_that_a_server_does_not_know_is_named() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).script_header("#!lua flags=allow-key-locking");
+    let limiter = RateLimiter::new(&store.build().unwrap(), &unique("orders")).unwrap();
+    let error = limiter.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    // Redis 6 cannot compile it, and says so in other words.
+    if server.figure("server", "redis_version:") >= Some(7) {
+        assert!(error.to_string().contains("script_header"), "{error:?}");
+    }
+    for header in ["", "return 1", "-- a\nreturn 1", "--[[ a", "#!lua\r"] {
+        let error = RedisStore::builder(server.url()).script_header(header);
+        let error = error.build().unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Store);
+        assert!(error.to_string().contains("is not one line"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_lacked_is_loaded() {
     for way in Way::ALL {

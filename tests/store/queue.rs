@@ -40,6 +40,46 @@ async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     (answers, server.scripts_called() - before)
 }
 
+/// Its turn by what is known would come in an hour. Another process makes room.
+#[tokio::test]
+async fn a_waiter_learns_within_a_deny_cache_what_another_process_has_changed() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| {
+        let store = crate::scene::patient(server.url()).deny_cache(millis(100));
+        store.build().unwrap()
+    });
+    for change in [
+        "raises",
+        "gives back",
+        "releases",
+        "deletes",
+        "waits for less",
+    ] {
+        let limiter = limited(&here, Limit::per_hour(1)).await;
+        let other = RateLimiter::new(&there, limiter.name()).unwrap();
+        let grant = take(&other, 1).await;
+        let mut waiting = pin!(limiter.acquire());
+        begin(waiting.as_mut()).await;
+        until("it has asked", async || {
+            limiter.available_permits().await.unwrap() == 0
+        })
+        .await;
+        match change {
+            "raises" => other.set_rate(Limit::per_hour(2)).await.unwrap(),
+            "gives back" => other.give_back(&grant.receipts()[0]),
+            "releases" => assert_eq!(other.release(1).await.unwrap(), 1),
+            "deletes" => assert!(other.delete().await.unwrap()),
+            _ => other.set_rate(Limit::new(1, millis(200))).await.unwrap(),
+        }
+        let served = tokio::time::timeout(LONG, waiting).await;
+        let served = served.unwrap_or_else(|_| panic!("it sleeps on: {change}"));
+        match change {
+            "deletes" => drop(fails(served, ErrorKind::NotInitialized)),
+            _ => drop(served.unwrap()),
+        }
+    }
+}
+
 #[tokio::test]
 async fn requests_that_come_together_cost_two_scripts() {
     let mut server = RedisServer::start();

@@ -4,7 +4,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use tower_ratelimit::redis::{ClientTlsConfig, TlsCertificates};
+use tower_ratelimit::RedisStoreBuilder;
 
 use super::support::redis_server::Tls;
 
@@ -53,23 +53,17 @@ impl Authority {
         }
     }
 
-    /// Returns the settings of a client that trusts this authority and has no certificate
-    pub fn believed(&self) -> TlsCertificates {
-        TlsCertificates {
-            client_tls: None,
-            root_cert: Some(self.pem().into_bytes()),
-        }
+    /// Returns a store that trusts this authority
+    pub fn believed(&self, store: RedisStoreBuilder) -> RedisStoreBuilder {
+        store.authorities(self.pem())
     }
 
-    /// The same for a client that presents a certificate
-    pub fn believed_by(&self, client: &Tls) -> TlsCertificates {
-        TlsCertificates {
-            client_tls: Some(ClientTlsConfig {
-                client_cert: client.certificate.clone().into_bytes(),
-                client_key: client.key.clone().into_bytes(),
-            }),
-            ..self.believed()
-        }
+    /// The same for a store that presents a certificate
+    pub fn believed_by(&self, client: &Tls, store: RedisStoreBuilder) -> RedisStoreBuilder {
+        let Tls {
+            certificate, key, ..
+        } = client;
+        self.believed(store).client(&**certificate, &**key)
     }
 }
 

@@ -90,17 +90,16 @@ impl Topology {
                 RedisStore::builder(format!("redis://limiter:{PASSWORD}@127.0.0.1:{port}/"))
             }
             Self::Pool => RedisStore::pool(pool(lone())),
-            Self::Tls => RedisStore::builder(tls_url(lone())).certificates(authority().believed()),
-            Self::MutualTls => RedisStore::builder(tls_url(strict())).certificates(shown()),
+            Self::Tls => authority().believed(RedisStore::builder(tls_url(lone()))),
+            Self::MutualTls => shown(RedisStore::builder(tls_url(strict()))),
             Self::Sentinel => RedisStore::sentinel([watched().sentinel.url()], MASTER_NAME),
             Self::SentinelPool => RedisStore::sentinel_pool(sentinel_pool(&watched().sentinel)),
             Self::SecuredSentinel => {
                 let port = secured_watched().sentinel.tls_port();
-                RedisStore::sentinel(
+                shown(RedisStore::sentinel(
                     [format!("rediss://:{WATCHWORD}@127.0.0.1:{port}/")],
                     &format!("rediss://limiter:{PASSWORD}@{MASTER_NAME}"),
-                )
-                .certificates(shown())
+                ))
             }
             Self::Cluster => RedisStore::cluster(cluster().urls()),
             Self::ClusterPool => RedisStore::cluster_pool(cluster_pool(cluster())),
@@ -109,7 +108,7 @@ impl Topology {
                     let port = node.tls_port();
                     format!("rediss://limiter:{PASSWORD}@127.0.0.1:{port}/")
                 });
-                RedisStore::cluster(nodes).certificates(shown())
+                shown(RedisStore::cluster(nodes))
             }
         };
         println!("{self:?}");
@@ -204,11 +203,11 @@ fn tls() -> &'static Tls {
     TLS.get_or_init(|| authority().issue(HERE))
 }
 
-/// Returns the certificates that the store presents and trusts
-fn shown() -> redis::TlsCertificates {
+/// Gives a store the certificates that it presents and trusts
+fn shown(store: RedisStoreBuilder) -> RedisStoreBuilder {
     static CLIENT: OnceLock<Tls> = OnceLock::new();
     let client = CLIENT.get_or_init(|| authority().issue(&["service"]));
-    authority().believed_by(client)
+    authority().believed_by(client, store)
 }
 
 fn tls_url(server: &RedisServer) -> String {

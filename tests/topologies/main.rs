@@ -14,6 +14,7 @@
 #[path = "../support/certificates.rs"]
 mod certificates;
 mod cluster;
+mod refusing;
 #[path = "../support/scene.rs"]
 mod scene;
 mod sentinel;

@@ -13,7 +13,6 @@ use crate::support::{
     scripted::ScriptedServer,
     sentinel::{MASTER_NAME, Watch, Watched},
 };
-use tower_ratelimit::redis::TlsCertificates;
 
 fn url(server: &RedisServer) -> String {
     format!("rediss://127.0.0.1:{}/", server.tls_port())
@@ -44,25 +43,25 @@ async fn accepted(store: RedisStoreBuilder) {
 }
 
 /// The remedy for a server whose authority is not believed
-const BELIEVE: &str = "RedisStoreBuilder::certificates";
+const BELIEVE: &str = "RedisStoreBuilder::authorities";
 /// Those for a client that shows no certificate, and one of another authority
 const SHOW: &str = "wants a certificate";
 const SHOW_ANOTHER: &str = "tls-ca-cert-file";
 
 /// Servers that want a certificate accept one of their authority alone, and are believed likewise.
-async fn are_judged(authority: &Authority, store: impl Fn(TlsCertificates) -> RedisStoreBuilder) {
+async fn are_judged(authority: &Authority, store: impl Fn() -> RedisStoreBuilder) {
     let other = Authority::new("another");
     let client = authority.issue(&["service"]);
-    accepted(store(authority.believed_by(&client))).await;
-    refused(store(other.believed_by(&client)), BELIEVE).await;
-    refused(store(authority.believed()), SHOW).await;
-    let foreign = authority.believed_by(&other.issue(&["service"]));
-    refused(store(foreign), SHOW_ANOTHER).await;
+    accepted(authority.believed_by(&client, store())).await;
+    refused(other.believed_by(&client, store()), BELIEVE).await;
+    refused(authority.believed(store()), SHOW).await;
+    let foreign = other.issue(&["service"]);
+    refused(authority.believed_by(&foreign, store()), SHOW_ANOTHER).await;
 }
 
 /// Without a certificate of its own.
 fn believing(server: &RedisServer, authority: &Authority) -> RedisStoreBuilder {
-    RedisStore::builder(url(server)).certificates(authority.believed())
+    authority.believed(RedisStore::builder(url(server)))
 }
 
 fn lenient(tls: &Tls) -> RedisServer {
@@ -99,21 +98,18 @@ async fn a_certificate_of_another_host_is_refused() {
     assert!(said.contains("127.0.0.1"), "{said}");
     // By a name that it has, the same server is believed.
     let address = format!("rediss://localhost:{}/", server.tls_port());
-    accepted(RedisStore::builder(address).certificates(authority.believed())).await;
+    accepted(authority.believed(RedisStore::builder(address))).await;
 }
 
 #[tokio::test]
 async fn what_a_client_shows_must_be_accepted() {
     let authority = Authority::new("ours");
     let server = RedisServer::start_tls(&authority.issue(HERE), &[]);
-    let showing = |shown| RedisStore::builder(url(&server)).certificates(shown);
-    are_judged(&authority, showing).await;
+    let store = || RedisStore::builder(url(&server));
+    are_judged(&authority, store).await;
     let expired = authority.issue_for(&["service"], (2001, 2002));
-    refused(
-        showing(authority.believed_by(&expired)),
-        "has expired: renew",
-    )
-    .await;
+    let showing = authority.believed_by(&expired, store());
+    refused(showing, "has expired: renew").await;
 }
 
 /// In TLS 1.2 the handshake itself reports bad certificates, in 1.3 the first reply.
@@ -123,8 +119,8 @@ async fn both_versions_are_spoken() {
     let (tls, client) = (authority.issue(HERE), authority.issue(&["service"]));
     for version in ["TLSv1.2", "TLSv1.3"] {
         let server = RedisServer::start_tls(&tls, &["--tls-protocols", version]);
-        let shown = authority.believed_by(&client);
-        accepted(RedisStore::builder(url(&server)).certificates(shown)).await;
+        let store = RedisStore::builder(url(&server));
+        accepted(authority.believed_by(&client, store)).await;
         let words = "certificate of this process";
         refused(believing(&server, &authority), words).await;
     }
@@ -136,8 +132,7 @@ async fn a_port_without_tls_is_recognized() {
     let plain = ScriptedServer::stranger(Some(b"-ERR unknown command\r\n"));
     let authority = Authority::new("ours");
     let store = RedisStore::builder(format!("rediss://{}/", plain.address()));
-    let store = store.certificates(authority.believed());
-    refused(store, "does not speak TLS").await;
+    refused(authority.believed(store), "does not speak TLS").await;
 
     // The other way round the server hangs up and says nothing.
     let server = lenient(&authority.issue(HERE));
@@ -159,11 +154,8 @@ async fn no_certificate_is_trusted_blindly() {
 async fn the_nodes_of_a_cluster_are_judged_as_one_server_is() {
     let authority = Authority::new("ours");
     let cluster = Cluster::start_tls(&authority.issue(HERE));
-    are_judged(&authority, |certificates| {
-        let nodes = cluster.nodes.iter().map(url);
-        RedisStore::cluster(nodes).certificates(certificates)
-    })
-    .await;
+    let store = || RedisStore::cluster(cluster.nodes.iter().map(url));
+    are_judged(&authority, store).await;
 }
 
 /// Sentinel and master each have their own TLS and password, and the error says which one refused.
@@ -183,15 +175,15 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     assert_eq!(master.cli(&limiter), "OK");
 
     let client = authority.issue(&["service"]);
-    let shown = || authority.believed_by(&client);
+    let shown = |store| authority.believed_by(&client, store);
     let store = |watchword: &str, password: &str| {
         let address = format!("rediss://:{watchword}@127.0.0.1:{}/", sentinel.tls_port());
         let known = format!("rediss://limiter:{password}@{MASTER_NAME}");
         RedisStore::sentinel([address], &known)
     };
-    are_judged(&authority, |it| store("seen", "secret").certificates(it)).await;
+    are_judged(&authority, || store("seen", "secret")).await;
     for (watchword, password) in [("wrong", "secret"), ("seen", "wrong")] {
-        let wrong = store(watchword, password).certificates(shown());
+        let wrong = shown(store(watchword, password));
         let error = patient(wrong).ping().await.unwrap_err();
         println!("{error}: {:?}", std::error::Error::source(&error));
         assert_eq!(error.kind(), ErrorKind::Rejected, "{watchword} {password}");
@@ -201,5 +193,5 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
     // A sentinel without TLS, before a master with it.
     let address = sentinel.url().replace("redis://", "redis://:seen@");
     let known = format!("rediss://limiter:secret@{MASTER_NAME}");
-    accepted(RedisStore::sentinel([address], &known).certificates(shown())).await;
+    accepted(shown(RedisStore::sentinel([address], &known))).await;
 }

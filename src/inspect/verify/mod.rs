@@ -266,6 +266,9 @@ impl Look<'_> {
         if let Err(refused) = self.attempt(to, &tries).await? {
             seen.add(self.refused("EVALSHA", &refused));
         }
+        if master.is_none() {
+            self.shards(&keys, seen).await?;
+        }
         for script in wire::all() {
             let compiles = sent(call("").arg(script.text()));
             match self.attempt(to, &compiles).await? {
@@ -280,6 +283,23 @@ impl Look<'_> {
                 }
                 Err(refused) => seen.add(self.refused(how, &refused)),
             }
+        }
+        Ok(())
+    }
+
+    /// Tries a call for two limiters, these keys being one's: behind an address that stands for
+    /// several shards, they may be on two.
+    async fn shards(&self, keys: &[String], seen: &mut VerifiedServer) -> Result<(), Error> {
+        let other = wire::keys(&self.name_on(None)?, self.0.server().client_id()?);
+        let mut both = VERIFY.start(keys.len() + other.len(), 1);
+        both.arg(keys).arg(&other).arg("");
+        if let Err(refused) = self.attempt(None, &both).await?
+            && classify::meaning(&refused).kind == ErrorKind::OtherSlot
+        {
+            seen.add(
+                finding!(Note KeysInSeveralSlots: "it stands for several shards, which take \
+                no call for several limits: a request costs a call for each of its limits"),
+            );
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ pub(crate) struct Batches {
     /// The number of batches that have taken their calls and are not sent yet.
     departing: AtomicUsize,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
-    no_cross_slot: AtomicBool,
+    pub(super) no_cross_slot: AtomicBool,
 }
 
 /// The runtime of a queue, and the address of its script.

@@ -3,9 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "tls")]
-use redis::TlsCertificates;
+use redis::{ClientTlsConfig, TlsCertificates};
 
 use super::{
+    header::Header,
     store::{RedisStore, Settings},
     transport::source::ConnectionSource,
 };
@@ -67,6 +68,7 @@ impl RedisStoreBuilder {
                 breaker: DEFAULT_BREAKER,
                 observers: Observers::default(),
                 summary: Some(SUMMARY_EVERY),
+                script_header: None,
                 connect_timeout: CONNECT_TIMEOUT,
                 response_timeout: RESPONSE_TIMEOUT,
                 #[cfg(feature = "tls")]
@@ -188,6 +190,28 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Puts a line in front of each script that decides for a limiter or changes one, for servers
+    /// that read from it how to run a script. Default: none, which is right for Redis and Valkey.
+    ///
+    /// Upstash takes a lock on the whole database for a script, unless its first line is
+    /// `#!lua flags=allow-key-locking`: then calls for different keys run at the same time. Redis
+    /// refuses this flag.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::builder("redis://default:secret@shop.upstash.example:6379/")
+    ///     .script_header("#!lua flags=allow-key-locking")
+    ///     .build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn script_header(mut self, line: &str) -> Self {
+        self.settings.script_header = Some(line.into());
+        self
+    }
+
     /// Sets the longest time that connecting may take. Default: 1 second. Requests wait for it no
     /// longer than their [`deadline`](Self::deadline).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -202,13 +226,11 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the certificates of TLS: the authorities that must have issued Redis' certificate, and
-    /// the certificate that this process presents if Redis requires one (mutual TLS). All are PEM.
+    /// Sets the authorities that must have issued Redis' certificate, in PEM. Default: those that
+    /// the machine trusts, read for each connection (`SSL_CERT_FILE` names other ones).
     ///
-    /// Without this, the authorities are those that the machine trusts, read for each connection
-    /// (`SSL_CERT_FILE` names other ones), and this process presents no certificate. Redis'
-    /// certificate must have the name or the IP address in the store's address. If
-    /// either side refuses the other's certificate, that is an error of kind
+    /// Redis' certificate must have the name or the IP address in the store's address. If either
+    /// side refuses the other's certificate, that is an error of kind
     /// [`Tls`](crate::ErrorKind::Tls) and meets the failure policy. A certificate that is renewed
     /// in Redis counts from the next connection on.
     ///
@@ -219,24 +241,38 @@ impl RedisStoreBuilder {
     /// # Example
     ///
     /// ```no_run
-    /// use tower_ratelimit::{RedisStore, redis::{ClientTlsConfig, TlsCertificates}};
+    /// use std::fs::read;
+    /// use tower_ratelimit::RedisStore;
     ///
-    /// let certificates = TlsCertificates {
-    ///     root_cert: Some(std::fs::read("ca.pem")?),
-    ///     client_tls: Some(ClientTlsConfig {
-    ///         client_cert: std::fs::read("service.pem")?,
-    ///         client_key: std::fs::read("service.key")?,
-    ///     }),
-    /// };
     /// let store = RedisStore::builder("rediss://redis.internal:6380/")
-    ///     .certificates(certificates)
+    ///     .authorities(read("ca.pem")?)
+    ///     .client(read("service.pem")?, read("service.key")?)
     ///     .build()?;
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "tls")]
-    pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
-        self.settings.certificates = Some(certificates);
+    pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates().root_cert = Some(pem.into());
         self
+    }
+
+    /// Sets the certificate that this process presents if Redis requires one (mutual TLS), with
+    /// those of its issuers behind it, and its private key; both in PEM. Default: none.
+    #[cfg(feature = "tls")]
+    pub fn client(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.certificates().client_tls = Some(ClientTlsConfig {
+            client_cert: certificate.into(),
+            client_key: key.into(),
+        });
+        self
+    }
+
+    #[cfg(feature = "tls")]
+    fn certificates(&mut self) -> &mut TlsCertificates {
+        self.settings.certificates.get_or_insert(TlsCertificates {
+            root_cert: None,
+            client_tls: None,
+        })
     }
 
     /// Builds the store. Nothing is sent yet; [`RedisStore::ping`] checks that Redis answers.
@@ -252,6 +288,7 @@ impl RedisStoreBuilder {
     ///   error of kind [`Name`](crate::ConfigErrorKind::Name), and all others are of kind
     ///   [`Store`](crate::ConfigErrorKind::Store);
     /// - the deny cache is longer than a minute;
+    /// - the header of scripts is not one line that begins with `#!` or `--`;
     /// - the breaker opens after more than 32 failures.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         let Self {
@@ -278,7 +315,9 @@ impl RedisStoreBuilder {
         if let Some(every) = settings.summary {
             settings.observers = settings.observers.and(Arc::new(Summary::new(every)));
         }
-        Ok(RedisStore::assemble(source, settings))
+        let header = settings.script_header.as_deref().map(Header::new);
+        let header = header.transpose()?;
+        Ok(RedisStore::assemble(source, settings, header))
     }
 }
 

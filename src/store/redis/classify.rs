@@ -94,6 +94,10 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
         RedisKind::AuthenticationFailed => CREDENTIALS,
         // For the nodes of a Cluster, redis-rs reports only as text why it could not connect.
         RedisKind::Io if detail.contains("AuthenticationFailed") => CREDENTIALS,
+        RedisKind::Io if detail.starts_with(HUNG_UP) => row(Class::Lost).remedy(
+            "the server hangs up on a new client: it may be at `maxclients`, speak TLS or not, or \
+             be a proxy that lacks CLIENT",
+        ),
         RedisKind::Io | RedisKind::Parse => row(Class::Lost),
         RedisKind::MasterNameNotFoundBySentinel => row(Class::Unreachable)
             .remedy("no sentinel knows a master of this name: compare it with `sentinel monitor`"),
@@ -103,6 +107,9 @@ pub(crate) fn meaning(error: &RedisError) -> Meaning {
         _ => OTHER,
     }
 }
+
+/// The beginning of the error for a connection that the server ended before it could be used.
+pub(super) const HUNG_UP: &str = "the server hung up on a new client";
 
 /// Returns the code of an error that the server has answered with, such as `WRONGTYPE`.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
@@ -254,9 +261,14 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
     // "Unknown Redis command called from script", "from Lua script"; Valkey leaves "Redis" out.
     ("ERR", "command called from", LACKING_WITHIN),
     ("ERR", "Could not find scripting engine", NO_LUA),
-    // Then it hangs up.
-    ("ERR", "max number of clients reached", row(Class::Unreachable)
+    ("ERR", "in script shebang", row(Class::Refused)
+        .remedy("the server does not know the line of `RedisStoreBuilder::script_header`")),
+    // Then it hangs up. A node of a Cluster counts its own connections, and says so.
+    ("ERR", "max number of clients", row(Class::Unreachable)
         .remedy("the server takes no more clients: raise `maxclients`")),
+    ("DENIED", "", row(Class::Credentials)
+        .remedy("the server is in protected mode: give its default user a password, or set \
+            `protected-mode no` where only its clients reach it")),
     // Only a script that has not written can be killed.
     ("ERR", "Script killed by user", row(Class::Unable)),
 ];

@@ -4,6 +4,7 @@
 mod batch;
 mod builder;
 pub(crate) mod classify;
+mod header;
 mod health;
 #[cfg(test)]
 #[cfg(inside)]

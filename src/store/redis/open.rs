@@ -42,7 +42,7 @@ impl RedisStore {
     ///
     /// In user and password, percent-encode characters with a meaning in an address: `%40` for `@`,
     /// `%2F` for `/`. TLS is the feature `tls`: see
-    /// [`certificates`](RedisStoreBuilder::certificates).
+    /// [`authorities`](RedisStoreBuilder::authorities).
     pub fn builder(address: impl AsRef<str>) -> RedisStoreBuilder {
         let address = address::read(address.as_ref());
         RedisStoreBuilder::new(address.and_then(ConnectionSource::address))

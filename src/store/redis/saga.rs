@@ -1,6 +1,6 @@
 //! Decides for one caller in several calls, where no single script reaches all limiters of its
-//! list: a Redis Cluster keeps them in different hash slots, or some of them count by fixed
-//! windows, GCRA or the calendar. (Slots in this file are hash slots.)
+//! list: a Redis Cluster, or an address that stands for several shards, keeps them in different hash
+//! slots, or some of them count by fixed windows, GCRA or the calendar. (Slots in this file are hash slots.)
 //!
 //! There is one call for each part of the list. Limiters whose keys callers cannot invent, such as
 //! addresses, come first: so a caller over such a limit causes no calls for names that it invents.
@@ -31,7 +31,7 @@ impl Server {
             limits: List::new(),
             receipts: List::new(),
         };
-        for part in parts(acquire, self.connection.source.is_cluster) {
+        for part in parts(acquire, self.has_slots()) {
             let before = taken.receipts.len();
             taken.receipts.extend(part.receipts());
             let decided = self.acquire_together(&part, slice::from_ref(&part)).await;
@@ -59,7 +59,7 @@ impl Server {
 }
 
 /// Returns the parts of the list, one for each call.
-fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
+fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     let mut charges: Vec<&LimiterCharge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
         let bounded_first = b.key_is_bounded.cmp(&a.key_is_bounded);
@@ -69,7 +69,7 @@ fn parts(acquire: &Acquire, is_cluster: bool) -> Vec<Acquire> {
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| wire::go_together(part.first.name(), charge.name(), is_cluster))
+            .find(|part| wire::go_together(part.first.name(), charge.name(), in_slots))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {

@@ -1,7 +1,7 @@
 //! A Redis server without guards: carries out each operation by a script or a command.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -103,9 +103,9 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let (first, is_cluster) = (acquire.first.name(), self.connection.source.is_cluster);
+        let (first, in_slots) = (acquire.first.name(), self.has_slots());
         let mut rest = acquire.rest.iter();
-        rest.all(|charge| wire::go_together(first, charge.name(), is_cluster))
+        rest.all(|charge| wire::go_together(first, charge.name(), in_slots))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -114,6 +114,12 @@ impl Calls for Server {
 }
 
 impl Server {
+    /// Returns whether limiters with different hash tags need a call each: the server is a Cluster,
+    /// or an address that has refused keys of several hash slots in one call.
+    pub(super) fn has_slots(&self) -> bool {
+        self.connection.source.is_cluster || self.batches.no_cross_slot.load(Relaxed)
+    }
+
     /// Settles at `keep` permits, in the background. `undone` marks what a saga took before it was
     /// refused: see [`SettleQueue::push`].
     pub(super) fn queue_settlement(&self, receipt: &Receipt, keep: u32, undone: bool) {
@@ -141,6 +147,18 @@ impl Server {
             Ok(decisions) => return Ok(decisions),
             Err(failure) => failure,
         };
+        if failure.error.kind() == ErrorKind::OtherSlot
+            && !self.has_slots()
+            && first
+                .rest
+                .iter()
+                .any(|it| !wire::go_together(first.first.name(), it.name(), true))
+        {
+            // One address that stands for several shards. Such a call has taken nothing.
+            self.batches.no_cross_slot.store(true, Relaxed);
+            let decision = Box::pin(self.acquire_in_calls(first)).await?;
+            return Ok(List::from([decision]));
+        }
         // Enforced rules alone are tried again by the same ids, so nothing may be given back first.
         if let Some(enforced) = policy::without_shadows(run, &failure.error)
             && let Some(first) = enforced.first()

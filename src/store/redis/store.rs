@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     batch::Batches,
+    header::Header,
     node,
     server::{MOST_REWRITTEN, Server},
     settle_queue::{self, SettleQueue},
@@ -98,6 +99,7 @@ pub(crate) struct Settings {
     pub(crate) breaker: u32,
     pub(crate) observers: Observers,
     pub(crate) summary: Option<Duration>,
+    pub(crate) script_header: Option<Arc<str>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     #[cfg(feature = "tls")]
@@ -166,7 +168,11 @@ impl RedisStore {
         counts.lost_charges.load(Ordering::Relaxed)
     }
 
-    pub(super) fn assemble(source: ConnectionSource, settings: Settings) -> Self {
+    pub(super) fn assemble(
+        source: ConnectionSource,
+        settings: Settings,
+        header: Option<Arc<Header>>,
+    ) -> Self {
         let observers = settings.observers.clone();
         let breakers = node::breakers(settings.breaker, settings.deadline, observers, &source);
         let traffic = Arc::clone(&breakers.traffic);
@@ -187,6 +193,7 @@ impl RedisStore {
             response_timeout: settings.response_timeout,
             traffic,
             observers: settings.observers.clone(),
+            header,
             #[cfg(feature = "tls")]
             certificates: settings.certificates.clone(),
         };

@@ -122,6 +122,7 @@ fn listeners_are_called_when_a_verb_is_over() {
                 Arc::new(clock),
                 Arc::default(),
                 in_flight,
+                None,
             );
             let stack = Arc::new(InMemory {
                 outermost,

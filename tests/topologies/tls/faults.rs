@@ -75,8 +75,8 @@ async fn a_stalled_handshake_delays_no_caller() {
     let silent = ScriptedServer::stranger(None);
     let url = format!("rediss://{}/", silent.address());
     let connecting = Duration::from_secs(5);
-    let store = RedisStore::builder(url)
-        .certificates(Authority::new("ours").believed())
+    let store = Authority::new("ours")
+        .believed(RedisStore::builder(url))
         .deadline(Duration::from_millis(20))
         .connect_timeout(connecting)
         .build()

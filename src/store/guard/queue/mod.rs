@@ -27,6 +27,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
+    time::Duration,
 };
 
 use self::{in_flight::InFlightPlace, runs::Run, wait_queue::WaitQueue};
@@ -124,6 +125,9 @@ pub(crate) struct Queued<S> {
     clock: Arc<dyn Clock>,
     queues: Arc<Queues>,
     in_flight: Arc<InFlight>,
+    /// How long after an answer those that wait are asked for again at the latest: other processes
+    /// make room unseen. `None` if there are none.
+    looks_after: Option<Duration>,
 }
 
 impl<S: Calls> Queued<S> {
@@ -133,12 +137,14 @@ impl<S: Calls> Queued<S> {
         clock: Arc<dyn Clock>,
         queues: Arc<Queues>,
         in_flight: Arc<InFlight>,
+        looks_after: Option<Duration>,
     ) -> Arc<Self> {
         Arc::new(Self {
             inner,
             clock,
             queues,
             in_flight,
+            looks_after,
         })
     }
 

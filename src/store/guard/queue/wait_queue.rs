@@ -29,6 +29,8 @@ pub(super) struct WaitQueue {
     call: Option<CallForWaiters>,
     /// When there is room for the first waiter, as the last call said.
     due: Option<Duration>,
+    /// When it asks before that, because other processes may have made room.
+    look: Option<Duration>,
     /// The last refusal.
     refusal: Option<Box<Refusal>>,
     /// Set if it asks now, without waiting for `due`.
@@ -103,7 +105,7 @@ impl WaitQueue {
     ) {
         if self.waiting().next().is_none() {
             // The last one may have left, and have needed more than this one.
-            (self.due, self.refusal) = (None, None);
+            (self.due, self.look, self.refusal) = (None, None, None);
         }
         let refusal = self.refusal_if_late(acquire, deadline, now);
         self.waiters.push_back(Waiter {
@@ -178,7 +180,10 @@ impl WaitQueue {
         let seen = self.waiters.range(seen);
         let doubtful = seen.filter(|waiter| waiter.may_time_out());
         let give_up = doubtful.filter_map(|waiter| waiter.deadline);
-        let due = self.due.map(|due| due.saturating_add(later));
+        let due = self
+            .due
+            .map(|due| self.look.map_or(due, |look| look.min(due)));
+        let due = due.map(|due| due.saturating_add(later));
         Until::Due(give_up.chain(due).min().unwrap_or(times.now))
     }
 
@@ -202,7 +207,7 @@ impl WaitQueue {
             call.task = None;
         }
         (call.number, call.until, call.is_sent) = (number, until, true);
-        (self.nudged, self.due) = (false, None);
+        (self.nudged, self.due, self.look) = (false, None, None);
         let picked = undecided(&mut self.waiters)
             .take(LONGEST_RUN)
             .map(|waiter| {
@@ -262,16 +267,20 @@ impl WaitQueue {
     }
 
     /// Gives the callers of a call its decisions. Leaves those in `outcomes` that no caller takes.
+    /// The first of those that wait on is asked for again at `look`, if it is not due by then.
     pub(super) fn answer(
         &mut self,
         call: u64,
         callers: &[u64],
         outcomes: &mut Vec<Result<Decision, Error>>,
         now: Duration,
+        look: Option<Duration>,
     ) {
         let all = callers.iter().zip(mem::take(outcomes));
         outcomes
             .extend(all.filter_map(|(number, outcome)| self.decide(*number, call, outcome, now)));
+        let due = self.waiting().next().and_then(|first| first.due);
+        self.look = look.filter(|look| due.is_some_and(|due| *look < due));
         self.turn_away(now);
     }
 
@@ -391,7 +400,9 @@ impl WaitQueue {
 
     /// Returns whether it is time to ask.
     fn asks(&self, now: Duration) -> bool {
-        let is_due = self.nudged || self.due.is_none_or(|due| due <= now);
+        let is_due = self.nudged
+            || self.due.is_none_or(|due| due <= now)
+            || self.look.is_some_and(|look| look <= now);
         is_due && self.waiting().next().is_some()
     }
 
@@ -462,16 +473,14 @@ pub(super) fn wait_of(decision: &Result<Decision, Error>) -> Option<Duration> {
 
 /// Returns when a waiter that yields asks for what is free from `due` on.
 ///
-/// Every other slice of time is left to others: they may come as late as a tick of Redisson's
-/// timer, which is at most 100 ms, and 3 ms more. Slices alternate by the Thue-Morse sequence, in
-/// which at most two in a row are equal, and which has no period that an interval could meet.
+/// What becomes free in every other slice of time is left to others: they may come as late as a
+/// tick of Redisson's timer, which is at most 100 ms, and 3 ms more. Slices alternate by the
+/// Thue-Morse sequence, which has no period that an interval could meet.
 pub(super) fn own_turn(due: Duration) -> Duration {
-    const SLICE: u128 = 110;
-    let first = due.as_millis() / SLICE;
-    match (first..).find(|slice| slice.count_ones() % 2 == 0) {
-        Some(slice) if slice > first => {
-            Duration::from_millis(u64::try_from(slice * SLICE).unwrap_or(u64::MAX))
-        }
-        _ => due,
+    const SLICE: Duration = Duration::from_millis(110);
+    let slice = due.as_millis() / SLICE.as_millis();
+    match slice.count_ones() % 2 {
+        0 => due,
+        _ => due.saturating_add(SLICE),
     }
 }

@@ -211,8 +211,13 @@ impl<S: Calls> Asking<S> {
             refusal.behind = place > 0;
         }
         let now = queue.clock.now();
+        let look = queue.looks_after.map(|pause| now.saturating_add(pause));
+        // The store may have learnt from this call that it takes several.
+        let first = self.callers.first();
+        let in_parts = first.is_some_and(|first| !queue.inner.decides_together(first));
         queue.with_waits(&self.key, |waits| {
-            waits.answer(self.call, &numbers, &mut outcomes, now);
+            waits.in_parts = in_parts;
+            waits.answer(self.call, &numbers, &mut outcomes, now, look);
             waits.end(self.call, true);
         });
         self.is_answered = true;

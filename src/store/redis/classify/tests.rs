@@ -93,6 +93,11 @@ fn error(says: &str) -> RedisError {
             "Failed to create initial connections",
             "127.0.0.1:6379: WRONGPASS - AuthenticationFailed".to_owned(),
         )),
+        "the server hangs up on a new client" => RedisError::from((
+            RedisKind::Io,
+            "no connection",
+            format!("{HUNG_UP}: broken pipe"),
+        )),
         "AUTH fails" => of(RedisKind::AuthenticationFailed),
         "no sentinel knows the master" => of(RedisKind::MasterNameNotFoundBySentinel),
         "no node of a Cluster can be reached" => of(RedisKind::ClusterConnectionNotFound),

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use redis::{
-    Cmd, ConnectionInfo, RedisResult, Value,
+    Cmd, ConnectionInfo, RedisError, RedisResult, Value,
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 
+use tokio::task::JoinSet;
+
 use super::{
     address::{ServerAddress, shown_all, usable, wants_tls},
-    link::{Link, To, tcp_settings},
+    link::{Link, To, first_of, has_hung_up, is_said, tcp_settings},
     source::{ConnectionSource, Dial},
 };
 use crate::error::ConfigError;
@@ -53,7 +55,13 @@ pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> Result<ConnectionSource, Co
             wants_tls: nodes.iter().any(wants_tls),
             ..ConnectionSource::new(move |dial| {
                 let client = client(&nodes, retries, &dial);
-                async move { client?.get_async_connection().await.map(Link::Cluster) }
+                let nodes = Arc::clone(&nodes);
+                async move {
+                    match client?.get_async_connection().await {
+                        Ok(connection) => Ok(Link::Cluster(connection)),
+                        Err(error) => Err(ask_why(&nodes, dial).await.unwrap_or(error)),
+                    }
+                }
             })
         }
     };
@@ -61,6 +69,23 @@ pub(crate) fn cluster(nodes: Vec<ConnectionInfo>) -> Result<ConnectionSource, Co
         once: Some(Arc::new(source(0))),
         ..source(RETRIES)
     })
+}
+
+/// Returns what a node says to a client that it refuses, if any does: redis-rs does not pass it on.
+async fn ask_why(nodes: &[ConnectionInfo], dial: Dial) -> Option<RedisError> {
+    let mut refused = JoinSet::new();
+    for node in nodes {
+        let (node, mut dial) = (node.clone(), dial.clone());
+        // The rest of the time for connecting went into the attempt.
+        dial.connect_timeout /= SHARE_OF_A_NODE;
+        refused.spawn(async move {
+            match dial.aside(&node).await {
+                Err(error) if is_said(&error) || has_hung_up(&error) => Ok(error),
+                _ => Err(()),
+            }
+        });
+    }
+    first_of(refused, ()).await.ok()
 }
 
 fn client(nodes: &[ConnectionInfo], retries: u32, dial: &Dial) -> RedisResult<ClusterClient> {

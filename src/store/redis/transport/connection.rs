@@ -1,7 +1,10 @@
 //! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -102,8 +105,17 @@ struct Slot {
     failures: u32,
     /// True if any command was answered over this connection.
     answered: bool,
-    /// The time since which no command has been answered while some were given up.
-    unanswered_since: Option<Instant>,
+    /// No command has been answered while some were given up.
+    silence: Option<Silence>,
+    /// The runtime that drives the connection, or the attempt to make it.
+    runtime: Option<Handle>,
+}
+
+/// A time in which no command is answered.
+struct Silence {
+    since: Instant,
+    /// Set once the connection's runtime has run a task since then.
+    is_driven: Arc<AtomicBool>,
 }
 
 enum State {
@@ -132,7 +144,8 @@ impl Connection {
             attempts: 0,
             failures: 0,
             answered: false,
-            unanswered_since: None,
+            silence: None,
+            runtime: None,
         };
         Self {
             source,
@@ -253,7 +266,7 @@ impl Connection {
         }
         let mut slot = lock(&self.slot);
         if slot.since == since {
-            slot.unanswered_since = None;
+            slot.silence = None;
             slot.answered = true;
             // A replica answers refused commands, too.
             if slot.failures > 0 && moment().duration_since(since) >= LONGEST_PAUSE {
@@ -308,6 +321,7 @@ impl Connection {
     fn start_connecting(&self, runtime: &Handle, slot: &mut Slot) -> Attempt {
         let (done, attempt) = watch::channel(None);
         slot.attempts += 1;
+        slot.runtime = Some(runtime.clone());
         slot.state = State::Connecting {
             began: moment(),
             attempt: attempt.clone(),
@@ -335,7 +349,7 @@ impl Connection {
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = lock(&self.slot);
         if self.source.renews && slot.since == since && matches!(slot.state, State::Connected(_)) {
-            slot.unanswered_since = None;
+            slot.silence = None;
             if moment().duration_since(since) >= LONGEST_PAUSE {
                 slot.failures = 0;
             }
@@ -369,17 +383,25 @@ impl Connection {
         if slot.since != since {
             return;
         }
-        let first = *slot.unanswered_since.get_or_insert_with(moment);
+        let Slot {
+            silence, runtime, ..
+        } = &mut *slot;
+        let silence = silence.get_or_insert_with(|| Silence::begin(runtime.as_ref()));
+        let silent_for = moment().duration_since(silence.since);
+        // The caller's own runtime is driven, however late it is.
+        let here = Handle::try_current().ok().map(|here| here.id());
+        let is_driven = here == runtime.as_ref().map(Handle::id) || silence.is_driven.load(Relaxed);
         drop(slot);
-        let silent_for = moment().duration_since(first);
-        if silent_for >= self.dial.response_timeout && !self.is_late_itself(silent_for) {
+        if silent_for >= self.dial.response_timeout
+            && !(is_driven && self.is_late_itself(silent_for))
+        {
             self.lose(since, None);
         }
     }
 
     /// Returns whether this process, and not the server, is late: it has not sent the command, or
     /// not read the replies, or their callers have left. A runtime that is short of processor time
-    /// sends and reads in the end; one that is not driven never does.
+    /// sends and reads in the end; one that is driven no longer never does.
     fn is_late_itself(&self, silent_for: Duration) -> bool {
         let max_wait = self.dial.response_timeout.saturating_mul(UNDRIVEN_FOR);
         !self.source.is_cluster
@@ -394,7 +416,7 @@ impl Slot {
         if self.attempts != number {
             return;
         }
-        self.unanswered_since = None;
+        self.silence = None;
         match outcome {
             Ok((link, made)) => {
                 self.state = State::Connected(link.clone());
@@ -417,6 +439,22 @@ impl Slot {
         let doublings = earlier.checked_sub(1)?.min(10);
         let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
         Some((moment() + pause, error.clone()))
+    }
+}
+
+impl Silence {
+    /// Begins now, with a task that shows whether the runtime is driven. One that is shut down
+    /// drops it.
+    fn begin(runtime: Option<&Handle>) -> Self {
+        let is_driven = Arc::new(AtomicBool::new(false));
+        if let Some(runtime) = runtime {
+            let seen = Arc::clone(&is_driven);
+            drop(runtime.spawn(async move { seen.store(true, Relaxed) }));
+        }
+        Self {
+            since: moment(),
+            is_driven,
+        }
     }
 }
 

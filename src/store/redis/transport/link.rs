@@ -18,8 +18,8 @@ use deadpool_redis::PoolError;
 #[cfg(feature = "cluster")]
 use redis::cluster_async::ClusterConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError,
-    RedisFuture, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisFuture, RedisResult, Value,
     aio::MultiplexedConnection,
     io::tcp::{
         TcpSettings,
@@ -31,10 +31,14 @@ use tokio::net::UnixStream;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, lookup_host},
+    sync::oneshot,
     task::JoinSet,
 };
 
-use crate::store::guard::breaker::{HasUnread, NodeTraffic};
+use crate::store::{
+    guard::breaker::{HasUnread, NodeTraffic},
+    redis::classify::{Class, HUNG_UP},
+};
 
 /// The time for which the kernel sends bytes again before it gives the connection up. Its default
 /// is a quarter of an hour.
@@ -45,17 +49,18 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// A connection that many callers share.
 #[derive(Clone)]
 pub(super) enum Link {
-    /// With the task that reads and writes for it, if it was made here. That ends with its last
-    /// clone, even if the server never answers what was sent
     Multiplexed(
         MultiplexedConnection,
-        #[allow(dead_code, reason = "it is held: dropping it ends the connection")]
-        Option<Arc<JoinSet<()>>>,
+        #[allow(dead_code, reason = "it is held: dropping it ends the connection")] Driver,
     ),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
     Own(Arc<SendOwn>),
 }
+
+/// The task that reads and writes for a connection, if it was made here. It ends with the last
+/// clone, even if the server never answers what was sent.
+pub(super) type Driver = Option<Arc<JoinSet<()>>>;
 
 /// Sends a command on a connection of the user's, whatever its type.
 pub(super) type SendOwn = dyn for<'a> Fn(&'a Cmd) -> RedisFuture<'a, Value> + Send + Sync;
@@ -101,9 +106,18 @@ pub(super) async fn first_of<T: 'static, E: 'static>(
 /// Returns what a pool has checked out, or the error of redis-rs.
 pub(super) fn checked_out<C>(given: Result<C, PoolError>) -> RedisResult<C> {
     given.map_err(|error| match error {
-        PoolError::Backend(error) => error,
+        PoolError::Backend(error) => hung_up(error),
         error => io_error(&error.to_string()),
     })
+}
+
+/// Returns the error of a new connection. One that the server ended is named as such: its own
+/// words, if it said any, are lost or were never sent.
+fn hung_up(error: RedisError) -> RedisError {
+    if error.is_connection_dropped() && !error.is_connection_refusal() && !error.is_timeout() {
+        return io_error(&format!("{HUNG_UP}: {error}"));
+    }
+    error
 }
 
 pub(super) fn io_error(reason: &str) -> RedisError {
@@ -122,7 +136,9 @@ pub(super) fn tcp_settings() -> TcpSettings {
 
 /// Connects to the server at a client's address.
 ///
-/// Over TLS redis-rs makes the socket: there, only replies with a waiting caller are observed.
+/// A server that refuses a client says why, unasked, and hangs up. Such words are the error of the
+/// connection. Over TLS redis-rs makes the socket: there, the server is asked once more for its
+/// words, and only replies with a waiting caller are observed.
 ///
 /// # Cancel safety
 ///
@@ -131,38 +147,70 @@ pub(super) async fn connect(
     client: &Client,
     config: &AsyncConnectionConfig,
     traffic: Arc<NodeTraffic>,
-) -> RedisResult<Link> {
+) -> RedisResult<(MultiplexedConnection, Driver)> {
     let info = client.get_connection_info();
     let settings = info.redis_settings();
-    match info.addr() {
+    let made = match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             let stream = connect_to_any(host, *port, info.tcp_settings()).await?;
             let stream = stream.into_std()?;
             let same = stream.try_clone()?;
             // It does not block: that is a setting of the socket, which both share.
             let has_unread = move || same.peek(&mut [0]).is_ok_and(|bytes| bytes > 0);
-            let seen = Seen {
-                stream: TcpStream::from_std(stream)?,
-                _has_unread: traffic.watch(has_unread),
+            driven(
+                TcpStream::from_std(stream)?,
+                has_unread,
                 traffic,
-            };
-            driven(seen, settings, config).await
+                settings,
+                config,
+            )
+            .await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
-            let seen = Seen {
-                stream: UnixStream::connect(path).await?,
-                // The standard library cannot look ahead here.
-                _has_unread: traffic.watch(|| false),
-                traffic,
-            };
-            driven(seen, settings, config).await
+            let stream = UnixStream::connect(path).await?;
+            // The standard library cannot look ahead here.
+            driven(stream, || false, traffic, settings, config).await
         }
         _ => {
-            let connection = client.get_multiplexed_async_connection_with_config(config);
-            Ok(Link::Multiplexed(connection.await?, None))
+            let made = client
+                .get_multiplexed_async_connection_with_config(config)
+                .await;
+            match made.map_err(hung_up) {
+                Err(error) if has_hung_up(&error) => {
+                    Err(ask_why(info, config).await.unwrap_or(error))
+                }
+                made => made.map(|connection| (connection, None)),
+            }
         }
-    }
+    };
+    made.map_err(hung_up)
+}
+
+pub(super) fn has_hung_up(error: &RedisError) -> bool {
+    error
+        .detail()
+        .is_some_and(|detail| detail.starts_with(HUNG_UP))
+}
+
+/// Returns the reason that a server gives to a client which it refuses, over TLS.
+///
+/// redis-rs drops an answer if the connection ends before the last one of its set-up. So this
+/// set-up is one command, HELLO without a user.
+async fn ask_why(info: &ConnectionInfo, config: &AsyncConnectionConfig) -> Option<RedisError> {
+    let hello = RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_skip_set_lib_name();
+    let client = Client::open(info.clone().set_redis_settings(hello)).ok()?;
+    let asking = client.get_multiplexed_async_connection_with_config(config);
+    let refused = asking.await.err()?;
+    // A server that has let this client in may refuse HELLO itself.
+    (is_said(&refused) && Class::of(&refused) != Class::Refused).then_some(refused)
+}
+
+/// Returns whether an error is in the server's own words.
+pub(super) fn is_said(error: &RedisError) -> bool {
+    error.code().is_some()
 }
 
 /// Connects to the first address of a host that answers; all are tried at once.
@@ -187,26 +235,64 @@ async fn connect_to(address: SocketAddr, settings: TcpSettings) -> io::Result<Tc
 }
 
 async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: Seen<S>,
+    stream: S,
+    has_unread: impl Fn() -> bool + Send + Sync + 'static,
+    traffic: Arc<NodeTraffic>,
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
-) -> RedisResult<Link> {
-    let traffic = Arc::clone(&stream.traffic);
-    let connecting = MultiplexedConnection::new_with_config(settings, stream, config.clone());
-    let (connection, driver) = connecting.await?;
+) -> RedisResult<(MultiplexedConnection, Driver)> {
+    let (heard, mut first_line) = oneshot::channel();
+    let seen = Seen {
+        stream,
+        _has_unread: traffic.watch(has_unread),
+        traffic: Arc::clone(&traffic),
+        first_line: Some((Vec::new(), heard)),
+    };
+    let connecting = MultiplexedConnection::new_with_config(settings, seen, config.clone());
+    let (connection, driver) = match connecting.await {
+        Ok(made) => made,
+        Err(error) if error.is_connection_dropped() => {
+            // Later answers are missing, and redis-rs drops the first with them.
+            let line = first_line.try_recv().unwrap_or_default();
+            let said = redis::parse_redis_value(&line).and_then(Value::extract_error);
+            return Err(said.err().filter(is_said).unwrap_or(error));
+        }
+        Err(error) => return Err(error),
+    };
     // It is connected.
     traffic.owes_nothing(0);
     let mut driving = JoinSet::new();
     driving.spawn(driver);
-    Ok(Link::Multiplexed(connection, Some(Arc::new(driving))))
+    Ok((connection, Some(Arc::new(driving))))
 }
 
-/// A stream that records when bytes come in and go out.
+/// The longest first line of a server that is kept. The one of protected mode has 1 KiB.
+const LONGEST_LINE: usize = 4096;
+
+/// A stream that records when bytes come in and go out, and the first line that comes in.
 struct Seen<S> {
     stream: S,
     traffic: Arc<NodeTraffic>,
     /// It is watched for as long as this lasts.
     _has_unread: Arc<HasUnread>,
+    /// What has come in of the first line, and where it goes when it is whole.
+    first_line: Option<(Vec<u8>, oneshot::Sender<Vec<u8>>)>,
+}
+
+impl<S> Seen<S> {
+    fn hear(&mut self, bytes: &[u8]) {
+        let Some((line, _)) = &mut self.first_line else {
+            return;
+        };
+        line.extend(bytes.iter().take(LONGEST_LINE));
+        let end = line.iter().position(|byte| *byte == b'\n');
+        if (end.is_some() || line.len() >= LONGEST_LINE)
+            && let Some((mut line, heard)) = self.first_line.take()
+        {
+            line.truncate(end.map_or(0, |end| end + 1));
+            let _ = heard.send(line);
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
@@ -218,11 +304,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
         let Self {
             stream, traffic, ..
         } = &mut *self;
-        traffic.read(|| {
-            let before = buffer.filled().len();
+        let before = buffer.filled().len();
+        let read = traffic.read(|| {
             let read = Pin::new(stream).poll_read(cx, buffer);
             (read, buffer.filled().len() - before)
-        })
+        });
+        if self.first_line.is_some() {
+            self.hear(buffer.filled().get(before..).unwrap_or_default());
+        }
+        read
     }
 }
 
@@ -232,11 +322,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            self.traffic.sent(0);
+        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+            // The server has hung up. What it said before can still be read, and then the end.
+            Poll::Ready(Err(_)) if self.first_line.is_some() => Poll::Ready(Ok(bytes.len())),
+            written => {
+                if matches!(written, Poll::Ready(Ok(1..))) {
+                    self.traffic.sent(0);
+                }
+                written
+            }
         }
-        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use deadpool_redis::sentinel::{Connection, Pool};
 use redis::{
-    ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisResult, Role, TlsMode,
-    aio::MultiplexedConnection,
-    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    RedisResult, Role, aio::MultiplexedConnection,
 };
 use tokio::task::JoinSet;
 
@@ -23,7 +22,8 @@ struct Sentinels {
     master_name: String,
     /// The settings for the master once it is found
     settings: RedisConnectionInfo,
-    tls: Option<TlsMode>,
+    /// Set if the master is reached over TLS; true if its certificate is not checked
+    tls: Option<bool>,
 }
 
 /// Returns the source of connections to the master that sentinels name at the time.
@@ -47,8 +47,9 @@ pub(crate) fn sentinel(
         ..ConnectionSource::new(move |dial| {
             let sentinels = Arc::clone(&sentinels);
             async move {
-                let master = sentinels.master(&dial).await?;
-                link::connect(&master, &dial.config(), dial.traffic).await
+                let master = dial.client(&sentinels.master(&dial).await?)?;
+                let made = link::connect(&master, &dial.config(), dial.traffic).await;
+                made.map(|(connection, driver)| Link::Multiplexed(connection, driver))
             }
         })
     })
@@ -69,18 +70,15 @@ impl Sentinels {
                 ConnectionAddr::Tcp(name, _) => sentinels.master_name.clone_from(name),
                 ConnectionAddr::TcpTls { host, insecure, .. } => {
                     sentinels.master_name.clone_from(host);
-                    sentinels.tls = Some(if *insecure {
-                        TlsMode::Insecure
-                    } else {
-                        TlsMode::Secure
-                    });
+                    sentinels.tls = Some(*insecure);
                 }
                 _ => return Err(unusable("a master is reached over TCP")),
             }
         }
-        // Fails here, and not at the first request, if there is no sentinel.
-        let nodes = sentinels.addresses.clone();
-        usable(SentinelClient::build(nodes, String::new(), None, MASTER))?;
+        // Fails here, and not at the first request.
+        if sentinels.addresses.is_empty() {
+            return Err(unusable("no sentinel is named"));
+        }
         for address in &sentinels.addresses {
             usable(redis::Client::open(address.clone()))?;
         }
@@ -89,54 +87,58 @@ impl Sentinels {
 
     /// Queries all sentinels at once and returns the first master that confirms its role.
     ///
-    /// One client for each of them: redis-rs waits for those named first, and a silent one
-    /// would use all of the time for connecting.
-    async fn master(&self, dial: &Dial) -> RedisResult<redis::Client> {
+    /// # Cancel safety
+    ///
+    /// Dropping it closes the connections that it has opened.
+    async fn master(self: &Arc<Self>, dial: &Dial) -> RedisResult<ConnectionInfo> {
         let mut lookups = JoinSet::new();
-        for address in &self.addresses {
-            let mut sentinel = self.client(address, dial)?;
-            lookups.spawn(async move { sentinel.async_get_client().await });
+        for sentinel in self.addresses.clone() {
+            let (sentinels, dial) = (Arc::clone(self), dial.clone());
+            lookups.spawn(async move { sentinels.master_by(&sentinel, &dial).await });
         }
         first_of(lookups, io_error("no sentinel answers")).await
     }
 
-    fn client(&self, address: &ConnectionInfo, dial: &Dial) -> RedisResult<SentinelClient> {
-        let mut builder =
-            SentinelClientBuilder::new([address.addr().clone()], &self.master_name, MASTER)?
-                .set_client_to_sentinel_tcp_settings(tcp_settings())
-                .set_client_to_sentinel_protocol(address.redis_settings().protocol())
-                .set_client_to_redis_tcp_settings(tcp_settings())
-                .set_client_to_redis_protocol(self.settings.protocol())
-                .set_client_to_redis_db(self.settings.db());
-        if let Some(user) = address.redis_settings().username() {
-            builder = builder.set_client_to_sentinel_username(user);
+    /// Asks one sentinel for the master, and that one for its role.
+    async fn master_by(
+        &self,
+        sentinel: &ConnectionInfo,
+        dial: &Dial,
+    ) -> RedisResult<ConnectionInfo> {
+        // It has no databases.
+        let settings = sentinel.redis_settings().clone().set_db(0);
+        let sentinel = sentinel.clone().set_redis_settings(settings);
+        let (mut connection, _driver) = dial.aside(&sentinel).await?;
+        let mut lookup = redis::cmd("SENTINEL");
+        lookup.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master_name);
+        let found: Option<(String, u16)> = lookup.query_async(&mut connection).await?;
+        let (host, port) = found.ok_or_else(unknown)?;
+        let address = match self.tls {
+            Some(insecure) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params: None,
+            },
+            None => ConnectionAddr::Tcp(host, port),
+        };
+        let master = address.into_connection_info()?;
+        let master = master
+            .set_redis_settings(self.settings.clone())
+            .set_tcp_settings(tcp_settings());
+        let (mut connection, _driver) = dial.aside(&master).await?;
+        match redis::cmd("ROLE").query_async(&mut connection).await? {
+            Role::Primary { .. } => Ok(master),
+            _ => Err(unknown()),
         }
-        if let Some(password) = address.redis_settings().password() {
-            builder = builder.set_client_to_sentinel_password(password);
-        }
-        if let Some(user) = self.settings.username() {
-            builder = builder.set_client_to_redis_username(user);
-        }
-        if let Some(password) = self.settings.password() {
-            builder = builder.set_client_to_redis_password(password);
-        }
-        if let Some(mode) = self.tls {
-            builder = builder.set_client_to_redis_tls_mode(mode);
-        }
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = &dial.certificates {
-            if wants_tls(address) {
-                builder = builder.set_client_to_sentinel_certificates(certificates.clone());
-            }
-            if self.tls.is_some() {
-                builder = builder.set_client_to_redis_certificates(certificates.clone());
-            }
-        }
-        builder.build()
     }
 }
 
-const MASTER: SentinelServerType = SentinelServerType::Master;
+/// Returns the error for a master that no sentinel names, or that is none.
+fn unknown() -> RedisError {
+    let words = "no master by this name";
+    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, words))
+}
 
 /// Returns a pool of connections to the master of sentinels as a source.
 pub(crate) fn sentinel_pool(pool: Pool) -> ConnectionSource {

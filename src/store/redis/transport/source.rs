@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use deadpool_redis::Pool;
 #[cfg(feature = "tls")]
 use redis::TlsCertificates;
-use redis::{AsyncConnectionConfig, ConnectionInfo, RedisFuture, RedisResult, aio::ConnectionLike};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, RedisFuture, RedisResult, aio::ConnectionLike,
+};
 
 #[cfg(feature = "tls")]
 use super::tls;
@@ -13,7 +15,11 @@ use super::{
     address::{self, ServerAddress, usable},
     link::{self, Link, SendOwn, checked_out},
 };
-use crate::{error::ConfigError, observe::Observers, store::guard::breaker::NodeTraffic};
+use crate::{
+    error::ConfigError,
+    observe::Observers,
+    store::{guard::breaker::NodeTraffic, redis::header::Header},
+};
 
 /// The settings of a connection that is made here.
 #[derive(Clone)]
@@ -24,6 +30,8 @@ pub(crate) struct Dial {
     pub(crate) traffic: Arc<NodeTraffic>,
     /// Those of the store.
     pub(crate) observers: Observers,
+    /// What stands in front of scripts.
+    pub(crate) header: Option<Arc<Header>>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Option<TlsCertificates>,
 }
@@ -34,6 +42,35 @@ impl Dial {
         AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout))
+    }
+
+    /// Returns the client of a server, with the store's certificates if it is one over TLS.
+    pub(super) fn client(&self, info: &ConnectionInfo) -> RedisResult<Client> {
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = self
+            .certificates
+            .clone()
+            .filter(|_| address::wants_tls(info))
+        {
+            return Client::build_with_tls(info.clone(), certificates);
+        }
+        Client::open(info.clone())
+    }
+
+    /// Connects to a server for a question, and not for calls: its bytes say nothing about the
+    /// server of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(super) async fn aside(
+        &self,
+        info: &ConnectionInfo,
+    ) -> RedisResult<(redis::aio::MultiplexedConnection, link::Driver)> {
+        let clock = Arc::new(crate::clock::SteadyClock::new());
+        let traffic = NodeTraffic::new(1, |_| 0, clock);
+        link::connect(&self.client(info)?, &self.config(), Arc::new(traffic)).await
     }
 }
 
@@ -83,23 +120,16 @@ impl ConnectionSource {
     pub(crate) fn address(info: ConnectionInfo) -> Result<Self, ConfigError> {
         let shown = address::shown(&info).into();
         let (server, wants_tls) = (ServerAddress::of(&info), address::wants_tls(&info));
-        let client = usable(redis::Client::open(info))?;
+        usable(Client::open(info.clone()))?;
         Ok(Self {
             shown: Some(shown),
             server,
             wants_tls,
             ..Self::new(move |dial| {
-                let client = client.clone();
+                let client = dial.client(&info);
                 async move {
-                    #[cfg(feature = "tls")]
-                    let client = match &dial.certificates {
-                        Some(certificates) => {
-                            let info = client.get_connection_info().clone();
-                            redis::Client::build_with_tls(info, certificates.clone())?
-                        }
-                        None => client,
-                    };
-                    link::connect(&client, &dial.config(), dial.traffic).await
+                    let made = link::connect(&client?, &dial.config(), dial.traffic).await;
+                    made.map(|(connection, driver)| Link::Multiplexed(connection, driver))
                 }
             })
         })

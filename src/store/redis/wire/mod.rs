@@ -123,7 +123,7 @@ fn unquoted(error: RedisError) -> RedisError {
 
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
-pub(crate) fn go_together(a: &Name, b: &Name, is_cluster: bool) -> bool {
+pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
     let lists = [a, b].iter().all(|name| name.algorithm().has_log());
-    lists && (!is_cluster || tag(a) == tag(b))
+    lists && (!in_slots || tag(a) == tag(b))
 }

@@ -1,7 +1,7 @@
 //! The Lua scripts, and how to call one: EVALSHA, and SCRIPT LOAD first if the server does not know
 //! the hash.
 
-use std::{cell::Cell, sync::LazyLock, time::Instant};
+use std::{borrow::Cow, cell::Cell, sync::LazyLock, time::Instant};
 
 use redis::{Arg, Cmd, RedisError, Value};
 use tracing::{Span, debug_span, field::Empty};
@@ -133,13 +133,14 @@ impl ScriptCall {
     /// The script may have run or not if the future is dropped.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
         let report = CallReport::new(connection, self.script.name, self.callers);
-        let mut reply = connection.send(&self.command, self.once).await;
+        let command = self.by_hash(connection);
+        let mut reply = connection.send(&command, self.once).await;
         if let Err(failed) = &reply
             && is_unknown_script(&failed.error)
         {
             let unacknowledged = failed.unacknowledged;
             // Boxed, so that it does not enlarge the future of the usual call.
-            let loaded = Box::pin(self.send_unknown(connection)).await;
+            let loaded = Box::pin(self.send_unknown(connection, &command)).await;
             reply = loaded.map_err(|last| last.after(unacknowledged));
         }
         report.ended(reply)
@@ -159,10 +160,25 @@ impl ScriptCall {
         });
     }
 
-    async fn send_unknown(&self, connection: &Connection) -> Result<Value, Failed> {
+    /// Returns the EVALSHA command, by the hash of the script with the store's header.
+    fn by_hash(&self, connection: &Connection) -> Cow<'_, Cmd> {
+        match &connection.dial.header {
+            None => Cow::Borrowed(&self.command),
+            Some(header) => {
+                let sha1 = header.sha1(self.script.text());
+                Cow::Owned(with_script("EVALSHA", &sha1, &self.command))
+            }
+        }
+    }
+
+    async fn send_unknown(&self, connection: &Connection, by_hash: &Cmd) -> Result<Value, Failed> {
+        let header = connection.dial.header.as_deref();
+        let text = header.map_or(Cow::Borrowed(self.script.text()), |header| {
+            Cow::Owned(header.before(self.script.text()))
+        });
         let mut unacknowledged = false;
-        if self.load(connection).await {
-            match connection.send(&self.command, self.once).await {
+        if self.load(connection, &text).await {
+            match connection.send(by_hash, self.once).await {
                 // The script was flushed meanwhile.
                 Err(failed) if is_unknown_script(&failed.error) => {
                     unacknowledged = failed.unacknowledged;
@@ -170,19 +186,19 @@ impl ScriptCall {
                 reply => return reply,
             }
         }
-        let whole = self.script.whole(&self.command);
+        let whole = with_script("EVAL", &text, &self.command);
         let reply = connection.send(&whole, self.once).await;
         reply.map_err(|last| last.after(unacknowledged))
     }
 
     /// Loads the script on the node of these keys, and returns whether that succeeded.
-    async fn load(&self, connection: &Connection) -> bool {
+    async fn load(&self, connection: &Connection, text: &str) -> bool {
         // Without a key, redis-rs loads it into every node of a Cluster, and fails if one is down.
         let to = match self.command.args_iter().nth(3) {
             Some(Arg::Simple(key)) => To::Key(key),
             _ => To::Any,
         };
-        connection.send_to(to, &self.script.load()).await.is_ok()
+        connection.send_to(to, &load(text)).await.is_ok()
     }
 }
 
@@ -286,9 +302,7 @@ impl Script {
 
     /// Returns the command that loads it into a server without running it.
     pub(crate) fn load(&self) -> Cmd {
-        let mut command = redis::cmd("SCRIPT");
-        command.arg("LOAD").arg(&self.text);
-        command
+        load(&self.text)
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -316,6 +330,12 @@ impl Script {
     pub(crate) fn whole(&self, command: &Cmd) -> Cmd {
         with_script("EVAL", &self.text, command)
     }
+}
+
+fn load(text: &str) -> Cmd {
+    let mut command = redis::cmd("SCRIPT");
+    command.arg("LOAD").arg(text);
+    command
 }
 
 /// The usual size of a key and of any other argument.

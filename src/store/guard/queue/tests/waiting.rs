@@ -140,7 +140,7 @@ fn one_further_behind_looks_when_its_own_time_is_over() {
     assert!(matches!(turn(&mut queue, 1), Turn::Ask(5)));
     queue.ask(5, DEADLINE);
     let refused = Ok(Decision::Deny(refusal(&asks, millis(200))));
-    queue.answer(5, &[1], &mut vec![refused], times.now);
+    queue.answer(5, &[1], &mut vec![refused], times.now, None);
     queue.end(5, true);
     let room = millis(200) + DEADLINE;
     for (number, expected) in [(1, millis(30)), (2, millis(30)), (3, room), (4, millis(30))] {
@@ -352,6 +352,31 @@ fn a_waiter_ends_with_the_first_error_of_its_calls() {
     }
 }
 
+/// What other processes do to the limit is not seen here.
+#[test]
+fn a_waiter_is_asked_for_again_before_it_is_due() {
+    let (mut world, _full) = fill(World::looking(1, BOUNDS, true, Some(millis(60))));
+    let mut waiting = world.waits(1);
+    world.answer_all();
+    assert!(world.poll(&mut waiting).is_none());
+    for looks in 1..=3 {
+        let calls = world.calls().len();
+        world.advance(59);
+        assert!(world.poll(&mut waiting).is_none());
+        assert_eq!(world.calls().len(), calls, "{looks}");
+        world.advance(1);
+        assert!(world.poll(&mut waiting).is_none());
+        assert_eq!(world.calls()[calls..], [vec![waiting.id]], "{looks}");
+        world.answer_all();
+        assert!(world.poll(&mut waiting).is_none());
+    }
+    // It is due before the next look.
+    world.advance(20);
+    assert!(world.poll(&mut waiting).is_none());
+    world.answer_all();
+    assert!(granted(&world, &mut waiting));
+}
+
 /// It leaves some turns to others, and comes in time all the same.
 #[test]
 fn a_waiter_that_yields_comes_back_later_and_in_time() {
@@ -378,7 +403,7 @@ fn a_waiter_that_yields_comes_back_later_and_in_time() {
             if max_wait != Some(200) {
                 world.run(&mut [&mut waiting]);
                 late += usize::from(world.calls().len() == calls);
-                world.advance(max_wait.map_or(220, |max_wait| max_wait - 200));
+                world.advance(max_wait.map_or(110, |max_wait| max_wait - 200));
             }
             assert!(world.poll(&mut waiting).is_none());
             world.answer_all();
@@ -436,10 +461,17 @@ fn half_of_the_time_is_left_to_others_and_no_turn_is_far() {
             (1200..=1800).contains(&own),
             "{own} of 3000 every {interval} ms"
         );
-        assert!(late.iter().all(|late| *late <= Duration::from_millis(220)));
+        assert!(late.iter().all(|late| *late <= Duration::from_millis(110)));
     }
     // All processes have the same slices.
-    for (due, turn) in [(0, 0), (109, 109), (110, 330), (330, 330), (440, 550)] {
+    for (due, turn) in [
+        (0, 0),
+        (109, 109),
+        (110, 220),
+        (150, 260),
+        (330, 330),
+        (440, 550),
+    ] {
         assert_eq!(own_turn(millis(due)), millis(turn));
     }
 }

@@ -36,6 +36,16 @@ impl World {
     }
 
     pub(super) fn with(runtimes: usize, bounds: Bounds, together: bool) -> Self {
+        Self::looking(runtimes, bounds, together, None)
+    }
+
+    /// The same, in which those that wait are asked for again so long after an answer.
+    pub(super) fn looking(
+        runtimes: usize,
+        bounds: Bounds,
+        together: bool,
+        looks_after: Option<Duration>,
+    ) -> Self {
         let clock = ManualClock::new();
         let server = Arc::new(Server::new(clock.clone(), together));
         let queues = Arc::new(Queues::default());
@@ -48,6 +58,7 @@ impl World {
             own,
             queues.clone(),
             Arc::clone(&in_flight),
+            looks_after,
         );
         Self {
             server,

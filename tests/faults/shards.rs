@@ -1,0 +1,80 @@
+//! One address that stands for several shards, as of Azure's Enterprise policy: it takes no call
+//! with keys of several hash slots.
+
+use crate::scene::*;
+use tower_ratelimit::{FindingKind, Severity};
+
+use super::proxy::Proxy;
+
+const ROOM: u64 = 5;
+
+fn by(header: &'static str, limit: u64) -> Rule {
+    let limit = Limit::per_hour(limit).by(FromHeader::new(header));
+    limit.named(header).on_failure(FailurePolicy::Deny)
+}
+
+async fn ask(layer: &RateLimitLayer, user: usize) -> Decision {
+    let request = Request::builder().header("x-site", "shop");
+    let request = request.header("x-user", user.to_string());
+    let answer = send(layer, request.body(()).unwrap()).await;
+    decision_of(&answer).clone()
+}
+
+/// Each is decided by calls of its own; what the first call took is given back where the second
+/// one refuses.
+#[tokio::test]
+async fn a_list_is_decided_by_a_call_for_each_limiter() {
+    let (_server, proxy) = Proxy::and_server();
+    proxy.refuse_mixed_from_now(true);
+    let store = patient(proxy.url()).deny_cache(Duration::ZERO);
+    let store = store.prefix(&unique("shards")).build().unwrap();
+    let layer = layer_of(&store, [by("x-site", 2 * ROOM), by("x-user", ROOM)]);
+    for asked in 0..2 * ROOM {
+        let decision = ask(&layer, 0).await;
+        assert_eq!(decision.source(), Source::Store, "{asked}: {decision:?}");
+        assert_eq!(decision.is_allowed(), asked < ROOM, "{asked}");
+    }
+    // Learnt once, for all lists.
+    assert_eq!(proxy.refused_mixed(), 1);
+    store.close().await;
+    for asked in 0..2 * ROOM {
+        let decision = ask(&layer, 1).await;
+        assert_eq!(decision.source(), Source::Store, "{asked}: {decision:?}");
+        assert_eq!(decision.is_allowed(), asked < ROOM, "{asked}");
+    }
+    assert_eq!(proxy.refused_mixed(), 1);
+}
+
+/// Also those that wait, and a list of limiters without HTTP.
+#[tokio::test]
+async fn a_list_that_waits_is_decided_too() {
+    let (_server, proxy) = Proxy::and_server();
+    proxy.refuse_mixed_from_now(true);
+    let store = patient(proxy.url()).build().unwrap();
+    let limit = Limit::new(1, millis(300));
+    let [one, other] = [limited(&store, limit).await, limited(&store, limit).await];
+    let both = RateLimiter::all([&one, &other]).unwrap();
+    for _ in 0..3 {
+        both.acquire().await.unwrap();
+    }
+    assert_eq!(proxy.refused_mixed(), 1);
+}
+
+#[tokio::test]
+async fn verify_says_it_beforehand() {
+    let (_server, proxy) = Proxy::and_server();
+    for shards in [false, true] {
+        proxy.refuse_mixed_from_now(shards);
+        let store = patient(proxy.url()).build().unwrap();
+        let verified = store.verify().await.unwrap();
+        let found = verified.servers[0].findings.iter();
+        let found: Vec<_> = found
+            .filter(|it| it.kind() == FindingKind::KeysInSeveralSlots)
+            .collect();
+        assert_eq!(found.len(), usize::from(shards), "{verified}");
+        for finding in found {
+            assert_eq!(finding.severity(), Severity::Note);
+            assert!(finding.to_string().contains("several shards"), "{finding}");
+        }
+    }
+}
