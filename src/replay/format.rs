@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use serde_json::Value;
 use smallvec::SmallVec;
 
-use self::find::Finder;
 pub(super) use self::suggest::{rival, suggestion};
 use super::{
     callers::ip,
@@ -27,6 +26,15 @@ const COMBINED: &[&str] = &[
 ];
 const VHOST_COMBINED: &[&str] = &[
     "host", "ip", "ident", "user", "time", "request", "status", "bytes", "referer", "agent",
+];
+/// The columns that are read of every log, each with whether a log may lack it: the time, the
+/// duration where one is subtracted, and what shows whether a line is a request.
+pub(super) const OWN: [(&str, bool); 5] = [
+    ("time", false),
+    ("", true),
+    ("method", true),
+    ("path", true),
+    ("status", true),
 ];
 /// What is before the names in a header of the W3C's extended format.
 pub(super) const FIELDS: &str = "#Fields:";
@@ -102,43 +110,6 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// Finds the format by a line, which may be a header: an error says what is missing, and of
-    /// which kind it is.
-    pub(super) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
-        let text = skip(line, wanted.skip);
-        let mut format = Self {
-            between: between(text),
-            header: header(text),
-            skip: wanted.skip,
-            columns: Vec::new(),
-            words: usize::MAX,
-        };
-        let line = match (&format.header, format.between) {
-            (Some(_), _) => Line::Words(SmallVec::new()),
-            (None, None) => Line::Json(
-                serde_json::from_str(text)
-                    .map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?,
-            ),
-            (None, Some(between)) => Line::Words(Words::of(text, between).collect()),
-        };
-        let finder = Finder::new(&format, line, text, wanted);
-        if finder.names.len() < 2 {
-            let reason = "it is neither JSON, nor of the common or combined format, nor the header \
-                          of a CSV file";
-            return Err((Kind::Time, reason.to_owned()));
-        }
-        let columns = wanted.columns.iter();
-        let columns = columns.map(|(name, optional)| finder.column(name, *optional));
-        format.columns = columns.collect::<Result<_, _>>()?;
-        let parts = format.columns.iter().flatten().flat_map(|it| &it.parts);
-        let last = parts.map(|part| match part {
-            Place::Number(number) => *number,
-            Place::Name(_) => usize::MAX - 1,
-        });
-        format.words = last.max().unwrap_or(0) + 1;
-        Ok(format)
-    }
-
     /// Returns whether the line that it was found by is no request.
     pub(super) fn has_header(&self) -> bool {
         self.header.is_some()

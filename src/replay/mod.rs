@@ -172,7 +172,7 @@ impl Replay {
         };
         let limits = |resolution| self.ends(resolution).flatten().flatten().collect();
         let (read, callers, pass) = count(log, u64::MAX, &limits, false)?;
-        if read.requests > 0 && callers.count() == 0 {
+        if callers.missing > 0 && callers.count() == 0 {
             let reason = "no request has a caller: the column that is counted by says nothing";
             return Err(ReplayError::Format(reason.to_owned()));
         }

@@ -11,7 +11,7 @@ use std::{
 use super::{
     ReplayError,
     check::{Kind, Tally, is_request, says_nothing},
-    format::{Column, FIELDS, Fields, Format, Lack, rival, suggestion},
+    format::{Column, FIELDS, Fields, Format, Lack, OWN, rival, suggestion},
     rows::{Rows, RowsRead},
     time::{self, Resolution},
 };
@@ -24,15 +24,6 @@ const FIRST: usize = 4096;
 const FORMAT_WITHIN: usize = 100;
 /// The lines by which a column of few addresses is known.
 const ENOUGH: u64 = 20;
-/// The columns that are read of every log, each with whether a log may lack it: the time, the
-/// duration where one is subtracted, and what shows whether a line is a request.
-pub(super) const OWN: [(&str, bool); 5] = [
-    ("time", false),
-    ("", true),
-    ("method", true),
-    ("path", true),
-    ("status", true),
-];
 /// The number of unreadable lines that are shown, and the characters of each.
 const SAMPLES: usize = 3;
 const SAMPLE: usize = 100;

@@ -8,7 +8,10 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::{ReplayError, format::Wanted, reading::OWN};
+use super::{
+    ReplayError,
+    format::{OWN, Wanted},
+};
 
 /// Reads columns of an access log, in the order of time.
 ///

@@ -3,9 +3,13 @@
 use smallvec::SmallVec;
 
 use super::{
-    Column, Format, Lack, Line, Place, Wanted, is_name, layout, member, text_of, value_of,
+    Column, Format, Lack, Line, Place, Wanted, between, header, is_name, layout, member, text_of,
+    value_of,
 };
-use crate::replay::check::Kind;
+use crate::replay::{
+    check::Kind,
+    words::{Words, skip},
+};
 
 /// The usual names of columns in logs, after the name that finds all of them.
 const USUAL: [(&str, &str); 6] = [
@@ -45,20 +49,59 @@ const USUAL: [(&str, &str); 6] = [
 /// The characters of the columns that an error lists.
 const LONGEST_LIST: usize = 300;
 
+impl Format {
+    /// Finds the format by a line, which may be a header: an error says what is missing, and of
+    /// which kind it is.
+    pub(in crate::replay) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
+        let text = skip(line, wanted.skip);
+        let mut format = Self {
+            between: between(text),
+            header: header(text),
+            skip: wanted.skip,
+            columns: Vec::new(),
+            words: usize::MAX,
+        };
+        let line = match (&format.header, format.between) {
+            (Some(_), _) => Line::Words(SmallVec::new()),
+            (None, None) => Line::Json(
+                serde_json::from_str(text)
+                    .map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?,
+            ),
+            (None, Some(between)) => Line::Words(Words::of(text, between).collect()),
+        };
+        let finder = Finder::new(&format, line, text, wanted);
+        if finder.names.len() < 2 {
+            let reason = "it is neither JSON, nor of the common or combined format, nor the header \
+                          of a CSV file";
+            return Err((Kind::Time, reason.to_owned()));
+        }
+        let columns = wanted.columns.iter();
+        let columns = columns.map(|(name, optional)| finder.column(name, *optional));
+        format.columns = columns.collect::<Result<_, _>>()?;
+        let parts = format.columns.iter().flatten().flat_map(|it| &it.parts);
+        let last = parts.map(|part| match part {
+            Place::Number(number) => *number,
+            Place::Name(_) => usize::MAX - 1,
+        });
+        format.words = last.max().unwrap_or(0) + 1;
+        Ok(format)
+    }
+}
+
 /// Finds the columns of a format in the line that shows it.
-pub(super) struct Finder<'a> {
+struct Finder<'a> {
     line: Line<'a>,
     text: &'a str,
     wanted: &'a Wanted,
     /// The names of the columns, or their numbers.
-    pub(super) names: Vec<String>,
+    names: Vec<String>,
     has_header: bool,
     /// Set if words are `name=value`. One alone may be what a client has sent.
     has_values: bool,
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Wanted) -> Self {
+    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Wanted) -> Self {
         let mut has_values = false;
         let names = match (&format.header, &line) {
             (Some(names), _) => names.clone(),
@@ -90,7 +133,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Finds a column; `None` for an optional one that is not there.
-    pub(super) fn column(&self, name: &str, optional: bool) -> Result<Option<Column>, Lack> {
+    fn column(&self, name: &str, optional: bool) -> Result<Option<Column>, Lack> {
         if name.is_empty() {
             return Ok(None);
         }
