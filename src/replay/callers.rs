@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::{HashMap, hash_map::RandomState},
     hash::BuildHasher,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
 use crate::name::{IPV6_PREFIX, spell};
@@ -78,10 +78,20 @@ fn address(caller: &str) -> Option<String> {
     if !(first.is_ascii_hexdigit() || matches!(first, b':' | b'[')) {
         return None;
     }
-    let address = match caller.parse() {
-        Ok(IpAddr::V4(_)) => return None,
-        Ok(address) => address,
-        Err(_) => caller.parse::<SocketAddr>().ok()?.ip(),
+    match ip(caller)? {
+        IpAddr::V4(_) if !caller.contains(':') => None,
+        address => Some(spell(address, IPV6_PREFIX).to_string()),
+    }
+}
+
+/// Reads an address, with or without a port.
+pub(super) fn ip(text: &str) -> Option<IpAddr> {
+    let with_port = || Some(text.parse::<SocketAddr>().ok()?.ip());
+    // HAProxy and others write no brackets.
+    let bare = || {
+        let (address, port) = text.rsplit_once(':')?;
+        let _: u16 = port.parse().ok()?;
+        address.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
     };
-    Some(spell(address, IPV6_PREFIX).to_string())
+    text.parse().ok().or_else(with_port).or_else(bare)
 }

@@ -1,55 +1,138 @@
 //! Reads the times of a log, in microseconds since the epoch, and finds their resolution.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
-use jiff::{Timestamp, civil::DateTime, fmt::strtime::BrokenDownTime, tz::Offset};
+use jiff::{
+    Timestamp,
+    civil::DateTime,
+    fmt::{rfc2822, strtime::BrokenDownTime},
+    tz::Offset,
+};
 
 pub(super) const SECOND: i64 = 1_000_000;
 
-/// Reads a time: `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number since the epoch, whose size
-/// distinguishes seconds, milliseconds, microseconds and nanoseconds.
+/// In nanoseconds, as numbers are read.
+const NANOS: i64 = 1_000_000_000;
+
+/// Reads a time: `10/Oct/2000:13:55:36 -0700`, RFC 3339 and the like, `Tue, 10 Oct 2000 20:55:36
+/// GMT`, or a number since the epoch, whose digits distinguish seconds, milliseconds, microseconds
+/// and nanoseconds.
 ///
-/// Fractions of a second may follow in each. A time of RFC 3339 without an offset is UTC.
+/// Fractions of a second may follow in the first two and in numbers. A time without an offset is
+/// UTC. A day alone is no time, and neither is a number of any other length: it may be anything.
 pub(super) fn read(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
-    let time: Timestamp = match (bytes.get(2), bytes.get(4)) {
-        (Some(b'/'), _) => BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S%.f %z", text)
-            .and_then(|time| time.to_timestamp())
-            .ok()?,
-        (_, Some(b'-')) => text.parse().ok().or_else(|| {
-            let local: DateTime = text.parse().ok()?;
-            Offset::UTC.to_timestamp(local).ok()
-        })?,
+    let time: Timestamp = match (bytes.get(2), bytes.get(3), bytes.get(4)) {
+        (Some(b'/'), ..) => {
+            let format = match text.contains(' ') {
+                true => "%d/%b/%Y:%H:%M:%S%.f %z",
+                false => "%d/%b/%Y:%H:%M:%S%.f",
+            };
+            let time = BrokenDownTime::parse(format, text).ok()?;
+            let local = || Offset::UTC.to_timestamp(time.to_datetime().ok()?).ok();
+            time.to_timestamp().ok().or_else(local)?
+        }
+        (_, Some(b','), _) => rfc2822::parse(text).ok()?.timestamp(),
+        (.., Some(b'-' | b'/')) => of_civil(text)?,
         _ => return since_epoch(text),
     };
     Some(time.as_microsecond())
 }
 
-fn since_epoch(text: &str) -> Option<i64> {
-    let whole = text.bytes().take_while(u8::is_ascii_digit).count();
-    match whole {
-        1..=11 => decimal(text, SECOND),
-        12..=14 => decimal(text, 1000),
-        15..=17 => decimal(text, 1),
-        18..=19 => Some(decimal(text, 1)? / 1000),
-        _ => None,
+/// Reads a year, a month and a day with a time of day, with or without an offset.
+fn of_civil(text: &str) -> Option<Timestamp> {
+    if !text.contains(':') {
+        return None;
     }
+    let read = |text: &str| {
+        text.parse().ok().or_else(|| {
+            let local: DateTime = text.parse().ok()?;
+            Offset::UTC.to_timestamp(local).ok()
+        })
+    };
+    // Go writes slashes, and Python a comma before milliseconds.
+    read(text).or_else(|| read(&text.replace('/', "-").replace(',', ".")))
 }
 
-/// Reads a number of units of this many microseconds, with or without a fraction.
-pub(super) fn decimal(text: &str, unit: i64) -> Option<i64> {
+fn since_epoch(text: &str) -> Option<i64> {
+    let text = plain(text)?;
+    let unit = match text.bytes().take_while(u8::is_ascii_digit).count() {
+        10 => NANOS,
+        13 => 1_000_000,
+        16 => 1000,
+        19 => 1,
+        _ => return None,
+    };
+    Some(decimal(&text, unit)? / 1000)
+}
+
+/// Reads a duration in microseconds: `0.005` of the given nanoseconds, or with units of its own, as
+/// `5ms` and `1m2.5s`.
+pub(super) fn duration(text: &str, unit: i64) -> Option<i64> {
+    let is_of_number = |it: char| it.is_ascii_digit() || it == '.';
+    if !text.ends_with(|it: char| it.is_alphabetic()) {
+        return Some(decimal(&plain(text)?, unit)? / 1000);
+    }
+    let (mut nanos, mut rest) = (0_i64, text);
+    while !rest.is_empty() {
+        let (number, behind) = rest.split_at_checked(rest.find(|it| !is_of_number(it))?)?;
+        let end = behind.find(is_of_number).unwrap_or(behind.len());
+        let (name, behind) = behind.split_at_checked(end)?;
+        let unit = match name {
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1000,
+            "ms" => 1_000_000,
+            "s" => NANOS,
+            "m" => 60 * NANOS,
+            "h" => 3600 * NANOS,
+            _ => return None,
+        };
+        nanos = nanos.checked_add(decimal(number, unit)?)?;
+        rest = behind;
+    }
+    Some(nanos / 1000)
+}
+
+/// Reads a number of units, with or without a fraction.
+fn decimal(text: &str, unit: i64) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !is_number(whole) || !is_number(fraction) {
         return None;
     }
-    let mut micros = whole.parse::<i64>().ok()?.checked_mul(unit)?;
+    let mut sum = whole.parse::<i64>().ok()?.checked_mul(unit)?;
     let mut weight = unit;
     for digit in fraction.bytes() {
         weight /= 10;
-        micros = micros.checked_add(weight * i64::from(digit - b'0'))?;
+        sum = sum.checked_add(weight * i64::from(digit - b'0'))?;
     }
-    Some(micros)
+    Some(sum)
+}
+
+/// Returns a number without an exponent, as JSON writes very small and very large ones with one.
+fn plain(text: &str) -> Option<Cow<'_, str>> {
+    const FARTHEST: i32 = 30;
+    let Some((number, exponent)) = text.split_once(['e', 'E']) else {
+        return Some(Cow::Borrowed(text));
+    };
+    let shift = exponent.parse::<i32>().ok()?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if shift.abs() > FARTHEST {
+        return None;
+    }
+    let zeros = "0".repeat(shift.unsigned_abs() as usize);
+    let digits = match shift < 0 {
+        true => format!("{zeros}{whole}{fraction}"),
+        false => format!("{whole}{fraction}{zeros}"),
+    };
+    let point = match shift < 0 {
+        true => whole.len(),
+        false => whole.len() + zeros.len(),
+    };
+    let (whole, fraction) = digits.split_at_checked(point)?;
+    let whole = whole.trim_start_matches('0');
+    let whole = if whole.is_empty() { "0" } else { whole };
+    Some(Cow::Owned(format!("{whole}.{fraction}")))
 }
 
 /// The unit in which the times of a log differ, for the part that has been read.
@@ -103,11 +186,18 @@ mod tests {
             ("2000-03-01T00:00:00Z", 951_868_800_000_000),
             ("1970-01-01T00:00:00Z", 0),
             ("1969-12-31T23:59:59Z", -1_000_000),
-            ("971211336", 971_211_336_000_000),
-            ("971211336.125", 971_211_336_125_000),
-            ("971211336125", 971_211_336_125_000),
-            ("971211336125000", 971_211_336_125_000),
-            ("971211336125000999", 971_211_336_125_000),
+            ("10/Oct/2000:20:55:36.125", 971_211_336_125_000),
+            ("2000-10-10T20:55:36+0000", 971_211_336_000_000),
+            ("2000-10-10 20:55:36,125", 971_211_336_125_000),
+            ("2000/10/10 20:55:36", 971_211_336_000_000),
+            ("Tue, 10 Oct 2000 20:55:36 GMT", 971_211_336_000_000),
+            ("1771211336", 1_771_211_336_000_000),
+            ("1771211336.125", 1_771_211_336_125_000),
+            ("1.771211336125e9", 1_771_211_336_125_000),
+            ("1771211336125", 1_771_211_336_125_000),
+            ("1771211336125000", 1_771_211_336_125_000),
+            ("1771211336125000999", 1_771_211_336_125_000),
+            ("1.771211336125e18", 1_771_211_336_125_000),
         ] {
             assert_eq!(read(text), Some(micros), "{text}");
         }
@@ -122,6 +212,15 @@ mod tests {
             "2000-10-10T20:55:36Zulu",
             "12.3.4",
             "99999999999999999999",
+            // A day, a time of day, a status, a port and an hour.
+            "2000-10-10",
+            "10/Oct/2000",
+            "20001010",
+            "20001010205536",
+            "20:55:36",
+            "200",
+            "0.029",
+            "54321",
         ] {
             assert_eq!(read(text), None, "{text}");
         }
@@ -129,11 +228,29 @@ mod tests {
 
     #[test]
     fn a_duration_has_a_unit() {
-        assert_eq!(decimal("0.125", SECOND), Some(125_000));
-        assert_eq!(decimal("12", 1000), Some(12_000));
-        assert_eq!(decimal("1.5", 1), Some(1));
-        assert_eq!(decimal("-1", SECOND), None);
-        assert_eq!(decimal("", SECOND), None);
+        for (text, unit, micros) in [
+            ("0.125", NANOS, Some(125_000)),
+            ("12", 1_000_000, Some(12_000)),
+            ("1.5", 1000, Some(1)),
+            ("5000000", 1, Some(5000)),
+            ("5e-6", NANOS, Some(5)),
+            ("1.25E-2", NANOS, Some(12_500)),
+            ("2.5e3", 1000, Some(2500)),
+            ("5ms", NANOS, Some(5000)),
+            ("0.017s", 1, Some(17_000)),
+            ("13.25\u{b5}s", NANOS, Some(13)),
+            ("1500ns", NANOS, Some(1)),
+            ("1m2.5s", NANOS, Some(62_500_000)),
+            ("-1", NANOS, None),
+            ("", NANOS, None),
+            ("5 ms", NANOS, None),
+            ("5days", NANOS, None),
+            ("ms", NANOS, None),
+            ("1e99", NANOS, None),
+            ("e", NANOS, None),
+        ] {
+            assert_eq!(duration(text, unit), micros, "{text}");
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ async fn a_replay_holds_the_callers_of_an_interval() {
     let before = in_use();
     let mut log = Log::default();
     let mut once = Some(BufReader::new(&mut log));
-    let replay = Replay::by("ip").limit(Limit::per_hour(GRANTS as u64));
+    let replay = Replay::by("1").limit(Limit::per_hour(GRANTS as u64));
     let report = replay.run(|| Ok(once.take())).unwrap();
     assert_eq!(report.callers, (HOURS * CALLERS) as u64);
     assert_eq!(report.candidates[0].touched, [0, 0]);

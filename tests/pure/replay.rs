@@ -153,7 +153,7 @@ fn ranges_of_coarse_times_hold_the_truth() {
 
 #[test]
 fn addresses_count_as_peers_do() {
-    let line = |caller: &str| format!("{{\"ts\":\"2026-01-01T00:00:00Z\",\"ip\":\"{caller}\"}}\n");
+    let line = |caller: &str| format!("{{\"ts\":\"2026-01-01T00:00:00Z\",\"who\":\"{caller}\"}}\n");
     let all = [
         // One customer's.
         "2001:db8:0:1::1",
@@ -170,7 +170,7 @@ fn addresses_count_as_peers_do() {
         "",
     ];
     let text: String = all.iter().map(|caller| line(caller)).collect();
-    let replay = Replay::by("ip").limit(Limit::per_minute(1));
+    let replay = Replay::by("who").limit(Limit::per_minute(1));
     let report = run(&replay.clone().show_keys(), &text).unwrap();
     assert_eq!((report.callers, report.without_caller), (4, 2));
     let busiest = report.busiest.iter();
@@ -222,8 +222,8 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
 
 #[test]
 fn a_log_that_is_read_once_is_not_verified() {
-    let text = "time,ip\n1700000000.001,a\n1700000000.002,a\n1700000000.003,b\n";
-    let replay = Replay::by("ip")
+    let text = "time,who\n1700000000.001,a\n1700000000.002,a\n1700000000.003,b\n";
+    let replay = Replay::by("who")
         .limit(Limit::per_minute(1))
         .limit_by(Algorithm::Gcra, Limit::per_minute(1));
     let mut opened = false;

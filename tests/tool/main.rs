@@ -9,6 +9,8 @@
 )]
 
 mod check;
+mod columns;
+mod formats;
 mod limiters;
 mod replay;
 mod rules;
@@ -116,7 +118,8 @@ fn mistakes_are_named() {
         ("replay access.log --limit 60", "'60'"),
         ("replay access.log --limit 60/1m --share 2", "'2'"),
         ("replay access.log --reorder long", "'long'"),
-        ("replay access.log --duration-field t:h", "`h`"),
+        ("replay access.log --columns duration=t:h", "`h`"),
+        ("replay access.log --columns times=3", "`time`"),
         ("replay there/is/no.log --limit 60/1m", "there/is/no.log"),
         ("check", "<FILE>"),
         ("check there/is/no.toml", "there/is/no.toml"),

@@ -75,7 +75,7 @@ fn settings_reach_the_replay() {
     let all = with(&["--share", "100%"]);
     assert_eq!(all["smallest"][0]["permits"], json!([1, 1]));
     // The third request began before the second one ended, and all are of one second.
-    let started = with(&["--duration-field", "10", "--reorder", "0"]);
+    let started = with(&["--columns", "duration=10", "--reorder", "0"]);
     assert_eq!(started["first_ms"], 1_791_640_536_000_i64);
     assert_eq!(started["late"], 0);
     assert_eq!(started["durations_subtracted"], true);

@@ -220,7 +220,7 @@ fn a_diff_names_what_changed_and_fails_where_it_should() {
     let same = path_of("same.toml", &by_path("4/10s", "60/60s"));
     let ran = run(&format!("diff '{old}' '{same}'"));
     assert_eq!(ran.output, "The files mean the same.\n");
-    let sent = [(START, 1, true), (START, 1, true), (START, 2, true)];
+    let sent = [(START, 1, true), (START, 2, true), (START + 7, 1, true)];
     let log = path_of("refused.log", &combined(&sent));
     let fails = format!("--log '{log}' --fail-on-newly-refused");
     let ran = run(&format!("diff '{old}' '{new}' {fails}"));
@@ -371,8 +371,10 @@ fn requests_that_would_wait_are_counted_and_take_nothing() {
 fn a_diff_groups_addresses_as_rules_do() {
     let old = path_of("loose.toml", &by_path("9/1h", "9/1h"));
     let new = path_of("strict.toml", &by_path("9/1h", "1/1h"));
-    let text = "time,ip\n1791640536,2001:db8::1\n1791640536,[2001:db8::2]:80\n\
-                1791640536,::ffff:192.0.2.1\n1791640536,192.0.2.1:443\n";
+    let text = "time,ip,request\n1791640536,2001:db8::1,GET / HTTP/2.0\n\
+                1791640536,[2001:db8::2]:80,GET / HTTP/2.0\n\
+                1791640536,::ffff:192.0.2.1,GET / HTTP/2.0\n\
+                1791640536,192.0.2.1:443,GET / HTTP/2.0\n";
     let log = path_of("grouped.csv", text);
     let diff = object(
         &format!("diff '{old}' '{new}' --log '{log}' --show-keys"),

@@ -12,7 +12,8 @@ use tower_ratelimit::Limit;
 
 use crate::{
     Stop,
-    log::{Columns, said},
+    log::{Columns, said, understood},
+    needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
     report::ASSUMED,
     rules::{Assumptions, read_toml},
@@ -47,6 +48,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     assumptions: Assumptions,
     /// Exit with 1 if a caller is newly refused
+    ///
+    /// Also if the log does not show it: it has no requests, or lacks what the rules ask for, or
+    /// its times are too coarse for a rule.
     #[arg(long, requires = "log")]
     fail_on_newly_refused: bool,
     /// Show callers by their keys, not by digests
@@ -71,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     };
     let mut answer = true;
     if let Some(log) = &arguments.log {
-        let (text, effect, is_good) = send(arguments, log, stages)?;
+        let (text, effect, is_good) = send(arguments, log, stages, changes.is_empty())?;
         (object["log"], answer) = (effect, is_good);
         words += &text;
     }
@@ -80,21 +84,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
 }
 
 /// Sends a log through both files. Returns what they do in words and as an object, and whether the
-/// answer is yes.
+/// answer is yes. `same` is set if both mean the same.
 fn send(
     arguments: &Arguments,
     log: &Path,
     mut stages: [Stage; 2],
+    same: bool,
 ) -> Result<(String, Value, bool), Stop> {
     // By caller, the requests that each file refuses.
     let mut callers = HashMap::<Box<str>, [u64; 2]>::new();
+    // Newly refused, of no caller.
+    let mut of_none = 0;
     let by = Some(&*arguments.by);
     let read = arguments.columns.read(log, by, |time, request, caller| {
         let results = stages.each_mut().map(|it| it.send(time, request.clone()));
         let refused = results.map(|result| u64::from(is_refused(result)));
-        if let Some(caller) = said(caller).filter(|_| refused != [0, 0]) {
-            let sums = callers.entry(caller).or_default();
-            *sums = [sums[0] + refused[0], sums[1] + refused[1]];
+        match said(caller) {
+            _ if refused == [0, 0] => {}
+            Some(caller) => {
+                let sums = callers.entry(caller).or_default();
+                *sums = [sums[0] + refused[0], sums[1] + refused[1]];
+            }
+            None => of_none += u64::from(refused == [0, 1]),
         }
     })?;
     let effects = stages.map(Stage::end);
@@ -109,7 +120,8 @@ fn send(
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
     let requests = counted(read.rows.requests, "request");
     let words = [
-        &*format!("\nRefused of {requests}: {old} -> {new}.\n"),
+        &*format!("\n{}\n", understood(&read.rows)),
+        &*format!("Refused of {requests}: {old} -> {new}.\n"),
         &list("refused", &newly_refused),
         &list("let through", &let_through),
         ASSUMED,
@@ -118,10 +130,25 @@ fn send(
     object["refused"] = json!([old, new]);
     object["newly_refused"] = objects(&newly_refused);
     object["newly_let_through"] = objects(&let_through);
-    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules));
-    let fails = arguments.fail_on_newly_refused && !newly_refused.is_empty();
+    let mut needs = needs(&read_toml(&arguments.old)?);
+    needs.extend(self::needs(&read_toml(&arguments.new)?));
+    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), &needs);
+    let coarse = effects[1].rules.iter().any(|rule| read.is_too_coarse(rule));
+    let reason = if !newly_refused.is_empty() {
+        "the new file refuses callers that the old one does not"
+    } else if of_none > 0 {
+        "the new file refuses requests without a caller that the old one does not"
+    } else if read.rows.requests == 0 {
+        "the log has no requests, so it does not show what the new file refuses"
+    } else if coarse && !same {
+        "the figures are approximate, so they do not show that no caller is newly refused: log \
+         milliseconds"
+    } else {
+        ""
+    };
+    let fails = arguments.fail_on_newly_refused && !reason.is_empty();
     if fails {
-        say("the new file refuses callers that the old one does not");
+        say(reason);
     }
     Ok((words.concat(), object, is_enough && !fails))
 }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tower_ratelimit::replay::{Candidate, Report, SmallestLimit};
 
 use crate::{
+    log::understood,
     out::{Field, cells},
     report::{BUSIEST, busiest, candidates, conclusion, notes, size},
 };
@@ -27,7 +28,12 @@ pub(crate) fn page(report: &Report) -> String {
 }
 
 fn write(page: &mut String, report: &Report) -> fmt::Result {
-    write!(page, "{HEAD}{}", size(report))?;
+    write!(
+        page,
+        "{HEAD}{}<p>{}",
+        text(&understood(&report.read)),
+        size(report)
+    )?;
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {
         write!(page, ", {} to {}", time(first), time(last))?;
     }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io::{self, BufRead, BufReader, Read},
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     path::Path,
     time::{Duration, UNIX_EPOCH},
 };
@@ -21,7 +21,8 @@ use tower_ratelimit::{
 };
 
 use crate::{
-    out::{counted, in_file, say},
+    needs::Need,
+    out::{counted, harmless, in_file, say},
     rules::Found,
     stage::Row,
     values,
@@ -47,15 +48,27 @@ pub(crate) struct Columns {
         hide_short_help = true
     )]
     reorder: Duration,
-    /// The column of the time, if it has no usual name
-    #[arg(long, value_name = "COLUMN", hide_short_help = true)]
-    time_field: Option<String>,
-    /// The column of a duration to subtract
+    /// Where a column is, as in `ip=2,time=3+4`
     ///
-    /// Lines are written when requests end. It is in seconds, or in a unit, as in `took:ms` or
-    /// `11:us`.
-    #[arg(long, value_parser = values::duration, value_name = "COLUMN", hide_short_help = true)]
-    duration_field: Option<(String, Duration)>,
+    /// A place is a name, or a number from 1; two with a plus are a time that stands in two, and
+    /// `-` is a column that the log does not have. The columns are `ip`, `time`, `request` or
+    /// `method` and `path`, `host`, `status`, and `duration`, which is subtracted, as lines are
+    /// written when requests end: in seconds, or in a unit, as in `duration=took:ms`.
+    #[arg(
+        long,
+        value_parser = values::place,
+        value_delimiter = ',',
+        value_name = "COLUMN=PLACE"
+    )]
+    columns: Vec<(String, String)>,
+    /// Skip so many words before each line, which another program has put there
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "WORDS",
+        hide_short_help = true
+    )]
+    skip_fields: usize,
     /// The column of a header, or of a key of the code
     ///
     /// As in `x-forwarded-for=xff`. A log must have it.
@@ -66,31 +79,36 @@ pub(crate) struct Columns {
 /// The log that was read.
 pub(crate) struct LogRead {
     pub(crate) rows: RowsRead,
-    /// Lines whose method or path HTTP does not allow, which are no requests of `rows`.
-    invalid: u64,
+    /// The columns of `--field`, by the names of headers and keys.
+    fields: Vec<String>,
+    /// The requests whose address names a host.
+    with_host: u64,
+    /// The requests that say no address.
+    without_address: u64,
 }
 
 /// The columns of each request, in the order in which they are read, and what it means that a log
 /// lacks one; nothing where that is usual.
-const USUAL: [(&str, &str); 5] = [
-    ("ip", "addresses, so rules by `peer` miss their key"),
-    ("method", "methods: each request counts as GET"),
-    ("path", "paths: each request counts as one to /"),
-    ("host", ""),
-    ("status", "status: each response counts as 200"),
+const USUAL: [(&str, &str, &str); 5] = [
+    ("ip", "addresses", ", so rules by `peer` miss their key"),
+    ("method", "methods", ": each request counts as GET"),
+    ("path", "paths", ": each request counts as one to /"),
+    ("host", "hosts", ""),
+    ("status", "status", ": each response counts as 200"),
 ];
 
 impl Columns {
     /// Returns rows that are read so.
-    pub(crate) fn rows(&self, rows: Rows) -> Rows {
-        let mut rows = rows.reorder(self.reorder);
-        if let Some(column) = &self.time_field {
-            rows = rows.time_column(column);
-        }
-        match &self.duration_field {
-            Some((column, unit)) => rows.duration_column(column, *unit),
-            None => rows,
-        }
+    pub(crate) fn rows(&self, rows: Rows) -> Result<Rows, String> {
+        let rows = rows.reorder(self.reorder).skip_fields(self.skip_fields);
+        let mut columns = self.columns.iter();
+        columns.try_fold(rows, |rows, (column, place)| match &**column {
+            "duration" if place != "-" => {
+                let (column, unit) = values::duration(place)?;
+                Ok(rows.duration_column(column, unit))
+            }
+            _ => Ok(rows.place(column, place)),
+        })
     }
 
     /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
@@ -105,13 +123,13 @@ impl Columns {
             Some(by) => Rows::of([by]),
             None => Rows::of([]).optional("ip"),
         };
-        let usual = USUAL.into_iter().map(|(column, _)| column);
-        let rows = usual.fold(self.rows(rows), Rows::optional);
+        let usual = USUAL.into_iter().map(|(column, ..)| column);
+        let rows = usual.fold(self.rows(rows)?, Rows::optional);
         // They follow the usual ones, and a log must have them: a typing error would be silent.
         let columns = self.field.iter().map(|(_, column)| column);
         let rows = columns.fold(rows, |rows, column| rows.column(column));
         let file = open(log).map_err(in_file(log))?;
-        let mut invalid = 0;
+        let (mut invalid, mut with_host, mut without_address) = (0, 0, 0);
         let read = rows.read(file, |time, fields| {
             let [caller, ip, method, path, host, status, others @ ..] = fields else {
                 return;
@@ -126,12 +144,23 @@ impl Columns {
             };
             match request(usual.map(Option::as_deref), others) {
                 None => invalid += 1,
-                Some(request) => each(time, request, caller),
+                Some(request) => {
+                    with_host += u64::from(request.uri().host().is_some());
+                    without_address += u64::from(said(ip.as_ref()).is_none());
+                    each(time, request, caller);
+                }
             }
         });
         let mut rows = read.map_err(in_file(log))?;
         rows.requests -= invalid;
-        Ok(LogRead { rows, invalid })
+        rows.invalid += invalid;
+        let fields = self.field.iter().map(|(name, _)| name.to_ascii_lowercase());
+        Ok(LogRead {
+            rows,
+            fields: fields.collect(),
+            with_host,
+            without_address,
+        })
     }
 }
 
@@ -160,7 +189,13 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 /// Reads an address, with or without a port.
 fn address(text: &str) -> Option<SocketAddr> {
     let ip = text.parse::<IpAddr>();
-    ip.map_or_else(|_| text.parse().ok(), |ip| Some(SocketAddr::new(ip, 0)))
+    // HAProxy and others write no brackets around an address with a port.
+    let bare = || text.rsplit_once(':')?.0.parse::<Ipv6Addr>().ok();
+    let bare = || Some(SocketAddr::new(bare()?.into(), 0));
+    match ip {
+        Ok(ip) => Some(SocketAddr::new(ip, 0)),
+        Err(_) => text.parse().ok().or_else(bare),
+    }
 }
 
 /// Returns an address as rules by `peer` count it: without a port, and of IPv6 the network.
@@ -212,8 +247,13 @@ pub(crate) fn request<'a>(
 }
 
 impl LogRead {
-    /// Says what was assumed, left out, and is not exact. Returns whether enough is left.
-    pub(crate) fn report<'r>(&self, rules: impl IntoIterator<Item = &'r Row>) -> bool {
+    /// Says what was assumed, left out, and is not exact. Returns whether the log has all that these
+    /// rules ask for, and enough of it is left.
+    pub(crate) fn report<'r>(
+        &self,
+        rules: impl IntoIterator<Item = &'r Row>,
+        needs: &BTreeSet<Need>,
+    ) -> bool {
         let coarse = rules.into_iter().filter(|rule| self.is_too_coarse(rule));
         // Two files may have the same rule.
         for name in coarse.map(|rule| &rule.name).collect::<BTreeSet<_>>() {
@@ -222,21 +262,72 @@ impl LogRead {
                 "times are {resolution:?} apart, so the figures of {name:?} are approximate"
             ));
         }
-        for (column, meaning) in USUAL.iter().filter(|(_, meaning)| !meaning.is_empty()) {
-            if self.rows.missing.iter().any(|missing| missing == column) {
-                say(format!("the log has no {meaning}"));
-            }
-        }
+        let has_all = self.say_missing(needs);
+        let (lines, requests) = (self.rows.lines, self.rows.requests);
         for (left_out, why) in [
             (self.rows.late, "too late"),
-            (self.invalid, "no valid requests"),
+            (self.rows.invalid, "no valid requests"),
         ] {
             if left_out > 0 {
-                let lines = counted(self.rows.lines, "line");
+                let lines = counted(lines, "line");
                 say(format!("{left_out} of {lines} left out: {why}"));
             }
         }
-        is_enough(&self.rows)
+        let without = match has_all && needs.contains(&Need::Column("ip")) {
+            true => self.without_address,
+            false => 0,
+        };
+        if without > 0 {
+            let requests = counted(requests, "request");
+            say(format!(
+                "{without} of {requests} have no address to count by"
+            ));
+        }
+        let has_addresses = without as f64 <= LOST * requests as f64;
+        is_enough(&self.rows) && has_all && has_addresses
+    }
+
+    /// Says what the log lacks. Returns whether rules ask for none of it.
+    fn say_missing(&self, needs: &BTreeSet<Need>) -> bool {
+        let mut has_all = true;
+        for (column, what, meaning) in USUAL {
+            let has_it = match column {
+                "host" => self.with_host == self.rows.requests || self.has_field("host"),
+                _ => false,
+            };
+            if has_it || self.rows.missing.iter().all(|missing| missing != column) {
+                continue;
+            }
+            if needs.contains(&Need::Column(column)) {
+                has_all = false;
+                // What a text holds does not show whether it is a host.
+                let hint = Some(&*self.rows.hint).filter(|_| column != "host");
+                let hint = hint.unwrap_or_default();
+                say(format!(
+                    "the log has no {what}, which the rules ask for{meaning}; if it has, say \
+                     where, as in `--columns {column}=COLUMN`{hint}"
+                ));
+            } else if !meaning.is_empty() {
+                say(format!("the log has no {what}{meaning}"));
+            }
+        }
+        for need in needs {
+            if let Need::Field(name) = need
+                && !self.has_field(name)
+            {
+                has_all = false;
+                let name = harmless(name);
+                say(format!(
+                    "the log has no {name:?}, which the rules ask for: name its column, as in \
+                     `--field {name}=COLUMN`"
+                ));
+            }
+        }
+        has_all
+    }
+
+    fn has_field(&self, name: &str) -> bool {
+        self.fields.iter().any(|it| it.eq_ignore_ascii_case(name))
     }
 
     /// Returns whether times are too far apart for the limit of a rule.
@@ -245,15 +336,24 @@ impl LogRead {
     }
 
     pub(crate) fn object(&self) -> Value {
-        let mut object = json!(self.rows);
-        object["invalid"] = self.invalid.into();
-        object
+        json!(self.rows)
     }
 }
 
 /// Returns whether times are too far apart to count by this limit exactly.
 pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
     read.resolution * 20 > limit.interval()
+}
+
+/// Returns how the columns of a log were understood, in one line.
+pub(crate) fn understood(read: &RowsRead) -> String {
+    let columns = read.columns.iter();
+    let columns = columns.map(|(name, place)| format!("{} = {}", harmless(name), harmless(place)));
+    let columns: Vec<_> = columns.collect();
+    match columns.is_empty() {
+        true => "Columns: none, as the log is empty.".to_owned(),
+        false => format!("Columns: {}", columns.join(", ")),
+    }
 }
 
 /// Says which lines are unreadable. Returns whether no more than a hundredth was left out.
@@ -265,5 +365,9 @@ pub(crate) fn is_enough(read: &RowsRead) -> bool {
     if !is_enough {
         say("more than 1 % of the lines were left out, so the figures may be too low");
     }
-    is_enough
+    let has_requests = read.invalid * 2 <= read.lines;
+    if !has_requests {
+        say("more than half of the lines hold no requests");
+    }
+    is_enough && has_requests
 }

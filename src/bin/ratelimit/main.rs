@@ -12,6 +12,7 @@ mod explain;
 mod html;
 mod limiter;
 mod log;
+mod needs;
 mod out;
 mod redis;
 mod replay;

@@ -20,8 +20,8 @@ const COARSE: &str = "That is coarse, so figures are ranges. To log milliseconds
                       as [$msec] in nginx, as [%{msec}t] in Apache.";
 
 /// The note on times from which no duration is subtracted.
-const AT_THE_END: &str = "They are when a request was logged, which is mostly its end: name the \
-                          column of its duration to subtract it.";
+const AT_THE_END: &str = "They are when a request was logged, which is mostly its end: subtract \
+                          its duration with `--columns duration=COLUMN`.";
 
 /// Returns how many requests of how many callers the log has.
 pub(crate) fn size(report: &Report) -> String {
@@ -92,6 +92,7 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
     for (count, what) in [
         (read.unreadable, "unreadable"),
         (read.late, "too late to be put in order, and left out"),
+        (read.invalid, "no valid requests, and left out"),
         (report.without_caller, "without a caller, and not limited"),
     ] {
         if count > 0 {

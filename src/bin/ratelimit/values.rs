@@ -47,14 +47,36 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "write a time, as in `60s` or `5m`, or `0`".to_owned())
 }
 
+/// The columns that a log may have, by the names that the command gives them.
+const COLUMNS: [&str; 8] = [
+    "ip", "time", "request", "method", "path", "host", "status", "duration",
+];
+
+/// Reads where a column is, as in `time=2+3`.
+pub(crate) fn place(text: &str) -> Result<(String, String), String> {
+    let (name, place) = fixed::<String>(text)?;
+    let is_known = COLUMNS.contains(&name.as_str());
+    if !is_known || place.is_empty() {
+        let known = COLUMNS.join("`, `");
+        return Err(format!(
+            "write a column and its place: the columns are `{known}`"
+        ));
+    }
+    if name == "duration" {
+        duration(&place)?;
+    }
+    Ok((name, place))
+}
+
 /// Reads the column of a duration and its unit, as in `took:ms`.
-pub(crate) fn duration(text: &str) -> Result<(String, Duration), String> {
+pub(crate) fn duration(text: &str) -> Result<(&str, Duration), String> {
     let (column, unit) = text.rsplit_once(':').unwrap_or((text, "s"));
     let unit = match unit {
         "s" => Duration::from_secs(1),
         "ms" => Duration::from_millis(1),
         "us" => Duration::from_micros(1),
-        _ => return Err(format!("the unit is `s`, `ms` or `us`, not `{unit}`")),
+        "ns" => Duration::from_nanos(1),
+        _ => return Err(format!("the unit is `s`, `ms`, `us` or `ns`, not `{unit}`")),
     };
-    Ok((column.to_owned(), unit))
+    Ok((column, unit))
 }

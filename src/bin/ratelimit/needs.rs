@@ -1,0 +1,91 @@
+//! What rules ask of a request: [`Need`].
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// A part of a request that decides by which rules it is counted, or for whom.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// One of the usual columns of a log.
+    Column(&'static str),
+    /// A header, or a key of the code.
+    Field(String),
+}
+
+/// Returns what the rules of a file ask for, which is known to be good.
+pub(crate) fn needs(file: &Value) -> BTreeSet<Need> {
+    let mut needs = BTreeSet::new();
+    for list in ["on", "deny", "allow"] {
+        let entries = file[list].as_array();
+        entries
+            .into_iter()
+            .flatten()
+            .for_each(|entry| of_entry(file, entry, &mut needs));
+    }
+    let rules = file["rules"].as_object().into_iter().flatten();
+    for (_, rule) in rules {
+        add_key(file, &rule["by"], &mut needs);
+        if rule["cost"].is_object() {
+            needs.insert(Need::Column("method"));
+        }
+        if !rule["charge-if"].is_null() {
+            needs.insert(Need::Column("status"));
+        }
+    }
+    needs
+}
+
+fn of_entry(file: &Value, entry: &Value, needs: &mut BTreeSet<Need>) {
+    let has = |field: &str| !entry[field].is_null();
+    let has_method = entry["route"]
+        .as_str()
+        .is_some_and(|it| !it.starts_with('/'));
+    for (asks, column) in [
+        (has_method || has("method") || has("grpc"), "method"),
+        (has("route") || has("grpc"), "path"),
+        (has("host"), "host"),
+    ] {
+        if asks {
+            needs.insert(Need::Column(column));
+        }
+    }
+    if has("grpc") {
+        needs.insert(Need::Field("content-type".to_owned()));
+    }
+    add_key(file, &entry["by"], needs);
+}
+
+/// Adds what a key is made of: an expression, or several.
+fn add_key(file: &Value, by: &Value, needs: &mut BTreeSet<Need>) {
+    let many = by.as_array().into_iter().flatten();
+    let texts = many.chain([by]).filter_map(Value::as_str);
+    for term in texts.flat_map(|text| text.split(" or ")).map(str::trim) {
+        let need = match term.split_once(':') {
+            Some(("header" | "credential", name)) => Need::Field(name.to_owned()),
+            Some(_) => continue,
+            None => match term {
+                "peer" => Need::Column("ip"),
+                "route" => Need::Column("path"),
+                "shared" | "skip" => continue,
+                _ => {
+                    let key = &file["keys"][term];
+                    match key["from"].as_str() {
+                        Some("client-ip") => {
+                            let header = key["header"].as_str().unwrap_or("x-forwarded-for");
+                            needs.insert(Need::Column("ip"));
+                            Need::Field(header.to_ascii_lowercase())
+                        }
+                        // A key is made of those before it, so this ends.
+                        _ if key.is_object() => {
+                            add_key(file, &key["from"], needs);
+                            continue;
+                        }
+                        _ => Need::Field(term.to_owned()),
+                    }
+                }
+            },
+        };
+        needs.insert(need);
+    }
+}

@@ -1,0 +1,168 @@
+//! Checks that columns hold what their names say: [`Kind`], [`Tally`].
+
+use super::{callers::ip, time};
+
+/// The methods by which a column of them is known. Others are methods, too.
+const METHODS: [&str; 11] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY",
+    "PROPFIND",
+];
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Address,
+    /// Of clients and proxies, with commas between them.
+    Addresses,
+    Time,
+    Duration,
+    Request,
+    Method,
+    Path,
+    Host,
+    Status,
+    /// Its name says nothing.
+    Any,
+}
+
+impl Kind {
+    /// Returns what a column of this name holds.
+    pub(super) fn of(name: &str) -> Self {
+        match name {
+            "ip" => Self::Address,
+            "forwarded" => Self::Addresses,
+            "time" => Self::Time,
+            "duration" => Self::Duration,
+            "request" => Self::Request,
+            "method" => Self::Method,
+            "path" => Self::Path,
+            "host" => Self::Host,
+            "status" => Self::Status,
+            _ => Self::Any,
+        }
+    }
+
+    /// Returns the place of such a column in a list: what is counted by comes first.
+    pub(super) fn place(self) -> usize {
+        match self {
+            Self::Address => 0,
+            Self::Addresses | Self::Any => 1,
+            Self::Time => 2,
+            Self::Duration => 3,
+            _ => 4,
+        }
+    }
+
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::Address => "an address",
+            Self::Addresses => "addresses",
+            Self::Time => "a time with its day",
+            Self::Duration => "a duration",
+            Self::Request => "a request line",
+            Self::Method => "a method",
+            Self::Path => "a path",
+            Self::Host => "a host",
+            Self::Status => "a status",
+            Self::Any => "a text",
+        }
+    }
+
+    /// Returns whether a text is of this kind.
+    pub(super) fn holds(self, text: &str) -> bool {
+        match self {
+            Self::Address => ip(text.trim()).is_some(),
+            Self::Addresses => text.split(',').all(|it| {
+                let it = it.trim();
+                matches!(it, "" | "unknown") || ip(it).is_some()
+            }),
+            Self::Time => time::read(text).is_some(),
+            Self::Duration => says_nothing(text) || time::duration(text, 1).is_some(),
+            Self::Request => is_request_line(text),
+            Self::Method => METHODS.contains(&text),
+            Self::Path => is_path(text),
+            Self::Host => is_host(text),
+            Self::Status => {
+                text.len() == 3 && text.parse().is_ok_and(|it: u16| (100..600).contains(&it))
+            }
+            Self::Any => true,
+        }
+    }
+}
+
+/// Returns whether a log says by a text that there is nothing.
+pub(super) fn says_nothing(text: &str) -> bool {
+    matches!(text.trim(), "" | "-")
+}
+
+/// With or without a port.
+fn is_host(text: &str) -> bool {
+    let is_number = |text: &str| text.bytes().all(|it| it.is_ascii_digit());
+    let with_port = text.rsplit_once(':').filter(|(_, port)| is_number(port));
+    let host = with_port.map_or(text, |(host, _)| host);
+    let is_of_name = |it: char| it.is_alphanumeric() || ".-_".contains(it);
+    ip(host.trim_matches(['[', ']'])).is_some() || host.chars().all(is_of_name)
+}
+
+fn is_method(text: &str) -> bool {
+    let is_of_method = |it: u8| it.is_ascii_uppercase() || b"-_".contains(&it);
+    text.len() > 2 && text.bytes().all(is_of_method)
+}
+
+fn is_path(text: &str) -> bool {
+    text.starts_with('/') || text == "*" || text.contains("://")
+}
+
+fn is_request_line(text: &str) -> bool {
+    let mut words = text.split(' ');
+    words.next().zip(words.next()).is_some_and(is_request)
+}
+
+/// Returns whether a method and its target are a request of HTTP.
+pub(super) fn is_request((method, target): (&str, &str)) -> bool {
+    is_method(method) && (is_path(target) || (method == "CONNECT" && !target.is_empty()))
+}
+
+/// What was found in one column.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// The lines in which it says something.
+    pub(super) said: u64,
+    /// Those in which that is what its name says.
+    held: u64,
+    /// The first other text.
+    example: String,
+}
+
+impl Tally {
+    /// The characters of a text that are shown.
+    const SHOWN: usize = 40;
+
+    pub(super) fn add(&mut self, text: &str, holds: bool) {
+        self.said += 1;
+        self.held += u64::from(holds);
+        if !holds && self.example.is_empty() {
+            let shown = text.chars().take(Self::SHOWN);
+            self.example = shown.flat_map(char::escape_debug).collect();
+        }
+    }
+
+    /// Returns whether nearly all of its texts are what its name says.
+    pub(super) fn is_good(&self) -> bool {
+        self.held * 100 >= self.said * 95
+    }
+
+    /// Returns why a column is not what its name says, in so many lines.
+    pub(super) fn error(&self, name: &str, place: &str, lines: u64) -> String {
+        let (said, held, noun) = (self.said, self.held, Kind::of(name).noun());
+        if self.is_good() {
+            let silent = lines - said;
+            return format!("{name} = {place}, which says nothing in {silent} of {lines} lines");
+        }
+        let example = &self.example;
+        format!(
+            "{name} = {place}, which holds {noun} in {held} of {said} lines, and not as in \
+             \"{example}\""
+        )
+    }
+}

@@ -1,0 +1,267 @@
+//! Finds the columns of a format by their names and places: [`Finder`].
+
+use smallvec::SmallVec;
+
+use super::{
+    Column, Format, Lack, Line, Place, Wanted, between, header, is_name, layout, member, text_of,
+    value_of,
+};
+use crate::replay::{
+    check::Kind,
+    words::{Words, skip},
+};
+
+/// The usual names of columns in logs, after the name that finds all of them.
+const USUAL: [(&str, &str); 6] = [
+    (
+        "ip",
+        "ip remote_addr client_ip remote_ip request.client_ip request.remote_ip clientip client \
+         ClientHost ClientIP c-ip httpRequest.remoteIp",
+    ),
+    // The time at which a request began, where there are two.
+    (
+        "time",
+        "StartUTC date+time time timestamp ts @timestamp time_iso8601 time_local msec date \
+         start_time EdgeStartTimestamp",
+    ),
+    (
+        "method",
+        "method request_method request.method RequestMethod verb cs-method ClientRequestMethod \
+         httpRequest.requestMethod",
+    ),
+    (
+        "path",
+        "path uri url request_uri request.uri RequestPath cs-uri-stem cs-uri ClientRequestURI \
+         httpRequest.requestUrl",
+    ),
+    // The host of CloudFront's cs(Host) is its own.
+    (
+        "host",
+        "host http_host request.host RequestHost x-host-header cs-host cs(Host) authority \
+         ClientRequestHost",
+    ),
+    (
+        "status",
+        "status status_code response.status DownstreamStatus sc-status response_code \
+         EdgeResponseStatus httpRequest.status",
+    ),
+];
+/// The characters of the columns that an error lists.
+const LONGEST_LIST: usize = 300;
+
+impl Format {
+    /// Finds the format by a line, which may be a header: an error says what is missing, and of
+    /// which kind it is.
+    pub(in crate::replay) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
+        let text = skip(line, wanted.skip);
+        let mut format = Self {
+            between: between(text),
+            header: header(text),
+            skip: wanted.skip,
+            columns: Vec::new(),
+            words: usize::MAX,
+        };
+        let line = match (&format.header, format.between) {
+            (Some(_), _) => Line::Words(SmallVec::new()),
+            (None, None) => Line::Json(
+                serde_json::from_str(text)
+                    .map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?,
+            ),
+            (None, Some(between)) => Line::Words(Words::of(text, between).collect()),
+        };
+        let finder = Finder::new(&format, line, text, wanted);
+        if finder.names.len() < 2 {
+            let reason = "it is neither JSON, nor of the common or combined format, nor the header \
+                          of a CSV file";
+            return Err((Kind::Time, reason.to_owned()));
+        }
+        let columns = wanted.columns.iter();
+        let columns = columns.map(|(name, optional)| finder.column(name, *optional));
+        format.columns = columns.collect::<Result<_, _>>()?;
+        let parts = format.columns.iter().flatten().flat_map(|it| &it.parts);
+        let last = parts.map(|part| match part {
+            Place::Number(number) => *number,
+            Place::Name(_) => usize::MAX - 1,
+        });
+        format.words = last.max().unwrap_or(0) + 1;
+        Ok(format)
+    }
+}
+
+/// Finds the columns of a format in the line that shows it.
+struct Finder<'a> {
+    line: Line<'a>,
+    text: &'a str,
+    wanted: &'a Wanted,
+    /// The names of the columns, or their numbers.
+    names: Vec<String>,
+    has_header: bool,
+    /// Set if words are `name=value`. One alone may be what a client has sent.
+    has_values: bool,
+}
+
+impl<'a> Finder<'a> {
+    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Wanted) -> Self {
+        let mut has_values = false;
+        let names = match (&format.header, &line) {
+            (Some(names), _) => names.clone(),
+            (None, Line::Json(value)) => {
+                let names = value.as_object().into_iter().flatten();
+                // One is enough in JSON.
+                let names = names.map(|(name, _)| name.clone());
+                names.chain([String::new()]).collect()
+            }
+            (None, Line::Words(words)) => {
+                let named = |word: &&&str| word.split_once('=').is_some_and(|(it, _)| is_name(it));
+                has_values = words.iter().filter(named).count() >= 3;
+                let known = layout(words, text).unwrap_or(&[]);
+                let named = |place: usize| match known.get(place) {
+                    Some(name) => (*name).to_owned(),
+                    None => (place + 1).to_string(),
+                };
+                (0..words.len()).map(named).collect()
+            }
+        };
+        Self {
+            line,
+            text,
+            wanted,
+            names,
+            has_header: format.has_header(),
+            has_values,
+        }
+    }
+
+    /// Finds a column; `None` for an optional one that is not there.
+    fn column(&self, name: &str, optional: bool) -> Result<Option<Column>, Lack> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let of_request = match name {
+            "method" => Some(0),
+            "path" => Some(1),
+            _ => None,
+        };
+        let placed = self.wanted.place(name).map(|place| (place, None));
+        let in_request = self
+            .wanted
+            .place("request")
+            .filter(|_| of_request.is_some());
+        let placed = placed.or(in_request.map(|place| (place, of_request)));
+        if let Some((place, word)) = placed {
+            if place == "-" {
+                return Ok(None);
+            }
+            let found = self.place(place, word);
+            let lack = || (Kind::of(name), self.lacks(place));
+            return found.map(Some).ok_or_else(lack);
+        }
+        let usual = USUAL.iter().find(|(it, _)| *it == name);
+        let usual = usual.map_or(name, |(_, names)| names).split(' ');
+        let mut found: Vec<_> = usual.filter_map(|it| self.place(it, None)).collect();
+        found.extend(of_request.and_then(|_| self.place("request", of_request)));
+        if name == "time" && found.is_empty() && !self.has_header {
+            found = self.times();
+        }
+        // Of several, the first that holds what the name says, if a line shows that.
+        let holds = |it: &Column| {
+            let text = it.text(&self.line);
+            text.is_some_and(|text| Kind::of(name).holds(&text))
+        };
+        let place = found.iter().position(holds).unwrap_or(0);
+        match found.into_iter().nth(place) {
+            None if !optional => Err((Kind::of(name), self.lacks(name))),
+            found => Ok(found),
+        }
+    }
+
+    /// Finds a column by its name or number, or by two with a plus between them.
+    fn place(&self, place: &str, word: Option<usize>) -> Option<Column> {
+        let whole = self.one(place);
+        let parts = match whole {
+            Some(whole) => SmallVec::from_iter([whole]),
+            None if place.contains('+') => {
+                let parts = place.split('+').map(|part| self.one(part));
+                parts.collect::<Option<_>>()?
+            }
+            None => return None,
+        };
+        let shown = parts.iter().map(|part| self.shown(part));
+        let shown = shown.collect::<Vec<_>>().join(" and ");
+        Some(Column { parts, word, shown })
+    }
+
+    fn one(&self, name: &str) -> Option<Place> {
+        match &self.line {
+            Line::Json(value) => {
+                let value = member(value, name)?;
+                let is_text = value.is_null() || text_of(value).is_some();
+                is_text.then(|| Place::Name(name.to_owned()))
+            }
+            Line::Words(words) => {
+                let number = || name.parse::<usize>().ok()?.checked_sub(1);
+                let number = self.names.iter().position(|it| it == name).or_else(number);
+                if let Some(number) = number.filter(|it| *it < self.names.len()) {
+                    return Some(Place::Number(number));
+                }
+                let mut words = words.iter();
+                let is_named = self.has_values && words.any(|it| value_of(it, name).is_some());
+                is_named.then(|| Place::Name(name.to_owned()))
+            }
+        }
+    }
+
+    /// Returns where a part of a column stands, in words.
+    fn shown(&self, part: &Place) -> String {
+        match part {
+            Place::Name(name) => name.escape_debug().collect(),
+            Place::Number(number) if self.has_header => {
+                let name = self.names.get(*number).map_or("", |name| name);
+                name.escape_debug().collect()
+            }
+            Place::Number(number) => {
+                let word = self.line.get(part).unwrap_or_default();
+                let brackets = match self.text.contains(&format!("[{word}]")) {
+                    true => " in brackets",
+                    false => "",
+                };
+                format!("column {}{brackets}", number + 1)
+            }
+        }
+    }
+
+    /// Returns the words that are times, written times before numbers, and pairs of words.
+    fn times(&self) -> Vec<Column> {
+        let count = self.names.len();
+        let one = (1..=count).map(|place| place.to_string());
+        let pair = |apart: usize| (1..count).map(move |it| format!("{it}+{}", it + apart));
+        let all = one.chain([1, 2].into_iter().flat_map(pair));
+        let columns = all.filter_map(|place| self.place(&place, None));
+        let mut times: Vec<_> = columns
+            .filter_map(|it| {
+                let text = it.text(&self.line)?;
+                Kind::Time.holds(&text).then(|| (!text.contains(':'), it))
+            })
+            .collect();
+        times.sort_by_key(|(is_number, _)| *is_number);
+        times.into_iter().map(|(_, column)| column).collect()
+    }
+
+    /// Returns the text of an error for a column that a log lacks.
+    fn lacks(&self, missing: &str) -> String {
+        let format = match &self.line {
+            Line::Json(_) => "JSON",
+            Line::Words(_) if self.has_header => "the header of a CSV file",
+            Line::Words(words) if layout(words, self.text).is_some() => {
+                "the common or combined format"
+            }
+            Line::Words(_) => "words without names",
+        };
+        // They are the log's, so they may hold anything.
+        let has = self.names.iter().filter(|name| !name.is_empty());
+        let has = has.map(String::as_str).collect::<Vec<_>>().join(", ");
+        let has: String = has.chars().take(LONGEST_LIST).collect();
+        let has = has.escape_debug();
+        format!("it looks like {format}, and has no column {missing:?}: it has {has}")
+    }
+}

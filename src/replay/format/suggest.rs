@@ -1,0 +1,240 @@
+//! Says where the columns of a log are, by what they hold: [`suggestion`].
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::Value;
+
+use super::{Format, Wanted, between, between_words, header, is_name, layout, text_of};
+use crate::replay::{
+    callers::ip,
+    check::{Kind, Tally, says_nothing},
+    words::{Words, skip},
+};
+
+/// The words before a line that may be a prefix, at most.
+const LONGEST_PREFIX: usize = 12;
+
+/// Returns the option that reads these lines, or what they lack.
+pub(in crate::replay) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
+    let is_most = |number: usize| number * 100 >= sample.len() * 95 && number > 0;
+    for words in (0..=LONGEST_PREFIX).filter(|words| *words != wanted.skip) {
+        let behind = sample.iter().filter(|line| is_whole(skip(line, words)));
+        if is_most(behind.count()) {
+            return format!("; the option `--skip-fields {words}` reads it");
+        }
+    }
+    Columns::of_sample(sample, wanted).suggestion(wanted)
+}
+
+/// Returns why another column may be the one of the callers: nearly all of these lines have few
+/// addresses, and the other has many. Proxies have few.
+pub(in crate::replay) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String> {
+    let is_wanted = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
+    if !is_wanted("ip") || is_wanted("forwarded") || wanted.place("ip").is_some() {
+        return None;
+    }
+    let columns = Columns::of_sample(sample, wanted);
+    let format = sample
+        .iter()
+        .find_map(|line| Format::of(line, wanted).ok())?;
+    let at = wanted.columns.iter().position(|(it, _)| it == "ip")?;
+    let place = format.columns.get(at)?.as_ref()?.place(&format);
+    let count = |name: &str| {
+        let found = columns
+            .places
+            .get(name)
+            .and_then(|it| columns.found.get(*it));
+        found.map(|it| it.different.len())
+    };
+    let few = count(&place)?;
+    let is_rival = |it: &&&str| **it != place && !is_wanted(it) && count(it) > Some(few * 5);
+    let rival = columns
+        .of("forwarded")
+        .iter()
+        .find(is_rival)?
+        .escape_debug()
+        .to_string();
+    let place = place.escape_debug();
+    Some(format!(
+        "ip = {place}, which holds few addresses, as of proxies, and {rival} holds many: \
+         `--client-ip-from {rival} --trusted NETWORK` counts these where a proxy has written them \
+         (with rules, `--field x-forwarded-for={rival}`), `--columns ip={rival}` always, and \
+         `--columns ip={place}` counts the few"
+    ))
+}
+
+/// Returns whether a line is JSON, or of the combined format, without anything before it.
+fn is_whole(line: &str) -> bool {
+    if line.starts_with('{') {
+        return serde_json::from_str::<Value>(line).is_ok();
+    }
+    let words: Vec<_> = Words::of(line, b' ').take(8).collect();
+    let first = words.first().is_some_and(|word| ip(word).is_some());
+    first && layout(&words, line).is_some() && Kind::Request.holds(words.get(4).unwrap_or(&""))
+}
+
+/// The kinds that are looked for, with the names of the columns that hold them.
+const KINDS: [&str; 7] = [
+    "ip",
+    "time",
+    "request",
+    "method",
+    "path",
+    "status",
+    "forwarded",
+];
+
+/// The columns of some lines, in their order, with what each was found to hold.
+#[derive(Default)]
+struct Columns {
+    lines: u64,
+    places: BTreeMap<String, usize>,
+    found: Vec<Found>,
+}
+
+struct Found {
+    name: String,
+    held: [Tally; KINDS.len()],
+    different: HashSet<String>,
+}
+
+impl Columns {
+    fn of_sample(sample: &[&str], wanted: &Wanted) -> Self {
+        let mut columns = Self::default();
+        let mut names = None;
+        for line in sample.iter().map(|line| skip(line, wanted.skip)) {
+            match header(line).filter(|_| names.is_none()) {
+                Some(header) => names = Some((header, between(line))),
+                None => columns.add(line, names.as_ref()),
+            }
+        }
+        columns
+    }
+
+    fn add(&mut self, line: &str, header: Option<&(Vec<String>, Option<u8>)>) {
+        let mut cells = Vec::new();
+        let (names, by_header) = header.map_or((None, None), |(names, it)| (Some(&**names), *it));
+        match by_header.or(between(line)) {
+            None => match serde_json::from_str(line) {
+                Ok(value) => members(&value, "", &mut cells),
+                Err(_) => return,
+            },
+            Some(between) => {
+                let between = between_words(line, between, names.is_some());
+                let all: Vec<_> = Words::of(line, between).collect();
+                words(&all, names, &mut cells);
+            }
+        }
+        self.lines += 1;
+        for (name, text) in cells.into_iter().filter(|(_, text)| !says_nothing(text)) {
+            let next = self.found.len();
+            let place = *self.places.entry(name.clone()).or_insert(next);
+            if place == next {
+                let (held, different) = (Default::default(), HashSet::new());
+                self.found.push(Found {
+                    name,
+                    held,
+                    different,
+                });
+            }
+            let Some(found) = self.found.get_mut(place) else {
+                continue;
+            };
+            for (kind, tally) in KINDS.iter().zip(&mut found.held) {
+                tally.add("", Kind::of(kind).holds(&text));
+            }
+            let text = ip(&text).map_or(text, |it| it.to_string());
+            found.different.insert(text);
+        }
+    }
+
+    /// Returns the columns that nearly always hold what this name says, the best one first.
+    fn of(&self, name: &str) -> Vec<&str> {
+        let at = KINDS.iter().position(|it| *it == name).unwrap_or(0);
+        let is_good = |found: &&Found| {
+            let held = found.held.get(at);
+            // Proxies say nothing of clients that came by another way.
+            held.is_some_and(|it| it.is_good() && it.said * 2 > self.lines)
+        };
+        let mut good: Vec<_> = self.found.iter().filter(is_good).collect();
+        // A server has few addresses of its own, and few of its proxies.
+        if matches!(name, "ip" | "forwarded") {
+            good.sort_by_key(|it| std::cmp::Reverse(it.different.len()));
+        }
+        // Two words are a time together where no one is.
+        let one = good.iter().filter(|it| !it.name.contains('+'));
+        let pairs = good.iter().filter(|it| it.name.contains('+'));
+        one.chain(pairs).map(|it| &*it.name).collect()
+    }
+
+    fn suggestion(&self, wanted: &Wanted) -> String {
+        let needs = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
+        let (mut columns, mut also, mut lacks) = (Vec::new(), String::new(), false);
+        let request = self.of("request").first().is_some();
+        for name in KINDS.into_iter().filter(|it| *it != "forwarded") {
+            let of_request = matches!(name, "method" | "path");
+            if (of_request && request) || (name == "ip" && !needs("ip")) {
+                continue;
+            }
+            match &self.of(name)[..] {
+                // No option adds these.
+                [] if matches!(name, "ip" | "time") => {
+                    also += &format!("; no column holds {}", Kind::of(name).noun());
+                    lacks = true;
+                }
+                [] => {}
+                [first, others @ ..] => {
+                    columns.push(format!("{name}={first}"));
+                    if name == "ip" && !others.is_empty() {
+                        also += &format!("; addresses are also in {}", others.join(", "));
+                    }
+                }
+            }
+        }
+        if columns.is_empty() || lacks {
+            return also.escape_debug().to_string();
+        }
+        let columns = columns.join(",");
+        let columns = columns.escape_debug();
+        format!(
+            "; by what they hold: `--columns {columns}`{}",
+            also.escape_debug()
+        )
+    }
+}
+
+/// Adds the members of a JSON value that are texts, by their names.
+fn members(value: &Value, before: &str, cells: &mut Vec<(String, String)>) {
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let name = format!("{before}{name}");
+        match text_of(value) {
+            Some(text) => cells.push((name, text)),
+            None => members(value, &format!("{name}."), cells),
+        }
+    }
+}
+
+/// Adds words by their names or numbers, the values of `name=value`, and pairs of words, which may
+/// be the two parts of a time.
+fn words(words: &[&str], names: Option<&[String]>, cells: &mut Vec<(String, String)>) {
+    let name = |place: usize| {
+        let name = names.and_then(|names| names.get(place)).cloned();
+        name.unwrap_or_else(|| (place + 1).to_string())
+    };
+    for (place, word) in words.iter().enumerate() {
+        match word.split_once('=').filter(|_| names.is_none()) {
+            Some((name, value)) if is_name(name) => {
+                cells.push((name.to_owned(), value.trim_matches('"').to_owned()));
+            }
+            _ => cells.push((name(place), (*word).to_owned())),
+        }
+        for other in [place + 1, place + 2] {
+            if let Some(next) = words.get(other)
+                && Kind::Time.holds(&format!("{word} {next}"))
+            {
+                let names = format!("{}+{}", name(place), name(other));
+                cells.push((names, format!("{word} {next}")));
+            }
+        }
+    }
+}
