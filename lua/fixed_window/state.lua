@@ -41,8 +41,9 @@ end
 -- Returns the ms until the end of the window.
 local function keep_limit(value_key, left, keep_alive_time, interval, written)
   if keep_alive_time > 0 then
-    if redis.call('PTTL', KEYS[1]) < math.max(keep_alive_time / 2, interval) then
-      redis.call('PEXPIRE', KEYS[1], math.max(keep_alive_time, interval))
+    local lives, ttl = redis.call('PTTL', KEYS[1]), math.max(keep_alive_time, interval)
+    if lives < math.max(keep_alive_time / 2, interval) or lives > ttl then
+      redis.call('PEXPIRE', KEYS[1], ttl)
     end
   elseif written then
     redis.call('PERSIST', KEYS[1])

@@ -126,7 +126,8 @@ end
 local function keep_limit(keep_alive_time, backlog, written)
   if keep_alive_time > 0 then
     local in_use = math.floor(backlog / 1000) + 1
-    if redis.call('PTTL', KEYS[1]) < math.max(keep_alive_time / 2, in_use) then
+    local left = redis.call('PTTL', KEYS[1])
+    if left < math.max(keep_alive_time / 2, in_use) or left > math.max(keep_alive_time, in_use) then
       redis.call('PEXPIRE', KEYS[1], string.format('%d', math.max(keep_alive_time, in_use)))
     end
   elseif written then

@@ -212,9 +212,10 @@ end
 -- Sets the TTL of the three keys by the limit.
 --
 -- With a keepAliveTime, the TTL covers at least the life of every entry, and is renewed when less
--- than half of it is left. The value's TTL is read for all three keys if the log is as `old` as the
--- value and the hash belongs to this value alone. A limit per client shares its hash: another
--- client's `expire` and `clearExpire` change that TTL, but not that of this client's value.
+-- than half of it is left, or when `expire` has set a longer one. The value's TTL is read for all
+-- three keys if the log is as `old` as the value and the hash belongs to this value alone. A limit
+-- per client shares its hash: another client's `expire` and `clearExpire` change that TTL, but not
+-- that of this client's value.
 --
 -- Without a keepAliveTime, a TTL on the hash was set by `expire`, and the other keys get it too, as
 -- in Redisson. But if the limit was `written` just now, all TTLs are removed: those of an earlier
@@ -223,10 +224,13 @@ end
 local function keep_alive(hash, value_key, log, keep_alive_time, interval, written, old)
   if keep_alive_time > 0 then
     local life = interval + ahead_of(interval)
-    local enough = math.max(keep_alive_time / 2, life)
-    if redis.call('PTTL', value_key) < enough or not old
-      and (redis.call('PTTL', hash) < enough or redis.call('PTTL', log) < enough) then
-      local ttl = math.max(keep_alive_time, life)
+    local enough, ttl = math.max(keep_alive_time / 2, life), math.max(keep_alive_time, life)
+    local renewed = false
+    for _, key in ipairs(old and { value_key } or { value_key, hash, log }) do
+      local left = redis.call('PTTL', key)
+      renewed = renewed or left < enough or left > ttl
+    end
+    if renewed then
       redis.call('PEXPIRE', hash, ttl)
       redis.call('PEXPIRE', value_key, ttl)
       redis.call('PEXPIRE', log, ttl)

@@ -21,9 +21,9 @@
 -- RRateLimiter.tryAcquire of Redisson 4.7.0. The usual case is decided here, with few commands.
 -- Every other case is left to acquire_list.lua, which follows in the same text: a limit to write, a
 -- lost key, drift, a wrong clock, a member that no Redisson wrote; and several callers, unless
--- value and log agree and there is room for all. Before a case is left to it, nothing is written,
--- or only what leaves value and log in agreement. The functions of acquire_list.lua are not defined
--- here yet.
+-- there is room for all, and value and log agree where the permits left are wanted exactly. Before
+-- a case is left to it, nothing is written, or only what leaves value and log in agreement. The
+-- functions of acquire_list.lua are not defined here yet.
 --
 -- Numbers cost more time than the commands: each number that goes to Redis, or comes as a score, is
 -- printed and parsed. So constants are text, texts are passed on unchanged, and `+ 0` converts a
@@ -82,43 +82,45 @@ if usual then
       now = time[1] .. string.sub('00000' .. time[2], -6, -4)
     end
 
-    -- If enough is left, and value and log agree with one permit per entry, nothing was lost, and
-    -- few entries are read: those that have expired are counted, if what is left is wanted exactly.
-    -- They are free, and dropped step by step, so that the log keeps its TTL.
+    -- If enough is left, and it is not wanted exactly, only the newest entry is read: it shows
+    -- whether the log was lost or has expired. Otherwise, if value and log agree with one permit
+    -- per entry, nothing was lost, and few entries are read. Those that have expired are credited
+    -- behind the grant, so that the log keeps its TTL.
 
     local stored, known, first, gone = value, true, 1, 0
+    local plenty, expired = missing <= 0, now - interval
     -- `following` is the score of the first entry that has not expired, where that is known.
     local page, score, following
-    local entries = missing <= 0 and call('ZCARD', log)
-    local agreed = entries and value + entries == rate
+    local entries, agreed
+    if plenty and not exact then
+      page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
+    end
+    if plenty and (exact or page[2] and page[2] + 0 <= expired) then
+      entries = call('ZCARD', log)
+      agreed = value + entries == rate and (exact or entries == 1)
+    end
     -- A log that this call makes has no TTL yet.
     local fresh = entries == 0
-    local expired
-    if exact or not agreed then
-      expired = now - interval
-    end
-    if exact and agreed then
+    if agreed then
       -- The oldest say whether any has, and when the next one does.
-      local last = permits == 1 and '1' or callers == 1 and permits <= 10 and permits or '0'
-      page = call('ZRANGE', log, '0', last, 'WITHSCORES')
+      page = page or call('ZRANGE', log, '0', callers == 1 and '1' or '0', 'WITHSCORES')
       if page[2] and page[2] + 0 <= expired then
-        if callers > 1 or permits > 10 then
-          page = call('ZRANGE', log, '0', math.min(permits, 100), 'WITHSCORES')
+        local old = page
+        gone, following = 1, page[4]
+        if following and following + 0 <= expired or not following and entries > 1 then
+          gone, following = call('ZCOUNT', log, '-inf', string.format('%d', expired)), nil
+          -- A log longer than a page is dropped at once, below.
+          agreed = permits <= 100 and (gone < entries or entries <= 100)
+          gone = agreed and math.min(gone, permits + 100) or 0
+          old = agreed and call('ZRANGE', log, '0', gone - 1)
         end
-        -- Those that are dropped hold one permit each, or value and log agree by chance.
-        agreed = permits <= 100
-        local at = 1
-        repeat
-          local bytes = #page[at]
+        -- Each of them holds one permit, or value and log agree by chance. If the caller's own is
+        -- among them, the call came before, and takes permits once more.
+        for at = 1, gone do
+          local bytes = #old[at]
           agreed = agreed and (bytes == 21 or bytes == 13 or bytes == 20 or bytes == 8)
-            and unpack('<I4', page[at], bytes - 3) == 1
-          at = at + 2
-          following = page[at + 1]
-        until not following or following + 0 > expired
-        gone = following and floor((at - 1) / 2)
-          or entries == 1 and 1 or call('ZCOUNT', log, '-inf', string.format('%d', expired))
-        -- Longer than a page, it is dropped at once, below.
-        agreed = agreed and (gone < entries or entries <= 100)
+            and unpack('<I4', old[at], bytes - 3) == 1 and old[at] ~= members
+        end
         gone = agreed and gone or 0
       end
     end
@@ -126,20 +128,15 @@ if usual then
     -- Otherwise, what is left of it. A credit that is not enough is written at once, whatever
     -- becomes of the call.
 
-    if not agreed and callers > 1 then
+    if not agreed and callers > 1 and (exact or not plenty) then
       known = false
     elseif not agreed then
-      if page then
-        -- Enough is left: the oldest entry, which is read already, will do.
-      elseif exact or missing > 0 then
-        -- The oldest entries: as many as may be needed to compute the wait.
-        page = call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
-      else
-        page = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
-      end
+      -- If enough is left, the entry that is read already will do. Otherwise the oldest: as many as
+      -- may be needed to compute the wait.
+      page = page or call('ZRANGE', log, '0', missing > 1 and missing - 1 or '0', 'WITHSCORES')
       score = page[2] and page[2] + 0
       if not score then
-        known = false
+        known, fresh = value == rate, true
       elseif score <= expired then
         local newest, freed, foreign = score, 0, false
         if exact or missing > 0 then
@@ -183,7 +180,7 @@ if usual then
 
     -- The decision.
 
-    local status, wait, wrote, newest, spare = nil, 0, true, false, 0
+    local status, wait, wrote, newest = nil, 0, true, false
     -- The score of the entry that expires next, if it is reported, and whether one was added that
     -- expires in an interval.
     local oldest, added = exact and page and page[first + 1], 0
@@ -195,6 +192,11 @@ if usual then
       if callers == 1 then
         added = call('ZADD', log, 'NX', now, members)
       else
+        if gone > 0 then
+          -- Before, as callers' own may be among them.
+          call('ZREMRANGEBYRANK', log, '0', gone - 1)
+          fresh = gone == entries
+        end
         local add, at = { 'ZADD', log, 'NX' }, 3
         for start = 1, #members, 21 do
           add[at + 1], add[at + 2] = now, string.sub(members, start, start + 20)
@@ -209,11 +211,12 @@ if usual then
           and (gone == entries or call('ZCOUNT', log, '(' .. now, '+inf') == 0)
       end
       if gone > 0 then
-        oldest = not (gone == entries and newest)
-          and (following or call('ZRANGE', log, gone, gone, 'WITHSCORES')[2])
-        local drop = gone > permits and permits + 1 or gone
-        call('ZREMRANGEBYRANK', log, '0', drop == 1 and '0' or drop - 1)
-        value, spare = value + drop, gone - drop
+        if callers == 1 then
+          call('ZREMRANGEBYRANK', log, '0', gone == 1 and '0' or gone - 1)
+        end
+        oldest = exact and not (gone == entries and newest)
+          and (following or call('ZRANGE', log, '0', '0', 'WITHSCORES')[2])
+        value = value + gone
       end
       if value ~= stored then
         -- A value that is no whole number is replaced by one that is.
@@ -265,9 +268,14 @@ if usual then
       if keep > 0 then
         local life = interval + ahead
         local enough = not wrote and 0 or keep / 2 > life and keep / 2 or life
-        if fresh or call('PTTL', value_key) < enough
-          or limit[3] == '1' and (call('PTTL', KEYS[1]) < enough or call('PTTL', log) < enough) then
-          local ttl = floor(math.max(keep, life))
+        local ttl = keep > life and keep or life
+        local left = fresh and -1 or call('PTTL', value_key)
+        if left >= enough and left <= ttl and limit[3] == '1' then
+          left = call('PTTL', KEYS[1])
+          left = left >= enough and left <= ttl and call('PTTL', log) or -1
+        end
+        if left < enough or left > ttl then
+          ttl = floor(ttl)
           call('PEXPIRE', KEYS[1], ttl)
           call('PEXPIRE', value_key, ttl)
           call('PEXPIRE', log, ttl)
@@ -288,13 +296,12 @@ if usual then
 
       local until_next = 0
       if exact and status == 1 and value >= 0 then
-        until_next = oldest and oldest - expired or 0
+        until_next = oldest and math.max(0, oldest - expired) or 0
         -- By a clock that is behind, what was just added expires first.
         if added > 0 and (not oldest or until_next > interval) then
           until_next = interval
         end
       end
-      value = value + spare
       if source == 'code' then
         if status == 1 and value >= 0 and reset == interval then
           return exact and until_next ~= interval and string.format('%d %d', value, until_next)

@@ -100,8 +100,6 @@ for place = 1, limiters do
   book.limit, book.rate, book.interval, book.changed = limit, rate, interval, changed
   book.absent = absent
   book.wanted, book.in_line, book.unmet, book.added, book.repaired = 0, 0, {}, {}, 0
-  -- Entries that have expired and are counted as free, and those of them to drop.
-  book.gone, book.drop = 0, 0
   books[place] = book
 end
 
@@ -170,47 +168,20 @@ local function abandon()
   return { FOREIGN_MEMBER }
 end
 
--- Returns whether so many entries, the oldest, hold one permit each.
-local function are_single(log, count)
-  for _, member in ipairs(count > 0 and redis.call('ZRANGE', log, 0, count - 1) or {}) do
-    if permits_of(member) ~= 1 then
-      return false
-    end
-  end
-  return true
-end
-
 if anything then
   for place = 1, limiters do
     local book = books[place]
-    local plenty = book.value and book.value >= book.wanted
-    local entries = plenty and single_entries(book, place)
-    local expired = now - book.interval
-    local gone = exact and entries and redis.call('ZCOUNT', book.log, '-inf', expired) or 0
-    local drop = math.min(gone, book.wanted + 1)
-    local counted = entries and (gone < entries or entries <= PAGE)
-      and (gone == 0 or book.wanted <= PAGE) and are_single(book.log, drop)
-    if counted then
-      -- Enough is left, and value and log agree: no other entry needs to be read. Those that have
-      -- expired are free, and some are dropped below.
-      book.newest = entries > 0 and now or nil
-      if exact and book.newest then
-        book.newest = math.floor(redis.call('ZRANGE', book.log, -1, -1, 'WITHSCORES')[2])
-      end
-      book.gone, book.drop = gone, drop
-    else
-      local id = string.sub(asks[1].takes[place].member, 2, 17)
-      book.value, book.newest, book.restored =
-        agree(book.log, book.value, book.rate, book.interval, now, id)
-      if not book.value then
-        return abandon()
-      end
+    local id = string.sub(asks[1].takes[place].member, 2, 17)
+    book.value, book.newest, book.restored =
+      agree(book.log, book.value, book.rate, book.interval, now, id)
+    if not book.value then
+      return abandon()
     end
     if book.changed > 0 then
       -- Not earlier: limit and value change together or not at all.
       write_limit(book.hash, book.limit)
     end
-    if not counted and book.newest and (exact or book.value < book.wanted) then
+    if book.newest and (exact or book.value < book.wanted) then
       local budget = book.wanted + math.max(0, -book.value) + 1
       local enough, readable = book.wanted, nil
       if exact then
@@ -323,7 +294,7 @@ for place = 1, limiters do
   end
   if exact and book.newest and book.value >= 0 and #refused < callers then
     -- In debt, one more is not free yet; after a large expiry, what is left is not all.
-    local oldest = redis.call('ZRANGE', book.log, book.gone, book.gone, 'WITHSCORES')[2]
+    local oldest = redis.call('ZRANGE', book.log, 0, 0, 'WITHSCORES')[2]
     book.next = oldest and math.max(0, math.floor(oldest) + book.interval - now)
   end
 end
@@ -339,17 +310,13 @@ for place = 1, limiters do
     redis.call('UNLINK', book.hash)
     book.changed = 0
   elseif anything then
-    if book.drop > 0 then
-      redis.call('ZREMRANGEBYRANK', book.log, 0, book.drop - 1)
-      book.value = book.value + book.drop
-    end
     if book.value ~= book.stored then
       redis.call('SET', book.value_key, book.value, 'KEEPTTL')
     end
     keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval,
       book.changed == 1, book.old)
   end
-  reply[#reply + 1] = anything and book.value + book.gone - book.drop or 0
+  reply[#reply + 1] = anything and book.value or 0
   reply[#reply + 1] = book.newest
     and (exact and math.max(0, book.newest + book.interval - now) or book.interval) or 0
   reply[#reply + 1] = book.rate

@@ -1,5 +1,6 @@
--- Takes permits of several limiters for one caller. The usual case: value and log of each agree by
--- the number of entries, and each has room.
+-- Takes permits of several limiters for one caller. The usual case: each has room, and its log is
+-- neither lost nor expired; if the permits left are wanted exactly, value and log agree by the
+-- number of entries, and few have expired.
 --
 -- KEYS  three of each limiter: the hash, and the value and the log of the type that its caller
 --       brings
@@ -40,22 +41,29 @@ for place = 1, limiters do
     usual = false
     break
   end
-  local rate, interval, entries = limit[1] + 0, limit[2] + 0, call('ZCARD', log)
-  local few, expired = permits <= 10, now - interval
-  local last = permits == 1 and '1' or few and permits or '0'
-  local page = exact and call('ZRANGE', log, '0', last, 'WITHSCORES') or {}
-  -- Those that are dropped hold one permit each, or value and log agree by chance.
-  local oldest, at, single = page[2], 1, true
-  while page[at] and page[at + 1] + 0 <= expired do
-    single = single and few and #page[at] == 21 and unpack('<I4', page[at], 18) == 1
-    at = at + 2
-  end
-  local gone = at == 1 and 0 or floor((at - 1) / 2)
-  if gone > 0 and not page[at] and gone < entries then
-    gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
-  end
-  if value + entries ~= rate or not single or gone == entries and entries > 100 then
+  local rate, interval, expired = limit[1] + 0, limit[2] + 0, now - limit[2]
+  local page = call('ZRANGE', log, exact and '0' or '-1', exact and '1' or '-1', 'WITHSCORES')
+  local entries, oldest, gone = exact and call('ZCARD', log) or #page, page[2], 0
+  if not exact then
+    usual = not oldest and value == rate
+      or oldest and oldest + 0 > expired and value <= rate
+  elseif value + entries ~= rate then
     usual = false
+  elseif oldest and oldest + 0 <= expired then
+    local old = page
+    gone, oldest = 1, page[4]
+    if oldest and oldest + 0 <= expired then
+      gone = call('ZCOUNT', log, '-inf', string.format('%d', expired))
+      old = gone <= 100 and call('ZRANGE', log, '0', gone - 1)
+      oldest = call('ZRANGE', log, gone, gone, 'WITHSCORES')[2]
+    end
+    -- Each of them holds one permit, or value and log agree by chance.
+    usual = old and true
+    for at = 1, old and gone or 0 do
+      usual = usual and #old[at] == 21 and unpack('<I4', old[at], 18) == 1
+    end
+  end
+  if not usual then
     break
   end
   books[place] = { permits = permits, member = member, limit = limit, value = value, log = log,
@@ -86,14 +94,12 @@ if usual then
         reset = call('ZRANGE', log, '-1', '-1', 'WITHSCORES')[2] - book.expired
         latest = latest and reset <= interval + (interval - interval % 10) / 10
       end
-      local oldest = gone > 0 and call('ZRANGE', log, gone, gone, 'WITHSCORES')[2] or book.oldest
-      until_next = math.min(oldest - book.expired, interval)
+      until_next = math.min(book.oldest - book.expired, interval)
     end
-    local drop = gone > book.permits and book.permits + 1 or gone
-    if drop > 0 then
-      call('ZREMRANGEBYRANK', log, '0', drop == 1 and '0' or drop - 1)
+    if gone > 0 then
+      call('ZREMRANGEBYRANK', log, '0', gone == 1 and '0' or gone - 1)
     end
-    local less = book.permits - drop
+    local less = book.permits - gone
     -- A value that is no whole number is replaced by one that is.
     if less ~= 0
       and type(redis.pcall('INCRBY', value_key, less == 1 and '-1' or -less)) ~= 'number' then
@@ -101,12 +107,16 @@ if usual then
     end
     -- See keep_alive in lib/state.lua.
     local keep, life, ttl = tonumber(limit[4]) or 0, interval + (interval - interval % 10) / 10, 0
-    local enough = keep / 2 > life and keep / 2 or life
+    local enough, most = keep / 2 > life and keep / 2 or life, keep > life and keep or life
+    local remains = keep > 0 and book.entries > 0 and call('PTTL', value_key) or -1
+    if remains >= enough and remains <= most and limit[3] == '1' then
+      remains = call('PTTL', hash)
+      remains = remains >= enough and remains <= most and call('PTTL', log) or -1
+    end
     if keep <= 0 then
       ttl = call('PTTL', hash)
-    elseif book.entries == 0 or call('PTTL', value_key) < enough
-      or limit[3] == '1' and (call('PTTL', hash) < enough or call('PTTL', log) < enough) then
-      ttl = floor(math.max(keep, life))
+    elseif remains < enough or remains > most then
+      ttl = floor(most)
       call('PEXPIRE', hash, ttl)
     end
     if ttl > 0 then

@@ -8,13 +8,6 @@ local function came_before(book, member)
   return redis.call('ZSCORE', book.log, member)
 end
 
--- Returns the number of entries if it equals the permits in use; otherwise nothing. If so, each
--- entry usually holds one permit, and value and log agree.
-local function single_entries(book)
-  local entries = redis.call('ZCARD', book.log)
-  return book.value + entries == book.rate and entries
-end
-
 -- Prepares to write grants, when the permits left are known. Returns false if the log cannot be
 -- read.
 local function begin_notes()

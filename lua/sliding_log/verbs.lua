@@ -59,8 +59,8 @@ function verbs.clear_expire()
 end
 
 -- RRateLimiter.expire, expireIfNotSet, expireIfSet, expireIfGreater and expireIfLess. With a
--- keepAliveTime, the next acquire sets the TTL again; without, it gives the hash's TTL to the other
--- keys.
+-- keepAliveTime, the next acquire sets the TTL again, as `keep_alive` says; without, it gives the
+-- hash's TTL to the other keys.
 function verbs.expire(millis, when)
   local taken = 0
   for _, key in ipairs(KEYS) do
@@ -226,6 +226,10 @@ function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
     return 0
   end
   local value_key, log = keys_of(limit_type)
+  if redis.call('EXISTS', log) == 0 then
+    -- It outlived an earlier limiter. Redisson throws where less is left than it asks for.
+    redis.call('UNLINK', value_key)
+  end
   keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
   return 1
 end
@@ -246,8 +250,13 @@ local function charge(limit, value_key, log, member, now, created)
   if created then
     write_limit(KEYS[1], limit)
   end
-  local charged = 0
-  local readable = begin_notes(book, 1, now, true)
+  local charged, readable = 0, true
+  if book.newest then
+    -- Before: with the new entry in the log, it would not show any more that what has expired was
+    -- credited already.
+    book.value, readable = sweep(log, book.value, rate, interval, now, math.huge, math.huge)
+  end
+  readable = readable and begin_notes(book, 1, now, true)
   if readable and note(book, { member = member, permits = permits_of(member) }, now) then
     charged = permits_of(member)
     end_notes(book)

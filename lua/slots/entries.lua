@@ -118,14 +118,10 @@ local function note_in_slot(book, permits, id)
   return book.ends
 end
 
-local note_entry, count_entries = note, single_entries
+local note_entry = note
 
 local function came_before()
   return false
-end
-
-local function single_entries(book, place)
-  return not slots[place] and count_entries(book)
 end
 
 local function begin_notes(book, place, now, debt)

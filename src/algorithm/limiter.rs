@@ -136,6 +136,9 @@ pub(crate) trait Counter: Debug + Send {
     /// Forgets what is in use.
     fn forget(&mut self);
 
+    /// Forgets what an earlier limiter of the name left, if it does not show what is in use.
+    fn drop_leftover(&mut self) {}
+
     /// Returns the permits left as another algorithm finds them under the same key in Redis.
     fn value(&self, _now: Now) -> Option<i64> {
         None
@@ -345,7 +348,10 @@ impl<A: Counter + ?Sized> LimiterState<A> {
     /// Stores a limit where there is none. Returns whether there was none.
     pub(crate) fn try_set_rate(&mut self, limit: StoredLimit) -> bool {
         let is_unset = self.limit.is_none();
-        self.limit.get_or_insert(limit);
+        if is_unset {
+            self.limit = Some(limit);
+            self.state.drop_leftover();
+        }
         is_unset
     }
 

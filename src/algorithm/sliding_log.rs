@@ -3,8 +3,6 @@
 mod log;
 mod slots;
 
-use std::mem;
-
 pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
@@ -31,10 +29,6 @@ pub(crate) struct SlidingLog {
     pub(crate) log: Log,
     /// With slots: the bucket of the log to which the current call adds its grants.
     bucket: Option<Bucket>,
-    /// The number of expired entries that the current call counts as free without reading them, and
-    /// how many of them it drops.
-    expired: i64,
-    dropped: i64,
 }
 
 impl Counter for SlidingLog {
@@ -53,15 +47,7 @@ impl Counter for SlidingLog {
             let kept = self.value.filter(|_| interval == before.interval);
             self.value = kept.map(|value| value + rate - before.rate);
         }
-        let agreed = self.value.filter(|value| {
-            // Enough is left, and as many entries are there as permits are in use: one permit each,
-            // as in most logs without slots. Value and log agree then, and no entry is read.
-            *value >= wanted && self.bucket.is_none() && self.log.count() == rate - value
-        });
-        let value = match agreed {
-            Some(value) if !call.exact || self.count_expired(call, wanted) => value,
-            _ => self.count(call, wanted),
-        };
+        let value = self.count(call, wanted);
         match self.bucket {
             // If nothing is left, nothing will be taken.
             Some(_) if value > 0 => self.open_bucket(call, value),
@@ -98,20 +84,16 @@ impl Counter for SlidingLog {
             needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
         }
         let newest = self.log.newest();
-        // The oldest entry that has not expired says when one more permit is free. Not in debt:
-        // that permit would only reduce the debt. Expired entries that were only counted are
-        // skipped.
-        let (expired, dropped) = (mem::take(&mut self.expired), mem::take(&mut self.dropped));
-        let oldest = self.log.after(expired).filter(|_| call.exact && value >= 0);
+        // The oldest entry says when one more permit is free. Not in debt: that permit would only
+        // reduce the debt.
+        let oldest = self.log.oldest().filter(|_| call.exact && value >= 0);
         answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
         answer.reset = match newest {
             Some(newest) if call.exact => (newest + interval - now.tick).max(0),
             Some(_) => now.score() + interval - now.tick,
             None => 0,
         };
-        self.log.drop_oldest(dropped);
-        self.value = Some(value + dropped);
-        answer.remaining = value + expired;
+        self.value = Some(value);
     }
 
     fn is_unused(&self) -> bool {
@@ -176,7 +158,10 @@ impl Counter for SlidingLog {
 
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
         let id = call.id;
-        let mut value = self.agree(call);
+        let value = self.agree(call);
+        // Before: with the new entry in the log, it would not show any more that what has expired
+        // was credited already.
+        let mut value = self.sweep(call, value, i64::MAX, i64::MAX);
         let mut charged = i64::from(permits);
         if self.bucket.is_some() {
             value = self.open_bucket(call, value);
@@ -228,6 +213,10 @@ impl Counter for SlidingLog {
         self.log.clear();
     }
 
+    fn drop_leftover(&mut self) {
+        self.value = self.value.filter(|_| !self.log.is_empty());
+    }
+
     fn value(&self, _now: Now) -> Option<i64> {
         self.value
     }
@@ -249,25 +238,6 @@ impl Counter for SlidingLog {
 }
 
 impl SlidingLog {
-    /// Counts the entries that have expired. Up to one more than `wanted` of them are dropped when
-    /// the call ends.
-    ///
-    /// Returns false, and counts none, if [`count`](Self::count) must look at the log: all entries
-    /// have expired and are more than a page, or more than a page would be dropped, or one of those
-    /// to drop does not hold one permit, so that value and log agreed by chance.
-    fn count_expired(&mut self, call: &CallContext, wanted: i64) -> bool {
-        let expired = self.log.count_expired(call.now.tick - call.interval());
-        let dropped = expired.min(wanted + 1);
-        let counted = expired == 0
-            || (expired < self.log.count() || expired <= PAGE)
-                && wanted <= PAGE
-                && self.log.are_single(dropped);
-        if counted {
-            (self.expired, self.dropped) = (expired, dropped);
-        }
-        counted
-    }
-
     /// Returns the permits left after crediting expired ones: if they are wanted exactly all, up to
     /// a bound, otherwise as many as the call needs.
     fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {

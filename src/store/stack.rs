@@ -35,7 +35,13 @@ use super::{
     memory::shared::{Shared, stand_in},
 };
 #[cfg(feature = "_guards")]
-use crate::clock::check_timer;
+use crate::{
+    clock::check_timer,
+    demand::LimiterCharge,
+    error::ErrorKind,
+    limit::at_least_zero,
+    store::{OpResult, TimeToLive},
+};
 use crate::{
     clock::{Clock, SteadyClock},
     decision::{Decision, RefusalKind},
@@ -339,6 +345,11 @@ impl<S: Decide> AnyStore for Remote<S> {
                     let observers = &acquire.first.labels.observers;
                     observers.changed(&StateChange::Overload);
                 }
+                Err(error) if error.kind() == ErrorKind::NotInitialized => {
+                    // Of several, it is not known which.
+                    let names = acquire.charges().map(LimiterCharge::name);
+                    names.for_each(|name| self.outermost.listeners.changed(name));
+                }
                 Err(_) => {}
             }
             let give_back = |receipt| self.queue.settle(receipt, 0);
@@ -363,6 +374,15 @@ impl<S: Decide> AnyStore for Remote<S> {
                 }
                 Err(error) => Err(error),
             };
+            match &managed {
+                Ok(OpResult::Limit(Some(limit))) => {
+                    let permits = at_least_zero(limit.rate);
+                    let interval = at_least_zero(limit.interval);
+                    self.refusals.saw_limit(&name, permits, interval);
+                }
+                found if finds_none(found) => self.outermost.listeners.changed(&name),
+                _ => {}
+            }
             managed.map_err(|error| self.outermost.named(error))
         })
     }
@@ -376,6 +396,18 @@ impl<S: Decide> AnyStore for Remote<S> {
 
     fn about(&self) -> &About {
         &self.outermost.about
+    }
+}
+
+/// Returns whether a verb has found that there is no limit.
+#[cfg(feature = "_guards")]
+fn finds_none(managed: &Result<OpResult, Error>) -> bool {
+    match managed {
+        Ok(found) => matches!(
+            found,
+            OpResult::Limit(None) | OpResult::TimeToLive(TimeToLive::Missing)
+        ),
+        Err(error) => error.kind() == ErrorKind::NotInitialized,
     }
 }
 

@@ -67,7 +67,7 @@ deviations! {
     TtlKept [Ttl]
         "value keeps its TTL when it is written; Redisson's SET drops it";
     KeepAliveRenewed [Ttl]
-        "a keep-alive TTL covers every entry's life, and is renewed when half of it is gone";
+        "a keep-alive TTL covers every entry's life, and is renewed when half of it is gone, or if it is longer";
     ReadKeepsAlive [Ttl]
         "available_permits keeps the limiter alive as an acquire does";
     ReadWritesNothing [Value Ttl]
@@ -76,6 +76,8 @@ deviations! {
         "available_permits says 0 where more is in use than a lowered rate allows; Redisson says a negative number";
     SetRateOnce [Fields]
         "try_set_rate that answers false changes nothing; Redisson adds the keep-alive field to an old hash";
+    SetRateDropsValue [Value Ttl]
+        "try_set_rate drops a value without a log, which outlived its limiter; Redisson goes on from it, and throws";
     SetRateKeepsAlive [Ttl]
         "setting a rate with keep-alive puts the TTL on value and log, too";
     SetRatePersists [Ttl]

@@ -13,6 +13,7 @@
 )]
 
 mod case;
+mod chosen;
 mod deviations;
 #[path = "../monitor/feed.rs"]
 mod feed;

@@ -24,7 +24,7 @@ impl Pair {
     /// Whether value and log are there, stay, and share their hash with no other pair: then the
     /// value's time to live stands for all three.
     fn is_old(&self, limit: &Limit, now: i64, asks: &[Ask]) -> bool {
-        let is_counted = self.expired(limit, now, self.wanted(limit, asks)).is_some();
+        let is_counted = self.expired(limit, now, asks).is_some();
         let stays = |newest| is_counted || newest + limit.interval > now;
         !limit.per_client && self.value.is_some() && self.newest().is_some_and(stays)
     }
@@ -36,18 +36,23 @@ impl Pair {
         asks.iter().filter(asked).map(|ask| ask.0).sum()
     }
 
-    /// How many entries have expired, where they are only counted: enough is left, value and log
-    /// agree by the number of entries, and those that are dropped hold one permit each.
-    fn expired(&self, limit: &Limit, now: i64, wanted: i64) -> Option<i64> {
+    /// How many entries have expired, where they leave behind the grant: enough is left, value and
+    /// log agree by the number of entries, and those that expired hold one permit each. None of
+    /// them is that of a call that comes again: it takes once more.
+    fn expired(&self, limit: &Limit, now: i64, asks: &[Ask]) -> Option<i64> {
+        let wanted = self.wanted(limit, asks);
         let entries = self.log.len() as i64;
         self.value
             .filter(|value| *value >= wanted && value + entries == limit.rate)?;
         let expired = |entry: &&Entry| entry.score <= now - limit.interval;
         let gone = self.log.iter().take_while(expired).count() as i64;
-        let mut dropped = self.log.iter().take(gone.min(wanted + 1) as usize);
-        let single = dropped.all(|entry| entry.permits == 1);
-        let few = gone < entries || gone <= PAGE;
-        (gone == 0 || few && single && wanted <= PAGE).then_some(gone)
+        let comes_again = |entry: &Entry| {
+            let member = entry.member.as_ref();
+            member.is_some() && asks.iter().any(|ask| ask.1.as_ref() == member)
+        };
+        let mut all = self.log.iter().take_while(expired);
+        let single = all.all(|entry| entry.permits == 1 && !comes_again(entry));
+        (single && gone <= PAGE).then_some(gone)
     }
 
     /// SET with KEEPTTL.
@@ -100,7 +105,7 @@ impl Pair {
     }
 
     /// Credits what has expired, the oldest first, until the budget is spent.
-    fn credit(
+    pub fn credit(
         &mut self,
         limit: &Limit,
         now: i64,
@@ -148,7 +153,7 @@ impl Pair {
         if wanted == 0 {
             return (vec![false; asks.len()], 0);
         }
-        let counted = self.expired(limit, now, wanted);
+        let counted = self.expired(limit, now, asks);
         if counted.is_some_and(|gone| gone > 0 && gone == self.log.len() as i64) {
             marks.insert(Deviation::WholeLog);
         }
@@ -173,14 +178,9 @@ impl Pair {
             fits
         });
         let granted = granted.collect();
-        // Those that have expired are free, and one more of them goes than is taken.
         let gone = counted.unwrap_or(0);
-        let dropped = gone.min(wanted + 1);
-        if dropped < gone {
-            marks.insert(Deviation::BoundedSweep);
-        }
-        self.log.drain(..dropped as usize);
-        self.keep(value + dropped, marks);
+        self.log.drain(..gone as usize);
+        self.keep(value + gone, marks);
         (granted, value + gone)
     }
 }
@@ -280,6 +280,10 @@ impl State {
             return Reply::Flag(false);
         }
         self.limit = Some(limit.clone());
+        let pair = self.pair(client);
+        if pair.log.is_empty() && pair.value.take().is_some() {
+            marks.insert(Deviation::SetRateDropsValue);
+        }
         self.our_written(client, marks);
         Reply::Flag(true)
     }
@@ -422,9 +426,10 @@ impl State {
         let pair = self.pair(client);
         let ttl = if field > 0 {
             let life = limit.interval + limit.interval / 10;
-            let enough = (field / 2).max(life);
-            let short =
-                |exists: bool, ttl: Option<i64>| !exists || ttl.is_none_or(|ttl| ttl < enough);
+            let enough = (field / 2).max(life)..=field.max(life);
+            let short = |exists: bool, ttl: Option<i64>| {
+                !exists || ttl.is_none_or(|ttl| !enough.contains(&ttl))
+            };
             if short(pair.value.is_some(), pair.value_ttl)
                 || !old && (short(true, limit.ttl) || short(!pair.log.is_empty(), pair.log_ttl))
             {

@@ -73,6 +73,9 @@ impl State {
         marks.insert(Deviation::ChargeMore);
         let pair = self.pair(&caller.client);
         let mut value = pair.agree(&limit, caller.now, marks);
+        if !pair.log.is_empty() {
+            value = pair.credit(&limit, caller.now, value, i64::MAX, marks);
+        }
         if !pair.holds(Some(&member.to_vec())) {
             let more = permits_of(member).into();
             pair.add(caller.now, more, Some(member.to_vec()));

@@ -58,6 +58,76 @@ async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     assert_eq!(ask(1, 1).await, (true, Source::Store));
 }
 
+/// Another process, as one of Java, changes or deletes a limit. What this one knew of its requests
+/// for more than the limit ends with the first call that finds so, whatever it asks.
+#[tokio::test]
+async fn a_call_that_finds_another_limit_or_none_drops_what_is_known_of_the_name() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let [store, others] = [(); 2].map(|()| {
+        by_clock(&server, &clock)
+            .deny_cache(secs(60))
+            .build()
+            .unwrap()
+    });
+    let every_two_seconds = |permits| Limit::new(permits, secs(2));
+    for way in Way::ALL {
+        let limiter = limited(&store, every_two_seconds(3)).await;
+        let other = way.limiter(RateLimiter::new(&others, limiter.name()).unwrap());
+        let limiter = way.limiter(limiter);
+        let knows = async |permits| {
+            let decision = limiter.try_acquire_many(permits).await.unwrap();
+            let source = decision.source();
+            assert_eq!(refused(decision).kind(), RefusalKind::AboveRate, "{way:?}");
+            source == Source::Cache
+        };
+        assert_eq!((knows(5).await, knows(5).await), (false, true));
+        for finds in 0..4 {
+            // Raised: a refusal finds it, too.
+            assert!(other.reset_rate(every_two_seconds(7)).await.unwrap());
+            match finds {
+                0 => assert!(!knows(9).await),
+                _ => assert!(limiter.limit().await.unwrap().is_some()),
+            }
+            take(&limiter, 5).await;
+            assert_eq!((knows(8).await, knows(8).await), (false, true));
+            assert!(other.delete().await.unwrap());
+            match finds {
+                0 => drop(fails(
+                    limiter.try_acquire().await,
+                    ErrorKind::NotInitialized,
+                )),
+                1 => drop(fails(
+                    limiter.available_permits().await,
+                    ErrorKind::NotInitialized,
+                )),
+                2 => assert!(limiter.limit().await.unwrap().is_none()),
+                _ => assert!(!limiter.exists().await.unwrap()),
+            }
+            let asked = limiter.try_acquire_many(8).await;
+            fails(asked, ErrorKind::NotInitialized);
+            assert!(other.try_set_rate(every_two_seconds(3)).await.unwrap());
+            assert_eq!((knows(5).await, knows(5).await), (false, true));
+        }
+    }
+}
+
+/// It would fail for good, though another process has raised the limit.
+#[tokio::test]
+async fn a_caller_that_waits_for_more_than_the_limit_asks_before_it_fails() {
+    let store = shared_redis().deny_cache(secs(60)).build().unwrap();
+    let others = shared_redis().build().unwrap();
+    for way in Way::ALL {
+        let limiter = limited(&store, Limit::per_hour(3)).await;
+        let other = way.limiter(RateLimiter::new(&others, limiter.name()).unwrap());
+        let limiter = way.limiter(limiter);
+        refused(limiter.try_acquire_many(5).await.unwrap());
+        fails(limiter.acquire_many(5).await, ErrorKind::AboveRate);
+        assert!(other.update_rate(Limit::per_hour(7)).await.unwrap());
+        limiter.acquire_many(5).await.unwrap();
+    }
+}
+
 /// As a loop that was ported from Java, where the call sleeps.
 #[tokio::test]
 async fn a_loop_around_a_hopeless_wait_asks_redis_once() {

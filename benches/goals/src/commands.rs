@@ -15,29 +15,34 @@ for at = 1, #KEYS, 3 do
   local value, log = KEYS[at + 1], KEYS[at + 2]
   call('HMGET', KEYS[at], 'rate', 'interval', 'type', 'keepAliveTime')
   call('GET', value)
-  call('ZCARD', log)
 ";
+/// The newest entry says that nothing was lost.
 const TAKE: &str = "
+  call('ZRANGE', log, '-1', '-1', 'WITHSCORES')
   call('ZADD', log, 'NX', now, ARGV[2])
   call('INCRBY', value, '-1')
 ";
 /// An expired entry is looked at, and goes in place of the one that comes.
 const REPLACE: &str = "
+  call('ZCARD', log)
   call('ZRANGE', log, '0', '1', 'WITHSCORES')
   call('ZADD', log, 'NX', now, ARGV[2])
   call('ZREMRANGEBYRANK', log, '0', '0')
 ";
-/// Of many expired entries two go.
+/// Of many expired entries a page goes, and as many as are taken.
 const REPLACE_OF_MANY: &str = "
+  call('ZCARD', log)
   call('ZRANGE', log, '0', '1', 'WITHSCORES')
-  local gone = call('ZCOUNT', log, '-inf', string.format('%d', now - 60000))
+  call('ZCOUNT', log, '-inf', string.format('%d', now - 60000))
+  call('ZRANGE', log, '0', '100')
   call('ZADD', log, 'NX', now, ARGV[2])
-  call('ZRANGE', log, gone, gone, 'WITHSCORES')
-  call('ZREMRANGEBYRANK', log, '0', '1')
-  call('INCRBY', value, '1')
+  call('ZREMRANGEBYRANK', log, '0', '100')
+  call('ZRANGE', log, '0', '0', 'WITHSCORES')
+  call('INCRBY', value, '100')
 ";
 /// Many callers of one limiter, whose members come as one argument.
 const TAKE_FOR_ALL: &str = "
+  call('ZCARD', log)
   call('ZRANGE', log, '0', '0', 'WITHSCORES')
   local add, last, members = { 'ZADD', log, 'NX' }, 3, ARGV[2]
   for start = 1, #members, 21 do

@@ -30,36 +30,12 @@ impl Log {
         self.0.is_empty()
     }
 
-    pub(super) fn count(&self) -> i64 {
-        i64::try_from(self.0.len()).unwrap_or(i64::MAX)
-    }
-
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Returns the score of the entry that follows this many older ones.
-    pub(super) fn after(&self, older: i64) -> Option<i64> {
-        let place = usize::try_from(older).ok()?;
-        self.0.get(place).map(|entry| entry.score)
-    }
-
-    /// Returns how many entries have expired.
-    pub(super) fn count_expired(&self, up_to: i64) -> i64 {
-        let expired = self.0.partition_point(|entry| entry.score <= up_to);
-        i64::try_from(expired).unwrap_or(i64::MAX)
-    }
-
-    /// Returns whether each of this many oldest entries holds one permit.
-    pub(super) fn are_single(&self, count: i64) -> bool {
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        self.0.iter().take(count).all(|entry| entry.permits == 1)
-    }
-
-    pub(super) fn drop_oldest(&mut self, count: i64) {
-        for _ in 0..count {
-            self.0.pop_front();
-        }
+    pub(super) fn oldest(&self) -> Option<i64> {
+        self.0.front().map(|entry| entry.score)
     }
 
     pub(crate) fn newest(&self) -> Option<i64> {

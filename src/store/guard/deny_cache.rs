@@ -108,6 +108,18 @@ impl Refusals {
 
     /// Learns from the decision of a call that was [asked](Self::ask) for.
     pub(crate) fn decided(&self, acquire: &Acquire, asked: Option<Asked>, decision: &Decision) {
+        let mut asked = asked;
+        // A lease's limit is that of when it was taken.
+        if self.kept.is_some() && decision.source() != Source::Lease {
+            for charge in acquire.charges() {
+                let mut states = decision.states().iter();
+                if let Some(state) = states.find(|state| state.is_of(&charge.labels)) {
+                    let limit = (state.permits, state.interval);
+                    let answered = asked.as_mut().map(|asked| &mut asked.seen);
+                    self.generations.saw_limit(charge.name(), limit, answered);
+                }
+            }
+        }
         match decision {
             // The permits were taken with the lease: nothing has changed.
             Decision::Allow(grant) if grant.source() == Source::Lease => {}
@@ -122,6 +134,13 @@ impl Refusals {
                     self.learn(acquire, asked, refusal);
                 }
             }
+        }
+    }
+
+    /// Drops what is known of this name if its limit is not the one that was seen before.
+    pub(crate) fn saw_limit(&self, name: &Name, permits: u64, interval: u64) {
+        if self.kept.is_some() {
+            self.generations.saw_limit(name, (permits, interval), None);
         }
     }
 
@@ -215,6 +234,8 @@ impl Refusals {
 
     /// Returns the refusal that asking would give, and how long ago it was asked for. A waiter gets
     /// it only if there can be no room before its timeout: waiters ahead of it can only delay it.
+    /// For more than the limit it always asks: the limit may have been raised, and it would fail
+    /// for good.
     #[inline]
     fn known(&self, acquire: &Acquire) -> Option<(Arc<KnownRefusal>, Duration)> {
         let found = self.find(acquire)?;
@@ -354,12 +375,13 @@ impl KnownRefusal {
     }
 }
 
-/// Returns whether a caller gives up before there is room, if there ever is.
+/// Returns whether a caller gives up before there is room. Where there is never any, none does.
 fn gives_up_within(max_wait: Option<MaxWait>, wait: Option<Duration>) -> bool {
     let Some(MaxWait { longest, .. }) = max_wait else {
         return true;
     };
-    wait.is_none_or(|wait| longest.is_some_and(|longest| wait > longest))
+    wait.zip(longest)
+        .is_some_and(|(wait, longest)| wait > longest)
 }
 
 /// Returns a hash of what the answer depends on, without the parts of a limit that seldom differ

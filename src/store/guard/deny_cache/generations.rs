@@ -5,11 +5,14 @@
 //! when its call was made, and is valid only while they are current. The order of events does not
 //! matter.
 
-use std::sync::LazyLock;
+use std::{
+    hash::BuildHasher,
+    sync::{LazyLock, atomic::AtomicU64},
+};
 
 use crate::{
     list::List,
-    name::Name,
+    name::{BuildSpread, Name},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -28,13 +31,15 @@ const GENERATIONS: usize = if cfg!(interleavings) { 1 } else { 1 << 16 };
 pub(crate) struct Generations {
     /// Made by the first call, as a store may be set up in several steps.
     counts: LazyLock<Box<[AtomicU32]>>,
+    /// For each count the limiter that was seen last, and its limit: a half of each one's hash.
+    limits: LazyLock<Box<[AtomicU64]>>,
 }
 
 impl Default for Generations {
     fn default() -> Self {
-        let counts = || (0..GENERATIONS).map(|_| AtomicU32::default()).collect();
         Self {
-            counts: LazyLock::new(counts),
+            counts: LazyLock::new(|| (0..GENERATIONS).map(|_| AtomicU32::default()).collect()),
+            limits: LazyLock::new(|| (0..GENERATIONS).map(|_| AtomicU64::default()).collect()),
         }
     }
 }
@@ -58,6 +63,31 @@ impl Generations {
     pub(crate) fn changed(&self, name: &Name) {
         if let Some(count) = self.counts.get(Self::place(name)) {
             count.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Learns the limit of this name, as permits and interval. If it is another one than that which
+    /// was seen last, refusals of the name are stale, except that which is being `answered`. Of two
+    /// names that share a place and take turns, no change is noticed.
+    pub(crate) fn saw_limit(&self, name: &Name, limit: (u64, u64), answered: Option<&mut Seen>) {
+        let place = Self::place(name);
+        let (Some(last), Some(count)) = (self.limits.get(place), self.counts.get(place)) else {
+            return;
+        };
+        let of_limit = BuildSpread::new().hash_one(limit) >> 32;
+        let of_name = name.text().seeded_hash() >> 32;
+        let seen = of_name << 32 | of_limit;
+        let before = last.load(Ordering::Relaxed);
+        if before == seen {
+            return;
+        }
+        last.store(seen, Ordering::Relaxed);
+        if before >> 32 == of_name {
+            let before = count.fetch_add(1, Ordering::Release);
+            let answered = answered.into_iter().flat_map(|seen| &mut seen.0);
+            answered
+                .filter(|seen| **seen == (place, before))
+                .for_each(|(_, then)| *then = before.wrapping_add(1));
         }
     }
 
