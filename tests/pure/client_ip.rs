@@ -320,7 +320,7 @@ proptest! {
                 ForwardedHeader::XForwardedFor => "x-forwarded-for",
                 ForwardedHeader::Forwarded => "forwarded",
                 ForwardedHeader::Single(name) => name,
-                _ => unreachable!(),
+                other => panic!("{other:?}"),
             };
             let edge = Some(IpAddr::from([10, 0, 0, 1]));
             let request = request(edge, &[(name, value.clone().into_bytes())]);
