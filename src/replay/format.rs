@@ -90,6 +90,10 @@ pub(super) struct Column {
 }
 
 /// A line, taken apart.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a line is read and dropped in place"
+)]
 enum Line<'a> {
     Json(Value),
     Words(SmallVec<[&'a str; 16]>),

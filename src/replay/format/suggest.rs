@@ -170,7 +170,7 @@ impl Columns {
     fn suggestion(&self, wanted: &Wanted) -> String {
         let needs = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
         let (mut columns, mut also, mut lacks) = (Vec::new(), String::new(), false);
-        let request = self.of("request").first().is_some();
+        let request = !self.of("request").is_empty();
         for name in KINDS.into_iter().filter(|it| *it != "forwarded") {
             let of_request = matches!(name, "method" | "path");
             if (of_request && request) || (name == "ip" && !needs("ip")) {
