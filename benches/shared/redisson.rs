@@ -14,7 +14,9 @@ pub(crate) const HASH: &str = "861d9229367b5aa9889ee26c5c31be7baeba2153";
 
 /// The folder of the jars: in the checkout, whatever folder cargo builds in.
 pub(crate) fn jars() -> PathBuf {
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    // The packages of several folders share this file.
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let checkout = above.find(|folder| folder.join("tests/redisson").is_dir());
     let home = checkout.unwrap_or(Path::new("")).join("target/redisson");
     home.join(VERSION).join("lib")
 }
@@ -52,11 +54,9 @@ pub(crate) fn script() -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_jars_are_in_the_checkout() {
-        let jars = jars();
+        let jars = super::jars();
         let checkout = jars.ancestors().nth(4).expect("a folder");
         assert!(checkout.join("tests/redisson/prepare.sh").is_file());
     }

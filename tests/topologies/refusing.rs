@@ -12,7 +12,7 @@ use crate::scene::*;
 use crate::support::{
     Cluster,
     scripted::ScriptedServer,
-    sentinel::{MASTER_NAME, PATIENT, Watched},
+    sentinel::{MASTER_NAME, Watch, Watched},
 };
 use crate::topologies::{self, connected};
 
@@ -117,7 +117,7 @@ async fn a_cluster_at_maxclients_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_at_maxclients_says_so_under_sentinel() {
-    let watched = Watched::start(&PATIENT);
+    let watched = Watched::start(&Watch::default());
     let _client = fill(&watched.master);
     let store = RedisStore::sentinel([watched.sentinel.url()], MASTER_NAME);
     is_refused("a master", &store, FULL, RAISE).await;
