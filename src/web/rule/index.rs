@@ -17,7 +17,6 @@
 use std::{collections::HashMap, iter, sync::Arc};
 
 use http::{Method, request::Parts};
-use smallvec::SmallVec;
 
 use super::{
     path::{call_of, canonical, is_plain, readings, with_other_end},
@@ -28,9 +27,25 @@ use crate::{error::ConfigError, web::request::template};
 /// The node at which all routes begin.
 const ROOT: usize = 0;
 
-/// The entries of a request: the first for each reading of its path, `None` where no entry matches.
-/// Each is there once, and most requests have one.
-pub(crate) type Found = SmallVec<[Option<usize>; 2]>;
+/// The entries of a request: the first that matches for each reading of its path, `None` where none
+/// does. Each is there once.
+pub(crate) struct Found {
+    /// By the path as it was sent. Most requests have no other.
+    pub(super) first: Option<usize>,
+    pub(super) more: Vec<Option<usize>>,
+}
+
+impl Found {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<usize>> {
+        iter::once(self.first).chain(self.more.iter().copied())
+    }
+
+    pub(super) fn add(&mut self, entry: Option<usize>) {
+        if self.iter().all(|found| found != entry) {
+            self.more.push(entry);
+        }
+    }
+}
 
 /// The patterns of a table in order, with a tree and a map to find them.
 pub(crate) struct Index {
@@ -118,18 +133,19 @@ impl Index {
 
     /// Returns the entries of a request.
     pub(super) fn find(&self, parts: &Parts) -> Found {
-        let mut found = Found::new();
+        let mut search = self.search(parts);
+        let more = Vec::new();
         // Most tables of a few rules have no paths at all.
         if self.others.len() == self.patterns.len() {
-            found.push(self.search(parts).or_other());
-            return found;
+            let first = search.or_other();
+            return Found { first, more };
         }
         let (template, path) = (template(&parts.extensions), full_path(parts));
-        let mut search = self.search(parts);
         search.template(template, path);
         search.path(path);
         search.grpc(parts.uri.path());
-        found.push(search.or_other());
+        let first = search.or_other();
+        let mut found = Found { first, more };
         let has_end = self.has_slash || (path.len() > 1 && path.ends_with('/'));
         let is_plain = is_plain(path);
         if !is_plain || has_end || !self.grpc.is_empty() {
@@ -140,12 +156,12 @@ impl Index {
 
     /// Returns whether a request matches in some reading of its path.
     pub(crate) fn may_match(&self, parts: &Parts) -> bool {
-        self.find(parts).iter().any(Option::is_some)
+        self.find(parts).iter().any(|entry| entry.is_some())
     }
 
     /// Returns whether a request matches in each reading of its path.
     pub(super) fn matches(&self, parts: &Parts) -> bool {
-        self.find(parts).iter().all(Option::is_some)
+        self.find(parts).iter().all(|entry| entry.is_some())
     }
 
     /// Adds the entries of the further readings of a path.
@@ -157,14 +173,9 @@ impl Index {
         (path, is_plain): (&str, bool),
         found: &mut Found,
     ) {
-        let mut add = |entry| {
-            if !found.contains(&entry) {
-                found.push(entry);
-            }
-        };
         // The route that serves the request is certain, and so is the entry that names it.
         if !is_plain && let Some(entry) = self.search(parts).template(template, path).hit() {
-            add(Some(entry));
+            found.add(Some(entry));
         }
         // A route without a rest has compared the path as it was sent.
         let compared = template.is_some_and(|template| !template.contains("{*"));
@@ -175,7 +186,7 @@ impl Index {
         for reading in &others {
             let mut search = self.search(parts);
             search.template(template, path).path(reading).grpc(reading);
-            add(search.or_other());
+            found.add(search.or_other());
         }
         if compared {
             return;
@@ -187,11 +198,11 @@ impl Index {
                 // With a slash added, every path below is longer: only a route with one is meant.
                 search.skips_rests = !reading.ends_with('/');
                 let entry = search.path(&with_other_end(reading)).hit();
-                entry.into_iter().for_each(|entry| add(Some(entry)));
+                entry.into_iter().for_each(|entry| found.add(Some(entry)));
             }
             if let Some(call) = call_of(reading) {
                 let entry = self.search(parts).grpc(call).hit();
-                entry.into_iter().for_each(|entry| add(Some(entry)));
+                entry.into_iter().for_each(|entry| found.add(Some(entry)));
             }
         }
     }

@@ -173,12 +173,12 @@ impl CompiledRules {
     /// Returns the limiters that a request would be counted in: their rules and names.
     pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
         let found = self.index.find(parts);
-        let rules = found.iter().flat_map(|entry| self.rules_of(*entry));
+        let rules = found.iter().flat_map(|entry| self.rules_of(entry));
         let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
         let mut names: Vec<(Arc<str>, Name)> = Vec::new();
         for charge in charges {
             // Two readings of a path may lead to one limiter.
-            if found.len() == 1 || names.iter().all(|(_, name)| name != charge.name()) {
+            if found.more.is_empty() || names.iter().all(|(_, name)| name != charge.name()) {
                 names.push((Arc::clone(&charge.labels.name), charge.name().clone()));
             }
         }
@@ -194,11 +194,7 @@ impl CompiledRules {
     /// Records which entries a request has matched. Warns of the entries without a match when that
     /// were enough requests.
     fn record(&self, found: &Found) {
-        for entry in found
-            .iter()
-            .flatten()
-            .filter_map(|at| self.entries.get(*at))
-        {
+        for entry in found.iter().flatten().filter_map(|at| self.entries.get(at)) {
             entry.matched.store(true, Relaxed);
         }
         if self.requests.fetch_add(1, Relaxed) + 1 != ENOUGH {
@@ -229,11 +225,14 @@ impl CompiledRules {
         parts: &Parts,
         rewritten: Option<&Parts>,
     ) -> Option<Result<RequestResult, Refusal>> {
-        let present = rewritten.and_then(|parts| self.lists.find(parts));
-        present.or_else(|| {
-            let sent = self.lists.find(parts);
-            sent.filter(|sent| sent.is_err() || rewritten.is_none())
-        })
+        let sent = self.lists.find(parts);
+        match rewritten {
+            None => sent,
+            Some(present) => {
+                let present = self.lists.find(present);
+                present.or(sent.filter(Result::is_err))
+            }
+        }
     }
 
     /// Returns the entries of a request by the path that was sent and, on one that was rewritten, by
@@ -242,11 +241,10 @@ impl CompiledRules {
         let mut found = self.met_by(parts);
         if let Some(rewritten) = rewritten {
             // If the path that was sent has rules of its own, those of all others are for others.
-            let has_rules = |entry: &Option<usize>| !self.rules_of(*entry).is_empty();
-            let takes_others = again || !found.iter().any(has_rules);
-            for entry in self.met_by(rewritten) {
-                if !found.contains(&entry) && (entry.is_some() || takes_others) {
-                    found.push(entry);
+            let takes_others = again || found.iter().all(|it| self.rules_of(it).is_empty());
+            for entry in self.met_by(rewritten).iter() {
+                if entry.is_some() || takes_others {
+                    found.add(entry);
                 }
             }
         }
@@ -261,6 +259,25 @@ impl CompiledRules {
             self.record(&found);
         }
         found
+    }
+
+    /// Adds the charges of an entry's rules. Returns the plan to refuse a request without a key.
+    #[inline]
+    fn charge_by(
+        &self,
+        entry: Option<usize>,
+        parts: &Parts,
+        earlier: Option<Earlier<'_>>,
+        charges: &mut Charges,
+    ) -> Option<Plan> {
+        for rule in self.rules_of(entry) {
+            match self.charge(rule, parts, earlier) {
+                Some(Ok(charge)) => charges.add(charge, rule),
+                Some(Err(refusal)) => return Some(self.refuses(refusal, Some(rule))),
+                None => {}
+            }
+        }
+        None
     }
 
     /// Returns the charge of a rule for a request; `None` if the rule does not apply to it, or has
@@ -345,20 +362,15 @@ impl CompiledRules {
             Some(Err(refusal)) => return self.refuses(refusal, None),
             None => {}
         }
+        let found = self.entries_of(parts, rewritten.as_ref(), again);
         let mut all = Charges::default();
-        for entry in self.entries_of(parts, rewritten.as_ref(), again) {
+        if let Some(refused) = self.charge_by(found.first, parts, earlier, &mut all) {
+            return refused;
+        }
+        for entry in found.more {
             let mut further = Charges::default();
-            let charges = if all.first.is_none() {
-                &mut all
-            } else {
-                &mut further
-            };
-            for rule in self.rules_of(entry) {
-                match self.charge(rule, parts, earlier) {
-                    Some(Ok(charge)) => charges.add(charge, rule),
-                    Some(Err(refusal)) => return self.refuses(refusal, Some(rule)),
-                    None => {}
-                }
+            if let Some(refused) = self.charge_by(entry, parts, earlier, &mut further) {
+                return refused;
             }
             all.include(further);
         }
@@ -391,11 +403,15 @@ struct Charges {
 
 impl Charges {
     /// Adds the charge of a rule. Each limiter is charged once, for the sum of its rules' costs.
+    #[inline]
     fn add(&mut self, charge: LimiterCharge, rule: &CompiledRule) {
         if !charge.shadow {
             self.enforce(rule.rule.on_failure, rule.max_wait);
         }
-        self.join(charge, u32::saturating_add);
+        match &self.first {
+            None => self.first = Some(charge),
+            Some(_) => self.join(charge, u32::saturating_add),
+        }
     }
 
     /// Adds the charges of another reading of the request's path. A limiter that both charge is
