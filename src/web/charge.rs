@@ -1,19 +1,12 @@
-//! The charge of a request, corrected until its response is over: [`Charge`], [`Cost`],
-//! [`Outcome`].
+//! The charge of a request, corrected until its response is over: [`Cost`], [`Outcome`].
 //!
-//! The permits taken before the request stay taken unless the charge is corrected in time.
-//! [`SettleOnDrop`] settles the correction: it is dropped with the response's body, or with a
-//! future that got no response.
+//! The permits taken before the request stay taken unless the charge is corrected in time, by these
+//! or by the request's [`Grant`]. [`SettleOnDrop`] settles the correction: it is dropped with the
+//! response's body, or with a future that got no response.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::Arc;
 
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
+use http::{HeaderMap, HeaderValue, StatusCode, response::Parts};
 
 use super::{
     answer::{Fields, grpc::GRPC_STATUS},
@@ -21,185 +14,10 @@ use super::{
 };
 use crate::{
     decision::Grant,
-    demand::LimiterCharge,
-    list::List,
     macros::opaque,
-    receipt::{CorrectedBy, Correction, Receipt},
+    receipt::{CorrectedBy, Receipt},
     store::AnyStore,
 };
-
-/// Corrects the charge of a request until its response is over.
-///
-/// It is in the extensions of each request that a layer let pass and that a rule applied to. It has
-/// an effect until the response's body has ended or was dropped, so that a streamed response can be
-/// charged by what it really used: tokens, rows, bytes. The last call counts, and takes precedence
-/// over a [`Cost`] and over [`Rule::charge_if`](crate::Rule::charge_if). It also counts if the
-/// caller disconnects, or the inner service fails.
-///
-/// If a request is charged less than it took, the rest is given back while it is still in use. If
-/// it is charged more, the rest is debt: it counts from the end of the response, also beyond the
-/// limit, is never refused, and no caller is admitted until enough of it has left the interval. A
-/// limiter in Redis learns of it in the background. What cannot be sent within nine tenths of the
-/// interval, or a minute, is lost, and [counted](crate::RedisStore::lost_charges).
-///
-/// If several rules applied to the request, a number is meant for each of them;
-/// [`rule`](Self::rule) chooses one. If several layers let it pass, it is meant for the rules of
-/// the innermost.
-///
-/// # Example
-///
-/// ```
-/// use axum::{Extension, Router, routing::get};
-/// use tower_ratelimit::{Charge, Limit, MemoryStore, RateLimitLayer, key::PeerIp};
-///
-/// async fn export(Extension(charge): Extension<Charge>) -> String {
-///     let rows = vec!["one", "two", "three"];
-///     charge.set(rows.len() as u32);
-///     rows.join("\n")
-/// }
-///
-/// let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_hour(1000).by(PeerIp).cost(10));
-/// let app: Router = Router::new().route("/export", get(export)).layer(layer);
-/// ```
-#[derive(Clone)]
-pub struct Charge {
-    /// One for each layer, the innermost last.
-    charged: List<Charged>,
-    /// A rule of any layer; `None` stands for all rules of the innermost.
-    rule: Option<Arc<str>>,
-}
-
-/// The charge of one layer.
-#[derive(Clone)]
-struct Charged {
-    grant: Grant,
-    layer: LayerId,
-    /// The address of the store, which lives while the ledger is open.
-    store: usize,
-}
-
-/// Identifies a layer and its clones in this process, also after they are gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LayerId(u64);
-
-impl LayerId {
-    pub(crate) fn new() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Charge {
-    /// Charges `permits` in all, whatever was taken or charged before. Returns false, and has no
-    /// effect, if the response is over.
-    pub fn set(&self, permits: u32) -> bool {
-        self.correct(|_| permits)
-    }
-
-    /// Charges `permits` more than was taken or set before, up to 2^32 - 1 in all. Returns false,
-    /// and has no effect, if the response is over.
-    pub fn add(&self, permits: u32) -> bool {
-        self.correct(|charged| charged.saturating_add(permits))
-    }
-
-    /// Charges nothing, so that all that was taken is given back. Returns false, and has no effect,
-    /// if the response is over.
-    pub fn refund(&self) -> bool {
-        self.set(0)
-    }
-
-    /// Returns the charge of one rule, also of an outer layer's, by its
-    /// [`LimitState::name`](crate::LimitState::name); with tiers that is `<rule>.<tier>`. `None` if
-    /// no such rule applied to the request, or the response is over.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use tower_ratelimit::Charge;
-    /// fn answered(charge: &Charge, tokens: u32) {
-    ///     if let Some(charge) = charge.rule("tokens") {
-    ///         charge.set(tokens);
-    ///     }
-    /// }
-    /// ```
-    #[must_use]
-    pub fn rule(&self, name: &str) -> Option<Self> {
-        let has = |charged: &Charged| {
-            let mut receipts = charged.grant.receipts().iter();
-            receipts.any(|receipt| is_of(receipt, name)) && charged.grant.ledger().is_open()
-        };
-        self.charged.iter().any(has).then(|| Self {
-            charged: self.charged.clone(),
-            rule: Some(name.into()),
-        })
-    }
-
-    /// Returns whether an outer layer has made the same charge, for a response that is not over.
-    pub(crate) fn has_charged(&self, store: &Arc<dyn AnyStore>, again: &LimiterCharge) -> bool {
-        // The cost must not depend on the request, and be the same here.
-        let is_same = |receipt: &Receipt| {
-            let (other, rule) = (&receipt.labels, &again.labels);
-            receipt.name() == again.name()
-                && other.name == rule.name
-                && rule.fixed_cost.is_some()
-                && other.fixed_cost == rule.fixed_cost
-        };
-        self.charged.iter().any(|charged| {
-            charged.store == Arc::as_ptr(store).addr()
-                && charged.grant.ledger().is_open()
-                && charged.grant.receipts().iter().any(is_same)
-        })
-    }
-
-    /// Puts the charge of a grant where handlers look for it, to correct it.
-    pub(crate) fn insert(
-        extensions: &mut Extensions,
-        grant: &Grant,
-        layer: LayerId,
-        store: &Arc<dyn AnyStore>,
-    ) {
-        let charge = extensions.get_or_insert_with(|| Self {
-            charged: List::new(),
-            rule: None,
-        });
-        charge.charged.push(Charged {
-            grant: grant.clone(),
-            layer,
-            store: Arc::as_ptr(store).addr(),
-        });
-    }
-
-    fn correct(&self, charge: impl Fn(u32) -> u32) -> bool {
-        let correction = |receipt: &Receipt, (by, permits): Correction| {
-            // The handler adds to what was taken or set by itself, whatever others have set.
-            let before = match by {
-                CorrectedBy::Handler => permits,
-                _ => receipt.permits,
-            };
-            let rule = self.rule.as_deref();
-            let is_meant = rule.is_none_or(|rule| is_of(receipt, rule));
-            is_meant.then(|| charge(before))
-        };
-        let innermost = self.charged.len().saturating_sub(1);
-        let layers = match self.rule {
-            Some(_) => &self.charged[..],
-            None => &self.charged[innermost..],
-        };
-        let mut counts = false;
-        for charged in layers {
-            counts |= charged.grant.correct(CorrectedBy::Handler, correction);
-        }
-        counts
-    }
-}
-
-impl fmt::Debug for Charge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Charge")
-            .field("rule", &self.rule)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Sets the cost of a request, in permits: a handler puts it into the response's extensions.
 ///
@@ -248,14 +66,6 @@ impl Outcome {
 /// Decides by the response whether a rule charges the request.
 pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 
-/// Returns whether this layer has let the request pass already.
-pub(crate) fn has_met(extensions: &Extensions, layer: LayerId) -> bool {
-    extensions.get::<Charge>().is_some_and(|charge| {
-        let mut charged = charge.charged.iter();
-        charged.any(|charged| charged.layer == layer && charged.grant.ledger().is_open())
-    })
-}
-
 /// Settles a grant when it is dropped, by the corrections of its charge.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
@@ -263,7 +73,7 @@ pub(crate) struct SettleOnDrop {
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
     /// Set if the response has the grant in its extensions.
-    pub(crate) extensions: bool,
+    pub(crate) in_response: bool,
     /// The status of a response whose gRPC status comes in the trailers.
     pub(crate) awaits_trailers: Option<StatusCode>,
 }
@@ -314,7 +124,7 @@ impl SettleOnDrop {
 impl Drop for SettleOnDrop {
     fn drop(&mut self) {
         let Self { grant, store, .. } = self;
-        let Some(corrections) = grant.ledger().close() else {
+        let Some(corrections) = grant.close() else {
             return;
         };
         for (receipt, (_, permits)) in grant.receipts().iter().zip(corrections) {
@@ -333,10 +143,6 @@ const UNKNOWN: u32 = 2;
 fn code(value: &HeaderValue) -> u32 {
     let code = value.to_str().ok().and_then(|text| text.parse().ok());
     code.unwrap_or(UNKNOWN)
-}
-
-fn is_of(receipt: &Receipt, rule: &str) -> bool {
-    &*receipt.labels.name == rule
 }
 
 #[cfg(test)]

@@ -13,12 +13,12 @@ use tower_service::Service;
 
 use super::{
     body::RateLimitBody,
-    charge::{SettleOnDrop, has_met},
+    charge::SettleOnDrop,
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
 };
-use crate::decision::{Decision, Refusal};
+use crate::decision::{Decision, Grant, Refusal};
 
 /// Limits the requests to the inner service. Made by [`RateLimitLayer`].
 ///
@@ -82,8 +82,12 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // A nested router and the router around it may have the same layer.
-        let again = || !self.shared.always && has_met(request.extensions(), self.shared.id);
-        if !self.shared.enabled || again() {
+        let again = || {
+            let outer = request.extensions().get::<Grant>();
+            let mut outer = outer.into_iter().flat_map(Grant::layers);
+            outer.any(|grant| grant.is_of_layer(self.shared.id))
+        };
+        if !self.shared.enabled || (!self.shared.always && again()) {
             return self.forward(request, None);
         }
         let (mut parts, body) = request.into_parts();

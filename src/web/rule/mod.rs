@@ -246,7 +246,7 @@ impl Rule {
     ///
     /// Use it for limits that callers share, such as the limit of an account that anyone may name
     /// at a login: how much is left there reveals the activity of others. A refusal still has
-    /// `Retry-After`, and handlers still find the [`Decision`](crate::Decision).
+    /// `Retry-After`, and handlers still find the [`Grant`](crate::Grant).
     ///
     /// ```
     /// use tower_ratelimit::{Limit, key::FromHeader};
@@ -286,7 +286,7 @@ impl Rule {
     /// also bounds how many requests are under way at once, and a request is refused while requests
     /// that will not count hold the permits. A request that is dropped before its response is known
     /// stays charged, and so does one whose inner service fails, so that disconnecting is never
-    /// free. A handler's own correction, by [`Charge`](crate::Charge) or [`Cost`](crate::Cost),
+    /// free. A handler's own correction, by [`Grant`](crate::Grant) or [`Cost`](crate::Cost),
     /// takes precedence.
     ///
     /// # Example

@@ -19,16 +19,17 @@ use super::{
     rules::Rules,
 };
 use crate::{
-    decision::{Refusal, Source},
+    decision::{Grant, Refusal, Source},
     demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, bail},
     failure_policy::FailurePolicy,
     macros::{opaque, warning},
     name::{Identity, Name},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
+    receipt::Receipt,
     store::{AnyStore, rule_names::Holder},
     sync::Once,
-    web::{answer::Fields, charge},
+    web::answer::Fields,
 };
 
 /// After this many requests, an entry without a match is more likely a mistake than rare.
@@ -260,7 +261,7 @@ impl CompiledRules {
         if self.requests.load(Relaxed) < ENOUGH {
             self.record(entry);
         }
-        let outer = skip_charged_in.zip(parts.extensions.get::<charge::Charge>());
+        let outer = skip_charged_in.zip(parts.extensions.get::<Grant>());
         // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
         let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
         let (mut first, mut rest) = (None, Vec::new());
@@ -273,7 +274,7 @@ impl CompiledRules {
                     None => continue,
                 },
             };
-            if outer.is_some_and(|(store, outer)| outer.has_charged(store, &charge)) {
+            if outer.is_some_and(|(store, outer)| has_charged(outer, store, &charge)) {
                 self.warn_of_duplicate(&charge.labels.name);
                 continue;
             }
@@ -308,6 +309,21 @@ impl CompiledRules {
             ..Acquire::new(first, rest, max_wait)
         })
     }
+}
+
+/// Returns whether an outer layer has made the same charge, for a response that is not over.
+fn has_charged(outer: &Grant, store: &Arc<dyn AnyStore>, again: &LimiterCharge) -> bool {
+    // The cost must not depend on the request, and be the same here.
+    let is_same = |receipt: &Receipt| {
+        let (other, rule) = (&receipt.labels, &again.labels);
+        receipt.name() == again.name()
+            && other.name == rule.name
+            && rule.fixed_cost.is_some()
+            && other.fixed_cost == rule.fixed_cost
+    };
+    let store = Arc::as_ptr(store).addr();
+    let mut of_store = outer.layers().filter(|grant| grant.is_of_store(store));
+    of_store.any(|grant| grant.receipts().iter().any(is_same))
 }
 
 /// Adds a charge to those of a request, in which each limiter is charged once.
