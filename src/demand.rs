@@ -188,7 +188,13 @@ pub struct LimiterCharge {
     pub(crate) allow_on_failure: bool,
     /// Set if callers cannot make up keys of its rule.
     pub(crate) key_is_bounded: bool,
+    /// Its rules, if there are several.
+    pub(crate) rules: Option<ForRules>,
 }
+
+/// The rules that one charge is made for, each with its cost: a request that passes the layer again
+/// is not charged for them again.
+pub(crate) type ForRules = Arc<Vec<(Arc<Labels>, u32)>>;
 
 impl LimiterCharge {
     /// Returns a charge without an id.
@@ -203,7 +209,30 @@ impl LimiterCharge {
             lease: None,
             allow_on_failure: false,
             key_is_bounded: false,
+            rules: None,
         }
+    }
+
+    /// Adds the charge of another rule on the same limiter, in which a request is charged once.
+    pub(crate) fn add(&mut self, other: Self) {
+        let mut rules = self.rules.take().unwrap_or_else(|| {
+            let this = (Arc::clone(&self.labels), self.permits);
+            Arc::new(vec![this])
+        });
+        Arc::make_mut(&mut rules).push((Arc::clone(&other.labels), other.permits));
+        if self.shadow == other.shadow {
+            // The sum of its rules' costs.
+            self.permits = self.permits.saturating_add(other.permits);
+            // A rule with a stricter policy counts the limiter while the store fails.
+            if self.allow_on_failure && !other.allow_on_failure {
+                (self.labels, self.allow_on_failure) = (other.labels, false);
+                (self.lease, self.key_is_bounded) = (other.lease, other.key_is_bounded);
+            }
+        } else if self.shadow {
+            // A shadow rule must not refuse through an enforced rule on the same limiter.
+            *self = other;
+        }
+        self.rules = Some(rules);
     }
 
     /// Returns the charge of a limiter that is named in place.
@@ -266,6 +295,7 @@ impl LimiterCharge {
             labels: Arc::clone(&self.labels),
             id: self.id,
             permits: self.permits,
+            rules: self.rules.clone(),
             interval: Duration::ZERO,
             made,
             taken: None,

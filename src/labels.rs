@@ -23,6 +23,8 @@ pub(crate) struct Labels {
     pub(crate) is_rule: bool,
     /// Set if responses do not show its limit.
     pub(crate) hidden: bool,
+    /// The unit of its permits, if they are not requests.
+    pub(crate) unit: Option<Box<str>>,
     /// The cost of each request, if it is the same for all: an inner layer compares it.
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
@@ -78,6 +80,7 @@ impl Labels {
             name: name.into(),
             is_rule,
             hidden,
+            unit: None,
             fixed_cost: None,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
             draft11_policy: OnceLock::new(),
@@ -96,7 +99,7 @@ impl Labels {
 
     /// Returns whether responses show both in the same way.
     pub(crate) fn answers_like(&self, other: &Self) -> bool {
-        self.name == other.name && self.hidden == other.hidden
+        self.name == other.name && self.hidden == other.hidden && self.unit == other.unit
     }
 
     /// Returns whether this is still to be logged; true once.

@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::{
+    demand::ForRules,
     labels::Labels,
     limit::LimitSource,
     name::{Limiter, Name},
@@ -89,6 +90,8 @@ pub struct Receipt {
     pub(crate) labels: Arc<Labels>,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
+    /// The rules that were charged together, if there are several.
+    pub(crate) rules: Option<ForRules>,
     /// The limit's interval; zero until the grant is received. An extra charge counts for at least
     /// as long, so it may be sent again within that time.
     pub(crate) interval: Duration,
@@ -193,6 +196,14 @@ impl Receipt {
 
     pub(crate) fn name(&self) -> &Name {
         &self.limiter.name
+    }
+
+    /// Returns whether `is` is true of one of its rules, with what that rule took.
+    pub(crate) fn is_of(&self, is: impl Fn(&Labels, u32) -> bool) -> bool {
+        match &self.rules {
+            Some(rules) => rules.iter().any(|(labels, permits)| is(labels, *permits)),
+            None => is(&self.labels, self.permits),
+        }
     }
 
     /// Returns the limit to write where an extra charge finds none.

@@ -33,7 +33,8 @@ use crate::{
 ///
 /// If several rules applied to the request, a number is meant for each of them;
 /// [`rule`](Self::rule) chooses one. If several layers let it pass, the grant is the innermost
-/// one's, and [`layers`](Self::layers) has the others.
+/// one's, and [`layers`](Self::layers) has the others. A number is meant for all passes through the
+/// innermost.
 ///
 /// The grant of a [`RateLimiter`](crate::RateLimiter) belongs to no response: it is settled by its
 /// [receipts](Self::receipts).
@@ -173,6 +174,11 @@ impl Grant {
         iter::successors(Some(self), |grant| grant.outer())
     }
 
+    /// Returns this grant, and those of the request's earlier passes through the same layer.
+    pub(crate) fn passes(&self) -> impl Iterator<Item = &Self> {
+        self.layers().filter(|grant| grant.layer() == self.layer())
+    }
+
     fn layer(&self) -> Option<LayerId> {
         self.given.admitted.as_ref().map(|admitted| admitted.layer)
     }
@@ -238,24 +244,12 @@ impl Grant {
         self
     }
 
-    /// Returns whether it is the grant of this layer, for a response that is not over.
-    pub(crate) fn is_of_layer(&self, layer: LayerId) -> bool {
-        self.open().is_some_and(|admitted| admitted.layer == layer)
-    }
-
-    /// Returns whether it was given by this store, for a response that is not over.
-    pub(crate) fn is_of_store(&self, store: usize) -> bool {
-        self.open().is_some_and(|admitted| admitted.store == store)
-    }
-
-    /// Returns whether its charge can still be corrected.
-    pub(crate) fn is_open(&self) -> bool {
-        self.open().is_some()
-    }
-
-    fn open(&self) -> Option<&Admitted> {
-        let admitted = self.given.admitted.as_ref();
-        admitted.filter(|admitted| admitted.ledger.is_open())
+    /// Returns the layer that let the request pass and the address of its store, until the response
+    /// is over.
+    pub(crate) fn given_by(&self) -> Option<(LayerId, usize)> {
+        let admitted = self.given.admitted.as_ref()?;
+        let is_open = admitted.ledger.is_open();
+        is_open.then_some((admitted.layer, admitted.store))
     }
 
     /// Corrects the charge of those receipts for which `permits` returns a number. See

@@ -6,14 +6,17 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, StatusCode, response::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
 
 use super::{
     answer::{Fields, grpc::GRPC_STATUS},
     request::has_trailers,
+    rule::CompiledRule,
 };
 use crate::{
-    decision::Grant,
+    decision::{Grant, LimitState, grant::LayerId},
+    demand::LimiterCharge,
+    labels::Labels,
     macros::opaque,
     receipt::{CorrectedBy, Receipt},
     store::AnyStore,
@@ -66,6 +69,90 @@ impl Outcome {
 /// Decides by the response whether a rule charges the request.
 pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 
+/// The charges of a request before it came to a layer, until its response is over.
+#[derive(Clone, Copy)]
+pub(crate) struct Earlier<'a> {
+    innermost: &'a Grant,
+    layer: LayerId,
+    /// The address of the store.
+    store: usize,
+}
+
+/// The layer that has let a request pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    SameLayer,
+    OtherLayer,
+}
+
+impl<'a> Earlier<'a> {
+    pub(crate) fn of(
+        extensions: &'a Extensions,
+        layer: LayerId,
+        store: &Arc<dyn AnyStore>,
+    ) -> Option<Self> {
+        extensions.get().map(|innermost| Self {
+            innermost,
+            layer,
+            store: Arc::as_ptr(store).addr(),
+        })
+    }
+
+    fn open(self) -> impl Iterator<Item = (Pass, &'a Grant)> {
+        self.innermost.layers().filter_map(move |grant| {
+            let (layer, store) = grant.given_by()?;
+            let pass = match layer == self.layer {
+                true => Pass::SameLayer,
+                false => Pass::OtherLayer,
+            };
+            (store == self.store).then_some((pass, grant))
+        })
+    }
+
+    fn of_this_layer(&self) -> impl Iterator<Item = &'a Grant> {
+        let open = self.open();
+        open.filter_map(|(pass, grant)| (pass == Pass::SameLayer).then_some(grant))
+    }
+
+    /// Returns whether the layer has let the request pass.
+    pub(crate) fn is_of_this_layer(&self) -> bool {
+        self.of_this_layer().next().is_some()
+    }
+
+    /// Returns whether this rule of the layer has applied to the request, by whatever key.
+    pub(crate) fn has_met(&self, rule: &CompiledRule) -> bool {
+        self.of_this_layer().any(|grant| {
+            let mut receipts = grant.receipts().iter();
+            grant.states().iter().any(|limit| rule.has(&limit.labels))
+                || receipts.any(|receipt| receipt.is_of(|labels, _| rule.has(labels)))
+        })
+    }
+
+    /// Returns which layer has made the same charge, if one has.
+    pub(crate) fn charged_by(&self, again: &LimiterCharge) -> Option<Pass> {
+        let rule = &again.labels;
+        let has_charged = |pass: Pass, grant: &Grant| {
+            // The cost must be the same here. That of another layer must not depend on the request.
+            let is_same = |labels: &Labels, permits: u32| {
+                let fixed = labels.fixed_cost.and(rule.fixed_cost).is_some();
+                labels.name == rule.name
+                    && permits == again.permits
+                    && (pass == Pass::SameLayer || fixed)
+            };
+            // A shadow rule without room has taken nothing.
+            let is_tried = |limit: &LimitState| {
+                limit.shadow && limit.refused && limit.labels.name == rule.name
+            };
+            let mut receipts = grant.receipts().iter();
+            receipts.any(|it| it.name() == again.name() && it.is_of(is_same))
+                || pass == Pass::SameLayer && again.shadow && grant.states().iter().any(is_tried)
+        };
+        let mut open = self.open();
+        let found = open.find(|(pass, grant)| has_charged(*pass, grant));
+        found.map(|(pass, _)| pass)
+    }
+}
+
 /// Settles a grant when it is dropped, by the corrections of its charge.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
@@ -82,7 +169,9 @@ impl SettleOnDrop {
     /// Reads the head of the response.
     pub(crate) fn read_head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            self.grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
+            for grant in self.grant.passes() {
+                grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
+            }
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {

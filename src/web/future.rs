@@ -122,7 +122,9 @@ impl LayerState {
 
 /// Takes the grant of the layer around out of a request, if its response is not over.
 fn take_outer(extensions: &mut Extensions) -> Option<Grant> {
-    extensions.remove().filter(Grant::is_open)
+    extensions
+        .remove()
+        .filter(|grant: &Grant| grant.given_by().is_some())
 }
 
 /// Adds the grant to a response, which may correct the charge.

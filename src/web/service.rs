@@ -13,12 +13,12 @@ use tower_service::Service;
 
 use super::{
     body::RateLimitBody,
-    charge::SettleOnDrop,
+    charge::{Earlier, SettleOnDrop},
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
 };
-use crate::decision::{Decision, Grant, Refusal};
+use crate::decision::{Decision, Refusal};
 
 /// Limits the requests to the inner service. Made by [`RateLimitLayer`].
 ///
@@ -81,23 +81,24 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // A nested router and the router around it may have the same layer.
-        let again = || {
-            let outer = request.extensions().get::<Grant>();
-            let mut outer = outer.into_iter().flat_map(Grant::layers);
-            outer.any(|grant| grant.is_of_layer(self.shared.id))
-        };
-        if !self.shared.enabled || (!self.shared.always && again()) {
+        if !self.shared.enabled {
             return self.forward(request, None);
         }
         let (mut parts, body) = request.into_parts();
-        let skip_charged_in = (!self.shared.always).then_some(&self.shared.store);
         let fields;
         let plan = {
             let rules = self.shared.rules.load();
             // The response gets the fields of these rules, even if a reload replaces them.
             fields = rules.fields;
-            rules.plan(&parts, skip_charged_in)
+            // A router inside or its own fallback may have the same layer.
+            let LayerState {
+                id, store, always, ..
+            } = &*self.shared;
+            let earlier = match always {
+                true => None,
+                false => Earlier::of(&parts.extensions, *id, store),
+            };
+            rules.plan(&parts, earlier)
         };
         let refusal = match plan {
             Plan::Pass => return self.forward(Request::from_parts(parts, body), None),

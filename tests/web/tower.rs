@@ -16,6 +16,8 @@ mod shadow;
 mod twice;
 mod unlimited;
 mod waiting;
+#[cfg(feature = "axum")]
+mod walks;
 
 use crate::scene::*;
 use std::{collections::BTreeMap, future::poll_fn};

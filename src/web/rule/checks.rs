@@ -6,7 +6,7 @@ use super::{CostOf, LimitOf, Rule};
 use crate::{
     error::{ConfigError, bail},
     limit::{Limit, Slots, check_lease},
-    name::check_rule_name,
+    name::{check_rule_name, check_word},
     web::key::{KeyExtractor, KeyTraits},
 };
 
@@ -15,6 +15,9 @@ impl Rule {
     pub(super) fn check(&self) -> Result<Option<KeyTraits>, ConfigError> {
         let label = self.label();
         check_rule_name(label)?;
+        if let Some(unit) = &self.unit {
+            check_word("a rule's unit", unit)?;
+        }
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
             bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }

@@ -29,6 +29,9 @@ use crate::{
 /// The default number of requests that may wait for the same limits.
 const LONGEST_QUEUE: usize = 100;
 
+/// The unit that clients assume.
+const REQUESTS: &str = "requests";
+
 /// The percentage of keys for which a shadow rule is enforced, and any other by default.
 const NONE: u8 = 0;
 const ALL: u8 = 100;
@@ -53,7 +56,7 @@ pub(crate) struct Defaults {
 }
 
 /// One rule, checked, with the parts of its limiters' names prepared.
-pub(super) struct CompiledRule {
+pub(crate) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
     limits: Vec<NamedLimit>,
@@ -213,6 +216,13 @@ impl CompiledRule {
         }))
     }
 
+    /// Returns whether these are the labels of one of its limits, also as a reload has made them
+    /// anew.
+    pub(crate) fn has(&self, labels: &Labels) -> bool {
+        let mut limits = self.limits.iter();
+        limits.any(|named| named.labels.name == labels.name)
+    }
+
     /// Returns the names of its limits, with the limiter of this identity by each.
     pub(super) fn names(&self, identity: &Identity) -> impl Iterator<Item = (&str, Option<Name>)> {
         let takes_identity = !identity.is_empty();
@@ -335,6 +345,11 @@ impl Rule {
                     kept: ObservedRule::new(fixed, shown),
                     ban: self.ban,
                     charge_if: self.charge_if.clone().map(|it| Box::new(it) as _),
+                    unit: self
+                        .unit
+                        .as_deref()
+                        .filter(|it| *it != REQUESTS)
+                        .map(Into::into),
                     ..Labels::of(label, true, self.hide_headers)
                 }),
                 naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),

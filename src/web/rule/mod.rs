@@ -13,11 +13,15 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules};
+pub(crate) use self::{
+    compiled::{CompiledRule, Defaults},
+    limits::LimitOf,
+    table::CompiledRules,
+};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,
-    rules::Rules,
+    rules::{IntoRules, Rules},
 };
 use super::{
     charge::{ChargeIf, Outcome},
@@ -56,6 +60,7 @@ pub struct Rule {
     pub(crate) algorithm: Algorithm,
     pub(crate) slots: Option<u32>,
     pub(crate) lease: Duration,
+    pub(crate) unit: Option<String>,
     pub(crate) hide_headers: bool,
     pub(crate) observe_keys: bool,
     pub(crate) charge_if: Option<ChargeIf>,
@@ -238,6 +243,24 @@ impl Rule {
     /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
+        self
+    }
+
+    /// Sets the unit of the permits that clients read, as `qu` of `RateLimit-Policy` in
+    /// [`HeaderStyle::Draft11`](crate::HeaderStyle::Draft11). Default: `requests`, which has no
+    /// `qu`, as clients assume it.
+    ///
+    /// The draft defines `content-bytes`, too; another, such as `tokens`, is for clients that know
+    /// it. A character other than `A-Z a-z 0-9 . _ -` is a [`ConfigError`](crate::ConfigError) when
+    /// the layer is built.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, key::PeerIp};
+    ///
+    /// let upload = Limit::per_hour(1_000_000_000).by(PeerIp).named("upload").unit("content-bytes");
+    /// ```
+    pub fn unit(mut self, unit: &str) -> Self {
+        self.unit = Some(unit.to_owned());
         self
     }
 
@@ -427,6 +450,7 @@ impl Rule {
             algorithm: Algorithm::default(),
             slots: None,
             lease: Duration::ZERO,
+            unit: None,
             hide_headers: false,
             observe_keys: false,
             charge_if: None,
@@ -468,29 +492,5 @@ impl From<Limit> for Rule {
     /// Creates a rule with one limit for all requests together.
     fn from(limit: Limit) -> Self {
         limit.by(Constant("all"))
-    }
-}
-
-/// One rule, or several. A request is charged by all of several rules or by none.
-pub trait IntoRules {
-    /// Returns the rules.
-    fn into_rules(self) -> Vec<Rule>;
-}
-
-impl<R: Into<Rule>> IntoRules for R {
-    fn into_rules(self) -> Vec<Rule> {
-        vec![self.into()]
-    }
-}
-
-impl<R: Into<Rule>, const N: usize> IntoRules for [R; N] {
-    fn into_rules(self) -> Vec<Rule> {
-        self.into_iter().map(Into::into).collect()
-    }
-}
-
-impl IntoRules for Vec<Rule> {
-    fn into_rules(self) -> Vec<Rule> {
-        self
     }
 }

@@ -143,6 +143,38 @@ pub(super) fn full_path(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
+/// Returns the head of a request as if its present path had been sent, if a service in between has
+/// rewritten the path: as a fallback that gives the request to the router once more. `None` if the
+/// path is the one that was sent, or lacks nothing but the prefix of a nested router.
+#[cfg(feature = "axum")]
+pub(super) fn rewritten(parts: &Parts) -> Option<Parts> {
+    use axum::extract::{MatchedPath, NestedPath, OriginalUri};
+
+    let (sent, path) = (full_path(parts), parts.uri.path());
+    if sent == path {
+        return None;
+    }
+    // axum takes one segment off for each of the prefix.
+    let nested_at = parts.extensions.get().map_or("", NestedPath::as_str);
+    let prefix = nested_at.split('/').filter(|it| !it.is_empty()).count();
+    let within = match sent.match_indices('/').nth(prefix) {
+        Some((at, _)) => sent.get(at..).unwrap_or_default(),
+        None => "/",
+    };
+    if prefix > 0 && within == path {
+        return None;
+    }
+    let mut rewritten = parts.clone();
+    rewritten.extensions.remove::<OriginalUri>();
+    rewritten.extensions.remove::<MatchedPath>();
+    Some(rewritten)
+}
+
+#[cfg(not(feature = "axum"))]
+pub(super) fn rewritten(_: &Parts) -> Option<Parts> {
+    None
+}
+
 /// Returns the segments of a route, or the reason why one is invalid.
 pub(super) fn segments(
     path: &str,

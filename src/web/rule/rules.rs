@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use super::{IntoRules, Rule, index::Index, list::Requests, pattern::Pattern};
+use super::{Rule, index::Index, list::Requests, pattern::Pattern};
 use crate::{
     error::{ConfigError, bail, config_error},
     web::answer::HeaderStyle,
@@ -239,5 +239,29 @@ impl fmt::Debug for Rules {
             .entry(&"deny", &self.deny)
             .entry(&"allow", &self.allow)
             .finish()
+    }
+}
+
+/// One rule, or several. A request is charged by all of several rules or by none.
+pub trait IntoRules {
+    /// Returns the rules.
+    fn into_rules(self) -> Vec<Rule>;
+}
+
+impl<R: Into<Rule>> IntoRules for R {
+    fn into_rules(self) -> Vec<Rule> {
+        vec![self.into()]
+    }
+}
+
+impl<R: Into<Rule>, const N: usize> IntoRules for [R; N] {
+    fn into_rules(self) -> Vec<Rule> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl IntoRules for Vec<Rule> {
+    fn into_rules(self) -> Vec<Rule> {
+        self
     }
 }

@@ -16,20 +16,23 @@ use super::{
     compiled::{CompiledRule, Defaults, duplicate},
     index::Index,
     list::Lists,
+    pattern::rewritten,
     rules::Rules,
 };
 use crate::{
-    decision::{Grant, Refusal, Source},
+    decision::{Refusal, Source},
     demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, bail},
     failure_policy::FailurePolicy,
     macros::{opaque, warning},
     name::{Identity, Name},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
-    receipt::Receipt,
     store::{AnyStore, rule_names::Holder},
     sync::Once,
-    web::answer::Fields,
+    web::{
+        answer::Fields,
+        charge::{Earlier, Pass},
+    },
 };
 
 /// After this many requests, an entry without a match is more likely a mistake than rare.
@@ -44,6 +47,8 @@ pub(crate) struct CompiledRules {
     /// In the order of the index.
     entries: Vec<CompiledEntry>,
     otherwise: Vec<CompiledRule>,
+    /// Set if there are entries or lists, which may go by the path.
+    reads_paths: bool,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
     pub(crate) defaults: Defaults,
@@ -116,6 +121,7 @@ impl CompiledRules {
         });
         let entries: Vec<_> = entries.collect::<Result<_, ConfigError>>()?;
         Ok(Self {
+            reads_paths: !(entries.is_empty() && rules.deny.is_empty() && rules.allow.is_empty()),
             index,
             requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),
             entries,
@@ -207,6 +213,58 @@ impl CompiledRules {
         }
     }
 
+    /// Returns what the lists say of a request. They deny by the path that was sent and by the
+    /// present one, and allow by the present one.
+    fn listed(
+        &self,
+        parts: &Parts,
+        rewritten: Option<&Parts>,
+    ) -> Option<Result<RequestResult, Refusal>> {
+        let present = rewritten.and_then(|parts| self.lists.find(parts));
+        present.or_else(|| {
+            let sent = self.lists.find(parts);
+            sent.filter(|sent| sent.is_err() || rewritten.is_none())
+        })
+    }
+
+    /// Returns the entry that a request matches, if any, and the rules that it meets. Records the
+    /// entry.
+    fn met_by(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
+        let (entry, rules) = self.find(parts);
+        // After enough of them, requests write nothing that other threads read.
+        if self.requests.load(Relaxed) < ENOUGH {
+            self.record(entry);
+        }
+        (entry, rules)
+    }
+
+    /// Returns the charge of a rule for a request; `None` if the rule does not apply to it, or has
+    /// charged it already.
+    #[inline]
+    fn charge(
+        &self,
+        rule: &CompiledRule,
+        parts: &Parts,
+        earlier: Option<Earlier<'_>>,
+    ) -> Result<Option<LimiterCharge>, Refusal> {
+        let charge = match rule.plan(parts) {
+            Ok(Some(charge)) => charge,
+            Ok(None) => return Ok(None),
+            // A service in between may remove what the key was found in.
+            Err(_) if earlier.is_some_and(|earlier| earlier.has_met(rule)) => return Ok(None),
+            Err(missing) => return rule.refuse(missing, parts).map_or(Ok(None), Err),
+        };
+        match earlier.and_then(|earlier| earlier.charged_by(&charge)) {
+            Some(Pass::SameLayer) => return Ok(None),
+            Some(Pass::OtherLayer) => {
+                self.warn_of_duplicate(&charge.labels.name);
+                return Ok(None);
+            }
+            None => {}
+        }
+        Ok(Some(charge))
+    }
+
     fn passes(&self, result: RequestResult) -> Plan {
         self.report(result, None);
         Plan::Pass
@@ -248,36 +306,39 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the plan for a request. It skips rules that an outer layer has charged in this
-    /// store; `None` skips none.
-    pub(crate) fn plan(&self, parts: &Parts, skip_charged_in: Option<&Arc<dyn AnyStore>>) -> Plan {
-        match self.lists.find(parts) {
+    /// Returns the plan for a request. It skips the rules that the request was charged for earlier;
+    /// `None` skips none.
+    pub(crate) fn plan(&self, parts: &Parts, earlier: Option<Earlier<'_>>) -> Plan {
+        let again = earlier.is_some_and(|earlier| earlier.is_of_this_layer());
+        let rewritten = if self.reads_paths {
+            rewritten(parts)
+        } else {
+            None
+        };
+        match self.listed(parts, rewritten.as_ref()) {
             Some(Ok(result)) => return self.passes(result),
             Some(Err(refusal)) => return self.refuses(refusal, None),
             None => {}
         }
-        let (entry, rules) = self.find(parts);
-        // After enough of them, requests write nothing that other threads read.
-        if self.requests.load(Relaxed) < ENOUGH {
-            self.record(entry);
-        }
-        let outer = skip_charged_in.zip(parts.extensions.get::<Grant>());
+        let (_, rules) = self.met_by(parts);
+        let more = match rewritten.as_ref().map(|parts| self.met_by(parts)) {
+            // If the path that was sent has rules of its own, those of all others are for others.
+            Some((None, _)) if !again && !rules.is_empty() => &[],
+            Some((_, more)) => more,
+            None => &[],
+        };
+        let more = more
+            .iter()
+            .filter(|more| !rules.iter().any(|rule| rule.has(&more.labels)));
         // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
         let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
         let (mut first, mut rest) = (None, Vec::new());
-        for rule in rules {
-            let charge = match rule.plan(parts) {
+        for rule in rules.iter().chain(more) {
+            let charge = match self.charge(rule, parts, earlier) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
-                Err(missing) => match rule.refuse(missing, parts) {
-                    Some(refusal) => return self.refuses(refusal, Some(rule)),
-                    None => continue,
-                },
+                Err(refusal) => return self.refuses(refusal, Some(rule)),
             };
-            if outer.is_some_and(|(store, outer)| has_charged(outer, store, &charge)) {
-                self.warn_of_duplicate(&charge.labels.name);
-                continue;
-            }
             if !charge.shadow {
                 let (policy, wait) = (rule.rule.on_failure, rule.max_wait);
                 enforced = Some(match enforced {
@@ -298,7 +359,11 @@ impl CompiledRules {
             }
         }
         let Some(first) = first else {
-            return self.passes(RequestResult::NoRule);
+            return match again {
+                // It was decided and reported when it passed before.
+                true => Plan::Pass,
+                false => self.passes(RequestResult::NoRule),
+            };
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let (policy, max_wait) = enforced.unwrap_or((FailurePolicy::Allow, None));
@@ -311,37 +376,11 @@ impl CompiledRules {
     }
 }
 
-/// Returns whether an outer layer has made the same charge, for a response that is not over.
-fn has_charged(outer: &Grant, store: &Arc<dyn AnyStore>, again: &LimiterCharge) -> bool {
-    // The cost must not depend on the request, and be the same here.
-    let is_same = |receipt: &Receipt| {
-        let (other, rule) = (&receipt.labels, &again.labels);
-        receipt.name() == again.name()
-            && other.name == rule.name
-            && rule.fixed_cost.is_some()
-            && other.fixed_cost == rule.fixed_cost
-    };
-    let store = Arc::as_ptr(store).addr();
-    let mut of_store = outer.layers().filter(|grant| grant.is_of_store(store));
-    of_store.any(|grant| grant.receipts().iter().any(is_same))
-}
-
 /// Adds a charge to those of a request, in which each limiter is charged once.
 fn add(charge: LimiterCharge, first: &mut LimiterCharge, rest: &mut Vec<LimiterCharge>) {
     let mut earlier = iter::once(first).chain(rest.iter_mut());
     match earlier.find(|earlier| earlier.name() == charge.name()) {
-        // The sum of its rules' costs.
-        Some(earlier) if earlier.shadow == charge.shadow => {
-            earlier.permits = earlier.permits.saturating_add(charge.permits);
-            // A rule with a stricter policy counts the limiter while the store fails.
-            if earlier.allow_on_failure && !charge.allow_on_failure {
-                (earlier.labels, earlier.allow_on_failure) = (charge.labels, false);
-                (earlier.lease, earlier.key_is_bounded) = (charge.lease, charge.key_is_bounded);
-            }
-        }
-        // A shadow rule must not refuse through an enforced rule on the same limiter.
-        Some(earlier) if earlier.shadow => *earlier = charge,
-        Some(_) => {}
+        Some(earlier) => earlier.add(charge),
         None => rest.push(charge),
     }
 }
