@@ -10,7 +10,6 @@ use std::{
 
 use super::{limit_state::LimitState, source::Source};
 use crate::{
-    labels::Labels,
     list::List,
     macros::opaque,
     receipt::{CorrectedBy, Correction, Ledger, Receipt},
@@ -59,8 +58,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Grant {
     given: Arc<Given>,
-    /// The labels of the one rule that it is narrowed to.
-    rule: Option<Arc<Labels>>,
+    /// The one rule that it is narrowed to.
+    rule: Option<Arc<str>>,
 }
 
 /// The content of a grant.
@@ -105,12 +104,12 @@ impl Grant {
     }
 
     pub(crate) fn states(&self) -> &[LimitState] {
-        self.of_rule(&self.given.limits, |limit| &limit.labels)
+        self.of_rule(&self.given.limits, LimitState::name)
     }
 
     /// Returns what was taken, one receipt per limiter.
     pub fn receipts(&self) -> &[Receipt] {
-        self.of_rule(&self.given.receipts, |receipt| &receipt.labels)
+        self.of_rule(&self.given.receipts, rule_of)
     }
 
     /// Returns where the decision was made.
@@ -143,8 +142,8 @@ impl Grant {
     /// Returns the grant of one rule alone, by its [`LimitState::name`]; with tiers that is
     /// `<rule>.<tier>`.
     ///
-    /// If several layers charged rules of this name, it is the innermost one's. `None` if no such
-    /// rule charged the request.
+    /// `None` if no such rule charged the request. If several layers charged rules of this name, the
+    /// limit is the innermost one's, and a number is meant for each.
     ///
     /// # Example
     ///
@@ -159,11 +158,9 @@ impl Grant {
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<Self> {
         self.layers().find_map(|grant| {
-            let mut labels = grant.receipts().iter().map(|receipt| &receipt.labels);
-            let labels = labels.find(|labels| *labels.name == *name)?;
-            Some(Self {
+            grant.has_charged(name).then(|| Self {
                 given: Arc::clone(&grant.given),
-                rule: Some(Arc::clone(labels)),
+                rule: Some(name.into()),
             })
         })
     }
@@ -187,28 +184,30 @@ impl Grant {
         self.given.admitted.as_ref()?.outer.as_ref()
     }
 
-    /// Returns the parts of the rule that it is narrowed to, or else all.
-    fn of_rule<'a, T>(&self, all: &'a [T], labels: impl Fn(&T) -> &Arc<Labels>) -> &'a [T] {
+    /// Returns the part of the rule that it is narrowed to, or else all.
+    fn of_rule<'a, T>(&self, all: &'a [T], name: impl Fn(&T) -> &str) -> &'a [T] {
         let Some(rule) = &self.rule else { return all };
-        let of_rule = all.iter().find(|it| Arc::ptr_eq(labels(it), rule));
+        let of_rule = all.iter().find(|it| *name(it) == **rule);
         of_rule.map_or(&[], slice::from_ref)
     }
 
+    fn has_charged(&self, rule: &str) -> bool {
+        self.receipts().iter().any(|it| rule_of(it) == rule)
+    }
+
     fn correct_by_handler(&self, charge: impl Fn(u32) -> u32) -> bool {
-        let is_meant = |receipt: &Receipt| {
-            let rule = self.rule.as_ref();
-            rule.is_none_or(|rule| rule.name == receipt.labels.name)
-        };
+        let rule = self.rule.as_deref();
         let correction = |receipt: &Receipt, (by, permits): Correction| {
             // The handler adds to what was taken or set by itself, whatever others have set.
             let before = match by {
                 CorrectedBy::Handler => permits,
                 _ => receipt.permits,
             };
-            is_meant(receipt).then(|| charge(before))
+            let is_meant = rule.is_none_or(|rule| rule_of(receipt) == rule);
+            is_meant.then(|| charge(before))
         };
-        let meant = self.layers().filter(|grant| match self.rule {
-            Some(_) => grant.receipts().iter().any(is_meant),
+        let meant = self.layers().filter(|grant| match rule {
+            Some(rule) => grant.has_charged(rule),
             None => grant.layer() == self.layer(),
         });
         let correct = |grant: &Self| grant.correct(CorrectedBy::Handler, correction);
@@ -286,4 +285,8 @@ impl Grant {
     pub(crate) fn into_receipts(self) -> List<Receipt> {
         Arc::unwrap_or_clone(self.given).receipts
     }
+}
+
+fn rule_of(receipt: &Receipt) -> &str {
+    &receipt.labels.name
 }
