@@ -10,7 +10,7 @@ use crate::{
     clock,
     error::Error,
     failure_policy::FailurePolicy,
-    labels::Labels,
+    labels::{ForRules, Labels},
     limit::LimitSource,
     list::List,
     name::{Limiter, Name},
@@ -191,10 +191,6 @@ pub struct LimiterCharge {
     /// Its rules, if there are several.
     pub(crate) rules: Option<ForRules>,
 }
-
-/// The rules that one charge is made for, each with its cost: a request that passes the layer again
-/// is not charged for them again.
-pub(crate) type ForRules = Arc<Vec<(Arc<Labels>, u32)>>;
 
 impl LimiterCharge {
     /// Returns a charge without an id.

@@ -43,6 +43,10 @@ pub(crate) struct Labels {
     pub(crate) warned: Once,
 }
 
+/// The rules that one charge is made for, each with its cost: a request that passes the layer again
+/// is not charged for them again.
+pub(crate) type ForRules = Arc<Vec<(Arc<Labels>, u32)>>;
+
 /// A value whose type only the HTTP side of the crate names.
 pub(crate) type OfHttp = Box<dyn Any + Send + Sync>;
 

@@ -11,8 +11,7 @@ use std::{
 };
 
 use crate::{
-    demand::ForRules,
-    labels::Labels,
+    labels::{ForRules, Labels},
     limit::LimitSource,
     name::{Limiter, Name},
     observe::StateChange,

@@ -11,7 +11,6 @@ use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
 use super::{
     answer::{Fields, grpc::GRPC_STATUS},
     request::has_trailers,
-    rule::CompiledRule,
 };
 use crate::{
     decision::{Grant, LimitState, grant::LayerId},
@@ -119,12 +118,13 @@ impl<'a> Earlier<'a> {
         self.of_this_layer().next().is_some()
     }
 
-    /// Returns whether this rule of the layer has applied to the request, by whatever key.
-    pub(crate) fn has_met(&self, rule: &CompiledRule) -> bool {
+    /// Returns whether the rule of the layer that `has` these labels has applied to the request, by
+    /// whatever key.
+    pub(crate) fn has_met(&self, has: impl Fn(&Labels) -> bool) -> bool {
         self.of_this_layer().any(|grant| {
             let mut receipts = grant.receipts().iter();
-            grant.states().iter().any(|limit| rule.has(&limit.labels))
-                || receipts.any(|receipt| receipt.is_of(|labels, _| rule.has(labels)))
+            grant.states().iter().any(|limit| has(&limit.labels))
+                || receipts.any(|receipt| receipt.is_of(|labels, _| has(labels)))
         })
     }
 

@@ -56,7 +56,7 @@ pub(crate) struct Defaults {
 }
 
 /// One rule, checked, with the parts of its limiters' names prepared.
-pub(crate) struct CompiledRule {
+pub(super) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
     limits: Vec<NamedLimit>,
@@ -218,7 +218,7 @@ impl CompiledRule {
 
     /// Returns whether these are the labels of one of its limits, also as a reload has made them
     /// anew.
-    pub(crate) fn has(&self, labels: &Labels) -> bool {
+    pub(super) fn has(&self, labels: &Labels) -> bool {
         let mut limits = self.limits.iter();
         limits.any(|named| named.labels.name == labels.name)
     }

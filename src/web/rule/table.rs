@@ -227,6 +227,26 @@ impl CompiledRules {
         })
     }
 
+    /// Returns the rules that a request meets by the path that was sent and, on one that was
+    /// rewritten, by the present one.
+    #[inline]
+    fn rules_of(
+        &self,
+        parts: &Parts,
+        rewritten: Option<&Parts>,
+        again: bool,
+    ) -> impl Iterator<Item = &CompiledRule> {
+        let (_, rules) = self.met_by(parts);
+        let more = match rewritten.map(|parts| self.met_by(parts)) {
+            // If the path that was sent has rules of its own, those of all others are for others.
+            Some((None, _)) if !again && !rules.is_empty() => &[],
+            Some((_, more)) => more,
+            None => &[],
+        };
+        let is_new = move |more: &&CompiledRule| !rules.iter().any(|rule| rule.has(&more.labels));
+        rules.iter().chain(more.iter().filter(is_new))
+    }
+
     /// Returns the entry that a request matches, if any, and the rules that it meets. Records the
     /// entry.
     fn met_by(&self, parts: &Parts) -> (Option<&CompiledEntry>, &[CompiledRule]) {
@@ -251,7 +271,9 @@ impl CompiledRules {
             Ok(Some(charge)) => charge,
             Ok(None) => return Ok(None),
             // A service in between may remove what the key was found in.
-            Err(_) if earlier.is_some_and(|earlier| earlier.has_met(rule)) => return Ok(None),
+            Err(_) if earlier.is_some_and(|it| it.has_met(|labels| rule.has(labels))) => {
+                return Ok(None);
+            }
             Err(missing) => return rule.refuse(missing, parts).map_or(Ok(None), Err),
         };
         match earlier.and_then(|earlier| earlier.charged_by(&charge)) {
@@ -320,20 +342,10 @@ impl CompiledRules {
             Some(Err(refusal)) => return self.refuses(refusal, None),
             None => {}
         }
-        let (_, rules) = self.met_by(parts);
-        let more = match rewritten.as_ref().map(|parts| self.met_by(parts)) {
-            // If the path that was sent has rules of its own, those of all others are for others.
-            Some((None, _)) if !again && !rules.is_empty() => &[],
-            Some((_, more)) => more,
-            None => &[],
-        };
-        let more = more
-            .iter()
-            .filter(|more| !rules.iter().any(|rule| rule.has(&more.labels)));
         // The strictest policy, and the shortest wait and queue, of the rules that are enforced.
         let mut enforced: Option<(FailurePolicy, Option<MaxWait>)> = None;
         let (mut first, mut rest) = (None, Vec::new());
-        for rule in rules.iter().chain(more) {
+        for rule in self.rules_of(parts, rewritten.as_ref(), again) {
             let charge = match self.charge(rule, parts, earlier) {
                 Ok(Some(charge)) => charge,
                 Ok(None) => continue,
