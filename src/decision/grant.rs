@@ -210,8 +210,11 @@ impl Grant {
             Some(rule) => grant.has_charged(rule),
             None => grant.layer() == self.layer(),
         });
-        let correct = |grant: &Self| grant.correct(CorrectedBy::Handler, correction);
-        meant.fold(false, |counts, grant| correct(grant) || counts)
+        let mut counts = false;
+        for grant in meant {
+            counts |= grant.correct(CorrectedBy::Handler, correction);
+        }
+        counts
     }
 
     pub(crate) fn new(limits: List<LimitState>, receipts: List<Receipt>, source: Source) -> Self {

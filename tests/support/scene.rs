@@ -178,6 +178,10 @@ pub async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
 }
 
 /// A service that answers with nothing.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "services take their requests"
+)]
 pub fn serve<B>(request: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
     ready(Ok(answer_to(&request, "")))
 }

@@ -261,6 +261,10 @@ impl CompiledRules {
     /// Returns the charge of a rule for a request; `None` if the rule does not apply to it, or has
     /// charged it already.
     #[inline]
+    #[allow(
+        clippy::result_large_err,
+        reason = "a refusal is not to cost an allocation"
+    )]
     fn charge(
         &self,
         rule: &CompiledRule,
