@@ -344,7 +344,7 @@ impl Rule {
     ///
     /// A request takes its permits if there are enough and no other rule refuses it, and passes in
     /// either case. Would-be refusals are visible in
-    /// [`LimitState::is_refused`](crate::LimitState::is_refused) of the decision in the extensions,
+    /// [`LimitState::is_refused`](crate::LimitState::is_refused) of the grant in the extensions,
     /// and in a debug event that names the rule, but not to callers. A missing key, or a limit that
     /// was never set, does not refuse the request either: it passes uncounted, and one warning
     /// reports it.

@@ -220,7 +220,7 @@ async fn layers_add_to_one_another_and_the_tightest_is_first() {
     assert_eq!(refused.one("retry-after"), "3600");
     // One that shows nothing leaves the order to the layers around it.
     let denied = Rules::new().deny(Requests::on("/"));
-    let denied = RateLimitLayer::builder(&store).rules(denied);
+    let denied = RateLimitLayer::builder(&store).rules(denied.otherwise(Limit::per_hour(9)));
     let denied = denied.build().unwrap().layer(inner(&[]));
     let refused = call(mid.layer(wide.layer(denied)), get(&[])).await;
     assert_eq!(refused.status, 403);
