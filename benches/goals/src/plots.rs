@@ -9,8 +9,8 @@ use std::{
 
 use http::HeaderValue;
 use tokio::{runtime::Runtime, task::JoinSet};
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{Algorithm, Decision, Limit, ManualClock, RateLimitLayer, Rule, Source};
+use tower::Layer;
+use tower_ratelimit::{Algorithm, Limit, ManualClock, RateLimitLayer, Rule, Source};
 
 use crate::{
     database::Database,
@@ -19,7 +19,7 @@ use crate::{
     in_process::{AMPLE, Asker, FASTEST, asker, memory},
     machine::place,
     plot::Plot,
-    requests::{by_user, decide, in_turns, one_thread, passes, users},
+    requests::{by_user, decide, in_turns, nothing, one_thread, passes, users},
     rows::in_process::chunk,
 };
 
