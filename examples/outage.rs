@@ -105,6 +105,7 @@ fn app(store: &RedisStore, watch: &Arc<Watch>) -> Result<Router, Failure> {
         .on("GET /shop", shop)
         .on("GET /login", login)
         .on("GET /search", search)
+        .decision_in_response()
         .build()?;
     Ok(Router::new()
         .route("/shop", get(async || "tea\n"))

@@ -22,7 +22,7 @@ use axum::{
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    ConfigError, Decision, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store,
+    ConfigError, Grant, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store,
     key::Secret,
     observe::{Activity, Metrics},
     page,
@@ -109,9 +109,9 @@ fn limits(store: &impl Store, path: String) -> Result<RateLimitLayer, ConfigErro
     Ok(layer)
 }
 
-/// Handlers find the decision in the extensions.
-async fn what_is_left(Extension(decision): Extension<Decision>) -> String {
-    let limit = decision.limits().next();
+/// Handlers find the grant in the extensions.
+async fn what_is_left(Extension(grant): Extension<Grant>) -> String {
+    let limit = grant.limits().next();
     let left = limit.and_then(|limit| Some((limit.remaining()?, limit)));
     match left {
         Some((left, limit)) => {

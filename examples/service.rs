@@ -30,7 +30,7 @@ use http_body::Frame;
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tower_ratelimit::{
-    Charge, ConfigError, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store, key,
+    ConfigError, Grant, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store, key,
 };
 
 use orders::OrdersServer;
@@ -122,11 +122,11 @@ async fn export(request: Request) -> String {
 
 /// Streams a story word by word, and is charged for the words sent, also if the caller disconnects
 /// in between.
-async fn story(charge: Option<Extension<Charge>>) -> Body {
+async fn story(grant: Option<Extension<Grant>>) -> Body {
     Body::new(Story {
         words: STORY.split_inclusive(' '),
         sent: 0,
-        charge: charge.and_then(|Extension(charge)| charge.rule("words")),
+        grant: grant.and_then(|Extension(grant)| grant.rule("words")),
     })
 }
 
@@ -134,7 +134,7 @@ struct Story {
     words: std::str::SplitInclusive<'static, char>,
     sent: u32,
     /// `None` if no limit applied to the request.
-    charge: Option<Charge>,
+    grant: Option<Grant>,
 }
 
 impl http_body::Body for Story {
@@ -149,8 +149,8 @@ impl http_body::Body for Story {
             return Poll::Ready(None);
         };
         self.sent += 1;
-        if let Some(charge) = &self.charge {
-            charge.set(self.sent);
+        if let Some(grant) = &self.grant {
+            grant.set(self.sent);
         }
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(word.as_bytes())))))
     }

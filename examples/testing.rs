@@ -27,6 +27,8 @@ fn app(store: &impl Store) -> Result<Router, ConfigError> {
     let limits = RateLimitLayer::builder(store)
         // Without the limit, passwords could be guessed: better no login than that.
         .on("POST /login", login.on_failure(FailurePolicy::Deny))
+        // A refusal is there without it. The tests also assert what a grant leaves.
+        .decision_in_response()
         .build()?;
     Ok(Router::new()
         .route("/login", post(log_in))

@@ -1,23 +1,23 @@
 //! The answer of a store to a request: a [`Decision`] is a [`Grant`] or a [`Refusal`].
 
+pub(crate) mod grant;
+pub(crate) mod limit_state;
 pub(crate) mod source;
 
-use std::{cmp, sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
-pub use self::source::Source;
+pub use self::{grant::Grant, limit_state::LimitState, source::Source};
 
-use crate::{
-    clock::Millis,
-    error::Error,
-    labels::Labels,
-    list::List,
-    receipt::{CorrectedBy, Correction, Ledger, Receipt},
-};
+use crate::{error::Error, labels::Labels, list::List};
 
 /// The answer to a request for permits.
 ///
-/// Handlers find it in the request's extensions, outer layers in the response's. If several layers
-/// decided, the extensions also have [`Decisions`].
+/// Handlers find the [`Grant`] in the request's extensions. The response has a refusal in its
+/// extensions, as a `Decision`. A grant is there if an outer layer of this crate had let the
+/// request pass, or if
+/// [`decision_in_response`](crate::RateLimitLayerBuilder::decision_in_response) asks for it. If
+/// several layers decided, the response has the decision of the innermost, and
+/// [`layers`](Self::layers) has the grants of those around it.
 ///
 /// A refusal is no error, so `?` does not return on one. The compiler warns if a decision is
 /// ignored:
@@ -84,206 +84,21 @@ impl Decision {
         }
     }
 
+    /// Returns the grants of the layers that let the request pass, the innermost first.
+    pub fn layers(&self) -> impl Iterator<Item = &Grant> {
+        let first = match self {
+            Self::Allow(grant) => Some(grant),
+            Self::Deny(refusal) => refusal.outer.as_ref(),
+        };
+        iter::successors(first, |grant| grant.outer())
+    }
+
     /// Returns where the decision was made.
     pub fn source(&self) -> Source {
         match self {
             Self::Allow(grant) => grant.source(),
             Self::Deny(refusal) => refusal.source,
         }
-    }
-}
-
-/// The state of one limit after a decision.
-#[derive(Clone, Debug)]
-pub struct LimitState {
-    pub(crate) labels: Arc<Labels>,
-    pub(crate) permits: u64,
-    pub(crate) interval: Millis,
-    pub(crate) remaining: Option<u64>,
-    /// If it refused, the time until it has room; else until at least one more permit is free.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) reset_after: Duration,
-    pub(crate) refused: bool,
-    pub(crate) shadow: bool,
-    pub(crate) banned: bool,
-}
-
-impl LimitState {
-    /// Returns whether it is the limit of these labels.
-    #[inline]
-    pub(crate) fn is_of(&self, labels: &Arc<Labels>) -> bool {
-        Arc::ptr_eq(&self.labels, labels) || self.labels.name == labels.name
-    }
-
-    /// Returns the rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
-    pub fn name(&self) -> &str {
-        &self.labels.name
-    }
-
-    /// Returns the permits of one interval, as stored: another process may have changed them.
-    pub fn permits(&self) -> u64 {
-        self.permits
-    }
-
-    /// Returns the length of the interval, as stored.
-    pub fn interval(&self) -> Duration {
-        Duration::from_millis(self.interval)
-    }
-
-    /// Returns the permits left after the decision, if they were counted.
-    ///
-    /// Exact, except that it is a lower bound right after very many permits expired at once, and
-    /// with [`Source::Estimate`]. A repeated refusal, of [`Source::Cache`], has the number of the
-    /// original. With [`Source::Lease`] it is the number at the time of the lease, less what was
-    /// granted since. Callers that share one call all get the number after that call.
-    pub fn remaining(&self) -> Option<u64> {
-        self.remaining
-    }
-
-    /// Returns how long it takes until at least one more permit is free, if none is taken
-    /// meanwhile: exact to the millisecond.
-    ///
-    /// The sliding log frees permits as its oldest entry expires, with slots as the oldest slot
-    /// does; GCRA one after the other, the fixed window all at its end. `None` if this limit
-    /// refused, see [`retry_after`](Self::retry_after), if all permits are free, and if it is
-    /// unknown: the permits left were not counted, or the grant is from a [`Source::Lease`].
-    pub fn next_after(&self) -> Option<Duration> {
-        self.wait.filter(|_| !self.refused)
-    }
-
-    /// Returns how long it takes until all permits are free again, if none is taken meanwhile.
-    ///
-    /// Exact if the permits left were counted, as they are by default. Otherwise the whole
-    /// interval while any permit is in use: after a grant that is the same, after a refusal it may
-    /// be too long.
-    pub fn reset_after(&self) -> Duration {
-        self.reset_after
-    }
-
-    /// Returns whether this limit had no room. Of several limits of a refusal, some may have had.
-    pub fn is_refused(&self) -> bool {
-        self.refused
-    }
-
-    /// Returns how long it takes until this limit has room, if it had none: exact, in Redis to the
-    /// millisecond. `None` if it had room, or if more was requested than it ever allows.
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.wait.filter(|_| self.refused)
-    }
-
-    /// Returns whether the caller is banned by the rule of this limit, which then counts nothing:
-    /// see [`Rule::ban`](crate::Rule::ban). Set for a shadow rule that would ban it, too.
-    pub fn is_banned(&self) -> bool {
-        self.banned
-    }
-
-    /// Returns whether this limit is only a shadow: it is counted, but refuses no request. See
-    /// [`Rule::shadow`](crate::Rule::shadow).
-    pub fn is_shadow(&self) -> bool {
-        self.shadow
-    }
-
-    /// Returns whether responses leave it out. A shadow limit is shown to its owner alone.
-    pub(crate) fn is_hidden(&self) -> bool {
-        self.labels.hidden || self.shadow
-    }
-
-    /// Orders limits: first those that refuse, the longest wait first, then the others, the
-    /// smallest remaining part first. Shadow limits come last.
-    pub(crate) fn by_tightness(&self, other: &Self) -> cmp::Ordering {
-        let refusal = |limit: &Self| {
-            let wait = limit.wait.unwrap_or(Duration::MAX);
-            limit.refused.then_some(wait)
-        };
-        let part = |limit: &Self, of: &Self| {
-            let remaining = limit.remaining.unwrap_or(limit.permits);
-            u128::from(remaining) * u128::from(of.permits)
-        };
-        self.shadow
-            .cmp(&other.shadow)
-            .then_with(|| refusal(other).cmp(&refusal(self)))
-            .then_with(|| part(self, other).cmp(&part(other, self)))
-    }
-}
-
-/// The grant of a request: the permits that it took, and the state of their limits.
-///
-/// Cloning is cheap: a request, its charge and its response share one.
-#[derive(Clone, Debug)]
-pub struct Grant(Arc<Given>);
-
-/// The content of a grant. A copy has no corrections yet.
-#[derive(Clone, Debug)]
-struct Given {
-    limits: List<LimitState>,
-    receipts: List<Receipt>,
-    source: Source,
-    /// The corrections of the charge, if a layer lets a request pass by this grant.
-    ledger: Ledger,
-}
-
-impl Grant {
-    /// Returns the limits that applied, the one closest to exhaustion first.
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
-        self.states().iter().cloned()
-    }
-
-    pub(crate) fn states(&self) -> &[LimitState] {
-        &self.0.limits
-    }
-
-    /// Returns what was taken, one receipt per limiter.
-    pub fn receipts(&self) -> &[Receipt] {
-        &self.0.receipts
-    }
-
-    pub(crate) fn new(limits: List<LimitState>, receipts: List<Receipt>, source: Source) -> Self {
-        Self(Arc::new(Given {
-            limits,
-            receipts,
-            source,
-            ledger: Ledger::default(),
-        }))
-    }
-
-    /// Returns a grant that took nothing.
-    pub(crate) fn by_policy() -> Self {
-        Self::new(List::new(), List::new(), Source::FailurePolicy)
-    }
-
-    pub(crate) fn source(&self) -> Source {
-        self.0.source
-    }
-
-    /// Returns the corrections of the charge.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.0.ledger
-    }
-
-    /// Corrects the charge of those receipts for which `permits` returns a number. See
-    /// [`Ledger::correct`].
-    pub(crate) fn correct(
-        &self,
-        by: CorrectedBy,
-        permits: impl Fn(&Receipt, Correction) -> Option<u32>,
-    ) -> bool {
-        self.ledger().correct(self.receipts(), by, permits)
-    }
-
-    /// Returns the limits, to change them. The grant is copied if it is shared already.
-    pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
-        &mut Arc::make_mut(&mut self.0).limits
-    }
-
-    /// Returns the receipts, to record where else permits were taken. The grant is copied if it is
-    /// shared already.
-    pub(crate) fn receipts_mut(&mut self) -> &mut [Receipt] {
-        &mut Arc::make_mut(&mut self.0).receipts
-    }
-
-    /// Returns the receipts alone, to give them back.
-    pub(crate) fn into_receipts(self) -> List<Receipt> {
-        Arc::unwrap_or_clone(self.0).receipts
     }
 }
 
@@ -297,6 +112,8 @@ pub struct Refusal {
     pub(crate) cause: Cause,
     /// Set if the wait counts callers that wait before this one.
     pub(crate) behind: bool,
+    /// The grant of the layer around the one that refused.
+    pub(crate) outer: Option<Grant>,
 }
 
 /// What has led to a refusal beside its limits.
@@ -399,6 +216,7 @@ impl Refusal {
             source,
             cause: Cause::Nothing,
             behind: false,
+            outer: None,
         }
     }
 
@@ -477,16 +295,4 @@ pub(crate) enum Fault {
     },
     /// The server was set up without the part that records the peer's address
     Server,
-}
-
-/// All decisions made on one request, in the order they were made. In the extensions beside the
-/// last [`Decision`].
-#[derive(Clone, Debug, Default)]
-pub struct Decisions(pub(crate) Vec<Decision>);
-
-impl Decisions {
-    /// Returns the decisions, the outermost layer's first.
-    pub fn iter(&self) -> std::slice::Iter<'_, Decision> {
-        self.0.iter()
-    }
 }

@@ -169,8 +169,8 @@ impl Deref for Target {
     }
 }
 
-/// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the public
-/// [`Charge`](crate::Charge).
+/// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the
+/// [`Grant`](crate::Grant).
 #[derive(Clone, Debug)]
 pub struct LimiterCharge {
     pub(crate) limiter: Target,

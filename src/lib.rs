@@ -87,7 +87,7 @@ pub use tower_layer::Layer;
 
 pub use crate::{
     clock::{Clock, SystemClock},
-    decision::{Decision, Decisions, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
+    decision::{Decision, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit, RateType},
@@ -98,7 +98,7 @@ pub use crate::{
         answer::{HeaderStyle, ResetUnit},
         body::RateLimitBody,
         builder::RateLimitLayerBuilder,
-        charge::{Charge, Cost, Outcome},
+        charge::{Cost, Outcome},
         future::ResponseFuture,
         layer::RateLimitLayer,
         rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},

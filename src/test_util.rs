@@ -185,12 +185,13 @@ impl Decision {
     /// innermost one's.
     ///
     /// It is in the extensions of the response, which do not travel over a socket: call the service
-    /// itself, with `tower::ServiceExt::oneshot` for example.
+    /// itself, with `tower::ServiceExt::oneshot` for example. A refusal is always there, a grant
+    /// with [`decision_in_response`](crate::RateLimitLayerBuilder::decision_in_response).
     ///
     /// # Panics
     ///
-    /// If there is no decision: no rule applies to the request, or an outer layer made a response
-    /// of its own.
+    /// If there is no decision: the layer leaves no grants in responses, no rule applies to the
+    /// request, or an outer layer made a response of its own.
     ///
     /// # Example
     ///
@@ -206,7 +207,10 @@ impl Decision {
     /// #     Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new())))
     /// # });
     /// let (store, _clock) = MemoryStore::manual();
-    /// let layer = RateLimitLayer::new(&store, Limit::per_minute(2).by(Constant("all")));
+    /// let layer = RateLimitLayer::builder(&store)
+    ///     .otherwise(Limit::per_minute(2).by(Constant("all")))
+    ///     .decision_in_response()
+    ///     .build()?;
     /// let response = layer.layer(handler).oneshot(Request::new(())).await?;
     /// Decision::of(&response).assert_allowed().assert_remaining(1);
     /// # Ok(())
@@ -218,8 +222,8 @@ impl Decision {
         match response.extensions().get() {
             Some(decision) => decision,
             None => panic!(
-                "no decision: no rule applies to the request, or another layer made the response \
-                 ({})",
+                "no decision: no rule applies to the request, another layer made the response, or \
+                 it was admitted without `decision_in_response` ({})",
                 response.status()
             ),
         }
@@ -420,8 +424,8 @@ mod tests {
         fails(|| _ = refused.assert_refused_as(above), &not);
         let not = refuses("not refused for 59.999s");
         fails(|| _ = refused.assert_retry_after(later), &not);
-        let nothing = "no decision: no rule applies to the request, or another layer made the \
-                       response (200 OK)";
+        let nothing = "no decision: no rule applies to the request, another layer made the \
+                       response, or it was admitted without `decision_in_response` (200 OK)";
         fails(|| _ = Decision::of(&Response::new(())), nothing);
     }
 

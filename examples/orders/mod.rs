@@ -36,7 +36,7 @@ use http::uri::PathAndQuery;
 use tonic::{Request, Response, Status, body::Body, server::NamedService, transport::Channel};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
-use tower_ratelimit::Decision;
+use tower_ratelimit::Grant;
 
 pub const CREATE: &str = "/shop.v1.Orders/Create";
 pub const COUNT: &str = "/shop.v1.Orders/Count";
@@ -65,10 +65,10 @@ pub struct OrdersServer {
 }
 
 impl OrdersServer {
-    /// Handlers find the decision in the extensions, with what is left of the limit.
+    /// Handlers find the grant in the extensions, with what is left of the limit.
     fn receipt<T>(number: u64, request: &Request<T>) -> Response<Receipt> {
-        let decision = request.extensions().get::<Decision>();
-        let limit = decision.and_then(|decision| decision.limits().next());
+        let grant = request.extensions().get::<Grant>();
+        let limit = grant.and_then(|grant| grant.limits().next());
         Response::new(Receipt {
             number,
             calls_left: limit.and_then(|limit| limit.remaining()),

@@ -15,8 +15,8 @@ use super::charge::SettleOnDrop;
 pin_project! {
     /// The body of the inner service's response, or the short body of a refusal.
     ///
-    /// The request's [`Charge`](crate::Charge) can be corrected until this body has ended or is
-    /// dropped.
+    /// The request's charge can be corrected by its [`Grant`](crate::Grant) until this body has
+    /// ended or is dropped.
     #[derive(Debug)]
     pub struct RateLimitBody<B> {
         // `None` in a refusal.

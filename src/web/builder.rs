@@ -10,12 +10,12 @@ use http::{Response, request::Parts};
 
 use super::{
     answer::{Answers, Fields, HeaderStyle},
-    charge::LayerId,
     layer::{LayerState, RateLimitLayer, Replaceable},
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
     decision::Refusal,
+    decision::grant::LayerId,
     error::ConfigError,
     observe::Observer,
     store::{AnyStore, Store, rule_names::Holder},
@@ -66,7 +66,7 @@ impl RateLimitLayer {
             enabled: true,
             decide_first: false,
             always: false,
-            extensions: true,
+            decision_in_response: false,
             defaults: Defaults {
                 remaining: true,
                 ..Defaults::default()
@@ -86,7 +86,7 @@ pub struct RateLimitLayerBuilder {
     enabled: bool,
     decide_first: bool,
     always: bool,
-    extensions: bool,
+    decision_in_response: bool,
     defaults: Defaults,
 }
 
@@ -324,14 +324,11 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Sets whether the [`Decision`](crate::Decision) is left in the extensions of the request and
-    /// of the response. Default: true.
+    /// Leaves the [`Decision`](crate::Decision) on an admitted request in the extensions of its
+    /// response, too, for middleware around this layer. Default: only a refusal is left there, and
+    /// a grant where an outer layer of this crate needs it.
     ///
-    /// Without it a request costs less in this process. Handlers and outer layers then do not see
-    /// the decision, and header fields of nested layers are not compared: those of the inner layer
-    /// come first, and fields that have one number keep the inner layer's. The
-    /// [`Charge`](crate::Charge) stays in the request's extensions: by it, handlers correct the
-    /// charge, and nested layers know of it.
+    /// Handlers need no setting: they find the [`Grant`](crate::Grant) in the request's extensions.
     ///
     /// # Example
     ///
@@ -339,13 +336,13 @@ impl RateLimitLayerBuilder {
     /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
     ///
     /// let layer = RateLimitLayer::builder(&MemoryStore::new())
-    ///     .otherwise(Limit::per_second(10_000).by(PeerIp))
-    ///     .extensions(false)
+    ///     .otherwise(Limit::per_minute(60).by(PeerIp))
+    ///     .decision_in_response()
     ///     .build()?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    pub fn extensions(mut self, extensions: bool) -> Self {
-        self.extensions = extensions;
+    pub fn decision_in_response(mut self) -> Self {
+        self.decision_in_response = true;
         self
     }
 
@@ -402,7 +399,7 @@ impl RateLimitLayerBuilder {
                 enabled: self.enabled,
                 decide_first: self.decide_first,
                 always: self.always,
-                extensions: self.extensions,
+                decision_in_response: self.decision_in_response,
                 replacing: Mutex::new(()),
             }),
         })

@@ -1,17 +1,10 @@
-//! The charge of a request, corrected until its response is over: [`Charge`], [`Cost`],
-//! [`Outcome`].
+//! The charge of a request, corrected until its response is over: [`Cost`], [`Outcome`].
 //!
-//! The permits taken before the request stay taken unless the charge is corrected in time.
-//! [`SettleOnDrop`] settles the correction: it is dropped with the response's body, or with a
-//! future that got no response.
+//! The permits taken before the request stay taken unless the charge is corrected in time, by these
+//! or by the request's [`Grant`]. [`SettleOnDrop`] settles the correction: it is dropped with the
+//! response's body, or with a future that got no response.
 
-use std::{
-    fmt, iter,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
 
@@ -20,173 +13,13 @@ use super::{
     request::has_trailers,
 };
 use crate::{
-    decision::{Grant, LimitState},
+    decision::{Grant, LimitState, grant::LayerId},
     demand::LimiterCharge,
     labels::Labels,
-    list::List,
     macros::opaque,
-    receipt::{CorrectedBy, Correction, Receipt},
+    receipt::{CorrectedBy, Receipt},
     store::AnyStore,
 };
-
-/// Corrects the charge of a request until its response is over.
-///
-/// It is in the extensions of each request that a layer let pass and that a rule applied to. It has
-/// an effect until the response's body has ended or was dropped, so that a streamed response can be
-/// charged by what it really used: tokens, rows, bytes. The last call counts, and takes precedence
-/// over a [`Cost`] and over [`Rule::charge_if`](crate::Rule::charge_if). It also counts if the
-/// caller disconnects, or the inner service fails.
-///
-/// If a request is charged less than it took, the rest is given back while it is still in use. If
-/// it is charged more, the rest is debt: it counts from the end of the response, also beyond the
-/// limit, is never refused, and no caller is admitted until enough of it has left the interval. A
-/// limiter in Redis learns of it in the background. What cannot be sent within nine tenths of the
-/// interval, or a minute, is lost, and [counted](crate::RedisStore::lost_charges).
-///
-/// If several rules applied to the request, a number is meant for each of them;
-/// [`rule`](Self::rule) chooses one. If several layers let it pass, it is meant for the rules of
-/// the innermost, from all passes through it.
-///
-/// # Example
-///
-/// ```
-/// use axum::{Extension, Router, routing::get};
-/// use tower_ratelimit::{Charge, Limit, MemoryStore, RateLimitLayer, key::PeerIp};
-///
-/// async fn export(Extension(charge): Extension<Charge>) -> String {
-///     let rows = vec!["one", "two", "three"];
-///     charge.set(rows.len() as u32);
-///     rows.join("\n")
-/// }
-///
-/// let layer = RateLimitLayer::new(&MemoryStore::new(), Limit::per_hour(1000).by(PeerIp).cost(10));
-/// let app: Router = Router::new().route("/export", get(export)).layer(layer);
-/// ```
-#[derive(Clone)]
-pub struct Charge {
-    /// One for each layer, the innermost last.
-    charged: List<Charged>,
-    /// A rule of any layer; `None` stands for all rules of the innermost.
-    rule: Option<Arc<str>>,
-}
-
-/// The charge of one layer.
-#[derive(Clone)]
-struct Charged {
-    grant: Grant,
-    layer: LayerId,
-    /// The address of the store, which lives while the ledger is open.
-    store: usize,
-}
-
-/// Identifies a layer and its clones in this process, also after they are gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LayerId(u64);
-
-impl LayerId {
-    pub(crate) fn new() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Charge {
-    /// Charges `permits` in all, whatever was taken or charged before. Returns false, and has no
-    /// effect, if the response is over.
-    pub fn set(&self, permits: u32) -> bool {
-        self.correct(|_| permits)
-    }
-
-    /// Charges `permits` more than was taken or set before, up to 2^32 - 1 in all. Returns false,
-    /// and has no effect, if the response is over.
-    pub fn add(&self, permits: u32) -> bool {
-        self.correct(|charged| charged.saturating_add(permits))
-    }
-
-    /// Charges nothing, so that all that was taken is given back. Returns false, and has no effect,
-    /// if the response is over.
-    pub fn refund(&self) -> bool {
-        self.set(0)
-    }
-
-    /// Returns the charge of one rule, also of an outer layer's, by its
-    /// [`LimitState::name`](crate::LimitState::name); with tiers that is `<rule>.<tier>`. `None` if
-    /// no such rule applied to the request, or the response is over.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use tower_ratelimit::Charge;
-    /// fn answered(charge: &Charge, tokens: u32) {
-    ///     if let Some(charge) = charge.rule("tokens") {
-    ///         charge.set(tokens);
-    ///     }
-    /// }
-    /// ```
-    #[must_use]
-    pub fn rule(&self, name: &str) -> Option<Self> {
-        let has = |charged: &Charged| {
-            let mut receipts = charged.grant.receipts().iter();
-            receipts.any(|receipt| is_of(receipt, name)) && charged.grant.ledger().is_open()
-        };
-        self.charged.iter().any(has).then(|| Self {
-            charged: self.charged.clone(),
-            rule: Some(name.into()),
-        })
-    }
-
-    /// Puts the charge of a grant where handlers look for it, to correct it. Returns the grants of
-    /// the request's earlier passes through the layer.
-    pub(crate) fn insert(
-        extensions: &mut Extensions,
-        grant: &Grant,
-        layer: LayerId,
-        store: &Arc<dyn AnyStore>,
-    ) -> Vec<Grant> {
-        let charge = extensions.get_or_insert_with(|| Self {
-            charged: List::new(),
-            rule: None,
-        });
-        let earlier = charge.charged.iter().filter(|it| it.layer == layer);
-        let earlier = earlier.map(|it| it.grant.clone()).collect();
-        charge.charged.push(Charged {
-            grant: grant.clone(),
-            layer,
-            store: Arc::as_ptr(store).addr(),
-        });
-        earlier
-    }
-
-    fn correct(&self, charge: impl Fn(u32) -> u32) -> bool {
-        let correction = |receipt: &Receipt, (by, permits): Correction| {
-            // The handler adds to what was taken or set by itself, whatever others have set.
-            let before = match by {
-                CorrectedBy::Handler => permits,
-                _ => receipt.permits,
-            };
-            let rule = self.rule.as_deref();
-            let is_meant = rule.is_none_or(|rule| is_of(receipt, rule));
-            is_meant.then(|| charge(before))
-        };
-        let innermost = self.charged.last().map(|charged| charged.layer);
-        let mut counts = false;
-        for charged in &self.charged {
-            // A request may have passed the innermost layer more than once.
-            if self.rule.is_some() || Some(charged.layer) == innermost {
-                counts |= charged.grant.correct(CorrectedBy::Handler, correction);
-            }
-        }
-        counts
-    }
-}
-
-impl fmt::Debug for Charge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Charge")
-            .field("rule", &self.rule)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Sets the cost of a request, in permits: a handler puts it into the response's extensions.
 ///
@@ -238,9 +71,10 @@ pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
 /// The charges of a request before it came to a layer, until its response is over.
 #[derive(Clone, Copy)]
 pub(crate) struct Earlier<'a> {
-    charge: &'a Charge,
+    innermost: &'a Grant,
     layer: LayerId,
-    store: &'a Arc<dyn AnyStore>,
+    /// The address of the store.
+    store: usize,
 }
 
 /// The layer that has let a request pass.
@@ -254,23 +88,23 @@ impl<'a> Earlier<'a> {
     pub(crate) fn of(
         extensions: &'a Extensions,
         layer: LayerId,
-        store: &'a Arc<dyn AnyStore>,
+        store: &Arc<dyn AnyStore>,
     ) -> Option<Self> {
-        extensions.get().map(|charge| Self {
-            charge,
+        extensions.get().map(|innermost| Self {
+            innermost,
             layer,
-            store,
+            store: Arc::as_ptr(store).addr(),
         })
     }
 
-    fn open(&self) -> impl Iterator<Item = (Pass, &'a Grant)> {
-        let (layer, charged) = (self.layer, self.charge.charged.iter());
-        let open = charged.filter(|charged| charged.grant.ledger().is_open());
-        let store = Arc::as_ptr(self.store).addr();
-        let here = open.filter(move |charged| charged.store == store);
-        here.map(move |charged| match charged.layer == layer {
-            true => (Pass::SameLayer, &charged.grant),
-            false => (Pass::OtherLayer, &charged.grant),
+    fn open(self) -> impl Iterator<Item = (Pass, &'a Grant)> {
+        self.innermost.layers().filter_map(move |grant| {
+            let (layer, store) = grant.given_by()?;
+            let pass = match layer == self.layer {
+                true => Pass::SameLayer,
+                false => Pass::OtherLayer,
+            };
+            (store == self.store).then_some((pass, grant))
         })
     }
 
@@ -322,13 +156,11 @@ impl<'a> Earlier<'a> {
 /// Settles a grant when it is dropped, by the corrections of its charge.
 pub(crate) struct SettleOnDrop {
     pub(crate) grant: Grant,
-    /// The grants of the request's earlier passes through the layer.
-    pub(crate) earlier: Vec<Grant>,
     pub(crate) store: Arc<dyn AnyStore>,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
     /// Set if the response has the grant in its extensions.
-    pub(crate) extensions: bool,
+    pub(crate) in_response: bool,
     /// The status of a response whose gRPC status comes in the trailers.
     pub(crate) awaits_trailers: Option<StatusCode>,
 }
@@ -337,7 +169,7 @@ impl SettleOnDrop {
     /// Reads the head of the response.
     pub(crate) fn read_head(&mut self, head: &mut Parts) {
         if let Some(Cost(permits)) = head.extensions.remove() {
-            for grant in iter::once(&self.grant).chain(&self.earlier) {
+            for grant in self.grant.passes() {
                 grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
             }
         }
@@ -381,7 +213,7 @@ impl SettleOnDrop {
 impl Drop for SettleOnDrop {
     fn drop(&mut self) {
         let Self { grant, store, .. } = self;
-        let Some(corrections) = grant.ledger().close() else {
+        let Some(corrections) = grant.close() else {
             return;
         };
         for (receipt, (_, permits)) in grant.receipts().iter().zip(corrections) {
@@ -400,10 +232,6 @@ const UNKNOWN: u32 = 2;
 fn code(value: &HeaderValue) -> u32 {
     let code = value.to_str().ok().and_then(|text| text.parse().ok());
     code.unwrap_or(UNKNOWN)
-}
-
-fn is_of(receipt: &Receipt, rule: &str) -> bool {
-    &*receipt.labels.name == rule
 }
 
 #[cfg(test)]

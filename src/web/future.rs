@@ -18,12 +18,12 @@ use tower_service::Service;
 use super::{
     answer::{DecisionKind, Fields},
     body::RateLimitBody,
-    charge::{Charge, SettleOnDrop},
+    charge::SettleOnDrop,
     layer::LayerState,
     request::is_grpc,
 };
 use crate::{
-    decision::{Decision, Decisions, Grant, Refusal},
+    decision::{Decision, Grant, Refusal},
     error::Error,
     macros::detail,
     store::Deciding,
@@ -37,7 +37,7 @@ pin_project! {
     /// Dropping the future drops the request. Its permits stay charged, so that disconnecting is
     /// never free, except when the call was still queued and not yet sent, or the permits came from
     /// a local lease and this future had not yet received them. Corrections that a handler has made
-    /// to its [`Charge`](crate::Charge) by then apply. A request that waits for permits leaves the
+    /// to its [`Grant`](crate::Grant) by then apply. A request that waits for permits leaves the
     /// queue and takes nothing. A request whose limits take several calls gets back the permits
     /// already taken.
     #[must_use = "futures do nothing unless polled"]
@@ -82,7 +82,7 @@ pin_project! {
 }
 
 impl LayerState {
-    /// Puts a grant and its charge where handlers look for them, and logs which shadow rules would
+    /// Puts a grant where handlers and inner layers look for it, and logs which shadow rules would
     /// have refused the request.
     pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
         let limits = grant.states().iter();
@@ -92,34 +92,39 @@ impl LayerState {
                 "a request passes that this rule would refuse if it were enforced"
             );
         }
-        if self.extensions {
-            let decision = Decision::Allow(grant.clone());
-            insert_decision(&mut request.extensions, decision, false);
-        }
+        let outer = take_outer(&mut request.extensions);
+        let in_response = self.decision_in_response || outer.is_some();
+        let grant = grant.admitted(self.id, Arc::as_ptr(&self.store).addr(), outer);
+        request.extensions.insert(grant.clone());
         SettleOnDrop {
-            earlier: Charge::insert(&mut request.extensions, &grant, self.id, &self.store),
             grant,
             store: Arc::clone(&self.store),
             // Clients of gRPC read trailers.
             fields: (!is_grpc(&request.method, &request.headers)).then(|| fields.as_of_now()),
-            extensions: self.extensions,
+            in_response,
             awaits_trailers: None,
         }
     }
 
     /// Returns the response to a refused request.
-    fn refuse(&self, refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
+    fn refuse(&self, mut refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
         let mut response = self.answers.refuse(&refusal, request, fields);
         // The request's map is allocated already.
         let mut extensions = mem::take(&mut request.extensions);
+        refusal.outer = take_outer(&mut extensions);
         extensions.clear();
         extensions.extend(mem::take(response.extensions_mut()));
-        if self.extensions {
-            insert_decision(&mut extensions, Decision::Deny(refusal), false);
-        }
+        extensions.insert(Decision::Deny(refusal));
         *response.extensions_mut() = extensions;
         response
     }
+}
+
+/// Takes the grant of the layer around out of a request, if its response is not over.
+fn take_outer(extensions: &mut Extensions) -> Option<Grant> {
+    extensions
+        .remove()
+        .filter(|grant: &Grant| grant.given_by().is_some())
 }
 
 /// Adds the grant to a response, which may correct the charge.
@@ -133,8 +138,9 @@ where
     if let Some(fields) = &settling.fields {
         fields.write(grant.states(), DecisionKind::Granted, &mut head);
     }
-    if settling.extensions {
-        insert_decision(&mut head.extensions, Decision::Allow(grant.clone()), true);
+    // The decision of an inner layer leads to this one.
+    if settling.in_response && head.extensions.get::<Decision>().is_none() {
+        head.extensions.insert(Decision::Allow(grant.clone()));
     }
     Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
 }
@@ -225,29 +231,6 @@ fn decided<S, B, F>(
             shared: Arc::clone(shared),
             fields,
         },
-    }
-}
-
-/// Inserts a decision where handlers and other layers look for it, beside those of other layers.
-///
-/// In a request, these were made earlier. In a response, they were made later, by inner layers, and
-/// the `outermost` decision comes before them.
-fn insert_decision(extensions: &mut Extensions, decision: Decision, outermost: bool) {
-    let Some(other) = extensions.insert(decision) else {
-        return;
-    };
-    let Some(decision) = extensions.get::<Decision>().cloned() else {
-        return;
-    };
-    let Decisions(decisions) = extensions.get_or_insert_default();
-    if decisions.is_empty() {
-        decisions.push(other.clone());
-    }
-    if outermost {
-        decisions.insert(0, decision);
-        extensions.insert(other);
-    } else {
-        decisions.push(decision);
     }
 }
 

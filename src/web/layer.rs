@@ -6,10 +6,10 @@ use http::request::Parts;
 
 use super::{
     answer::Answers,
-    charge::LayerId,
     rule::{CompiledRules, Rules},
 };
 use crate::{
+    decision::grant::LayerId,
     error::ConfigError,
     limiter::RateLimiter,
     name::Identity,
@@ -33,7 +33,7 @@ use crate::{
 /// [`always`](crate::RateLimitLayerBuilder::always).
 ///
 /// The charge of a request can be corrected until its response has ended: by
-/// [`Rule::charge_if`](crate::Rule::charge_if), [`Cost`](crate::Cost) or [`Charge`](crate::Charge).
+/// [`Rule::charge_if`](crate::Rule::charge_if), [`Cost`](crate::Cost) or [`Grant`](crate::Grant).
 ///
 /// This is not `tower::limit::RateLimitLayer`, which makes all callers of one service instance
 /// wait.
@@ -63,7 +63,7 @@ pub(crate) struct LayerState {
     pub(crate) enabled: bool,
     pub(crate) decide_first: bool,
     pub(crate) always: bool,
-    pub(crate) extensions: bool,
+    pub(crate) decision_in_response: bool,
     /// Lets one reload run at a time.
     pub(super) replacing: Mutex<()>,
 }

@@ -60,8 +60,9 @@ fn request(method: &str, uri: &str, fields: &[&str]) -> Request<String> {
 async fn inner(request: Request<String>) -> Result<Response<String>, Infallible> {
     let status = request.headers().get("x-answer");
     let status = status.map_or("200", |status| status.to_str().unwrap());
-    let answer = Response::builder().status(status);
-    Ok(answer.body(String::new()).unwrap())
+    let mut answer = answer_to(&request, "");
+    *answer.status_mut() = status.parse().unwrap();
+    Ok(answer)
 }
 
 /// The answer of such a service behind the layer.

@@ -203,7 +203,7 @@ const PATHS: &str = "/health /blocked /none /preflight /one /two /shadow /refund
 
 /// Takes two permits more on one path.
 async fn serve(request: Request<String>) -> Result<Response<String>, Infallible> {
-    let mut answer = Response::new(String::new());
+    let mut answer = answer_to(&request, "");
     if request.uri().path() == "/owed" {
         answer.extensions_mut().insert(Cost(3));
     }

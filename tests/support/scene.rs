@@ -35,10 +35,9 @@ pub use tower::{Layer, ServiceExt, service_fn};
 #[cfg(feature = "test-util")]
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
-    Algorithm, BreakerState, Charge, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind,
-    ExpireWhen, FailurePolicy, Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer,
-    RateLimiter, Receipt, Refusal, RefusalKind, Rule, Source, Store, SystemClock, Tiers,
-    TimeToLive,
+    Algorithm, BreakerState, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind, ExpireWhen,
+    FailurePolicy, Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer, RateLimiter, Receipt,
+    Refusal, RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
     key::{
         ClientIp, Constant, FromExtension, FromHeader, KeyExtractor, PeerAddr, PeerIp, Route,
         Secret,
@@ -180,8 +179,22 @@ pub async fn begin<F: Future + ?Sized>(mut future: Pin<&mut F>) {
 }
 
 /// A service that answers with nothing.
-pub fn serve<B>(_: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
-    ready(Ok(Response::new(String::new())))
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "services take their requests"
+)]
+pub fn serve<B>(request: Request<B>) -> Ready<Result<Response<String>, Infallible>> {
+    ready(Ok(answer_to(&request, "")))
+}
+
+/// Returns a response with the decision on its request, for a test to read.
+pub fn answer_to<B>(request: &Request<B>, body: &str) -> Response<String> {
+    let mut response = Response::new(body.to_owned());
+    if let Some(grant) = request.extensions().get::<Grant>() {
+        let decision = Decision::Allow(grant.clone());
+        response.extensions_mut().insert(decision);
+    }
+    response
 }
 
 /// Returns a layer of these rules.

@@ -33,7 +33,7 @@ use tower::{
     load_shed::LoadShed, load_shed::error::Overloaded,
 };
 use tower_ratelimit::{
-    Cost, Decisions, Error, IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts,
+    Cost, Error, IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts,
 };
 use tower_test::mock;
 
@@ -60,14 +60,14 @@ impl Service<Request<String>> for Inner {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<String>) -> Self::Future {
+    fn call(&mut self, request: Request<String>) -> Self::Future {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let pauses = self.pauses;
         Box::pin(async move {
             for _ in 0..pauses {
                 tokio::task::yield_now().await;
             }
-            Ok(Response::new("inner".to_owned()))
+            Ok(answer_to(&request, "inner"))
         })
     }
 }

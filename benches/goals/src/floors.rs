@@ -28,21 +28,16 @@ use crate::requests::USER;
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What users get of a grant.
+/// What users get beside the grant with the request, or the decision with a refusal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
-    /// A decision and a charge with the request, and the decision with the response. Without them a
-    /// mark stays with the request, by which a nested layer knows that it was charged.
-    pub(crate) extensions: bool,
     /// Two fields of draft 11
-    pub(crate) fields: bool,
+    fields: bool,
 }
 
 impl Left {
-    pub(crate) const ALL: Self = Self {
-        extensions: true,
-        fields: true,
-    };
+    pub(crate) const ALL: Self = Self { fields: true };
+    pub(crate) const NO_FIELDS: Self = Self { fields: false };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +48,11 @@ pub(crate) struct Decision {
 
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "a handler would read it")]
-struct Charge {
+struct Grant {
+    decision: Decision,
     id: u64,
     permits: u64,
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Mark;
 
 /// What counts the permits of one key. Times are microseconds.
 pub(crate) trait Count: Default + Send + 'static {
@@ -240,13 +233,11 @@ impl Rule {
 
     /// Leaves a grant with the request.
     pub(crate) fn leave(&self, decision: Decision, extensions: &mut Extensions) {
-        if self.left.extensions {
-            let id = self.ids.fetch_add(1, Ordering::Relaxed);
-            extensions.insert(decision);
-            extensions.insert(Charge { id, permits: 1 });
-        } else {
-            extensions.insert(Mark);
-        }
+        extensions.insert(Grant {
+            decision,
+            id: self.ids.fetch_add(1, Ordering::Relaxed),
+            permits: 1,
+        });
     }
 
     /// Leaves a grant with the response.
@@ -255,9 +246,6 @@ impl Rule {
             let headers = response.headers_mut();
             headers.insert(RATELIMIT, self.field(decision));
             headers.insert(POLICY, self.policy.clone());
-        }
-        if self.left.extensions {
-            response.extensions_mut().insert(decision);
         }
     }
 

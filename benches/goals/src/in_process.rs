@@ -14,14 +14,14 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
+    Algorithm, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
     RedisStoreBuilder, Source, observe::Metrics,
 };
 
 use crate::{
     floors::{Count, Gcra, Hand, Lease, Left, Log, limited},
     governor::Direct,
-    requests::{by_user, nothing, one_thread, request, users},
+    requests::{by_user, decide, nothing, one_thread, request, users},
     support::RedisServer,
 };
 
@@ -42,19 +42,6 @@ const LEASED: Limit = Limit::per_hour(1 << 30);
 
 /// The name of a rule that has none
 const RULE: &str = "default";
-const MARK: Left = Left {
-    extensions: false,
-    fields: false,
-};
-const MARK_AND_FIELDS: Left = Left {
-    fields: true,
-    ..MARK
-};
-const EXTENSIONS: Left = Left {
-    extensions: true,
-    ..MARK
-};
-
 /// Longer than anything takes here, where every instruction is counted.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -80,17 +67,13 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
 }
 
 #[rustfmt::skip]
-pub(crate) const SCENES: [Scene; 34] = [
+pub(crate) const SCENES: [Scene; 33] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
-    scene("by hand, extensions and fields", |_, _| by_hand()),
+    scene("by hand, extension and fields", |_, _| by_hand()),
     scene("by hand, admitted, GCRA", |_, _| floor::<Gcra>(FASTEST, 1, Left::ALL)),
-    scene("by hand, admitted, GCRA, without extensions", |_, _| {
-        floor::<Gcra>(FASTEST, 1, MARK_AND_FIELDS)
+    scene("by hand, admitted, GCRA, without fields", |_, _| {
+        floor::<Gcra>(FASTEST, 1, Left::NO_FIELDS)
     }),
-    scene(
-        "by hand, admitted, GCRA, without extensions and fields",
-        |_, _| floor::<Gcra>(FASTEST, 1, MARK),
-    ),
     scene("by hand, admitted, GCRA, 100,000 keys", |_, _| floor::<Gcra>(FASTEST, MANY, Left::ALL)),
     scene("by hand, admitted, sliding log", |_, _| floor::<Log>(AMPLE, 1, Left::ALL)),
     scene("by hand, admitted, sliding log, 100,000 keys", |_, _| {
@@ -100,7 +83,7 @@ pub(crate) const SCENES: [Scene; 34] = [
         let hand = Hand::<Gcra>::new(RULE, HOURLY, Left::ALL);
         decided_alone(limited(nothing(), hand))
     }),
-    scene("by hand, refused, without fields", |_, _| floor::<Gcra>(HOURLY, 1, EXTENSIONS)),
+    scene("by hand, refused, without fields", |_, _| floor::<Gcra>(HOURLY, 1, Left::NO_FIELDS)),
     scene("by hand, refused", |_, _| floor::<Gcra>(HOURLY, 1, Left::ALL)),
     scene("by hand, refused, 100,000 keys", |_, _| floor::<Gcra>(HOURLY, MANY, Left::ALL)),
     scene("by hand, admitted, lease", |_, _| floor::<Lease>(LEASED, 1, Left::ALL)),
@@ -109,13 +92,11 @@ pub(crate) const SCENES: [Scene; 34] = [
         governor(1, Duration::from_secs(3600), StatusCode::TOO_MANY_REQUESTS)
     }),
     scene("admitted, GCRA", |_, _| memory(FASTEST, Algorithm::Gcra, 1, |layer| layer)),
-    scene("admitted, GCRA, without extensions", |_, _| {
-        memory(FASTEST, Algorithm::Gcra, 1, |layer| layer.extensions(false))
+    scene("admitted, GCRA, decision in the response", |_, _| {
+        memory(FASTEST, Algorithm::Gcra, 1, |layer| layer.decision_in_response())
     }),
-    scene("admitted, GCRA, without extensions and fields", |_, _| {
-        memory(FASTEST, Algorithm::Gcra, 1, |layer| {
-            layer.extensions(false).headers([])
-        })
+    scene("admitted, GCRA, without fields", |_, _| {
+        memory(FASTEST, Algorithm::Gcra, 1, |layer| layer.headers([]))
     }),
     scene("admitted, GCRA, 100,000 keys", |_, _| {
         memory(FASTEST, Algorithm::Gcra, MANY, |layer| layer)
@@ -240,29 +221,27 @@ fn floor<C: Count>(limit: Limit, keys: usize, left: Left) -> Asker {
     asker(limited(nothing(), hand), keys, status_by(limit))
 }
 
-/// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A decision
-/// of the same size is in the extensions of the request and of the response, a charge in those of
-/// the request; a field is copied, and one is shared.
+/// What a layer leaves behind for others, and nothing else: no key, no name, no limit. A grant of
+/// the same size is in the extensions of the request; a field is copied, and one is shared.
 fn by_hand() -> Asker {
     #[derive(Clone)]
-    struct Decision(Arc<[u64; 41]>, [u64; 15]);
-    #[derive(Clone)]
-    struct Charge(Arc<[u64; 41]>, [u64; 6]);
+    #[allow(dead_code, reason = "a handler would read it")]
+    struct Grant(Arc<[u64; 46]>, u64);
     let mut inner = nothing();
     let policy = HeaderValue::from_bytes(b"\"default\";q=60000000;w=60").unwrap();
     let service = service_fn(move |mut request: Request<()>| {
-        let grant = Arc::new(black_box([1; 41]));
+        let grant = Arc::new(black_box([1; 46]));
         let (left, policy) = (black_box(b"\"default\";r=59999999;t=1"), policy.clone());
-        let extensions = request.extensions_mut();
-        extensions.insert(Decision(Arc::clone(&grant), [2; 15]));
-        extensions.insert(Charge(Arc::clone(&grant), [3; 6]));
+        let in_request = Grant(Arc::clone(&grant), 0);
+        request.extensions_mut().insert(in_request);
         let response = inner.call(request);
         async move {
             let mut response = response.await?;
             let headers = response.headers_mut();
             headers.append("ratelimit", HeaderValue::from_bytes(left).unwrap());
             headers.append("ratelimit-policy", policy);
-            response.extensions_mut().insert(Decision(grant, [4; 15]));
+            // Until the response is over.
+            drop(grant);
             Ok(response)
         }
     });
@@ -385,9 +364,7 @@ fn store(server: &RedisServer, deny_cache: Duration) -> RedisStoreBuilder {
 
 /// Asks once, and returns where the decision came from.
 async fn source(layer: &RateLimitLayer) -> Source {
-    let user = &users(1)[0];
-    let response = layer.layer(nothing()).oneshot(request(user)).await.unwrap();
-    response.extensions().get::<Decision>().unwrap().source()
+    decide(layer, &users(1)[0]).await.source()
 }
 
 fn of_redis(server: RedisServer, layer: &RateLimitLayer, status: StatusCode) -> Asker {

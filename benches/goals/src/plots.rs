@@ -9,8 +9,8 @@ use std::{
 
 use http::HeaderValue;
 use tokio::{runtime::Runtime, task::JoinSet};
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{Algorithm, Decision, Limit, ManualClock, RateLimitLayer, Rule, Source};
+use tower::Layer;
+use tower_ratelimit::{Algorithm, Limit, ManualClock, RateLimitLayer, Rule, Source};
 
 use crate::{
     database::Database,
@@ -19,7 +19,7 @@ use crate::{
     in_process::{AMPLE, Asker, FASTEST, asker, memory},
     machine::place,
     plot::Plot,
-    requests::{by_user, in_turns, nothing, one_thread, passes, request, users},
+    requests::{by_user, decide, in_turns, nothing, one_thread, passes, users},
     rows::in_process::chunk,
 };
 
@@ -155,9 +155,7 @@ fn offered(rate: u32) -> Option<Load> {
         }
         let (layer, user) = (layer.clone(), users[place as usize % users.len()].clone());
         tasks.spawn(async move {
-            let service = layer.layer(nothing());
-            let response = service.oneshot(request(&user)).await.unwrap();
-            let source = response.extensions().get::<Decision>().unwrap().source();
+            let source = decide(&layer, &user).await.source();
             (source == Source::Store).then(|| due.elapsed())
         });
     }

@@ -10,7 +10,7 @@ use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Decision, RateLimitLayer, Source, key::FromHeader};
+use tower_ratelimit::{Decision, Grant, RateLimitLayer, Source, key::FromHeader};
 
 /// Who asks stands in this field.
 pub(crate) const USER: HeaderName = HeaderName::from_static(NAME);
@@ -51,10 +51,21 @@ pub(crate) fn nothing() -> impl Service<
     service_fn(|_| ready(Ok(Response::new(Body::empty()))))
 }
 
+/// Asks a layer, and returns its decision as the handler and the caller of the layer find it.
+pub(crate) async fn decide(layer: &RateLimitLayer, user: &HeaderValue) -> Decision {
+    let inner = service_fn(|request: Request<()>| {
+        let mut response = Response::new(Body::empty());
+        let grant = request.extensions().get::<Grant>().unwrap().clone();
+        response.extensions_mut().insert(Decision::Allow(grant));
+        ready(Ok::<_, Infallible>(response))
+    });
+    let response = layer.layer(inner).oneshot(request(user)).await.unwrap();
+    response.extensions().get::<Decision>().unwrap().clone()
+}
+
 /// Whether a request passes a layer; the store decided that.
 pub(crate) async fn passes(layer: &RateLimitLayer, user: &HeaderValue) -> bool {
-    let response = layer.layer(nothing()).oneshot(request(user)).await.unwrap();
-    decided(response.extensions().get::<Decision>().unwrap())
+    decided(&decide(layer, user).await)
 }
 
 /// Whether it was granted; the store decided that, not a policy and not what is remembered.

@@ -159,7 +159,6 @@ impl Stage {
             .rules(rules)
             .headers([])
             .count_remaining(false)
-            .extensions(false)
             .observe(Arc::clone(&recorder) as Arc<dyn Observer>)
             .build()?;
         Ok(Self {

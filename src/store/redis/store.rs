@@ -162,7 +162,7 @@ impl RedisStore {
     }
 
     /// Returns how many extra charges could not be made. That usage is never charged: see
-    /// [`Charge`](crate::Charge).
+    /// [`Grant`](crate::Grant).
     pub fn lost_charges(&self) -> u64 {
         let counts = &self.server().settle_queue.counts;
         counts.lost_charges.load(Ordering::Relaxed)

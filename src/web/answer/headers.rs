@@ -4,13 +4,13 @@
 //! Written by hand in the canonical form of RFC 9651; `tests/pure/headers.rs` reads them with an
 //! independent parser.
 
-use std::time::Duration;
+use std::{ptr, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
 use crate::{
     clock::{Clock, Millis, SystemClock},
-    decision::{Decision, Decisions, LimitState},
+    decision::{Decision, Grant, LimitState},
     error::{ConfigError, bail},
     name::Short,
 };
@@ -337,14 +337,17 @@ fn left(limits: &[LimitState], kind: DecisionKind) -> Option<u64> {
 
 /// Returns whether a decision leaves less than all those of inner layers.
 fn is_tighter(limits: &[LimitState], kind: DecisionKind, extensions: &Extensions) -> bool {
-    let of = |decision: &Decision| match decision {
-        Decision::Allow(grant) => left(grant.states(), DecisionKind::Granted),
+    let Some(decision) = extensions.get::<Decision>() else {
+        return false;
+    };
+    let refused = match decision {
+        Decision::Allow(_) => None,
         Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
     };
-    let earlier = match (extensions.get::<Decisions>(), extensions.get::<Decision>()) {
-        (Some(all), _) => all.iter().filter_map(of).min(),
-        (None, one) => one.and_then(of),
-    };
+    let inner = decision.layers().map(Grant::states);
+    let inner = inner.take_while(|inner| !ptr::eq(*inner, limits));
+    let granted = inner.filter_map(|inner| left(inner, DecisionKind::Granted));
+    let earlier = granted.chain(refused).min();
     earlier.is_some_and(|earlier| left(limits, kind).is_some_and(|left| left < earlier))
 }
 

@@ -266,7 +266,7 @@ impl Rule {
     ///
     /// Use it for limits that callers share, such as the limit of an account that anyone may name
     /// at a login: how much is left there reveals the activity of others. A refusal still has
-    /// `Retry-After`, and handlers still find the [`Decision`](crate::Decision).
+    /// `Retry-After`, and handlers still find the [`Grant`](crate::Grant).
     ///
     /// ```
     /// use tower_ratelimit::{Limit, key::FromHeader};
@@ -306,7 +306,7 @@ impl Rule {
     /// also bounds how many requests are under way at once, and a request is refused while requests
     /// that will not count hold the permits. A request that is dropped before its response is known
     /// stays charged, and so does one whose inner service fails, so that disconnecting is never
-    /// free. A handler's own correction, by [`Charge`](crate::Charge) or [`Cost`](crate::Cost),
+    /// free. A handler's own correction, by [`Grant`](crate::Grant) or [`Cost`](crate::Cost),
     /// takes precedence.
     ///
     /// # Example
@@ -345,7 +345,7 @@ impl Rule {
     ///
     /// A request takes its permits if there are enough and no other rule refuses it, and passes in
     /// either case. Would-be refusals are visible in
-    /// [`LimitState::is_refused`](crate::LimitState::is_refused) of the decision in the extensions,
+    /// [`LimitState::is_refused`](crate::LimitState::is_refused) of the grant in the extensions,
     /// and in a debug event that names the rule, but not to callers. A missing key, or a limit that
     /// was never set, does not refuse the request either: it passes uncounted, and one warning
     /// reports it.

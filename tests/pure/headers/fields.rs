@@ -9,7 +9,7 @@ use std::{
 use proptest::prelude::*;
 use serde::Deserialize;
 use sfv::{BareItem, ListEntry, Parser};
-use tower_ratelimit::{HeaderStyle, ResetUnit};
+use tower_ratelimit::{HeaderStyle, Requests, ResetUnit, Rules};
 
 const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
 const DRAFT6: HeaderStyle = HeaderStyle::Draft6;
@@ -251,6 +251,14 @@ async fn layers_add_to_one_another_and_the_tightest_is_first() {
     assert_eq!(names(&refused.all("ratelimit")), ["tight", "outer"]);
     assert_eq!(refused.one("x-ratelimit-limit"), "3");
     assert_eq!(refused.one("retry-after"), "3600");
+    // One that shows nothing leaves the order to the layers around it.
+    let denied = Rules::new().deny(Requests::on("/"));
+    let denied = RateLimitLayer::builder(&store).rules(denied.otherwise(Limit::per_hour(9)));
+    let denied = denied.build().unwrap().layer(inner(&[]));
+    let refused = call(mid.layer(wide.layer(denied)), get(&[])).await;
+    assert_eq!(refused.status, 403);
+    assert_eq!(names(&refused.all("ratelimit")), ["mid", "wide"]);
+    assert_eq!(refused.one("x-ratelimit-limit"), "50");
 }
 
 #[tokio::test]

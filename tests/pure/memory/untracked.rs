@@ -374,8 +374,8 @@ fn a_list_that_is_refused_charges_neither() {
 fn settling(world: &World, rule: Rule) -> Service {
     let inner = service_fn(async |request: Request<()>| {
         let used = request.headers()["used"].to_str().unwrap().parse().unwrap();
-        assert!(request.extensions().get::<Charge>().unwrap().set(used));
-        Ok::<_, Infallible>(Response::new(String::new()))
+        assert!(request.extensions().get::<Grant>().unwrap().set(used));
+        Ok::<_, Infallible>(answer_to(&request, ""))
     });
     erased(RateLimitLayer::new(&world.store, rule).layer(inner))
 }

@@ -108,7 +108,7 @@ async fn the_table_sees_whole_paths_in_nested_routers(store: impl Store) {
 
 async fn a_layer_around_and_within_charges_once(store: impl Store) {
     // Where no rule concerned the request, there is nothing to correct.
-    async fn charged(charge: Option<Extension<Charge>>) -> &'static str {
+    async fn charged(charge: Option<Extension<Grant>>) -> &'static str {
         if charge.is_some() { "charged" } else { "free" }
     }
     let layer = RateLimitLayer::builder(&store)
@@ -140,7 +140,7 @@ async fn a_layer_around_and_within_charges_once(store: impl Store) {
 
 /// As many rows as a client reads, each charged when it is sent.
 struct Endless {
-    charge: Charge,
+    charge: Grant,
     rows: Arc<AtomicU64>,
 }
 
@@ -165,7 +165,7 @@ async fn a_stream_is_charged_what_was_sent_of_it(store: impl Store) {
     let rows = Arc::new(AtomicU64::new(0));
     let (sent, kept) = (Arc::clone(&rows), Arc::new(Mutex::new(None)));
     let keep = Arc::clone(&kept);
-    let export = async move |Extension(charge): Extension<Charge>| {
+    let export = async move |Extension(charge): Extension<Grant>| {
         *keep.lock().unwrap() = Some(charge.clone());
         charge.set(0);
         let rows = Arc::clone(&sent);

@@ -3,19 +3,19 @@
 use super::*;
 use http::Extensions;
 
-fn name_of(decision: &Decision) -> (String, bool) {
-    let limit = decision.limits().next().unwrap();
-    (limit.name().to_owned(), decision.is_allowed())
+/// The rules of these grants, in their order.
+fn rules<'a>(grants: impl Iterator<Item = &'a Grant>) -> Vec<String> {
+    let limit = |grant: &Grant| grant.limits().next().unwrap();
+    grants.map(|grant| limit(grant).name().to_owned()).collect()
 }
 
-/// The rules whose decisions are there, in their order, and whether they allowed.
-fn all(extensions: &Extensions) -> Vec<(String, bool)> {
-    let decisions = extensions.get::<Decisions>().expect("decisions");
-    decisions.iter().map(name_of).collect()
+fn grant_in(extensions: &Mutex<Extensions>) -> Grant {
+    let extensions = extensions.lock().unwrap();
+    extensions.get::<Grant>().expect("a grant").clone()
 }
 
-fn last(extensions: &Extensions) -> (String, bool) {
-    name_of(extensions.get().expect("a decision"))
+fn decision_in<B>(answer: &Response<B>) -> Option<&Decision> {
+    answer.extensions().get()
 }
 
 fn named(store: &MemoryStore, name: &str, permits: u64) -> RateLimitLayer {
@@ -37,75 +37,74 @@ pub(super) fn watched() -> (
 }
 
 #[tokio::test]
-async fn a_decision_is_in_the_request_and_in_the_response() {
-    for layer in [
-        RateLimitLayer::new(&MemoryStore::new(), by_key(2)),
-        RateLimitLayer::new(&redis().build().unwrap(), by_key(2)),
-    ] {
+async fn a_grant_is_in_the_request_and_a_refusal_in_the_response() {
+    async fn check(store: impl Store) {
         let (seen, inner) = watched();
-        let service = layer.layer(inner);
+        let service = RateLimitLayer::new(&store, by_key(2)).layer(inner);
         let answer = service.clone().oneshot(request("a")).await.unwrap();
-        let within = seen.lock().unwrap().clone();
-        for extensions in [&within, answer.extensions()] {
-            let decision = extensions.get::<Decision>().unwrap();
-            assert!(decision.is_allowed());
-            assert_eq!(decision.source(), Source::Store);
-            assert_eq!(decision.limits().len(), 1, "{decision:?}");
-            let limit = decision.limits().next().unwrap();
-            let found = (limit.name(), limit.permits(), limit.remaining());
-            assert_eq!(found, ("default", 2, Some(1)));
-            let list = extensions.get::<Decisions>();
-            assert!(list.is_none(), "one layer, one decision");
-        }
+        let grant = grant_in(&seen);
+        assert_eq!(grant.source(), Source::Store);
+        assert_eq!(grant.layers().count(), 1);
+        assert_eq!(grant.limits().len(), 1, "{grant:?}");
+        let limit = grant.limits().next().unwrap();
+        let found = (limit.name(), limit.permits(), limit.remaining());
+        assert_eq!(found, ("default", 2, Some(1)));
+        assert!(answer.extensions().is_empty(), "{answer:?}");
 
         assert_eq!(status(&service, request("a")).await, StatusCode::OK);
-        let refused = service.clone().oneshot(request("a")).await.unwrap();
-        assert_eq!(last(refused.extensions()), ("default".to_owned(), false));
+        let refused = service.oneshot(request("a")).await.unwrap();
+        let decision = decision_of(&refused);
+        decision.assert_refused_as(RefusalKind::OverLimit);
+        assert_eq!(decision.layers().count(), 0);
     }
+    check(MemoryStore::new()).await;
+    check(redis().build().unwrap()).await;
 }
 
 #[tokio::test]
-async fn without_extensions_a_decision_is_left_nowhere_and_a_charge_is_known_within() {
-    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(2));
-    let layer = layer.extensions(false).build().unwrap();
-    let (seen, inner) = watched();
-    // Around itself: by the charge it knows that it has met the request.
-    let service = layer.layer(layer.layer(inner));
-    for left in ["1", "0"] {
-        let answer = service.clone().oneshot(request("a")).await.unwrap();
-        let within = seen.lock().unwrap().clone();
-        for extensions in [&within, answer.extensions()] {
-            assert!(extensions.get::<Decision>().is_none());
-        }
-        assert!(within.get::<Charge>().is_some());
-        let field = answer.headers()["ratelimit"].to_str().unwrap();
-        assert!(field.contains(&format!(";r={left}")), "{field}");
-    }
-    let refused = service.clone().oneshot(request("a")).await.unwrap();
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert!(refused.extensions().get::<Decision>().is_none());
+async fn a_layer_that_is_asked_to_leaves_its_decision_in_the_response() {
+    let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
+    let layer = layer.decision_in_response().build().unwrap();
+    let (_, inner) = watched();
+    let service = layer.layer(inner);
+    let answer = service.clone().oneshot(request("a")).await.unwrap();
+    Decision::of(&answer).assert_allowed().assert_remaining(0);
+    let refused = service.oneshot(request("a")).await.unwrap();
+    Decision::of(&refused).assert_refused();
 }
 
 #[tokio::test]
-async fn nested_layers_leave_all_decisions() {
+async fn nested_layers_leave_a_list_of_grants() {
     let store = MemoryStore::new();
     let (seen, inner) = watched();
     let service = named(&store, "third", 1).layer(inner);
     let service = named(&store, "second", 5).layer(service);
     let service = named(&store, "first", 5).layer(service);
     let answer = service.clone().oneshot(request("a")).await.unwrap();
-    let mut made = ["first", "second", "third"].map(|name| (name.to_owned(), true));
-    let within = seen.lock().unwrap().clone();
-    for extensions in [&within, answer.extensions()] {
-        assert_eq!(all(extensions), made);
-        assert_eq!(last(extensions), made[2]);
-    }
-    // A refusal within is what outer layers see.
+    let made = ["third", "second", "first"];
+    assert_eq!(rules(grant_in(&seen).layers()), made);
+    // Outer layers compare it with their own.
+    let innermost = decision_in(&answer).expect("the innermost decision");
+    assert!(innermost.is_allowed());
+    assert_eq!(rules(innermost.layers()), made);
+    // A refusal within is the decision that outer layers see.
     let refused = service.oneshot(request("a")).await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    made[2].1 = false;
-    assert_eq!(all(refused.extensions()), made);
-    assert_eq!(last(refused.extensions()), made[2]);
+    let refusal = decision_of(&refused).assert_refused();
+    assert_eq!(refusal.limits().next().unwrap().name(), "third");
+    assert_eq!(rules(refusal.layers()), made[1..]);
+}
+
+/// A layer that was asked to leaves its own decision only if no inner layer has left one.
+#[tokio::test]
+async fn the_decision_in_a_response_is_the_innermost_ones() {
+    let store = MemoryStore::new();
+    let (_, inner) = watched();
+    let outer = RateLimitLayer::builder(&store).otherwise(by_key(9).named("outer"));
+    let outer = outer.decision_in_response().build().unwrap();
+    let service = outer.layer(named(&store, "inner", 9).layer(inner));
+    let answer = service.oneshot(request("a")).await.unwrap();
+    assert_eq!(rules(decision_of(&answer).layers()), ["inner", "outer"]);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ async fn used(store: &impl Store, limiter: &str) -> u64 {
 
 /// Answers with the cost that the `x-cost` header of a request says, and keeps the charges.
 #[derive(Clone, Default)]
-struct Answers(Arc<Mutex<Vec<Charge>>>);
+struct Answers(Arc<Mutex<Vec<Grant>>>);
 
 impl Answers {
     fn service(
@@ -28,7 +28,7 @@ impl Answers {
     + use<> {
         let charges = Arc::clone(&self.0);
         service_fn(move |request: Request<String>| {
-            let charge = request.extensions().get::<Charge>().cloned();
+            let charge = request.extensions().get::<Grant>().cloned();
             charges.lock().unwrap().extend(charge);
             let mut response = Response::new("body".to_owned());
             if let Some(cost) = request.headers().get("x-cost") {
@@ -39,7 +39,7 @@ impl Answers {
         })
     }
 
-    fn last(&self) -> Charge {
+    fn last(&self) -> Grant {
         self.0.lock().unwrap().last().unwrap().clone()
     }
 }
@@ -100,12 +100,53 @@ async fn a_plain_value_is_for_the_innermost_layer_and_a_name_for_any() {
     assert_eq!(used(&store, "outer").await, 12);
 }
 
+/// Narrowed to a rule, a grant has that rule's limit and receipt alone.
+#[tokio::test]
+async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
+    let store = MemoryStore::new();
+    let answers = Answers::default();
+    let rules = [rule("in").named("in").cost(3), rule("out").named("out")];
+    let service = layer_of(&store, rules).layer(answers.service());
+    let answer = service.oneshot(request("a")).await.unwrap();
+    let whole = answers.last();
+    assert_eq!((whole.limits().len(), whole.receipts().len()), (2, 2));
+    let part = whole.rule("in").unwrap();
+    let names: Vec<_> = part.limits().map(|it| it.name().to_owned()).collect();
+    assert_eq!(names, ["in"]);
+    assert_eq!(
+        (part.receipts().len(), part.receipts()[0].permits()),
+        (1, 3)
+    );
+    assert!(part.rule("out").is_none());
+    assert!(part.set(7) && part.add(1) && whole.rule("out").unwrap().refund());
+    drop(answer);
+    assert_eq!(
+        (used(&store, "in").await, used(&store, "out").await),
+        (8, 0)
+    );
+}
+
+/// No response ends it.
+#[tokio::test]
+async fn the_grant_of_a_limiter_is_settled_by_its_receipts() {
+    let store = MemoryStore::new();
+    let limiter = RateLimiter::new(&store, "alone").unwrap();
+    limiter.try_set_rate(Limit::per_hour(ALL)).await.unwrap();
+    let grant = granted(limiter.try_acquire_many(5).await.unwrap());
+    assert!(!grant.set(1) && !grant.add(1) && !grant.refund());
+    assert!(!grant.rule("alone").unwrap().set(1));
+    assert_eq!(grant.layers().count(), 1);
+    assert_eq!(used(&store, "alone").await, 5);
+    limiter.settle(&grant.receipts()[0], 2);
+    assert_eq!(used(&store, "alone").await, 2);
+}
+
 #[tokio::test]
 async fn a_service_that_fails_is_charged() {
     let store = MemoryStore::new();
     let rule = rule("fails").cost(4).charge_if(|_| false);
     let broken = service_fn(async |request: Request<String>| {
-        let charge = request.extensions().get::<Charge>().unwrap().clone();
+        let charge = request.extensions().get::<Grant>().unwrap().clone();
         if request.headers().contains_key("x-cost") {
             charge.set(9);
         }
@@ -142,7 +183,7 @@ async fn what_a_policy_let_pass_has_a_charge_without_effect() {
 async fn an_answer_without_a_body_is_settled_at_once() {
     let store = MemoryStore::new();
     let refund = service_fn(async |request: Request<String>| {
-        request.extensions().get::<Charge>().unwrap().refund();
+        request.extensions().get::<Grant>().unwrap().refund();
         Ok::<_, Infallible>(Response::new(String::new()))
     });
     let service = RateLimitLayer::new(&store, rule("empty")).layer(refund);

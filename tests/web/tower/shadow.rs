@@ -208,9 +208,9 @@ async fn settling(store: impl Store) {
     let layer = layer_of(&store, [rule("tried", 2).cost(2).shadow()]);
     let service = layer.layer(service_fn(async |request: Request<String>| {
         let says = request.headers()["x-says"].to_str().unwrap();
-        let charge = request.extensions().get::<Charge>().unwrap();
+        let charge = request.extensions().get::<Grant>().unwrap();
         charge.set(says.parse().unwrap());
-        Ok::<_, Infallible>(Response::new(String::new()))
+        Ok::<_, Infallible>(answer_to(&request, ""))
     }));
     // Taken and kept; not taken, and so neither refunded nor charged; and the same again.
     for (says, room) in [("2", true), ("0", false), ("50", false), ("0", false)] {

@@ -30,8 +30,9 @@ async fn equal_layers_charge_once(store: impl Store) {
     for expected in [200, 200, 200, 429] {
         let answer = service.clone().oneshot(request("a")).await.unwrap();
         assert_eq!(answer.status(), expected);
-        // The layers that let it pass have left no decision.
-        assert!(answer.extensions().get::<Decisions>().is_none());
+        // The layers that let it pass have left no grant.
+        let granted = usize::from(expected == 200);
+        assert_eq!(decision_of(&answer).layers().count(), granted);
     }
 }
 
@@ -125,8 +126,8 @@ async fn a_charge_counts_until_its_answer_is_over() {
     let answer = first.oneshot(request("a")).await.unwrap();
     let again = || {
         let mut request = request("a");
-        let charge = seen.lock().unwrap().get::<Charge>().cloned();
-        request.extensions_mut().insert(charge.unwrap());
+        let grant = seen.lock().unwrap().get::<Grant>().cloned();
+        request.extensions_mut().insert(grant.unwrap());
         request
     };
     let open = second.clone().oneshot(again()).await.unwrap();
@@ -135,6 +136,12 @@ async fn a_charge_counts_until_its_answer_is_over() {
     for expected in [200, 429] {
         let answer = second.clone().oneshot(again()).await.unwrap();
         assert_eq!(answer.status(), expected);
+        let grant = seen.lock().unwrap().get::<Grant>().cloned();
+        assert_eq!(
+            grant.unwrap().layers().count(),
+            1,
+            "what is over is forgotten"
+        );
     }
 }
 
@@ -144,7 +151,7 @@ async fn a_handler_corrects_the_one_charge() {
     let store = MemoryStore::new();
     let build = || layer_of(&store, by_key(1));
     let inner = service_fn(async |request: Request<String>| {
-        assert!(request.extensions().get::<Charge>().unwrap().refund());
+        assert!(request.extensions().get::<Grant>().unwrap().refund());
         Ok::<_, Infallible>(Response::new("answer".to_owned()))
     });
     let service = build().layer(build().layer(inner));

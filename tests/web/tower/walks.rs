@@ -283,9 +283,9 @@ async fn walk(pool: [Drawn; 5], table: &[BTreeSet<usize>; 4], path: &[usize], to
         .rules(rules)
         .build()
         .unwrap();
-    let end = on_any(async move |charge: Option<Extension<Charge>>| {
-        match (to, charge) {
-            (Corrected::Refund, Some(charge)) => _ = charge.refund(),
+    let end = on_any(async move |grant: Option<Extension<Grant>>| {
+        match (to, grant) {
+            (Corrected::Refund, Some(grant)) => _ = grant.refund(),
             (Corrected::Cost(cost), _) => return Extension(Cost(cost)).into_response(),
             _ => {}
         }

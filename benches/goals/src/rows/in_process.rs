@@ -35,11 +35,10 @@ type Case = (&'static str, Peer, Option<f64>, Option<f64>);
 /// A scene beside a peer, with the goals: nanoseconds, and how many times the peer's. Both peers
 /// count by GCRA, and write no fields.
 #[rustfmt::skip]
-const CASES: [Case; 30] = [
-    ("by hand, extensions and fields", Governor, None, None),
+const CASES: [Case; 29] = [
+    ("by hand, extension and fields", Governor, None, None),
     ("by hand, admitted, GCRA", Governor, None, None),
-    ("by hand, admitted, GCRA, without extensions", Governor, None, None),
-    ("by hand, admitted, GCRA, without extensions and fields", Governor, None, None),
+    ("by hand, admitted, GCRA, without fields", Governor, None, None),
     ("by hand, admitted, sliding log", Governor, None, None),
     ("by hand, admitted, lease", Governor, None, None),
     ("by hand, admitted, GCRA, 100,000 keys", TowerGovernor, None, None),
@@ -49,8 +48,8 @@ const CASES: [Case; 30] = [
     ("by hand, refused", Governor, None, None),
     ("by hand, refused, 100,000 keys", TowerGovernor, None, None),
     ("admitted, GCRA", Governor, Some(300.0), Some(4.8)),
-    ("admitted, GCRA, without extensions", Governor, Some(160.0), None),
-    ("admitted, GCRA, without extensions and fields", Governor, None, None),
+    ("admitted, GCRA, decision in the response", Governor, None, None),
+    ("admitted, GCRA, without fields", Governor, None, None),
     ("admitted, fixed window", Governor, None, None),
     ("admitted, sliding log", Governor, Some(350.0), None),
     ("admitted, list of three limits", Governor, None, None),

@@ -13,7 +13,7 @@ enum Word {
 }
 
 impl Word {
-    fn say(self, charge: &Charge) -> bool {
+    fn say(self, charge: &Grant) -> bool {
         match self {
             Self::Set(permits) => charge.set(permits),
             Self::Add(permits) => charge.add(permits),
@@ -52,7 +52,7 @@ struct Play {
 /// The observed course.
 #[derive(Default)]
 struct Seen {
-    charge: Option<Charge>,
+    charge: Option<Grant>,
     said: Option<u32>,
     answered: bool,
     /// Set if the charge was closed while its response, read to the end, was still kept.
@@ -118,7 +118,7 @@ fn perform(play: &Play) -> (Seen, u64) {
     let inner = service_fn(move |request: Request<String>| {
         let (play, seen) = (acted.clone(), Arc::clone(&recorded));
         async move {
-            let charge = request.extensions().get::<Charge>().unwrap().clone();
+            let charge = request.extensions().get::<Grant>().unwrap().clone();
             seen.lock().unwrap().charge = Some(charge.clone());
             for word in &play.before {
                 tokio::task::yield_now().await;
@@ -238,7 +238,7 @@ async fn a_body_says_of_itself_what_the_inner_one_says() {
         let kept = Arc::new(Mutex::new(None));
         let keep = Arc::clone(&kept);
         let inner = service_fn(move |request: Request<String>| {
-            let charge = request.extensions().get::<Charge>().cloned();
+            let charge = request.extensions().get::<Grant>().cloned();
             *keep.lock().unwrap() = charge.clone();
             let body = stream(play(trailers, knows_its_end), with(charge));
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
