@@ -14,11 +14,19 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5, which is to register
-/// them below this address.
-const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
-const QUOTA_EXCEEDED: (&str, &str) = ("quota-exceeded", "Quota Exceeded");
-const REDUCED_CAPACITY: (&str, &str) = ("temporary-reduced-capacity", "Temporary Reduced Capacity");
-const ABNORMAL_USAGE: (&str, &str) = ("abnormal-usage-detected", "Abnormal Usage Detected");
+/// them.
+const QUOTA_EXCEEDED: (&str, &str) = (
+    "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    "Quota Exceeded",
+);
+const REDUCED_CAPACITY: (&str, &str) = (
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    "Temporary Reduced Capacity",
+);
+const ABNORMAL_USAGE: (&str, &str) = (
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+    "Abnormal Usage Detected",
+);
 
 /// Builds the answer; `retry_after` is in seconds.
 pub(crate) fn answer(
@@ -58,14 +66,9 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
         | RefusalKind::KeyTooLong
         | RefusalKind::Blocked => None,
     };
-    let (kind, title) = match of_draft {
-        Some((kind, title)) => (format!("{TYPES}{kind}"), title),
-        // Section 4.2.1: the status is enough, and its phrase is the title.
-        None => {
-            let title = status.canonical_reason().unwrap_or_default();
-            ("about:blank".to_owned(), title)
-        }
-    };
+    // Section 4.2.1: without a type the status is enough, and its phrase is the title.
+    let of_status = ("about:blank", status.canonical_reason().unwrap_or_default());
+    let (kind, title) = of_draft.unwrap_or(of_status);
     let (status, detail) = (status.as_str(), escaped(detail));
     let violated = |limit: &&LimitState| of_draft.is_some() && limit.refused && !limit.is_hidden();
     let violated = refusal.states().iter().filter(violated);
@@ -75,10 +78,20 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
         true => String::new(),
         false => format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\"")),
     };
-    format!(
-        "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\
-         \"detail\":\"{detail}\"{policies}}}\n"
-    )
+    let parts = [
+        "{\"type\":\"",
+        kind,
+        "\",\"title\":\"",
+        title,
+        "\",\"status\":",
+        status,
+        ",\"detail\":\"",
+        &detail,
+        "\"",
+        &policies,
+        "}\n",
+    ];
+    parts.concat()
 }
 
 /// Escapes the characters of a string: RFC 8259, section 7.
