@@ -209,8 +209,8 @@ impl LimiterCharge {
         }
     }
 
-    /// Joins the charge of another rule on the same limiter, in which a request is charged once: for
-    /// what `of_both` makes of their permits.
+    /// Joins the charge of another rule on the same limiter, in which a request is charged once:
+    /// for what `of_both` makes of their permits.
     pub(crate) fn join(&mut self, other: Self, of_both: fn(u32, u32) -> u32) {
         let mut rules = self.rules.take().unwrap_or_else(|| {
             let this = (Arc::clone(&self.labels), self.permits);
@@ -222,9 +222,12 @@ impl LimiterCharge {
         }
         if self.shadow == other.shadow {
             self.permits = of_both(self.permits, other.permits);
-            // A rule with a stricter policy counts the limiter while the store fails.
-            if self.allow_on_failure && !other.allow_on_failure {
-                (self.labels, self.allow_on_failure) = (other.labels, false);
+            // A rule with a stricter policy counts the limiter while the store fails, one that is
+            // charged whatever the response is, and one that bans.
+            let is_stricter = self.allow_on_failure && !other.allow_on_failure;
+            if is_stricter || other.labels.is_stricter_than(&self.labels) {
+                self.labels = other.labels;
+                self.allow_on_failure &= other.allow_on_failure;
                 (self.lease, self.key_is_bounded) = (other.lease, other.key_is_bounded);
             }
         } else if self.shadow {

@@ -106,6 +106,15 @@ impl Labels {
         self.name == other.name && self.hidden == other.hidden && self.unit == other.unit
     }
 
+    /// Returns whether its rule lets less pass by a limiter that both rules charge.
+    pub(crate) fn is_stricter_than(&self, other: &Self) -> bool {
+        match (&self.charge_if, &other.charge_if) {
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+            (None, None) | (Some(_), Some(_)) => self.ban.is_some() && other.ban.is_none(),
+        }
+    }
+
     /// Returns whether this is still to be logged; true once.
     pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
         self.warned.is_first(of as u8)

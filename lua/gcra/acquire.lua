@@ -15,8 +15,8 @@
 -- Redisson has no such limiter. state.lua describes the value; neither it nor lib/state.lua is part
 -- of this script. Passing an argument or parsing a number costs more than the work on it. So the
 -- caller sends all numbers as one argument, in the form in which Redis stores them, and computes
--- the rest of the reply itself. In Lua 5.4 they are floats, of which only whole numbers may leave
--- the script. Not safe to send twice, as grants cannot be told apart.
+-- the rest of the reply itself. In Lua 5.4 they are floats, and only whole numbers may leave the
+-- script. Not safe to send twice, as one grant is like another.
 
 local call, unpack = redis.call, struct.unpack
 local interval, rate, cost, room, now = unpack('<ddddd', ARGV[1])

@@ -110,11 +110,13 @@ local function live_permits(log, now, interval)
 end
 
 -- Sets back to `latest` the scores that are later, which a wrong clock has written: they were
--- granted no later than now. Returns how many, and the score of the newest entry then. All of them
--- at once, as the next call would not look for the rest: it waits for the oldest entry.
+-- granted no later than now. Returns how many, and the score of the newest entry then. Not only
+-- those that this call waits for, as the caller who waits asks no earlier; but the oldest 5,000, as
+-- a server answers no other call meanwhile. By the newest one the next call knows that there are
+-- more.
 local function set_back(log, newest, latest)
   local count, foreign = 0, 0
-  while newest and newest > latest do
+  while newest and newest > latest and count < 5000 do
     local page = redis.call('ZRANGEBYSCORE', log, '(' .. string.format('%.0f', latest), '+inf',
       'LIMIT', foreign, PAGE)
     for _, member in ipairs(page) do

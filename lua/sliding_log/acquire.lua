@@ -170,7 +170,7 @@ if usual then
           freed = floor(freed)
           value, missing = value + freed, missing - freed
           if missing > 0 and freed > 0 then
-            call('SET', value_key, value, 'KEEPTTL')
+            call('SET', value_key, floor(value), 'KEEPTTL')
           end
         else
           known = false
@@ -263,7 +263,8 @@ if usual then
     end
 
     if status then
-      -- See keep_alive in lib/state.lua. A refusal that wrote nothing only puts a lost TTL back.
+      -- See keep_alive in lib/state.lua. A refusal that wrote nothing only puts a lost TTL back, or
+      -- shortens one that `expire` has set.
       local keep = as_given and (ARGV.keep or limit[4] + 0) or tonumber(limit[4] or nil) or 0
       if keep > 0 then
         local life = interval + ahead
@@ -305,7 +306,7 @@ if usual then
       if source == 'code' then
         if status == 1 and value >= 0 and reset == interval then
           return exact and until_next ~= interval and string.format('%d %d', value, until_next)
-            or value
+            or floor(value)
         elseif status == 0 and value == 0 and wait >= 1 then
           return reset == interval and -wait or string.format('0 %d %d', wait, reset)
         end

@@ -103,6 +103,7 @@ if usual then
     -- A value that is no whole number is replaced by one that is.
     if less ~= 0
       and type(redis.pcall('INCRBY', value_key, less == 1 and '-1' or -less)) ~= 'number' then
+      book.value = floor(book.value)
       call('SET', value_key, book.value - less, 'KEEPTTL')
     end
     -- See keep_alive in lib/state.lua.

@@ -142,8 +142,8 @@ impl Grant {
     /// Returns the grant of one rule alone, by its [`LimitState::name`]; with tiers that is
     /// `<rule>.<tier>`.
     ///
-    /// `None` if no such rule charged the request. If several layers charged rules of this name, the
-    /// limit is the innermost one's, and a number is meant for each.
+    /// `None` if no such rule charged the request. If several layers charged rules of this name,
+    /// the limit is the innermost one's, and a number is meant for each.
     ///
     /// # Example
     ///

@@ -42,9 +42,9 @@ impl RateLimiter {
     /// Lets the limiter expire after `time`, in whole milliseconds. Returns whether it exists.
     /// Redisson: `expire`.
     ///
-    /// With a keep-alive time, the next acquire replaces it by that; in Redis, only if `time` is
-    /// longer than that, or less than half of it is left. By the calendar it has no effect: what was
-    /// used vanishes with its window.
+    /// With a keep-alive time, the next acquire that takes something replaces it by that; in Redis,
+    /// only if `time` is longer than that, or less than half of it is left. By the calendar it has
+    /// no effect: what was used vanishes with its window.
     ///
     /// # Errors
     ///

@@ -69,11 +69,12 @@ const BUSIEST: usize = 10;
 
 /// The settings of a replay.
 ///
-/// A log is read in the common or combined format, also behind a virtual host, as JSON lines, as CSV
-/// or the W3C's extended format with a header, or as words with blanks between them; which one, its
-/// first lines show. Times are those of common logs, of RFC 3339 or 1123, or numbers since the epoch
-/// of 10, 13, 16 or 19 digits. Lines that cannot be read are counted, and so are those that hold no
-/// request. A column that does not hold what its name says in 95 % of the lines is an error.
+/// A log is read in the common or combined format, also behind a virtual host, as JSON lines, as
+/// CSV or the W3C's extended format with a header, or as words with blanks between them; which one,
+/// its first lines show. Times are those of common logs, of RFC 3339 or 1123, or numbers since the
+/// epoch of 10, 13, 16 or 19 digits. Lines that cannot be read are counted, and so are those that
+/// hold no request. A column that does not hold what its name says in 95 % of the lines is an
+/// error.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is read before `run`"]
 pub struct Replay {
@@ -90,7 +91,8 @@ impl Replay {
     /// A common or combined log has `ip`, `user`, `request`, `status`, `bytes`, `referer` and
     /// `agent`. Words without a header have numbers, counted from 1, or the names before their
     /// equals signs. In JSON, `user.id` is a member of the member `user`, and a list is what was
-    /// sent in several lines of a header. An address counts as [`PeerIp`](crate::key::PeerIp) counts it.
+    /// sent in several lines of a header. An address counts as [`PeerIp`](crate::key::PeerIp)
+    /// counts it.
     pub fn by(column: &str) -> Self {
         Self::of(Rows::of([column]))
     }

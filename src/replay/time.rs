@@ -111,13 +111,13 @@ fn decimal(text: &str, unit: i64) -> Option<i64> {
 
 /// Returns a number without an exponent, as JSON writes very small and very large ones with one.
 fn plain(text: &str) -> Option<Cow<'_, str>> {
-    const FARTHEST: i32 = 30;
+    const FARTHEST: u32 = 30;
     let Some((number, exponent)) = text.split_once(['e', 'E']) else {
         return Some(Cow::Borrowed(text));
     };
     let shift = exponent.parse::<i32>().ok()?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if shift.abs() > FARTHEST {
+    if shift.unsigned_abs() > FARTHEST {
         return None;
     }
     let zeros = "0".repeat(shift.unsigned_abs() as usize);
@@ -212,6 +212,8 @@ mod tests {
             "2000-10-10T20:55:36Zulu",
             "12.3.4",
             "99999999999999999999",
+            "1e-2147483648",
+            "1e2147483647",
             // A day, a time of day, a status, a port and an hour.
             "2000-10-10",
             "10/Oct/2000",

@@ -288,12 +288,12 @@ impl RateLimitLayerBuilder {
     /// Charges a request even if a layer around this one has already charged it. Default: a charge
     /// made outside is not made again.
     ///
-    /// By default, a request that meets the same layer twice, around a router and inside it, is charged
-    /// the second time by the rules that have not charged it: by another key or at another cost, a
-    /// rule charges again. If two different layers share a store, a rule that charges the same limiter
-    /// under the same name and at the same fixed cost is charged once, and one warning reports it.
-    /// Rules that differ in any of these, or whose cost depends on the request, are charged by each
-    /// layer. A charge made outside counts until its response has ended.
+    /// By default, a request that meets the same layer twice, around a router and inside it, is
+    /// charged the second time by the rules that have not charged it: by another key or at another
+    /// cost, a rule charges again. If two different layers share a store, a rule that charges the
+    /// same limiter under the same name and at the same fixed cost is charged once, and one warning
+    /// reports it. Rules that differ in any of these, or whose cost depends on the request, are
+    /// charged by each layer. A charge made outside counts until its response has ended.
     ///
     /// Set this on the inner layer if a request should be charged twice: for example in a gateway
     /// that limits incoming requests and, by the same rule, the requests it forwards.

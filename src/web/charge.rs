@@ -135,9 +135,17 @@ impl<'a> Earlier<'a> {
             // The cost must be the same here. That of another layer must not depend on the request.
             let is_same = |labels: &Labels, permits: u32| {
                 let fixed = labels.fixed_cost.and(rule.fixed_cost).is_some();
+                // What the response of that pass gives back was not charged by this rule.
+                let stays = match (charge_if(labels), charge_if(rule)) {
+                    (Some(other), Some(this)) => Arc::ptr_eq(other, this),
+                    (other, _) => other.is_none(),
+                };
                 labels.name == rule.name
                     && permits == again.permits
-                    && (pass == Pass::SameLayer || fixed)
+                    && match pass {
+                        Pass::SameLayer => stays,
+                        Pass::OtherLayer => fixed,
+                    }
             };
             // A shadow rule without room has taken nothing.
             let is_tried = |limit: &LimitState| {
@@ -198,9 +206,7 @@ impl SettleOnDrop {
         };
         for Receipt { labels, .. } in self.grant.receipts() {
             // The user's code runs without the lock, and not while something is dropped.
-            let charge_if = labels.charge_if.as_ref();
-            let charge_if = charge_if.and_then(|it| it.downcast_ref::<ChargeIf>());
-            if charge_if.is_some_and(|charge_if| !charge_if(&outcome)) {
+            if charge_if(labels).is_some_and(|charge_if| !charge_if(&outcome)) {
                 // No two rules of a request share their labels.
                 self.grant.correct(CorrectedBy::Rule, |receipt, _| {
                     Arc::ptr_eq(&receipt.labels, labels).then_some(0)
@@ -228,6 +234,10 @@ impl Drop for SettleOnDrop {
 opaque!(SettleOnDrop);
 
 const UNKNOWN: u32 = 2;
+
+fn charge_if(labels: &Labels) -> Option<&ChargeIf> {
+    labels.charge_if.as_ref()?.downcast_ref()
+}
 
 fn code(value: &HeaderValue) -> u32 {
     let code = value.to_str().ok().and_then(|text| text.parse().ok());

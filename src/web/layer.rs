@@ -28,8 +28,8 @@ use crate::{
 ///
 /// Cloning is cheap, and clones are the same layer: routes that use clones of one layer share its
 /// limits. If the same layer is around a router and also inside it, it charges a request once: a
-/// request that passes it again meets the rules that it was not charged for. Two layers on one store
-/// that have the same rule also charge it once, unless the inner layer says
+/// request that passes it again meets the rules that it was not charged for. Two layers on one
+/// store that have the same rule also charge it once, unless the inner layer says
 /// [`always`](crate::RateLimitLayerBuilder::always).
 ///
 /// The charge of a request can be corrected until its response has ended: by

@@ -52,7 +52,7 @@ pub(crate) fn is_registered(method: &Method) -> bool {
     METHODS.contains(&method.as_str())
 }
 
-/// Returns the method that a request counts as where methods are told apart: a HEAD costs what a
+/// Returns the method that a request counts as where methods are distinguished: a HEAD costs what a
 /// GET costs, and a WebSocket over HTTP/2 or HTTP/3 is opened by an extended CONNECT where HTTP/1.1
 /// has a GET (RFC 8441). Only that CONNECT has a path (RFC 9113, section 8.5).
 pub(crate) fn effective_method(parts: &Parts) -> &Method {

@@ -45,6 +45,25 @@ async fn a_list_is_decided_by_a_call_for_each_limiter() {
     assert_eq!(proxy.refused_mixed(), 1);
 }
 
+/// A call that is in flight when another one shows it is refused, too.
+#[tokio::test]
+async fn lists_that_are_sent_at_once_are_decided_too() {
+    let (_server, proxy) = Proxy::and_server();
+    proxy.refuse_mixed_from_now(true);
+    let store = patient(proxy.url()).build().unwrap();
+    let layer = layer_of(&store, [by("x-site", 100), by("x-user", ROOM)]);
+    let asking = (0..16).map(|user| {
+        let layer = layer.clone();
+        tokio::spawn(async move { ask(&layer, user).await })
+    });
+    for asked in asking.collect::<Vec<_>>() {
+        let decision = asked.await.unwrap();
+        assert_eq!(decision.source(), Source::Store, "{decision:?}");
+        assert!(decision.is_allowed(), "{decision:?}");
+    }
+    assert!(proxy.refused_mixed() > 1, "they were in flight together");
+}
+
 /// Also those that wait, and a list of limiters without HTTP.
 #[tokio::test]
 async fn a_list_that_waits_is_decided_too() {

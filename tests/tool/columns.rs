@@ -1,4 +1,5 @@
-//! What cannot be read of a log is named, with the option that settles it, and no gate passes on it.
+//! What cannot be read of a log is named, with the option that settles it, and no gate passes on
+//! it.
 
 use std::fmt::Write;
 

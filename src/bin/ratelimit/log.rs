@@ -247,8 +247,8 @@ pub(crate) fn request<'a>(
 }
 
 impl LogRead {
-    /// Says what was assumed, left out, and is not exact. Returns whether the log has all that these
-    /// rules ask for, and enough of it is left.
+    /// Says what was assumed, left out, and is not exact. Returns whether the log has all that
+    /// these rules ask for, and enough of it is left.
     pub(crate) fn report<'r>(
         &self,
         rules: impl IntoIterator<Item = &'r Row>,

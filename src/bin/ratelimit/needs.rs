@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// A part of a request that decides by which rules it is counted, or for whom.
+/// A part of a request that decides by which rules and as which caller it is counted.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
     /// One of the usual columns of a log.

@@ -32,9 +32,9 @@ use crate::{
 /// Shows the callers that each limit would touch, the requests that it would refuse, and the
 /// smallest limit that leaves nearly all callers alone. Reads the common and combined formats, JSON
 /// lines and CSV with a header, also compressed by gzip. Says first which columns it has found, and
-/// exits with 2 if one does not hold what its name says in 95 % of the lines: `--columns` says where
-/// it is. Exits with 1 if more than 1 % of the lines were unreadable or too late, or if the log lacks
-/// what rules ask for.
+/// exits with 2 if one does not hold what its name says in 95 % of the lines: `--columns` says
+/// where it is. Exits with 1 if more than 1 % of the lines were unreadable or too late, or if the
+/// log lacks what rules ask for.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
 /// at once with the status of the log, requests that would wait for permits are counted as such and

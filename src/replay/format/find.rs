@@ -232,7 +232,9 @@ impl<'a> Finder<'a> {
 
     /// Returns the words that are times, written times before numbers, and pairs of words.
     fn times(&self) -> Vec<Column> {
-        let count = self.names.len();
+        // A line may have very many, and each is compared with all of them.
+        const MOST: usize = 64;
+        let count = self.names.len().min(MOST);
         let one = (1..=count).map(|place| place.to_string());
         let pair = |apart: usize| (1..count).map(move |it| format!("{it}+{}", it + apart));
         let all = one.chain([1, 2].into_iter().flat_map(pair));

@@ -27,8 +27,8 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 /// PROTOCOL-HTTP2.md, `Percent-Byte-Unencoded`: all of printable ASCII except `%`. Bytes above it
 /// are always encoded.
 const UNSAFE_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
-/// The content types of both protocols, with the codecs that these name. A caller's own one of these
-/// is answered, which its codec expects; of a made-up one, only what is before its `+`.
+/// The content types of both protocols, with the codecs that these name. A caller's own one of
+/// these is answered, which its codec expects; of a made-up one, only what is before its `+`.
 const CONTENT_TYPES: [&str; 12] = [
     "application/grpc-web-text",
     "application/grpc-web-text+proto",

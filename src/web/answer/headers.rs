@@ -44,16 +44,16 @@ pub enum HeaderStyle {
     /// `RateLimit: "api";r=9;t=60` and `RateLimit-Policy: "api";q=10;w=60`, in the syntax of
     /// draft-ietf-httpapi-ratelimit-headers-11, unchanged since draft 08
     ///
-    /// The string is the rule's name; `q` its permits; `qu` their [unit](crate::Rule::unit), omitted
-    /// if it is requests; `w` its interval in seconds, omitted if that is not a whole number; `r` the
-    /// permits left, without which there is no `RateLimit` field.
-    /// `t` is in seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the
-    /// time until at least one more permit is free, [`LimitState::next_after`]. It is omitted if it
-    /// is unknown, or if it would exceed the `Retry-After` of the same response. The limit closest
-    /// to exhaustion comes first. Items of other limiters stay; a layer outside adds to them.
+    /// The string is the rule's name; `q` its permits; `qu` their [unit](crate::Rule::unit),
+    /// omitted if it is requests; `w` its interval in seconds, omitted if that is not a whole
+    /// number; `r` the permits left, without which there is no `RateLimit` field. `t` is in
+    /// seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the time
+    /// until at least one more permit is free, [`LimitState::next_after`]. It is omitted if it is
+    /// unknown, or if it would exceed the `Retry-After` of the same response. The limit closest to
+    /// exhaustion comes first. Items of other limiters stay; a layer outside adds to them.
     ///
-    /// Draft 11 expired on 24 November 2026. A later one may rename `r` and `t`, and would be another
-    /// style.
+    /// Draft 11 expired on 24 November 2026. A later one may rename `r` and `t`, and would be
+    /// another style.
     Draft11,
     /// `RateLimit-Limit: 10`, `RateLimit-Remaining: 9`, `RateLimit-Reset: 60` and
     /// `RateLimit-Policy: 10;w=60`, of draft-ietf-httpapi-ratelimit-headers-06

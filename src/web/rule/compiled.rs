@@ -217,7 +217,7 @@ impl CompiledRule {
     }
 
     /// Returns whether these are the labels of one of its limits, also as a reload has made them
-    /// anew.
+    /// again.
     pub(super) fn has(&self, labels: &Labels) -> bool {
         let mut limits = self.limits.iter();
         limits.any(|named| named.labels.name == labels.name)

@@ -177,8 +177,9 @@ impl Index {
         if !is_plain && let Some(entry) = self.search(parts).template(template, path).hit() {
             found.add(Some(entry));
         }
-        // A route without a rest has compared the path as it was sent.
-        let compared = template.is_some_and(|template| !template.contains("{*"));
+        let has_compared = |unless: &str| template.is_some_and(|route| !route.contains(unless));
+        // A route without a rest has compared the path as it was sent, all but its parameters.
+        let compared = has_compared("{*");
         let others = match is_plain {
             true => Vec::new(),
             false => readings(path, compared),
@@ -189,6 +190,13 @@ impl Index {
             found.add(search.or_other());
         }
         if compared {
+            // What a parameter holds may be a path of its own for the service: an entry shows it.
+            if !is_plain && !has_compared("{") {
+                for reading in readings(path, false) {
+                    let entry = self.search(parts).path(&reading).hit();
+                    entry.into_iter().for_each(|entry| found.add(Some(entry)));
+                }
+            }
             return;
         }
         // Most services read a path in none of these ways: an entry shows that this one may.

@@ -2,23 +2,42 @@
 //! the path that it was sent.
 //!
 //! axum's router compares segments as they were sent. A service behind it may not: `ServeDir`
-//! decodes them, `%2F` included, and drops empty ones and `.`; some gateways resolve `..`. The layer
-//! cannot see what the service does, so a request meets the rules of every reading here.
+//! decodes them, `%2F` included, and drops empty ones and `.`; some gateways resolve `..`. The
+//! layer cannot see what the service does, so a request meets the rules of every reading here.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_encode_byte;
 
-/// What is left of a path's segments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Segments {
-    All,
-    NotEmpty,
-    /// Without `.` as well.
-    Named,
-    /// With `..` resolved as well.
-    Resolved,
+/// What a service drops of a path's segments.
+#[derive(Clone, Copy)]
+struct Drops {
+    empty: bool,
+    dots: bool,
+    /// `..`, with the segment before it. As in RFC 3986 (section 5.2.4) that may be an empty one.
+    parents: bool,
 }
+
+impl Drops {
+    const fn of(empty: bool, dots: bool, parents: bool) -> Self {
+        Self {
+            empty,
+            dots,
+            parents,
+        }
+    }
+}
+
+/// What services drop, one step after the other: most of them nothing, some `..` before or behind
+/// the empty segments.
+const DROPPED: [&[Drops]; 6] = [
+    &[],
+    &[Drops::of(true, false, false)],
+    &[Drops::of(true, true, false)],
+    &[Drops::of(true, true, true)],
+    &[Drops::of(false, true, true)],
+    &[Drops::of(false, true, true), Drops::of(true, false, false)],
+];
 
 /// Returns whether a path has one reading. Reads each byte without a branch, as this is done for
 /// each request.
@@ -83,13 +102,8 @@ pub(super) fn readings(path: &str, compared: bool) -> Vec<String> {
     if !compared {
         let split = decoded.replace("%2F", "/");
         for path in [path, &decoded, &split] {
-            for left in [
-                Segments::All,
-                Segments::NotEmpty,
-                Segments::Named,
-                Segments::Resolved,
-            ] {
-                let reading = simplified(path, left);
+            for steps in DROPPED {
+                let reading = steps.iter().fold(path.to_owned(), simplified);
                 if !readings.contains(&reading) {
                     readings.push(reading);
                 }
@@ -100,20 +114,23 @@ pub(super) fn readings(path: &str, compared: bool) -> Vec<String> {
     readings
 }
 
-fn simplified(path: &str, left: Segments) -> String {
-    if left == Segments::All {
-        return path.to_owned();
-    }
-    let mut segments = Vec::new();
-    for segment in path.split('/') {
+fn simplified(path: String, drops: &Drops) -> String {
+    let Some(rest) = path.strip_prefix('/') else {
+        return path;
+    };
+    let (mut segments, mut parts) = (Vec::new(), rest.split('/').peekable());
+    let mut ends_with_slash = false;
+    while let Some(segment) = parts.next() {
+        let is_last = parts.peek().is_none();
         match segment {
-            "" => {}
-            "." if left >= Segments::Named => {}
-            ".." if left == Segments::Resolved => _ = segments.pop(),
+            "" if is_last => ends_with_slash = true,
+            "" if drops.empty => {}
+            "." if drops.dots => {}
+            ".." if drops.parents => _ = segments.pop(),
             _ => segments.push(segment),
         }
     }
-    let end = if path.ends_with('/') && !segments.is_empty() {
+    let end = if ends_with_slash && !segments.is_empty() {
         "/"
     } else {
         ""
@@ -186,8 +203,11 @@ mod tests {
             ("/a/.", &["/a"]),
             (
                 "//a/./%62",
-                &["//a/./b", "/a/./%62", "/a/%62", "/a/./b", "/a/b"],
+                &[
+                    "//a/./b", "/a/./%62", "/a/%62", "//a/%62", "/a/./b", "/a/b", "//a/b",
+                ],
             ),
+            ("/a//../b", &["/a/../b", "/b", "/a/b"]),
             ("/a%2fb", &["/a%2Fb", "/a/b"]),
             ("/a/%2E%2e/b", &["/a/../b", "/b"]),
             ("/../..", &["/"]),

@@ -94,8 +94,8 @@ impl Rules {
     /// [`docs::guide`](crate::docs::guide#how-a-path-is-read), also for what is another path.
     ///
     /// A method is one of those that IANA has registered. `GET` includes `HEAD` and the CONNECT
-    /// that opens a WebSocket over HTTP/2, and does not include `QUERY`. A CORS preflight is an OPTIONS
-    /// request, whatever method it asks for: `POST /login` does not match it.
+    /// that opens a WebSocket over HTTP/2, and does not include `QUERY`. A CORS preflight is an
+    /// OPTIONS request, whatever method it asks for: `POST /login` does not match it.
     pub fn on(self, pattern: &str, rules: impl IntoRules) -> Self {
         self.add(pattern, Pattern::route(pattern), rules)
     }

@@ -226,17 +226,19 @@ impl CompiledRules {
         rewritten: Option<&Parts>,
     ) -> Option<Result<RequestResult, Refusal>> {
         let sent = self.lists.find(parts);
-        match rewritten {
-            None => sent,
-            Some(present) => {
-                let present = self.lists.find(present);
-                present.or(sent.filter(Result::is_err))
-            }
+        let Some(rewritten) = rewritten else {
+            return sent;
+        };
+        let present = self.lists.find(rewritten);
+        match sent {
+            // A request on both lists is denied.
+            Some(Err(refusal)) if !matches!(present, Some(Err(_))) => Some(Err(refusal)),
+            _ => present,
         }
     }
 
-    /// Returns the entries of a request by the path that was sent and, on one that was rewritten, by
-    /// the present one.
+    /// Returns the entries of a request by the path that was sent and, on one that was rewritten,
+    /// by the present one.
     fn entries_of(&self, parts: &Parts, rewritten: Option<&Parts>, again: bool) -> Found {
         let mut found = self.met_by(parts);
         if let Some(rewritten) = rewritten {

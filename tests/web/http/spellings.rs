@@ -163,6 +163,9 @@ fn sites() -> Vec<(&'static str, Site)> {
             "one that resolves without decoding",
             plain(false, true, true),
         ),
+        // As RFC 3986 does: `..` drops an empty segment, too.
+        ("one that resolves alone", plain(false, false, true)),
+        ("one that decodes and resolves", plain(true, false, true)),
     ]
 }
 
@@ -194,7 +197,16 @@ fn spelled((path, dice, end): &(usize, Vec<u8>, usize)) -> String {
     let mut text = String::new();
     for (byte, dice) in PATHS[*path].bytes().zip(dice) {
         if byte == b'/' {
-            let inserted = ["/", "/.", "/%2e", "/x/..", "/%61/%2E%2e", "//", "/./"];
+            let inserted = [
+                "/",
+                "/.",
+                "/%2e",
+                "/x/..",
+                "/%61/%2E%2e",
+                "//",
+                "/./",
+                "//..",
+            ];
             text += inserted.get(usize::from(*dice)).unwrap_or(&"");
         }
         match dice {
@@ -292,6 +304,22 @@ async fn files_are_counted_however_they_are_asked_for() {
     ] {
         let app = Router::new().fallback_service(ServeDir::new(&*FILES));
         let server = serve(app.layer(limited("GET /dl/{file}"))).await;
+        for expected in [200, 200, 429] {
+            assert_eq!(sent(server, line).await, expected, "{line}");
+        }
+    }
+}
+
+/// axum has compared the route, and not what its parameter holds.
+#[tokio::test]
+async fn what_a_parameter_holds_may_be_a_path_for_the_service_behind() {
+    for line in [
+        "GET /dl/a.bin HTTP/1.1",
+        "GET /dl/.%2Fa.bin HTTP/1.1",
+        "GET /dl/%2Fa.bin HTTP/1.0",
+    ] {
+        let app = Router::new().route_service("/dl/{file}", ServeDir::new(&*FILES));
+        let server = serve(app.layer(limited("GET /dl/a.bin"))).await;
         for expected in [200, 200, 429] {
             assert_eq!(sent(server, line).await, expected, "{line}");
         }

@@ -241,12 +241,12 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
 ) -> RedisResult<(MultiplexedConnection, Driver)> {
-    let (heard, mut first_line) = oneshot::channel();
+    let (keep, mut first_line) = oneshot::channel();
     let seen = Seen {
         stream,
         _has_unread: traffic.watch(has_unread),
         traffic: Arc::clone(&traffic),
-        first_line: Some((Vec::new(), heard)),
+        first_line: Some((Vec::new(), keep)),
     };
     let connecting = MultiplexedConnection::new_with_config(settings, seen, config.clone());
     let (connection, driver) = match connecting.await {
@@ -280,17 +280,17 @@ struct Seen<S> {
 }
 
 impl<S> Seen<S> {
-    fn hear(&mut self, bytes: &[u8]) {
+    fn read_first_line(&mut self, bytes: &[u8]) {
         let Some((line, _)) = &mut self.first_line else {
             return;
         };
         line.extend(bytes.iter().take(LONGEST_LINE));
         let end = line.iter().position(|byte| *byte == b'\n');
         if (end.is_some() || line.len() >= LONGEST_LINE)
-            && let Some((mut line, heard)) = self.first_line.take()
+            && let Some((mut line, keep)) = self.first_line.take()
         {
             line.truncate(end.map_or(0, |end| end + 1));
-            let _ = heard.send(line);
+            let _ = keep.send(line);
         }
     }
 }
@@ -310,7 +310,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
             (read, buffer.filled().len() - before)
         });
         if self.first_line.is_some() {
-            self.hear(buffer.filled().get(before..).unwrap_or_default());
+            self.read_first_line(buffer.filled().get(before..).unwrap_or_default());
         }
         read
     }

@@ -30,6 +30,13 @@ pub(super) fn found(table: &[Pattern], parts: &Parts) -> Vec<Option<usize>> {
     if !is_plain(path) {
         only.push(first(&routed));
     }
+    if compared && !is_plain(path) && template.is_some_and(|template| template.contains('{')) {
+        only.extend(
+            readings(path, false)
+                .iter()
+                .map(|it| first(&|at| is_at(at, it))),
+        );
+    }
     for reading in others.iter().map(String::as_str).chain([path]) {
         if !compared {
             only.push(first(&|it| is_at_other_end(it, reading)));
