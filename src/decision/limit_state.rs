@@ -44,9 +44,10 @@ impl LimitState {
     /// Returns the permits left after the decision, if they were counted.
     ///
     /// Exact, except that it is a lower bound right after very many permits expired at once, and
-    /// with [`Source::Estimate`]. A repeated refusal, of [`Source::Cache`], has the number of the
-    /// original. With [`Source::Lease`] it is the number at the time of the lease, less what was
-    /// granted since. Callers that share one call all get the number after that call.
+    /// with [`Source::Estimate`](crate::Source::Estimate). A repeated refusal, of
+    /// [`Source::Cache`](crate::Source::Cache), has the number of the original. With
+    /// [`Source::Lease`](crate::Source::Lease) it is the number at the time of the lease, less what
+    /// was granted since. Callers that share one call all get the number after that call.
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
     }
@@ -57,7 +58,8 @@ impl LimitState {
     /// The sliding log frees permits as its oldest entry expires, with slots as the oldest slot
     /// does; GCRA one after the other, the fixed window all at its end. `None` if this limit
     /// refused, see [`retry_after`](Self::retry_after), if all permits are free, and if it is
-    /// unknown: the permits left were not counted, or the grant is from a [`Source::Lease`].
+    /// unknown: the permits left were not counted, or the grant is from a
+    /// [`Source::Lease`](crate::Source::Lease).
     pub fn next_after(&self) -> Option<Duration> {
         self.wait.filter(|_| !self.refused)
     }

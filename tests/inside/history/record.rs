@@ -181,8 +181,11 @@ fn given_back_unanswered(event: &Event) -> Option<Vec<Event>> {
         return None;
     };
     let (by_itself, begun) = match outcome {
-        // Of callers that do not wait in line it is for those to say what becomes of it.
-        Outcome::Nothing => (acquire.max_wait.is_some(), event.ended),
+        // A request stays charged.
+        Outcome::Nothing => {
+            let is_request = acquire.on_failure.is_some();
+            (acquire.max_wait.is_some() || !is_request, event.ended)
+        }
         // Before it said so.
         outcome => (outcome.is_open(), None),
     };

@@ -7,9 +7,9 @@ use super::{
 use crate::{limiter::pending, scene::*};
 
 // Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one
-// for each entry.
+// for each entry. Here it makes one a second, as other processes may make room, and the last.
 #[tokio::test]
-async fn a_waiter_for_many_permits_calls_twice() {
+async fn a_waiter_for_many_permits_calls_once_a_second() {
     let world = World::limited(100, 10_000).await;
     for place in 0..100 {
         world.at(50 * place);
@@ -23,7 +23,7 @@ async fn a_waiter_for_many_permits_calls_twice() {
         world.at(now);
         pending(&mut waiting, &world.clock).await;
     }
-    assert_eq!(monitor.calls(world.limiter.name()), 1);
+    assert_eq!(monitor.calls(world.limiter.name()), 10);
     world.at(14_950);
     waiting.await.unwrap();
     assert_eq!(monitor.calls(world.limiter.name()), 1);

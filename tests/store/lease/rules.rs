@@ -5,9 +5,10 @@ use crate::scene::*;
 const LEASE: Duration = millis(100);
 
 async fn ask(layer: &RateLimitLayer, status: StatusCode) -> Decision {
-    let inner = service_fn(|_| {
-        let answer = Response::builder().status(status).body(String::new());
-        std::future::ready(Ok::<_, Infallible>(answer.unwrap()))
+    let inner = service_fn(|request: Request<()>| {
+        let mut answer = answer_to(&request, "");
+        *answer.status_mut() = status;
+        std::future::ready(Ok::<_, Infallible>(answer))
     });
     let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
     decision_of(&answer).clone()
