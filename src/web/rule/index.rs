@@ -343,7 +343,8 @@ impl<'a> Search<'a> {
             let ends = slashes.next().zip(slashes.next());
             let service = ends.and_then(|(end, start)| template.get(start..=end));
             if let Some(service) = service.filter(|_| !self.index.grpc.is_empty()) {
-                let call = call_of(path).filter(|call| call.starts_with(service));
+                let mut calls = call_of(path).into_iter().chain([path]);
+                let call = calls.find(|call| call.starts_with(service));
                 self.grpc(call.unwrap_or(service));
             }
         }
