@@ -153,8 +153,8 @@ impl Server {
                 .iter()
                 .any(|it| !wire::go_together(first.first.name(), it.name(), true))
         {
-            // One address that stands for several shards. Such a call has taken nothing. Others that
-            // were sent before it was known come here, too.
+            // One address that stands for several shards. Such a call has taken nothing. Others
+            // that were sent before it was known come here, too.
             self.batches.no_cross_slot.store(true, Relaxed);
             let decision = Box::pin(self.acquire_in_calls(first)).await?;
             return Ok(List::from([decision]));

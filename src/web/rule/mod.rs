@@ -254,7 +254,7 @@ impl Rule {
     /// ```
     /// use tower_ratelimit::{Limit, key::PeerIp};
     ///
-    /// let upload = Limit::per_hour(1_000_000_000).by(PeerIp).named("upload").unit("content-bytes");
+    /// let upload = Limit::per_hour(1_000_000).by(PeerIp).named("upload").unit("content-bytes");
     /// ```
     pub fn unit(mut self, unit: &str) -> Self {
         self.unit = Some(unit.to_owned());
